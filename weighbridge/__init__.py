@@ -1,0 +1,7 @@
+"""Weighbridge: an inspection station for AI training.
+
+This package is the protocol: what Prover, Verifier and chip must agree on bit for bit. The roles themselves live in the
+sibling packages `prover`, `verifier` and `firmware_sim`, which import this one and never each other.
+"""
+
+__version__ = "0.1.0"

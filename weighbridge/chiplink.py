@@ -1,0 +1,38 @@
+"""What a Recorder needs of a chip, as a protocol.
+
+The Recorder never imports the firmware. It is handed an object that follows `ChipLink`; `firmware_sim.Shim` is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class ChipLink(Protocol):
+    """A connection from a training process to the firmware of the chip it runs on."""
+
+    ueid: bytes
+    """The chip's identity (EAT UEID), 17 to 33 bytes."""
+
+    pending: bool
+    """True while the chip has raised an interrupt that waits for a safepoint. Cheap to read after every operation."""
+
+    def log_event(self, name: str, digest: bytes) -> int:
+        """Has the chip log a signed event, e.g. `manifest-draft` with its digest; returns the log index."""
+        ...
+
+    def safepoint(self, step: int, op: int, running: bytes, head: bytes, flush: Callable[[], None]) -> int | None:
+        """Offers the chip a moment between two operations to take a pending snapshot.
+
+        Args:
+            step: Step in progress.
+            op: Operations of that step that are complete.
+            running: Digest of this step's operations so far (32 bytes).
+            head: The transcript's running head after the last complete step (32 bytes).
+            flush: Makes the recorder's log durable up to this operation; called before the chip signs.
+
+        Returns:
+            The log index of the snapshot, or None if none was taken.
+        """
+        ...
