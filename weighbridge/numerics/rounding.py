@@ -1,0 +1,390 @@
+"""Contested roundings: finding them while recording, following them while replaying.
+
+The scheme (design, "Contested elements"): a rule gives for each element a bound e on the distance between a conforming wide result
+and the exact one. With the recorder's wide value x, the element is contested iff round(x-2e) differs from round(x+2e). Its log entry is the
+physical index and the low k bits of the rounded value as an *ordered integer* (floats mapped to integers in their order, both zeros
+at 0, infinities next to the largest values), k >= 1 being the least number that tells the ordered integers from round(x-4e) to round(x+4e)
+apart modulo 2^k. A replayer with its own y takes the only value between round(y-2e) and round(y+2e) with those bits; if there is none, the
+entry is inadmissible. Where x or e is not finite the whole value is logged (width 0), admitted only if the replayer's is not finite either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from weighbridge.errors import LogError
+from weighbridge.numerics import kernels
+from weighbridge.numerics.roundlog import OpEntries
+
+SLACK = 1.0 + 2.0**-20
+"""Allowance for evaluating a bound itself in floating point, on either side."""
+
+Ints = npt.NDArray[np.int64]
+_EMPTY = np.empty(0, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound on |computed - exact| for every element of one wide result x.
+
+    The bound of an element is `rel*|x| + absolute + product(factors)`, factors broadcast against x by logical shape.
+
+    Attributes:
+        rel: Relative part, dimensionless.
+        absolute: Absolute part, in units of x.
+        factors: At most two non-negative tensors of x's dtype that broadcast to x's shape.
+    """
+
+    rel: float = 0.0
+    absolute: float = 0.0
+    factors: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(slots=True)
+class Rounded:
+    """What a rounding pass produced.
+
+    Attributes:
+        out: The narrow result, laid out as asked.
+        checksum: Weighted integer sum over the physical elements of `out`.
+        entries: Log entries (recording), or None.
+        followed: Roundings that the log changed (replaying).
+    """
+
+    out: torch.Tensor
+    checksum: int
+    entries: OpEntries | None = None
+    followed: int = 0
+
+
+def ordered(values: npt.NDArray[np.float32]) -> Ints:
+    """Maps float32 values to integers in their order; -0 and +0 map to 0, infinities to the largest value's neighbour."""
+    bits = values.view(np.uint32).astype(np.int64)
+    return np.where(bits >= 0x80000000, -(bits & 0x7FFFFFFF), bits)
+
+
+def unordered(integers: Ints) -> npt.NDArray[np.float32]:
+    """Inverse of `ordered`, with 0 mapped to +0."""
+    bits = np.where(integers < 0, 0x80000000 | -integers, integers)
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def _round(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(np.float32) + np.float32(0)
+
+
+def encode_entries(
+    x: npt.NDArray[np.float64], e: npt.NDArray[np.float64], positions: Ints
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+    """Returns (widths, bits) of the log entries for contested elements.
+
+    Args:
+        x: The recorder's wide values at `positions`, float64.
+        e: Their bounds, float64.
+        positions: Physical indices (only their number matters here).
+    """
+    assert x.shape == e.shape == positions.shape
+    finite = np.isfinite(x) & np.isfinite(e)
+    xs, es = np.where(finite, x, 0.0), np.where(finite, e, 0.0)
+    low, high = ordered(_round(xs - 4 * es)), ordered(_round(xs + 4 * es))
+    span = (high - low).astype(np.uint64)
+    widths = np.maximum(1, np.ceil(np.log2(span.astype(np.float64) + 1)).astype(np.int64))
+    widths = np.where((np.int64(1) << widths) - 1 < span.astype(np.int64), widths + 1, widths)  # log2 may round down
+    chosen = ordered(_round(xs)) & ((np.int64(1) << widths) - 1)
+    rounded = _round(x)
+    rounded = np.where(np.isnan(rounded), np.uint32(kernels.CANONICAL_NAN).view(np.float32), rounded)
+    whole = rounded.view(np.uint32).astype(np.uint64)
+    return (
+        np.where(finite, widths, 0).astype(np.uint8),
+        np.where(finite, chosen.astype(np.uint64), whole),
+    )
+
+
+def decode_entries(
+    y: npt.NDArray[np.float64], e: npt.NDArray[np.float64], widths: npt.NDArray[np.uint8], bits: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Returns (values, admissible) that log entries select for a replayer with its own wide values.
+
+    Args:
+        y: The replayer's wide values, float64.
+        e: The replayer's bounds for them.
+        widths: Number of low bits logged; 0 for a whole value.
+        bits: The low bits, or the whole float32 bit pattern.
+    """
+    finite = np.isfinite(y) & np.isfinite(e)
+    ys, es = np.where(finite, y, 0.0), np.where(finite, e, 0.0)
+    reach = 2 * es * SLACK
+    low, high = ordered(_round(ys - reach)), ordered(_round(ys + reach))
+    k = np.minimum(widths.astype(np.int64), 40)
+    modulus = np.int64(1) << k
+    value = low + ((bits & np.uint64(0xFFFFFFFFFF)).astype(np.int64) - low) % modulus
+    fits = finite & (widths > 0) & (widths <= 33) & (value <= high)
+    pattern = bits & np.uint64(0xFFFFFFFF)
+    nan = ((pattern & np.uint64(0x7FFFFFFF)) > 0x7F800000) & (pattern != kernels.CANONICAL_NAN)
+    whole_ok = ~finite & (widths == 0) & (bits <= np.uint64(0xFFFFFFFF)) & ~nan & (pattern != 0x80000000)
+    whole = pattern.astype(np.uint32).view(np.float32)
+    chosen = np.where(finite, unordered(np.where(fits, value, 0)), whole)
+    return chosen.astype(np.float32), fits | whole_ok
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """True if `x` covers its memory once, without gaps or overlap, in some order of its dimensions."""
+    expected = 1
+    for stride, size in sorted((st, sz) for st, sz in zip(x.stride(), x.shape, strict=True) if sz != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def dense_strides(shape: torch.Size, strides: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Returns `strides` if they lay `shape` out densely, else the row-major strides."""
+    row_major: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        row_major.insert(0, step)
+        step *= max(size, 1)
+    if strides is None:
+        return tuple(row_major)
+    expected = 1
+    for stride, size in sorted((st, sz) for st, sz in zip(strides, shape, strict=True) if sz != 1):
+        if stride != expected:
+            return tuple(row_major)
+        expected *= size
+    return strides
+
+
+def lay_out(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Returns `x` with dense `strides`, copying only if it lies otherwise."""
+    if x.stride() == strides:
+        return x
+    if x.is_contiguous() and all(a == b for a, b, n in zip(x.stride(), strides, x.shape, strict=True) if n != 1):
+        return x.as_strided(x.shape, strides, x.storage_offset())
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def flat(x: torch.Tensor) -> torch.Tensor:
+    """Returns a dense tensor's memory as one dimension, in physical order."""
+    return x.as_strided((x.numel(),), (1,), x.storage_offset())
+
+
+def _physical(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Returns `factor` expanded to x's shape with its dimensions in x's physical order."""
+    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    return factor.expand(x.shape).permute(order)
+
+
+def dense_bound(x: torch.Tensor, bound: Bound) -> torch.Tensor:
+    """Returns the whole bound as a flat float64 tensor in x's physical order."""
+    e = flat(x).abs() * bound.rel + bound.absolute
+    if bound.factors:
+        product = _physical(x, bound.factors[0])
+        for factor in bound.factors[1:]:
+            product = product * _physical(x, factor)
+        e = e + product.reshape(-1)
+    return e
+
+
+def bound_at(x: torch.Tensor, bound: Bound, positions: torch.Tensor) -> torch.Tensor:
+    """Returns the bound at physical `positions` (int64), float64, without building it everywhere."""
+    e = flat(x)[positions].abs() * bound.rel + bound.absolute
+    if bound.factors:
+        order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+        rest, coordinates = positions, [torch.zeros_like(positions)] * x.dim()
+        for d in reversed(order):
+            coordinates[d] = rest % x.shape[d]
+            rest = rest // x.shape[d]
+        product = torch.ones_like(e)
+        for factor in bound.factors:
+            product = product * factor.expand(x.shape)[tuple(coordinates)] if x.dim() else product * factor
+        e = e + product
+    return e
+
+
+def _merge(shape: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """Merges neighbouring dimensions that every stride list walks as one."""
+    out_shape: list[int] = []
+    out: list[list[int]] = [[] for _ in strides]
+    for d, size in enumerate(shape):
+        if size == 1:
+            continue
+        if out_shape and all(o[-1] == s[d] * size for o, s in zip(out, strides, strict=True)):
+            out_shape[-1] *= size
+            for o, s in zip(out, strides, strict=True):
+                o[-1] = s[d]
+        else:
+            out_shape.append(size)
+            for o, s in zip(out, strides, strict=True):
+                o.append(s[d])
+    while len(out_shape) < 3:
+        out_shape.insert(0, 1)
+        for o in out:
+            o.insert(0, 0)
+    return out_shape, out
+
+
+def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, Ints]:
+    """Runs the fused kernel; returns (checksum, indices of blocks with contested elements)."""
+    xs, outs = flat(x).numpy(), flat(out).numpy()
+    bits = outs.view(np.uint32)
+    counts = np.zeros((xs.size + kernels.BLOCK - 1) // kernels.BLOCK, dtype=np.int32)
+    rel, absolute = bound.rel, bound.absolute
+    if not bound.factors:
+        checksum = kernels.pass_dense(xs, rel, absolute, _EMPTY, outs, bits, counts)
+    else:
+        factors = [_physical(x, f) for f in bound.factors]
+        if len(factors) == 1:
+            factors.append(torch.ones((), dtype=x.dtype).expand(factors[0].shape))
+        shape, (ls, rs) = _merge(list(factors[0].shape), [list(f.stride()) for f in factors])
+        if len(shape) == 3:
+            left, right = (torch.as_strided(f, (_extent(f),), (1,)).numpy() for f in factors)
+            scratch = np.empty(kernels.BLOCK)
+            checksum = kernels.pass_rank_one(
+                xs, rel, absolute, shape[1], shape[2], left, tuple(ls), right, tuple(rs), scratch, outs, bits, counts
+            )
+        else:
+            e = (factors[0] * factors[1]).reshape(-1).numpy()
+            checksum = kernels.pass_dense(xs, rel, absolute, e, outs, bits, counts)
+    return int(checksum), np.flatnonzero(counts).astype(np.int64)
+
+
+def _extent(t: torch.Tensor) -> int:
+    """Elements of memory from a tensor's first element to its last."""
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+
+
+def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
+    """Rounds a wide result and finds the contested elements to log.
+
+    Args:
+        x: Wide result, dense float64.
+        bound: Bound on its error; widened here by what adding 2e itself can round away.
+        op: Index of the operation in its step, for the log entry.
+        output: Index of the rounded result within the operation.
+    """
+    bound = replace(bound, rel=(bound.rel + 2.0**-51) * SLACK, absolute=bound.absolute * SLACK)
+    out = torch.empty_strided(x.shape, x.stride(), dtype=torch.float32, device=x.device)
+    if x.numel() == 0:
+        return Rounded(out, 0)
+    if x.device.type == "cpu":
+        checksum, blocks = _cpu_pass(x, bound, out)
+        if blocks.size == 0:
+            return Rounded(out, checksum)
+        inside = (blocks[:, None] * kernels.BLOCK + np.arange(kernels.BLOCK)).reshape(-1)
+        candidates = torch.from_numpy(inside[inside < x.numel()])
+    else:
+        narrow = kernels.torch_round(flat(x))
+        flat(out).copy_(narrow)
+        checksum = kernels.torch_checksum(narrow)
+        candidates = kernels.torch_contested(flat(x), dense_bound(x, bound))
+        if candidates.numel() == 0:
+            return Rounded(out, checksum)
+    xs = flat(x)[candidates].cpu().numpy()
+    es = bound_at(x, bound, candidates).cpu().numpy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        odd = (_round(xs - 2 * es) != _round(xs + 2 * es)) | ~np.isfinite(xs) | ~np.isfinite(es)
+    positions = candidates.cpu().numpy()[odd]
+    if positions.size == 0:
+        return Rounded(out, checksum)
+    widths, bits = encode_entries(xs[odd], es[odd], positions)
+    return Rounded(out, checksum, OpEntries(op=op, output=output, positions=positions, widths=widths, bits=bits))
+
+
+def round_plain(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Rounds a dense wide result without a log; returns (narrow result, checksum)."""
+    out = torch.empty_strided(x.shape, x.stride(), dtype=torch.float32, device=x.device)
+    if x.numel() == 0:
+        return out, 0
+    if x.device.type == "cpu":
+        outs = flat(out).numpy()
+        return out, int(kernels.pass_plain(flat(x).numpy(), outs, outs.view(np.uint32)))
+    narrow = kernels.torch_round(flat(x))
+    flat(out).copy_(narrow)
+    return out, kernels.torch_checksum(narrow)
+
+
+def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
+    """Rounds the replayer's wide result and follows the log where it has entries.
+
+    Raises:
+        LogError: With code `replay.rounding.inadmissible`, if an entry asks for a value that no conforming device could have produced,
+            or `replay.rounding.malformed`, if a position lies outside the result.
+    """
+    out, checksum = round_plain(x)
+    if entries is None:
+        return Rounded(out, checksum)
+    if entries.positions.size and int(entries.positions[-1]) >= x.numel():
+        raise LogError(f"a rounding-log entry points at element {int(entries.positions[-1])} of {x.numel()}")
+    bound = replace(bound, rel=(bound.rel + 2.0**-51) * SLACK, absolute=bound.absolute * SLACK)
+    positions = torch.from_numpy(np.ascontiguousarray(entries.positions)).to(x.device)
+    ys = flat(x)[positions].cpu().numpy()
+    es = bound_at(x, bound, positions).cpu().numpy()
+    values, admissible = decode_entries(ys, es, entries.widths, entries.bits)
+    if not admissible.all():
+        i = int(np.flatnonzero(~admissible)[0])
+        raise LogError(
+            f"the log asks for an outcome at element {int(entries.positions[i])} that no conforming device could have rounded to "
+            f"(own value {ys[i]!r}, bound {es[i]!r})",
+            code="replay.rounding.inadmissible",
+            element=int(entries.positions[i]),
+        )
+    own = flat(out)[positions].cpu().numpy()
+    changed = own.view(np.uint32) != values.view(np.uint32)
+    if changed.any():
+        w = kernels.weights(entries.positions[changed])
+        delta = (values.view(np.uint32)[changed].astype(np.uint64) - own.view(np.uint32)[changed].astype(np.uint64)) * w
+        checksum = (checksum + int(delta.sum(dtype=np.uint64))) & 0xFFFFFFFFFFFFFFFF
+        flat(out)[positions] = torch.from_numpy(values).to(x.device)
+    return Rounded(out, checksum, followed=int(changed.sum()))
+
+
+def explainable(x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int) -> bool:
+    """True if changing at most 16 unlogged elements that lie within 8e of a boundary reproduces the recorder's checksum.
+
+    Then the bound was too small for this device and the replay is inconclusive rather than a mismatch (design, "Verdicts").
+
+    Args:
+        x: The replayer's wide result.
+        bound: Its bound.
+        entries: What the log said about this result.
+        out: The replayer's rounded result, log followed.
+        wanted: The recorder's checksum.
+        got: The replayer's checksum.
+    """
+    e = dense_bound(x, replace(bound, rel=bound.rel + 2.0**-51)).cpu().numpy()
+    y = flat(x).cpu().numpy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        low, high = ordered(_round(y - 8 * e)), ordered(_round(y + 8 * e))
+    free = low != high
+    if entries is not None:
+        free[entries.positions] = False
+    index = np.flatnonzero(free)
+    if index.size == 0:
+        return False
+    own = ordered(flat(out).cpu().numpy())[index]
+    # The nearest other value of each candidate, closest to the boundary first; 16 of them give 65,536 sums to look through.
+    other = np.where(own == low[index], own + 1, own - 1)
+    middle = (unordered(own).astype(np.float64) + unordered(other).astype(np.float64)) / 2
+    nearest = np.argsort(np.abs(y[index] - middle), kind="stable")[:16]
+    bits = unordered(own).view(np.uint32).astype(np.uint64), unordered(other).view(np.uint32).astype(np.uint64)
+    deltas = ((bits[1] - bits[0]) * kernels.weights(index))[nearest]
+    sums = np.zeros(1, dtype=np.uint64)
+    for delta in deltas:
+        sums = np.concatenate([sums, sums + delta])
+    return bool((sums == np.uint64((wanted - got) & 0xFFFFFFFFFFFFFFFF)).any())
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts kept over a recording or replay."""
+
+    rounded: int = 0
+    logged: int = 0
+    followed: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
