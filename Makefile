@@ -1,0 +1,55 @@
+# Everything runs from .venv, which the first target that needs it creates from constraints.txt.
+#   PYTHON=python3.12      choose the interpreter (3.11 or newer)
+#   TORCH_INDEX=URL        choose another build of torch, e.g. a CUDA one (before the first install, or after `make clean`)
+#   DEVICE=cuda  OUT=DIR   device and directory of `make demo`
+
+PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
+DEVICE ?= cpu
+OUT ?= runs/demo
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench gpu proto clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Create .venv and install the pinned dependencies (done by every other target when needed)
+
+demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report (about 5 minutes on 2 cores)
+	$(BIN)/weighbridge demo --out $(OUT) --device $(DEVICE)
+
+test: $(STAMP) ## Run all tests that need no GPU
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
+
+lint: $(STAMP) ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP) ## Run the benchmarks behind docs/benchmarks.md
+	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python $$script --device $(DEVICE); done
+
+gpu: $(STAMP) ## Run the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+proto: $(STAMP) ## Regenerate the code of protos/weighbridge/v1
+	$(BIN)/python -m protos.generate
+
+clean: ## Remove .venv and caches (never runs/)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+# torch comes first and alone, so that TORCH_INDEX decides its build and nothing else's.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("weighbridge needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) setuptools
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) --no-build-isolation -e '.[dev]'
+	@touch $(STAMP)
