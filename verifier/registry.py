@@ -1,0 +1,269 @@
+"""The Verifier's registry: the chips, who answers for them, what was witnessed of their logs, and the inspections.
+
+It is one SQLite file. What a chip's log was seen to contain is remembered here, so that a log which later shrinks or
+changes is a finding. An inspection's plan, stage and report are kept for good.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ForeignKey, create_engine, event, select, update
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from weighbridge.errors import UsageError
+
+_ADDRESS = re.compile(r"[A-Za-z0-9._\-]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:]{2,39}\]:[0-9]{1,5}")
+_MAX_TEXT = 200
+FINISHED = ("done", "failed")
+"""Stages in which an inspection does nothing more."""
+
+
+class _Base(DeclarativeBase):
+    pass
+
+
+class _ChipRow(_Base):
+    __tablename__ = "chips"
+    ueid: Mapped[bytes] = mapped_column(primary_key=True)
+    address: Mapped[str]
+    prover_address: Mapped[str]
+    owner: Mapped[str]
+    site: Mapped[str]
+    chip_type: Mapped[str]
+    registered_at: Mapped[str]
+    witnessed_size: Mapped[int] = mapped_column(default=0)
+    witnessed_last: Mapped[bytes] = mapped_column(default=b"")
+
+
+class _InspectionRow(_Base):
+    __tablename__ = "inspections"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[str]
+    seed: Mapped[bytes]
+    plan: Mapped[str]
+    stage: Mapped[str]
+    report: Mapped[str | None]
+
+
+class _SampledRow(_Base):
+    __tablename__ = "sampled"
+    inspection: Mapped[str] = mapped_column(ForeignKey("inspections.id"), primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True)
+    ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chip:
+    """One registered chip.
+
+    Attributes:
+        ueid: The chip's identity (EAT UEID), 17 to 33 bytes.
+        address: `host:port` of the chip's ChipService.
+        prover_address: `host:port` of the ProverService that answers for it; empty if nobody declared one.
+        owner: Who answers for the chip.
+        site: Where it stands.
+        chip_type: Its model, in words.
+        registered_at: UTC time of the first registration, RFC 3339.
+        witnessed_size: Entries of the log at the last inspection that could verify it.
+        witnessed_last: Digest of the newest of those entries (32 bytes; empty before the first).
+    """
+
+    ueid: bytes
+    address: str
+    prover_address: str = ""
+    owner: str = ""
+    site: str = ""
+    chip_type: str = ""
+    registered_at: str = ""
+    witnessed_size: int = 0
+    witnessed_last: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InspectionRecord:
+    """One inspection as the registry knows it.
+
+    Attributes:
+        id: Hex identifier.
+        created_at: UTC time of the start, RFC 3339.
+        seed: The sampling seed.
+        plan: The plan as JSON-compatible data.
+        stage: What it is doing; `done` or `failed` at the end.
+        report: The finished report, or None.
+    """
+
+    id: str
+    created_at: str
+    seed: bytes
+    plan: dict[str, Any]
+    stage: str
+    report: dict[str, Any] | None
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+class Registry:
+    """The registry in one SQLite file; safe to use from several threads."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Opens the registry, creating it if the file does not exist.
+
+        Raises:
+            UsageError: The file is not a registry or cannot be opened.
+        """
+        self._engine = create_engine(f"sqlite:///{Path(path).resolve()}")
+        event.listen(self._engine, "connect", _on_connect)
+        self._sessions: sessionmaker[Session] = sessionmaker(self._engine)
+        try:
+            _Base.metadata.create_all(self._engine)
+        except SQLAlchemyError as error:
+            raise UsageError(
+                f"{path} cannot be used as a registry: {error.__cause__ or error}; name another file"
+            ) from None
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._engine.dispose()
+
+    def register(self, chip: Chip) -> None:
+        """Adds a chip, or changes the addresses and descriptions of a known one; what was witnessed of it stays.
+
+        Raises:
+            UsageError: The UEID has not 17 to 33 bytes, an address is not `host:port`, or a text is too long.
+        """
+        if not 17 <= len(chip.ueid) <= 33:
+            raise UsageError(f"a UEID has 17 to 33 bytes, not {len(chip.ueid)}; pass the chip's own")
+        if not _ADDRESS.fullmatch(chip.address):
+            raise UsageError("the chip's address is not of the form host:port")
+        if chip.prover_address and not _ADDRESS.fullmatch(chip.prover_address):
+            raise UsageError("the Prover's address is not of the form host:port; leave it empty if there is none")
+        texts = {"owner": chip.owner, "site": chip.site, "chip_type": chip.chip_type}
+        for name, text in texts.items():
+            if len(text) > _MAX_TEXT or not text.isprintable():
+                raise UsageError(f"{name} must be at most {_MAX_TEXT} printable characters on one line")
+        with self._sessions.begin() as session:
+            row = session.get(_ChipRow, chip.ueid)
+            if row is None:
+                row = _ChipRow(ueid=chip.ueid, registered_at=_now())
+                session.add(row)
+            row.address, row.prover_address = chip.address, chip.prover_address
+            row.owner, row.site, row.chip_type = chip.owner, chip.site, chip.chip_type
+
+    def chips(self) -> list[Chip]:
+        """Returns all chips, sorted by UEID."""
+        with self._sessions() as session:
+            return [_chip(row) for row in session.scalars(select(_ChipRow).order_by(_ChipRow.ueid))]
+
+    def chip(self, ueid: bytes) -> Chip:
+        """Returns one chip.
+
+        Raises:
+            UsageError: No such chip is registered.
+        """
+        with self._sessions() as session:
+            row = session.get(_ChipRow, ueid)
+            if row is None:
+                raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
+            return _chip(row)
+
+    def witness(self, ueid: bytes, *, size: int, last: bytes) -> None:
+        """Remembers that the chip's log had `size` entries, the newest with digest `last`; never goes backwards."""
+        with self._sessions.begin() as session:
+            session.execute(
+                update(_ChipRow)
+                .where(_ChipRow.ueid == ueid, _ChipRow.witnessed_size < size)
+                .values(witnessed_size=size, witnessed_last=last)
+            )
+
+    def start_inspection(self, inspection: str, *, seed: bytes, plan: Mapping[str, Any], chips: list[bytes]) -> None:
+        """Records an inspection before it does anything, with the chips drawn in order.
+
+        Raises:
+            UsageError: The identifier is taken, or a chip is not registered.
+        """
+        try:
+            with self._sessions.begin() as session:
+                text = json.dumps(dict(plan), sort_keys=True)
+                session.add(
+                    _InspectionRow(
+                        id=inspection, created_at=_now(), seed=seed, plan=text, stage="starting", report=None
+                    )
+                )
+                session.flush()
+                session.add_all(_SampledRow(inspection=inspection, place=n, ueid=ueid) for n, ueid in enumerate(chips))
+        except IntegrityError:
+            raise UsageError(f"inspection {inspection} exists already, or samples a chip nobody registered") from None
+
+    def set_stage(self, inspection: str, stage: str, report: Mapping[str, Any] | None = None) -> None:
+        """Records how far an inspection is, and its report when there is one."""
+        values: dict[str, Any] = {"stage": stage}
+        if report is not None:
+            values["report"] = json.dumps(dict(report), sort_keys=True)
+        with self._sessions.begin() as session:
+            session.execute(update(_InspectionRow).where(_InspectionRow.id == inspection).values(**values))
+
+    def inspection(self, inspection: str) -> InspectionRecord:
+        """Returns one inspection.
+
+        Raises:
+            UsageError: There is no such inspection.
+        """
+        with self._sessions() as session:
+            row = session.get(_InspectionRow, inspection)
+            if row is None:
+                raise UsageError(f"there is no inspection {inspection!r}; start one first")
+            return InspectionRecord(
+                id=row.id,
+                created_at=row.created_at,
+                seed=row.seed,
+                plan=json.loads(row.plan),
+                stage=row.stage,
+                report=None if row.report is None else json.loads(row.report),
+            )
+
+    def sampled(self, inspection: str) -> list[bytes]:
+        """Returns the UEIDs that an inspection drew, in order."""
+        with self._sessions() as session:
+            query = select(_SampledRow.ueid).where(_SampledRow.inspection == inspection).order_by(_SampledRow.place)
+            return list(session.scalars(query))
+
+    def fail_unfinished(self) -> int:
+        """Marks inspections that a former process left unfinished as `failed`; returns how many there were."""
+        with self._sessions.begin() as session:
+            rows = list(session.scalars(select(_InspectionRow).where(_InspectionRow.stage.not_in(FINISHED))))
+            for row in rows:
+                row.stage = "failed"
+            return len(rows)
+
+
+def _chip(row: _ChipRow) -> Chip:
+    return Chip(
+        ueid=row.ueid,
+        address=row.address,
+        prover_address=row.prover_address,
+        owner=row.owner,
+        site=row.site,
+        chip_type=row.chip_type,
+        registered_at=row.registered_at,
+        witnessed_size=row.witnessed_size,
+        witnessed_last=row.witnessed_last,
+    )
