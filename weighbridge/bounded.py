@@ -1,0 +1,237 @@
+"""Bounded decoding: reading bytes from outside without running out of memory, time or exceptions.
+
+Everything that a transcript contains passes through here first. Each function takes an explicit cap and raises only
+`FormatError` or `TranscriptError`, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cbor2
+import zstandard
+from blake3 import blake3
+
+from weighbridge.digests import cbor
+from weighbridge.errors import FormatError, TranscriptError
+
+_MIB = 1 << 20
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a reader is willing to take from a transcript; all sizes in bytes.
+
+    The defaults fit runs of a few hundred million parameters; raise them for larger ones.
+
+    Attributes:
+        manifest: Size of `manifest.json`.
+        files: Number of files in the directory.
+        file: Size of one file as it lies on disk.
+        steps: Number of steps.
+        records: Step records of one segment, decompressed.
+        rounding: Rounding logs of one segment, decompressed.
+        tape: One tape, decompressed.
+        header: JSON header of a tensor file.
+        tensors: Number of tensors in one tensor file.
+    """
+
+    manifest: int = 64 * _MIB
+    files: int = 1_000_000
+    file: int = 64 << 30
+    steps: int = 10_000_000
+    records: int = 1 << 30
+    rounding: int = 4 << 30
+    tape: int = 256 * _MIB
+    header: int = 64 * _MIB
+    tensors: int = 1_000_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def _refuse_tag(*_: Any) -> NoReturn:
+    raise ValueError("tags are not allowed here")
+
+
+# Tags that cbor2 decodes by itself; some of them (5: bigfloat, 36: regular expression) cost unbounded time.
+_TAGS: dict[int, Callable[[Any, bool], Any]] = dict.fromkeys(
+    (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 100, 256, 258, 260, 261, 1004, 43000, 55799), _refuse_tag
+)
+
+
+def decode_cbor(data: bytes, *, max_depth: int = 16) -> Any:
+    """Decodes one deterministic CBOR item (RFC 8949, section 4.2.1) without tags.
+
+    Args:
+        data: Exactly one item; its own deterministic re-encoding must give the same bytes.
+        max_depth: Deepest nesting of arrays and maps.
+
+    Raises:
+        FormatError: The bytes are not CBOR, not deterministic, tagged, too deep or followed by more bytes.
+    """
+    (value,) = decode_cbor_sequence(data, max_items=1, max_depth=max_depth) or [None]
+    return value
+
+
+def decode_cbor_sequence(data: bytes, *, max_items: int, max_depth: int = 16) -> list[Any]:
+    """Decodes a CBOR sequence (RFC 8742) of deterministic items without tags.
+
+    Args:
+        data: The items, one after the other.
+        max_items: Most items to accept.
+        max_depth: Deepest nesting of arrays and maps.
+
+    Raises:
+        FormatError: As for `decode_cbor`, or there are too many items or none.
+    """
+    decoder = cbor2.CBORDecoder(
+        io.BytesIO(data),
+        tag_hook=_refuse_tag,
+        semantic_decoders=_TAGS,
+        max_depth=max_depth,
+        allow_indefinite=False,
+        allow_duplicate_keys=False,
+        strict_hashable_types=True,
+    )
+    items: list[Any] = []
+    position = 0
+    while position < len(data) or not items:
+        if len(items) == max_items:
+            raise FormatError(
+                f"more CBOR than the {max_items} items expected here; the bytes are damaged or foreign",
+                position=position,
+            )
+        try:
+            value = decoder.decode()
+            encoded = cbor(value)
+        except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+            raise FormatError(f"not acceptable CBOR ({error}); fetch the bytes again", position=position) from None
+        if data[position : position + len(encoded)] != encoded:
+            raise FormatError("CBOR is not in its deterministic encoding; re-encode it", position=position)
+        position += len(encoded)
+        items.append(value)
+    return items
+
+
+def compress(data: bytes) -> bytes:
+    """Returns one zstd frame (RFC 8878) that states its content size."""
+    return zstandard.ZstdCompressor(level=3).compress(data)
+
+
+def decompress(data: bytes, *, max_bytes: int) -> bytes:
+    """Expands exactly one zstd frame whose header states a content size of at most `max_bytes`.
+
+    Raises:
+        FormatError: The frame is damaged, is followed by more bytes, hides its size or is larger than allowed.
+    """
+    try:
+        size = zstandard.get_frame_parameters(data).content_size
+        if size == zstandard.CONTENTSIZE_UNKNOWN:
+            raise FormatError("zstd frame does not state its size; compress it with a content size")
+        if size > max_bytes:
+            raise FormatError(f"zstd frame expands to {size} bytes, above the limit of {max_bytes}", size=size)
+        plain = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(
+            data, max_output_size=max(size, 1), allow_extra_data=False
+        )
+    except (zstandard.ZstdError, MemoryError, ValueError) as error:
+        raise FormatError(f"not a whole zstd frame ({error}); fetch the bytes again") from None
+    if len(plain) != size:
+        raise FormatError(f"zstd frame states {size} bytes and holds {len(plain)}; fetch the bytes again")
+    return plain
+
+
+def walk_files(root: Path, *, max_files: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields (POSIX path relative to `root`, lstat) of everything below `root` that is not a directory.
+
+    Symbolic links are yielded, never followed.
+
+    Raises:
+        TranscriptError: `root` is not a readable directory, or holds more than `max_files` entries.
+    """
+    pending, seen = [root], 0
+    while pending:
+        here = pending.pop()
+        try:
+            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+        except OSError as error:
+            raise TranscriptError(
+                f"cannot list {here} ({error.strerror}); give the directory of a transcript"
+            ) from None
+        for entry in entries:
+            seen += 1
+            if seen > max_files:
+                raise TranscriptError(
+                    f"more than {max_files} entries below {root}; remove what does not belong to the transcript",
+                    code="transcript.file.unlisted",
+                )
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(Path(entry.path))
+            else:
+                yield Path(entry.path).relative_to(root).as_posix(), entry.stat(follow_symlinks=False)
+
+
+def read_file(path: Path, *, max_bytes: int) -> bytes:
+    """Reads a regular file of at most `max_bytes` bytes, without following a symbolic link.
+
+    Raises:
+        TranscriptError: `transcript.file.missing`, `.oversized`, or `.altered` when it is not a regular file.
+    """
+    with open_regular(path) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TranscriptError(
+            f"{path.name} is larger than {max_bytes} bytes; raise the limit if you trust its origin",
+            code="transcript.file.oversized",
+            path=path.name,
+        )
+    return data
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Opens a regular file for reading, refusing symbolic links, pipes and devices.
+
+    Raises:
+        TranscriptError: `transcript.file.missing`, or `.altered` when it is not a regular file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise TranscriptError(
+            f"{path.name} is missing; fetch it again", code="transcript.file.missing", path=path.name
+        ) from None
+    except (OSError, ValueError) as error:
+        raise TranscriptError(
+            f"{path.name} cannot be opened ({error}); a transcript holds regular files only",
+            code="transcript.file.altered",
+            path=path.name,
+        ) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise TranscriptError(
+            f"{path.name} is not a regular file; a transcript holds regular files only",
+            code="transcript.file.altered",
+            path=path.name,
+        )
+    return os.fdopen(descriptor, "rb")
+
+
+def file_digest(path: Path) -> tuple[int, bytes]:
+    """Returns (bytes, 32-byte BLAKE3 digest) of a regular file.
+
+    Raises:
+        TranscriptError: As for `open_regular`.
+    """
+    hasher, size = blake3(), 0
+    with open_regular(path) as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+            size += len(chunk)
+    return size, hasher.digest()

@@ -1,0 +1,320 @@
+"""Training data: nests of tensors, digests of single records, and the commitment to a data set and its order.
+
+A commitment made before training fixes every record (a Merkle tree over record digests) and the order of use, so that
+the batches of a transcript can be checked record by record without the data set at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weighbridge import merkle
+from weighbridge.bounded import decode_cbor
+from weighbridge.digests import DIGEST_SIZE, bytes_digest, cbor, record_digest
+from weighbridge.errors import FormatError, UsageError
+from weighbridge.tensorfile import dtype_name, raw_bytes
+
+_MAX_DEPTH = 32
+_MAX_DRAWS = 1 << 31
+
+
+class Flat(dict[str, Tensor]):
+    """A flattened nest: path to tensor, in the order of the paths.
+
+    Attributes:
+        ignored: Paths of leaves that are not tensors, with their type's name; replay does not see them.
+    """
+
+    ignored: dict[str, str]
+
+    def __init__(self, tensors: Mapping[str, Tensor], ignored: Mapping[str, str]) -> None:
+        super().__init__(sorted(tensors.items()))
+        self.ignored = dict(sorted(ignored.items()))
+
+
+def flatten(nest: Any) -> Flat:
+    """Flattens a nest of tensors.
+
+    Args:
+        nest: A tensor, or any nest of mappings (also those that only look like one), lists, tuples and dataclasses.
+            The tensors themselves are returned, not copies.
+
+    Returns:
+        Path to tensor, sorted by path. A path joins keys, indices and field names by dots, e.g. `0.image`; the path
+        of a lone tensor is `tensor`.
+
+    Raises:
+        UsageError: Two leaves have the same path, or the nest is deeper than 32 levels.
+    """
+    tensors: dict[str, Tensor] = {}
+    ignored: dict[str, str] = {}
+    for path, leaf in _leaves(nest, "", 0):
+        if path in tensors or path in ignored:
+            raise UsageError(f"two parts of the batch have the path {path!r}; rename a key that contains a dot")
+        if isinstance(leaf, Tensor):
+            tensors[path or "tensor"] = leaf
+        else:
+            ignored[path or "value"] = type(leaf).__name__
+    return Flat(tensors, ignored)
+
+
+def _leaves(nest: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if depth > _MAX_DEPTH:
+        raise UsageError(f"the batch is nested deeper than {_MAX_DEPTH} levels at {path[:80]!r}; pass a flatter one")
+    children: Iterable[tuple[Any, Any]]
+    if isinstance(nest, Tensor):
+        yield path, nest
+        return
+    if isinstance(nest, Mapping) or (hasattr(nest, "keys") and hasattr(nest, "__getitem__")):
+        children = ((key, nest[key]) for key in nest.keys())  # noqa: SIM118 (it may only look like a mapping)
+    elif isinstance(nest, list | tuple):
+        children = enumerate(nest)
+    elif is_dataclass(nest) and not isinstance(nest, type):
+        children = ((field.name, getattr(nest, field.name)) for field in fields(nest))
+    else:
+        yield path, nest
+        return
+    for key, child in children:
+        yield from _leaves(child, f"{path}.{key}" if path else str(key), depth + 1)
+
+
+def batch_digest(batch: Mapping[str, Tensor], free: Mapping[str, Tensor] | None = None) -> bytes:
+    """Returns the 32-byte digest over names, dtypes, shapes and bytes of everything that enters a step from outside.
+
+    Args:
+        batch: Path to tensor of the step's batch.
+        free: Name to tensor of the values that entered without another origin.
+    """
+    return record_digest("batch/1", [_describe(batch), _describe(free or {})])
+
+
+def _describe(flat: Mapping[str, Tensor]) -> list[list[Any]]:
+    return [
+        [name, dtype_name(tensor.dtype), list(tensor.shape), bytes_digest(raw_bytes(tensor))]
+        for name, tensor in sorted(flat.items())
+    ]
+
+
+def record_digests(flat: Mapping[str, Tensor], count: int | None = None) -> list[bytes]:
+    """Returns the digest of every record of a batch.
+
+    Record i is row i of every tensor when all tensors have the same size along dimension 0; otherwise, or when that
+    size is not `count`, the whole batch is one record. A digest covers names, dtypes, row shapes and row bytes, so the
+    digest of a record is the same alone and in any batch stacked from such records.
+
+    Args:
+        flat: Path to tensor; any device.
+        count: Number of records that the caller knows of, if it does.
+
+    Returns:
+        32-byte digests; none for a batch without tensors.
+    """
+    if not flat:
+        return []
+    rows = {tensor.shape[0] if tensor.dim() else -1 for tensor in flat.values()}
+    (shared,) = rows if len(rows) == 1 else (-1,)
+    if shared < 0 or count not in (None, shared):
+        return [record_digest("record/1", _describe(flat))]
+    parts = []
+    for name, tensor in sorted(flat.items()):
+        shape, dtype = list(tensor.shape[1:]), dtype_name(tensor.dtype)
+        width = math.prod(shape) * tensor.element_size()
+        data = raw_bytes(tensor)
+        parts.append(
+            [[name, dtype, shape, bytes_digest(data[row * width : (row + 1) * width])] for row in range(shared)]
+        )
+    return [record_digest("record/1", list(row)) for row in zip(*parts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSeed:
+    """An order of use that is a fresh permutation of all records in every epoch, derived from a seed.
+
+    Attributes:
+        seed: Natural number below 2^64.
+        epochs: Number of epochs, at least 1.
+    """
+
+    seed: int
+    epochs: int
+
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or type(self.epochs) is not int:
+            raise UsageError("OrderSeed takes two integers; convert them first")
+        if not 0 <= self.seed < 1 << 64 or not 1 <= self.epochs < 1 << 32:
+            raise UsageError("OrderSeed takes a seed from 0 to 2^64 - 1 and at least one epoch; choose others")
+
+
+def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    """Returns the permutation of 0..count-1 that `seed` gives for `epoch`; the same on every machine and library.
+
+    Fisher-Yates: for i from count-1 down to 1, swap elements i and j, where j is the next 64-bit little-endian word w
+    of BLAKE3-XOF over `weighbridge/order/1`, a zero byte and CBOR [seed, epoch, count], reduced modulo i+1; words w at
+    or above the largest multiple of i+1 up to 2^64 are skipped, so that every permutation is equally likely.
+
+    Args:
+        seed: Natural number below 2^64.
+        epoch: Epoch, counted from 0.
+        count: Number of records, below 2^31.
+    """
+    if not 0 <= count < _MAX_DRAWS:
+        raise UsageError(f"cannot derive the order of {count} records; pass an explicit order")
+    result = np.arange(count, dtype=np.int64)
+    if count < 2:
+        return result
+    stream = blake3(b"weighbridge/order/1\x00" + cbor([seed, epoch, count]))
+    bounds = np.arange(count, 1, -1, dtype=np.uint64)
+    # 2^64 mod n, computed in 64 bits as (2^64 - n) mod n.
+    excess = (np.uint64(0) - bounds) % bounds
+    words = np.frombuffer(stream.digest(length=8 * (count - 1)), dtype="<u8")
+    taken = np.empty(count - 1, dtype=np.uint64)
+    done = 0
+    position = 0
+    while done < count - 1:  # one round unless a word is skipped, which happens less than once in 2^32 draws
+        if position == len(words):
+            words = np.frombuffer(stream.digest(length=8 * (len(words) + 64)), dtype="<u8")
+        length = min(count - 1 - done, len(words) - position)
+        chunk = words[position : position + length]
+        # w is fair iff w < 2^64 - excess; where excess is 0 every word is.
+        fair = (excess[done : done + length] == 0) | (chunk < np.uint64(0) - excess[done : done + length])
+        good = length if fair.all() else int(np.argmin(fair))
+        taken[done : done + good] = chunk[:good]
+        done += good
+        position += good + (good < length)
+    picks = (taken % bounds).astype(np.int64).tolist()
+    items = result.tolist()
+    for last, pick in zip(range(count - 1, 0, -1), picks, strict=True):
+        items[last], items[pick] = items[pick], items[last]
+    return np.array(items, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class DataCommitment:
+    """What a data set and its order of use were fixed to before training.
+
+    Attributes:
+        leaves: Record digests, 32 bytes each, one after the other; record id = index.
+        order: Record ids in the order of use, or the seed that gives them.
+    """
+
+    leaves: bytes
+    order: tuple[int, ...] | OrderSeed
+
+    def __post_init__(self) -> None:
+        if len(self.leaves) % DIGEST_SIZE or not self.leaves:
+            raise UsageError("a data commitment needs whole 32-byte digests of at least one record")
+        if not isinstance(self.order, OrderSeed):
+            count = len(self)
+            if not all(type(identity) is int and 0 <= identity < count for identity in self.order):
+                raise UsageError(f"the order names a record other than 0 to {count - 1}; correct the order")
+
+    @classmethod
+    def over(cls, records: Iterable[Any], order: Sequence[int] | OrderSeed) -> DataCommitment:
+        """Commits to a data set.
+
+        Args:
+            records: Every record in order of its id, each a nest of tensors without a batch dimension, exactly the
+                rows that will be stacked into batches (numbers as tensors, as a collate function makes them).
+            order: Record ids in the order in which training will use them, over all epochs; or an `OrderSeed`.
+
+        Raises:
+            UsageError: A record holds no tensor, or a number that is not one.
+        """
+        leaves = bytearray()
+        for identity, record in enumerate(records):
+            flat = flatten(record)
+            for path, kind in flat.ignored.items():
+                if kind in ("int", "float", "bool"):
+                    raise UsageError(
+                        f"record {identity} has a plain {kind} at {path!r}; give a tensor, as the batch will hold one"
+                    )
+            if not flat:
+                raise UsageError(f"record {identity} holds no tensor; leave it out")
+            leaves += record_digest("record/1", _describe(flat))
+        return cls(bytes(leaves), order if isinstance(order, OrderSeed) else tuple(int(i) for i in order))
+
+    def __len__(self) -> int:
+        return len(self.leaves) // DIGEST_SIZE
+
+    def leaf(self, identity: int) -> bytes:
+        """Returns the 32-byte digest of a record."""
+        if not 0 <= identity < len(self):
+            raise UsageError(f"there is no record {identity}; ids go from 0 to {len(self) - 1}")
+        return self.leaves[identity * DIGEST_SIZE : (identity + 1) * DIGEST_SIZE]
+
+    def root(self) -> bytes:
+        """Returns the RFC 6962 root over the record digests (32 bytes)."""
+        return merkle.root([merkle.leaf_hash(self.leaf(identity)) for identity in range(len(self))])
+
+    def ids(self) -> NDArray[np.int64]:
+        """Returns record ids in the order of use over all epochs; a `DataLoader` takes them as its sampler."""
+        if isinstance(self.order, OrderSeed):
+            epochs = range(self.order.epochs)
+            return np.concatenate([permutation(self.order.seed, epoch, len(self)) for epoch in epochs])
+        return np.array(self.order, dtype=np.int64)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns what a transcript's draft says of the commitment: number of records, root, order."""
+        if isinstance(self.order, OrderSeed):
+            order: dict[str, Any] = {"seed": self.order.seed, "epochs": self.order.epochs}
+        else:
+            order = {"count": len(self.order), "blake3": bytes_digest(self.order_bytes())}
+        return {"records": len(self), "root": self.root(), "order": order}
+
+    def digest(self) -> bytes:
+        """Returns the 32-byte digest of the commitment: its summary's."""
+        return record_digest("data/1", self.summary())
+
+    def order_bytes(self) -> bytes:
+        """Returns record ids in the order of use as unsigned 64-bit little-endian integers."""
+        return self.ids().astype("<u8").tobytes()
+
+    def to_cbor(self) -> bytes:
+        """Returns the whole commitment as deterministic CBOR: {"leaves": bytes, "order": bytes or [seed, epochs]}."""
+        order = [self.order.seed, self.order.epochs] if isinstance(self.order, OrderSeed) else self.order_bytes()
+        return cbor({"leaves": self.leaves, "order": order})
+
+    @classmethod
+    def from_cbor(cls, data: bytes) -> DataCommitment:
+        """Reads what `to_cbor` wrote.
+
+        Raises:
+            FormatError: The bytes do not follow the format.
+        """
+        value = decode_cbor(data)
+        if not isinstance(value, dict) or set(value) != {"leaves", "order"} or type(value["leaves"]) is not bytes:
+            raise FormatError("not a data commitment: a map of leaves and order is needed")
+        match value["order"]:
+            case bytes(order):
+                return cls.from_parts(value["leaves"], order)
+            case [int(seed), int(epochs)]:
+                return cls.from_parts(value["leaves"], (seed, epochs))
+        raise FormatError("not a data commitment: the order is neither ids nor seed and epochs")
+
+    @classmethod
+    def from_parts(cls, leaves: bytes, order: bytes | tuple[int, int]) -> DataCommitment:
+        """Puts a commitment together from stored parts.
+
+        Args:
+            leaves: Record digests, 32 bytes each.
+            order: Record ids as unsigned 64-bit little-endian integers, or (seed, epochs).
+
+        Raises:
+            FormatError: The parts do not fit each other.
+        """
+        if isinstance(order, bytes) and len(order) % 8:
+            raise FormatError("the order of a data commitment is not a whole number of 64-bit ids; fetch it again")
+        try:
+            if isinstance(order, bytes):
+                return cls(leaves, tuple(np.frombuffer(order, dtype="<u8").tolist()))
+            return cls(leaves, OrderSeed(*order))
+        except UsageError as error:
+            raise FormatError(f"not a data commitment: {error.message}") from None
