@@ -1,0 +1,513 @@
+"""Error bounds of rounded operations, one function a family.
+
+Each function takes a `Call` (an operation with its operands in the wide type and its wide results) and returns one `Bound` per floating
+result, in the order of `Call.results`. Notation: u is the unit roundoff of the wide type (2^-53 for float64), and
+gamma(n) = n*u / (1 - n*u) bounds the relative error of n successive roundings (Higham, "Accuracy and Stability of Numerical Algorithms",
+2nd ed., lemma 3.1). A dot product of length K evaluated in any order, with or without fused multiply-add, errs by at most
+gamma(K)*sum|a_i b_i| (ibid., section 3.1), and sum|a_i b_i| <= norm(a)*norm(b) (Cauchy-Schwarz). Bounds use norms because norms cost one
+pass over the operands instead of a second matrix product.
+
+`libm` functions are taken to be within 4 ulp in the wide type; that covers the documented maxima of CUDA's double precision functions,
+SLEEF's `_u10` family and glibc for everything in the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weighbridge.numerics.rounding import Bound
+
+U = 2.0**-53
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def gamma(n: float) -> float:
+    """Bounds the relative error of n successive roundings."""
+    return n * U / (1 - n * U)
+
+
+@dataclass(slots=True)
+class Call:
+    """One operation, evaluated wide.
+
+    Attributes:
+        name: Operator name without namespace and overload, trailing underscore stripped, e.g. `addmm`.
+        args: Operands by schema name, floating tensors widened, as they were before the operation ran.
+        results: Wide floating results: returned ones first, then mutated operands in schema order.
+    """
+
+    name: str
+    args: dict[str, Any]
+    results: list[Tensor]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args[name]
+
+    @property
+    def x(self) -> Tensor:
+        """The first result."""
+        return self.results[0]
+
+
+BoundFunction = Callable[[Call], list[Bound]]
+
+
+def relative(ulps: float) -> BoundFunction:
+    """A bound of `ulps` units in the last place on every result: for functions without cancellation."""
+
+    def bound(call: Call) -> list[Bound]:
+        return [Bound(rel=ulps * 2 * U) for _ in call.results]
+
+    return bound
+
+
+def _norm(x: Tensor, dim: int | list[int]) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=dim)
+
+
+def _count(x: Tensor, dim: Any) -> int:
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return max(1, x.numel())
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    return max(1, math.prod(x.shape[d] for d in dims) if x.dim() else 1)
+
+
+def _dims(x: Tensor, dim: Any) -> list[int]:
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return list(range(x.dim()))
+    return [dim] if isinstance(dim, int) else list(dim)
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+def mm(call: Call) -> list[Bound]:
+    """mm, bmm, dot, mv: gamma(K) * norm(row) * norm(column)."""
+    a, b = (call["self"], call["tensor" if "tensor" in call.args else "vec" if "vec" in call.args else "mat2"])
+    k = a.shape[-1]
+    if call.name in ("dot", "vdot"):
+        return [Bound(absolute=float(gamma(k + 2) * _norm(a, 0) * _norm(b, 0)))]
+    if call.name == "mv":
+        return [Bound(factors=(_norm(a, 1) * gamma(k + 2), _norm(b, 0)))]
+    return [Bound(factors=(_norm(a, -1).unsqueeze(-1) * gamma(k + 2), _norm(b, -2).unsqueeze(-2)))]
+
+
+def addmm(call: Call) -> list[Bound]:
+    """addmm, addmv, baddbmm: the added term is part of the sum; it is at most |x| + |alpha|*norm*norm."""
+    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "addmv": ("mat", "vec")}[call.name]
+    a, b = call[names[0]], call[names[1]]
+    g = gamma(a.shape[-1] + 6)
+    if call.name == "addmv":
+        left, right = _norm(a, 1), _norm(b, 0)
+    else:
+        left, right = _norm(a, -1).unsqueeze(-1), _norm(b, -2).unsqueeze(-2)
+    return [Bound(rel=g, factors=(left * (2 * g * abs(call["alpha"])), right))]
+
+
+def _conv_norms(x: Tensor, w_shape: tuple[int, ...], call: Call) -> Tensor:
+    """Norm of the input patch behind every output position, (N, groups, *spatial)."""
+    groups = call["groups"]
+    n, c = x.shape[:2]
+    squares = (x * x).view(n, groups, c // groups, *x.shape[2:]).sum(2)
+    ones = x.new_ones(groups, 1, *w_shape[2:])
+    spread = aten.convolution(
+        squares, ones, None, call["stride"], call["padding"], call["dilation"],
+        call["transposed"], call["output_padding"], groups,
+    )  # fmt: skip
+    return torch.sqrt(spread)
+
+
+def _spread(per_group: Tensor, channels: int) -> Tensor:
+    """Repeats (N, groups, *) to (N, channels, *), or keeps one group for broadcasting."""
+    groups = per_group.shape[1]
+    return per_group if groups == 1 else per_group.repeat_interleave(channels // groups, dim=1)
+
+
+def convolution(call: Call) -> list[Bound]:
+    """Convolution and transposed convolution: gamma(K) * norm(patch) * norm(filter)."""
+    x, w = call["input"], call["weight"]
+    groups, spatial = call["groups"], list(range(2, w.dim()))
+    if call["transposed"]:
+        k = w.shape[0] // groups * math.prod(w.shape[2:])
+        grouped = w.view(groups, w.shape[0] // groups, w.shape[1], -1)
+        filters = torch.linalg.vector_norm(grouped, dim=(1, 3)).reshape(-1)
+    else:
+        k = math.prod(w.shape[1:])
+        filters = torch.linalg.vector_norm(w, dim=[1, *spatial])
+    g = gamma(k + 8)
+    patch = _spread(_conv_norms(x, tuple(w.shape), call), call.x.shape[1])
+    return [Bound(rel=g, factors=(patch * (2 * g), filters.view(1, -1, *[1] * len(spatial))))]
+
+
+def convolution_backward(call: Call) -> list[Bound]:
+    """Gradients of a convolution: each is a sum of products, bounded by the norms of what it sums over."""
+    grad, x, w = call["grad_output"], call["input"], call["weight"]
+    groups, mask = call["groups"], call["output_mask"]
+    spatial = list(range(2, grad.dim()))
+    bounds = []
+    if mask[0]:
+        n, c = grad.shape[:2]
+        squares = (grad * grad).view(n, groups, c // groups, *grad.shape[2:]).sum(2)
+        ones = grad.new_ones(groups, 1, *w.shape[2:])
+        like = x.new_zeros(n, groups, *x.shape[2:])
+        spread = aten.convolution_backward(
+            squares, like, ones, None, call["stride"], call["padding"], call["dilation"],
+            call["transposed"], call["output_padding"], groups, [True, False, False],
+        )[0]  # fmt: skip
+        if call["transposed"]:
+            k, filters = math.prod(w.shape[1:]), torch.linalg.vector_norm(w, dim=[1, *spatial])
+        else:
+            k = w.shape[0] // groups * math.prod(w.shape[2:])
+            filters = torch.linalg.vector_norm(w.view(groups, w.shape[0] // groups, w.shape[1], -1), dim=(1, 3)).reshape(-1)
+        patch = _spread(torch.sqrt(spread.clamp_min(0)), x.shape[1])
+        bounds.append(Bound(factors=(patch * gamma(k + 8), filters.view(1, -1, *[1] * len(spatial)))))
+    if mask[1]:
+        outer, inner = (x, grad) if call["transposed"] else (grad, x)
+        k = outer.shape[0] * math.prod(outer.shape[2:])
+        rows = torch.linalg.vector_norm(outer, dim=[0, *spatial]) * gamma(k + 8)
+        columns = torch.linalg.vector_norm(inner, dim=[0, *spatial]).view(groups, -1)
+        per_row = columns.repeat_interleave(outer.shape[1] // groups, dim=0) if groups > 1 else columns
+        tail = [1] * len(spatial)
+        bounds.append(Bound(factors=(rows.view(-1, 1, *tail), per_row.reshape(per_row.shape[0], -1, *tail))))
+    if mask[2]:
+        k = grad.shape[0] * math.prod(grad.shape[2:])
+        bounds.append(Bound(factors=(grad.abs().sum(dim=[0, *spatial]) * gamma(k + 2),)))
+    return bounds
+
+
+# --- sums -----------------------------------------------------------------------------------------------------------
+
+
+def summation(call: Call) -> list[Bound]:
+    """sum, mean, nansum: gamma(n) * sum|x|."""
+    x, dim = call["self"], call.args.get("dim")
+    n = _count(x, dim)
+    total = x.abs().sum(dim=_dims(x, dim), keepdim=bool(call.args.get("keepdim", False))) if x.dim() else x.abs()
+    return [Bound(factors=(total * (gamma(n + 2) / (n if call.name == "mean" else 1)),))]
+
+
+def cumulative_sum(call: Call) -> list[Bound]:
+    """cumsum: gamma(n) * cumsum|x|."""
+    x = call["self"]
+    n = x.shape[call["dim"]] if x.dim() else 1
+    return [Bound(factors=(x.abs().cumsum(call["dim"]) * gamma(n + 1),))]
+
+
+def norm(call: Call) -> list[Bound]:
+    """Vector norms: sums of non-negative terms, so a relative bound."""
+    return [Bound(rel=gamma(_count(call["self"], call.args.get("dim")) + 32))]
+
+
+def positive(count: BoundFunction | Callable[[Call], int]) -> BoundFunction:
+    """A sum of products that are all non-negative: a relative bound of gamma(count + 32)."""
+
+    def bound(call: Call) -> list[Bound]:
+        return [Bound(rel=gamma(int(count(call)) + 32)) for _ in call.results]  # type: ignore[call-overload]
+
+    return bound
+
+
+def _deviations(x: Tensor, dims: list[int], keep: bool) -> tuple[Tensor, Tensor, int]:
+    """Bounds on mean and population variance over `dims`, by any of the textbook algorithms, and the count.
+
+    Two-pass, Welford and sum-of-squares variances all err by at most a small multiple of gamma(n)*mean(x^2)
+    (Chan, Golub, LeVeque 1983, table 1, with kappa^2 = mean(x^2)/var).
+    """
+    n = max(1, math.prod(x.shape[d] for d in dims))
+    square = (x * x).mean(dim=dims, keepdim=keep)
+    return torch.sqrt(square) * gamma(n + 8), square * (8 * gamma(n + 8)), n
+
+
+def variance(call: Call) -> list[Bound]:
+    """var, std, var_mean: see `_deviations`; the root of a variance near zero errs by the root of its error."""
+    x, dims = call["self"], _dims(call["self"], call.args.get("dim"))
+    keep = bool(call.args.get("keepdim", False))
+    e_mean, e_var, n = _deviations(x, dims, keep)
+    correction = call.args.get("correction", 1)
+    if correction is None:
+        correction = int(call.args.get("unbiased", True))
+    e_var = e_var * (n / max(n - float(correction), 1e-300))
+    if call.name.startswith("std"):
+        first = Bound(rel=8 * U, factors=(e_var / torch.maximum(call.x, torch.sqrt(e_var)).clamp_min(1e-300),))
+    else:
+        first = Bound(rel=8 * U, factors=(e_var,))
+    return [first, Bound(rel=4 * U, factors=(e_mean,))][: len(call.results)]
+
+
+# --- norms ----------------------------------------------------------------------------------------------------------
+
+
+def layer_norm(call: Call) -> list[Bound]:
+    """native_layer_norm: out, mean, rstd.
+
+    |d out| <= rstd*|d mean|*|w| + |out - b|*(relative error of rstd), and |out - b| <= |out| + |b|.
+    """
+    x, eps = call["input"], call["eps"]
+    shape = list(call["normalized_shape"])
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    e_mean, e_var, _ = _deviations(x, dims, True)
+    _, mean, rstd = call.results
+    relative_rstd = rstd * rstd * e_var / 2 + 8 * U
+    w = call["weight"].abs() if call["weight"] is not None else x.new_ones(shape)
+    wb = w + call["bias"].abs() if call["bias"] is not None else w
+    worst = float(relative_rstd.max()) if relative_rstd.numel() else 0.0
+    del eps, mean
+    return [
+        Bound(rel=2 * worst + 8 * U, factors=(2 * (rstd * e_mean + relative_rstd), wb)),
+        Bound(factors=(e_mean,)),
+        Bound(factors=(rstd * relative_rstd,)),
+    ]
+
+
+def _normalised_gradient(a: Tensor, xhat: Tensor, scale: Tensor, dims: list[int]) -> Tensor:
+    """Row bound of scale*(a - mean(a) - xhat*mean(a*xhat)), reduced over `dims` (kept)."""
+    n = max(1, math.prod(a.shape[d] for d in dims))
+    top = xhat.abs().amax(dim=dims, keepdim=True)
+    size = torch.linalg.vector_norm(a, dim=dims, keepdim=True)
+    spread = torch.linalg.vector_norm(xhat, dim=dims, keepdim=True)
+    largest = a.abs().amax(dim=dims, keepdim=True)
+    sums = size * (2 / math.sqrt(n)) + top * size * spread * (2 / n)
+    return scale.abs() * (sums * gamma(n + 16) + largest * (16 * U))
+
+
+def layer_norm_backward(call: Call) -> list[Bound]:
+    """native_layer_norm_backward: the saved mean and rstd are operands, exact as given."""
+    g, x, mask = call["grad_out"], call["input"], call["output_mask"]
+    shape = list(call["normalized_shape"])
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    outer = list(range(x.dim() - len(shape)))
+    xhat = (x - call["mean"]) * call["rstd"]
+    bounds = []
+    if mask[0]:
+        a = g * call["weight"] if call["weight"] is not None else g
+        bounds.append(Bound(rel=16 * U, factors=(_normalised_gradient(a, xhat, call["rstd"], dims),)))
+    rows = max(1, math.prod(x.shape[d] for d in outer))
+    if mask[1]:
+        # x - mean may cancel, and kernels may evaluate it as x*rstd - mean*rstd: an absolute error of u*(|x|+|mean|)*rstd.
+        lost = (x.abs() + call["mean"].abs()) * call["rstd"].abs()
+        bounds.append(Bound(factors=((g * lost).abs().sum(dim=outer) * gamma(rows + 16),)))
+    if mask[2]:
+        bounds.append(Bound(factors=(g.abs().sum(dim=outer) * gamma(rows + 4),)))
+    return bounds
+
+
+def batch_norm(call: Call) -> list[Bound]:
+    """native_batch_norm: out, save_mean, save_invstd, then running statistics if they were updated."""
+    x, train, momentum = call["input"], call["training"], call["momentum"]
+    dims = [0, *range(2, x.dim())]
+    tail = [1] * (x.dim() - 2)
+    ones = x.new_ones(x.shape[1])
+    w = call["weight"].abs() if call["weight"] is not None else ones
+    b = call["bias"].abs() if call["bias"] is not None else 0 * ones
+    if not train:
+        scale = w / torch.sqrt(call["running_var"] + call["eps"])
+        shift = b + call["running_mean"].abs() * scale
+        return [Bound(rel=32 * U, factors=((shift * (32 * U)).view(1, -1, *tail),)), *[Bound() for _ in call.results[1:]]]
+    mean = call.results[1]
+    rstd = call.results[2]
+    e_mean, e_var, n = _deviations(x, dims, False)
+    relative_rstd = rstd * rstd * e_var / 2 + 8 * U
+    worst = float(relative_rstd.max())
+    # Kernels may evaluate x*scale + shift, which rounds at the size of shift.
+    shift = mean.abs() * rstd * w
+    row = (rstd * e_mean + relative_rstd) * (w + b) * 2 + shift * (relative_rstd + 16 * U) * 2
+    bounds = [
+        Bound(rel=2 * worst + 16 * U, factors=(row.view(1, -1, *tail),)),
+        Bound(factors=(e_mean,)),
+        Bound(factors=(rstd * relative_rstd,)),
+    ]
+    if len(call.results) > 3:
+        m = abs(float(momentum))
+        bounds.append(Bound(rel=8 * U, factors=(e_mean * m + (call["running_mean"].abs() + mean.abs() * m) * (8 * U),)))
+        variance_now = 1 / (rstd * rstd)
+        grow = n / max(n - 1, 1)
+        bounds.append(
+            Bound(rel=8 * U, factors=(e_var * (2 * m * grow) + (call["running_var"].abs() + variance_now * 2 * m) * (16 * U),))
+        )
+    return bounds
+
+
+def batch_norm_backward(call: Call) -> list[Bound]:
+    """native_batch_norm_backward: gradients of input, weight, bias."""
+    g, x, mask, train = call["grad_out"], call["input"], call["output_mask"], call["train"]
+    dims = [0, *range(2, x.dim())]
+    shape = [1, -1, *[1] * (x.dim() - 2)]
+    mean = call["save_mean"] if train else call["running_mean"]
+    rstd = call["save_invstd"] if train else 1 / torch.sqrt(call["running_var"] + call["eps"])
+    w = call["weight"] if call["weight"] is not None else x.new_ones(x.shape[1])
+    centre, scale = mean.view(shape), rstd.view(shape)
+    xhat = (x - centre) * scale
+    n = max(1, math.prod(x.shape[d] for d in dims))
+    bounds = []
+    if mask[0]:
+        if train:
+            bounds.append(Bound(rel=16 * U, factors=(_normalised_gradient(g, xhat, (w * rstd).view(shape), dims),)))
+        else:
+            bounds.append(Bound(rel=16 * U))
+    if mask[1]:
+        lost = (x.abs() + centre.abs()) * scale.abs()
+        bounds.append(Bound(factors=((g * lost).abs().sum(dim=dims) * gamma(n + 16),)))
+    if mask[2]:
+        bounds.append(Bound(factors=(g.abs().sum(dim=dims) * gamma(n + 4),)))
+    return bounds
+
+
+# --- softmax and losses ---------------------------------------------------------------------------------------------
+
+
+def softmax(call: Call) -> list[Bound]:
+    """_softmax: exp of an exact difference over a sum of positive terms."""
+    x = call["self"]
+    n = x.shape[call["dim"]] if x.dim() else 1
+    # exp amplifies the rounding of (x - max): relative error u*|x - max|, which never exceeds 746 before exp is zero.
+    return [Bound(rel=gamma(n + 32) + 800 * U, absolute=2.0**-1000)]
+
+
+def softmax_backward(call: Call) -> list[Bound]:
+    """_softmax_backward_data: out * (g - sum(g*out))."""
+    g, out, dim = call["grad_output"], call["output"], call["dim"]
+    n = out.shape[dim] if out.dim() else 1
+    row = g.abs().amax(dim=dim, keepdim=True) + (g * out).abs().sum(dim=dim, keepdim=True)
+    return [Bound(factors=(out.abs(), row * gamma(n + 8)))]
+
+
+def log_softmax(call: Call) -> list[Bound]:
+    """_log_softmax: (x - max) - log(sum exp)."""
+    x = call["self"]
+    n = x.shape[call["dim"]] if x.dim() else 1
+    return [Bound(rel=8 * U, absolute=gamma(n + 64) * 2 + 800 * U + 8 * U * math.log(max(n, 2)))]
+
+
+def log_softmax_backward(call: Call) -> list[Bound]:
+    """_log_softmax_backward_data: g - exp(out)*sum(g)."""
+    g, out, dim = call["grad_output"], call["output"], call["dim"]
+    n = out.shape[dim] if out.dim() else 1
+    row = g.abs().sum(dim=dim, keepdim=True) * gamma(n + 16)
+    return [Bound(rel=8 * U, factors=(torch.exp(out), row))]
+
+
+def nll_loss(call: Call) -> list[Bound]:
+    """nll_loss_forward, nll_loss2d_forward: output and total weight."""
+    x, target = call["self"], call["target"]
+    classes = x.shape[-1 if x.dim() == 1 else 1]
+    index = target.clamp(0, classes - 1)
+    index = index.unsqueeze(-1 if x.dim() == 1 or index.dim() == 0 else 1)
+    chosen = x.abs().gather(0 if x.dim() == 1 else 1, index if x.dim() > 1 else index.view(1))
+    weight = float(call["weight"].abs().max()) if call["weight"] is not None else 1.0
+    n = max(1, target.numel())
+    total = float(chosen.sum()) * weight * gamma(n + 16)
+    if call["reduction"] == 1:
+        total /= max(float(call.results[1]), 1e-300)
+    if call["reduction"] == 0:
+        return [Bound(rel=4 * U), Bound(rel=gamma(n + 8))]
+    return [Bound(rel=8 * U, absolute=total), Bound(rel=gamma(n + 8))]
+
+
+def bce_with_logits(call: Call) -> list[Bound]:
+    """binary_cross_entropy_with_logits: terms of size at most 2|x| + 2, summed or averaged."""
+    x = call["self"]
+    size = 2 * x.abs() + 2
+    for name in ("weight", "pos_weight"):
+        if call[name] is not None:
+            size = size * (1 + call[name].abs())
+    n = max(1, x.numel())
+    if call["reduction"] == 0:
+        return [Bound(factors=(size * (32 * U),))]
+    total = float(size.sum()) * gamma(n + 32)
+    return [Bound(absolute=total / n if call["reduction"] == 1 else total)]
+
+
+# --- elementwise with cancellation ----------------------------------------------------------------------------------
+
+
+def scaled_add(call: Call) -> list[Bound]:
+    """add, sub, rsub with alpha: u*(|x| + 2|alpha*other|)."""
+    other, alpha = call["other" if call.name != "rsub" else "self"], call["alpha"]
+    size = other.abs() if isinstance(other, Tensor) else torch.tensor(abs(float(other)), dtype=torch.float64, device=call.x.device)
+    return [Bound(rel=4 * U, factors=(size * (4 * U * abs(float(alpha))),))]
+
+
+def ramp(call: Call) -> list[Bound]:
+    """linspace, fractional arange: start + i*step."""
+    ends = [abs(float(call[name])) for name in ("start", "end", "step") if isinstance(call.args.get(name), (int, float))]
+    return [Bound(rel=4 * U, absolute=16 * U * max(ends))]
+
+
+def multiply_add(call: Call) -> list[Bound]:
+    """addcmul, addcdiv: the product is at most |x| + |self|."""
+    return [Bound(rel=8 * U, factors=(call["self"].abs() * (8 * U),))]
+
+
+def interpolation(call: Call) -> list[Bound]:
+    """lerp: a + w*(b - a), or b - (1-w)*(b - a)."""
+    a, b, w = call["self"], call["end"], call["weight"]
+    grow = (w.abs() if isinstance(w, Tensor) else abs(float(w))) + 1.0
+    return [Bound(rel=8 * U, factors=((a.abs() + b.abs()) * grow * (8 * U),))]
+
+
+def of_operand(name: str, ulps: float) -> BoundFunction:
+    """An error of at most `ulps` units in the last place of an operand (gelu, hardswish, ...: factors of size at most one)."""
+
+    def bound(call: Call) -> list[Bound]:
+        return [Bound(rel=ulps * 2 * U, factors=(call[name].abs() * (ulps * 2 * U),))]
+
+    return bound
+
+
+def silu_backward(call: Call) -> list[Bound]:
+    """silu_backward, mish_backward: g * s * (1 + x*(1 - s))."""
+    g, x = call["grad_output"], call["self"]
+    return [Bound(rel=16 * U, factors=(g.abs() * (x.abs() + 1) * (32 * U),))]
+
+
+def gelu_backward(call: Call) -> list[Bound]:
+    """gelu_backward, both forms: g * (cdf + x*pdf); every partial product stays below 3 in size."""
+    return [Bound(rel=32 * U, factors=(call["grad_output"].abs() * (128 * U),))]
+
+
+# --- linear operators whose error is the operator applied to absolute values ----------------------------------------
+
+
+def linear(operand: str, count: Callable[[Call], int]) -> BoundFunction:
+    """|F computed - F| <= gamma(n) * F(|x|) for an operator F that sums non-negative multiples of at most n elements."""
+
+    def bound(call: Call) -> list[Bound]:
+        args = dict(call.args)
+        args[operand] = args[operand].abs()
+        spread = _run(call, args)
+        return [Bound(factors=(spread * gamma(count(call) + 16),))]
+
+    return bound
+
+
+def accumulate(call: Call) -> list[Bound]:
+    """index_add, index_put with accumulation, scatter_add: gamma(n) * (|self| + sum|source|)."""
+    args = {k: v.abs() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in call.args.items()}
+    source = args.get("source", args.get("src", args.get("values")))
+    if "alpha" in args:
+        args["alpha"] = abs(args["alpha"])
+    spread = _run(call, args)
+    return [Bound(factors=(spread * gamma(source.numel() + 4),))]
+
+
+def embedding_backward(call: Call) -> list[Bound]:
+    """embedding_dense_backward: gamma(uses of the row) * sum|g| over its uses."""
+    g, index, rows = call["grad_output"], call["indices"], call["num_weights"]
+    sums = aten.embedding_dense_backward(g.abs(), index, rows, call["padding_idx"], call["scale_grad_by_freq"])
+    uses = torch.bincount(index.reshape(-1), minlength=rows)[:rows].to(g.dtype) + 4
+    return [Bound(factors=(sums, (uses * (2 * U)).unsqueeze(-1)))]
+
+
+def _run(call: Call, args: dict[str, Any]) -> Tensor:
+    """Evaluates the functional form of a call with other operands."""
+    packet = getattr(aten, call.name)
+    overload = call.args.get("__overload__", "default")
+    out = getattr(packet, overload)(**{k: v for k, v in args.items() if not k.startswith("__")})
+    result: Tensor = out[0] if isinstance(out, (tuple, list)) else out
+    return result

@@ -1,0 +1,154 @@
+"""Vendor and composite overloads, rewritten into overloads that have rules.
+
+A decomposition is called with the operands of the original and dispatches the replacements itself, so each of them is recorded, rounded
+and replayed on its own. What is decomposed never reaches a tape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weighbridge.errors import RefusedOperationError
+from weighbridge.numerics.rules import Op
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+Decomposition = Callable[..., Any]
+
+_TABLE: dict[str, Decomposition] = {}
+
+
+def decomposes(*names: str) -> Callable[[Decomposition], Decomposition]:
+    """Registers a function as the decomposition of `name.overload`s."""
+
+    def add(function: Decomposition) -> Decomposition:
+        for name in names:
+            _TABLE[name] = function
+        return function
+
+    return add
+
+
+def find(op: Op) -> Decomposition | None:
+    """Returns the decomposition of an overload, or None."""
+    name = op._schema.name.partition("::")[2]
+    exact = _TABLE.get(f"{name}.{op._overloadname or 'default'}")
+    if exact is not None:
+        return exact
+    if name.startswith("_foreach_"):
+        return _foreach(name, op._overloadname)
+    return None
+
+
+@decomposes("native_dropout.default")
+def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p)
+    return x * mask * (1.0 / (1.0 - p)), mask
+
+
+@decomposes("native_dropout_backward.default")
+def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return grad * mask * scale
+
+
+def _no_scaler(**options: Any) -> None:
+    if any(value is not None for value in options.values()):
+        raise RefusedOperationError("a fused optimizer with a gradient scaler has no rule; unscale the gradients first")
+
+
+def _fused_adam(decoupled: bool) -> Decomposition:
+    def run(
+        params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor], max_exp_avg_sqs: list[Tensor],
+        state_steps: list[Tensor], *, lr: float | Tensor, beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool,
+        maximize: bool, grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        _no_scaler(grad_scale=grad_scale, found_inf=found_inf)
+        rate = lr.item() if isinstance(lr, Tensor) else lr
+        for i, (p, grad, m, v) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
+            step = state_steps[i].item()
+            g = -grad if maximize else grad
+            if weight_decay and decoupled:
+                p.mul_(1 - rate * weight_decay)
+            elif weight_decay:
+                g = g + p * weight_decay
+            m.lerp_(g, 1 - beta1)
+            v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            second = v
+            if amsgrad:
+                second = max_exp_avg_sqs[i].copy_(torch.maximum(max_exp_avg_sqs[i], v))
+            denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(eps)
+            p.addcdiv_(m, denominator, value=-rate / (1 - beta1**step))
+
+    return run
+
+
+_TABLE.update({f"_fused_adamw_.{o}": _fused_adam(True) for o in ("default", "tensor_lr")})
+_TABLE.update({f"_fused_adam_.{o}": _fused_adam(False) for o in ("default", "tensor_lr")})
+
+
+@decomposes("_fused_sgd_.default", "_fused_sgd_.tensor_lr")
+def _fused_sgd(
+    params: list[Tensor], grads: list[Tensor], momentum_buffer_list: list[Tensor], *, weight_decay: float, momentum: float,
+    lr: float | Tensor, dampening: float, nesterov: bool, maximize: bool, is_first_step: bool, grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+) -> None:  # fmt: skip
+    _no_scaler(grad_scale=grad_scale, found_inf=found_inf)
+    rate = lr.item() if isinstance(lr, Tensor) else lr
+    for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
+        g = -grad if maximize else grad
+        if weight_decay:
+            g = g + p * weight_decay
+        if momentum:
+            buffer = momentum_buffer_list[i]
+            if is_first_step:
+                buffer.copy_(g)
+            else:
+                buffer.mul_(momentum).add_(g * (1 - dampening))
+            g = g + buffer * momentum if nesterov else buffer
+        p.sub_(g * rate)
+
+
+_FOREACH_RENAMES = {"norm": "linalg_vector_norm", "zero": "zero", "copy": "copy", "lerp": "lerp"}
+
+
+def _foreach(name: str, overload: str) -> Decomposition | None:
+    """Turns `_foreach_op(lists, ...)` into one `op` per element."""
+    base = name[len("_foreach_") :]
+    inplace = base.endswith("_")
+    base = base.rstrip("_")
+    target = _FOREACH_RENAMES.get(base, base) + ("_" if inplace else "")
+    packet = getattr(aten, target, None)
+    if packet is None and base in ("maximum", "minimum"):  # these have no in-place form of their own
+        packet = getattr(aten, base)
+
+    def run(*args: Any, **kwargs: Any) -> list[Any] | None:
+        length = len(args[0])
+
+        def at(value: Any, i: int) -> Any:
+            return value[i] if isinstance(value, (list, tuple)) and len(value) == length else value
+
+        results = []
+        for i in range(length):
+            own = [at(v, i) for v in args]
+            extra = {k: at(v, i) for k, v in kwargs.items() if v is not None}
+            if base == "copy":
+                extra.pop("non_blocking", None)
+            if base in ("addcmul", "addcdiv") and len(own) == 4:
+                extra["value"] = own.pop()
+                if isinstance(extra["value"], Tensor):
+                    extra["value"] = extra["value"].item()
+            result = packet(*own, **extra)
+            if inplace and result is not own[0]:
+                own[0].copy_(result)
+            results.append(result)
+        return None if inplace else results
+
+    return run if packet is not None else None

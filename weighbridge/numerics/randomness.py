@@ -1,0 +1,130 @@
+"""Random operations: which variates an overload draws, from counter-based Philox.
+
+Elements are numbered in row-major order of the logical tensor, whatever its layout, so a strided and a contiguous tensor of the same
+shape get the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from weighbridge.errors import RefusedOperationError
+from weighbridge.numerics import philox
+from weighbridge.numerics.rules import Op, base_name
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The key of one draw: (seed, stream, counter); the element index completes it."""
+
+    seed: int
+    stream: int
+    counter: int
+
+
+Drawer = Callable[[torch.Generator | None, torch.device], Draw]
+
+
+def unit(draw: Draw, count: int) -> Tensor:
+    """Returns `count` float32 multiples of 2^-24 in [0, 1) on the CPU."""
+    return torch.from_numpy(philox.unit_float32(philox.words(draw.seed, draw.stream, draw.counter, count)))
+
+
+def normal(draw: Draw, count: int) -> Tensor:
+    """Returns `count` standard normal float32 variates on the CPU."""
+    return torch.from_numpy(philox.normal_float32(philox.words(draw.seed, draw.stream, draw.counter, count)))
+
+
+def integers(draw: Draw, low: int, high: int, count: int) -> Tensor:
+    """Returns `count` int64 in [low, high) on the CPU; the bias of the modulus is below 2^-32 for ranges below 2^32."""
+    span = high - low
+    if span <= 0 or span > 1 << 63:
+        raise RefusedOperationError(f"an integer range from {low} to {high} is empty or too large")
+    w = philox.wide_words(draw.seed, draw.stream, draw.counter, count)
+    return torch.from_numpy((w % np.uint64(span)).astype(np.int64) + low)
+
+
+def permutation(draw: Draw, count: int) -> Tensor:
+    """Returns a permutation of range(count), int64 on the CPU: the stable order of 64-bit words."""
+    w = philox.wide_words(draw.seed, draw.stream, draw.counter, count)
+    return torch.from_numpy(np.argsort(w, kind="stable").astype(np.int64))
+
+
+def _affine(values: Tensor, scale: Any, shift: Any) -> Tensor:
+    """values*scale + shift as two separate IEEE operations in float32."""
+    return (values * scale) + shift
+
+
+def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], drawer: Drawer) -> Any:
+    """Evaluates a random overload.
+
+    Args:
+        op: The overload; its rule is `random`.
+        args: Positional operands.
+        kwargs: Keyword operands.
+        bound: Operands by schema name.
+        drawer: Gives the key of the draw for (generator, device).
+
+    Returns:
+        A new tensor, or the operand that was filled.
+
+    Raises:
+        RefusedOperationError: For dtypes other than float32, integers and bool.
+    """
+    name, overload = base_name(op)
+    existing = bound.get("self")
+    if isinstance(existing, Tensor):
+        device, dtype, shape = existing.device, existing.dtype, tuple(existing.shape)
+        if bound.get("dtype") is not None:
+            dtype = bound["dtype"]
+        if bound.get("device") is not None:
+            device = torch.device(bound["device"])
+    else:
+        device = torch.device(bound.get("device") or "cpu")
+        integral = name in ("randint", "randperm")
+        dtype = bound.get("dtype") or (torch.int64 if integral else torch.get_default_dtype())
+        shape = (bound["n"],) if name == "randperm" else tuple(bound["size"])
+    if dtype.is_complex or (dtype.is_floating_point and dtype != torch.float32):
+        raise RefusedOperationError(f"{op} for {dtype}: random values are made in float32; convert afterwards", operation=str(op))
+    count = int(np.prod(shape, dtype=np.int64)) if shape else 1
+    if name == "normal" and not isinstance(existing, Tensor):
+        operand = next(v for v in (bound.get("mean"), bound.get("std")) if isinstance(v, Tensor)) if overload != "float_float" else None
+        if operand is not None:
+            shape, device, count = tuple(operand.shape), operand.device, operand.numel()
+    draw = drawer(bound.get("generator"), device)
+
+    def put(values: Tensor) -> Tensor:
+        return values.view(shape).to(device)
+
+    if name in ("rand", "rand_like"):
+        result = put(unit(draw, count))
+    elif name in ("randn", "randn_like"):
+        result = put(normal(draw, count))
+    elif name == "uniform":
+        result = _affine(put(unit(draw, count)), bound["to"] - bound["from"], bound["from"])
+    elif name == "normal":
+        result = _affine(put(normal(draw, count)), bound["std"], bound["mean"])
+    elif name == "bernoulli":
+        probability = bound["p"] if "p" in bound else existing
+        uniform = put(unit(draw, count)).to(torch.float64)
+        result = uniform < (probability.to(torch.float64) if isinstance(probability, Tensor) else probability)
+    elif name in ("randint", "randint_like"):
+        result = put(integers(draw, bound.get("low", 0), bound["high"], count))
+    elif name == "randperm":
+        result = put(permutation(draw, bound["n"]))
+    else:  # random_: every integer the type can hold exactly
+        low, high = bound.get("from", 0) or 0, bound.get("to")
+        if high is None:
+            high = (1 << 24) + 1 if dtype.is_floating_point else 2 if dtype is torch.bool else torch.iinfo(dtype).max
+        result = put(integers(draw, low, high, count))
+    if op._schema.name.endswith("_") and isinstance(existing, Tensor):
+        existing.copy_(result)
+        return existing
+    return result.to(dtype)

@@ -1,0 +1,279 @@
+"""The table from ATen overload to rule.
+
+The table is data, reviewed line by line, and closed: an overload that is not in it has no rule, and recording stops before it runs.
+In-place overloads (`add_.Tensor`) and `out=` overloads follow the rule of their functional form; what they mutate is taken from the
+schema, except where `MUTATES` corrects a schema that does not say. Vendor and composite overloads are not here but in `decompositions`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from weighbridge.errors import UnknownOperationError
+from weighbridge.numerics import bounds
+
+Op = torch._ops.OpOverload
+
+
+class Kind(StrEnum):
+    """How an operation is made reproducible (design, "Numerics")."""
+
+    VIEW = "view"
+    """Only names memory differently; nothing is computed."""
+    MOVE = "move"
+    """Copies, compares, selects or converts; one right answer."""
+    EMPTY = "empty"
+    """Allocates without a defined content; the content is zeros."""
+    EXACT = "exact"
+    """One IEEE operation with one right answer."""
+    ROUNDED = "rounded"
+    """Computed wide, rounded back, contested roundings logged."""
+    RANDOM = "random"
+    """Counter-based Philox."""
+    HOST = "host"
+    """Hands a value to Python; replay asserts that it is equal."""
+    REFUSED = "refused"
+    """Has no bound and no fixed-order form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule of one overload.
+
+    Attributes:
+        kind: What happens to it.
+        bound: For `rounded`: computes the error bounds.
+        note: Why, or what to write instead.
+    """
+
+    kind: Kind
+    bound: bounds.BoundFunction | None = None
+    note: str = ""
+
+
+_VIEW = """
+alias.default as_strided.default detach.default diagonal.default expand.default lift_fresh.default permute.default _reshape_alias.default
+select.int slice.Tensor split.Tensor split_with_sizes.default squeeze.default squeeze.dim squeeze.dims t.default transpose.int unbind.int
+unfold.default unsqueeze.default view.default view.dtype _unsafe_view.default chunk.default narrow.default view_as.default lift.default
+_conj.default real.default swapaxes.default movedim.int
+"""
+
+_MOVE = """
+_to_copy.default abs.default amax.default amin.default aminmax.default arange.default arange.start arange.start_step argmax.default
+argmin.default bitwise_and.Tensor bitwise_and.Scalar bitwise_not.default bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor
+bucketize.Tensor cat.default ceil.default clamp.default clamp.Tensor clamp_min.default clamp_min.Tensor clamp_max.default
+clamp_max.Tensor clone.default constant_pad_nd.default copy.default copysign.Tensor embedding.default eq.Scalar eq.Tensor eye.default eye.m
+fill.Scalar fill.Tensor flip.default floor.default frac.default full.default full_like.default gather.default ge.Scalar ge.Tensor
+gt.Scalar gt.Tensor hardtanh.default hardtanh_backward.default heaviside.default index.Tensor index_fill.int_Scalar
+index_fill.int_Tensor index_select.default isfinite.default isinf.default isnan.default isin.Tensor_Tensor le.Scalar le.Tensor
+logical_and.default logical_not.default logical_or.default logical_xor.default lt.Scalar lt.Tensor masked_fill.Scalar masked_fill.Tensor
+masked_scatter.default masked_select.default max.default max.dim maximum.default max_pool2d_with_indices.default max_pool3d_with_indices.default
+min.default min.dim minimum.default nan_to_num.default ne.Scalar ne.Tensor neg.default new_full.default new_ones.default new_zeros.default
+nonzero.default ones.default ones_like.default pixel_shuffle.default pixel_unshuffle.default reflection_pad1d.default reflection_pad2d.default
+relu.default repeat.default repeat_interleave.Tensor replication_pad1d.default replication_pad2d.default roll.default round.default scalar_tensor.default
+scatter.src scatter.value searchsorted.Tensor select_backward.default select_scatter.default sign.default signbit.default slice_backward.default
+slice_scatter.default sort.stable stack.default threshold.default threshold_backward.default tril.default triu.default tril_indices.default
+triu_indices.default trunc.default unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default where.self
+where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default any.dim any.dims all.default all.dim
+all.dims bincount.default _unsafe_index.Tensor relu6.default masked_fill_.Scalar bitwise_left_shift.Tensor bitwise_right_shift.Tensor
+diag_embed.default diagonal_scatter.default index_copy.default put.default take.default one_hot.default block_diag.default
+"""
+
+_EMPTY = """
+empty.memory_format empty_like.default empty_strided.default new_empty.default new_empty_strided.default empty_permuted.default
+"""
+
+_EXACT = "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar"
+
+_RANDOM = """
+bernoulli.default bernoulli.p bernoulli.Tensor bernoulli.float normal.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor
+normal.float_float uniform.default rand.default rand.generator rand_like.default randn.default randn.generator randn_like.default
+randint.default randint.generator randint.low randint.low_generator randint_like.default randint_like.low_dtype randperm.default
+randperm.generator random.default random.from random.to
+"""
+
+_HOST = "_local_scalar_dense.default equal.default"
+
+_REFUSED = {
+    "multinomial.default": "draw indices with torch.randint, or sample outside the step and pass the result in the batch",
+    "exponential.default": "use -log of a uniform variate",
+    "topk.default": "use torch.sort(stable=True) and slice: kernels break ties differently",
+    "sort.default": "use torch.sort(stable=True): kernels break ties differently",
+    "argsort.default": "use torch.argsort(stable=True): kernels break ties differently",
+    "floor_divide.default": "division followed by a jump has no bound; divide integers, or floor a quotient that is exact",
+    "div.Tensor_mode": "rounding division has no bound in floating point; divide integers instead",
+    "div.Scalar_mode": "rounding division has no bound in floating point; divide integers instead",
+    "remainder.Tensor": "has no bound near multiples of the divisor; use integers",
+    "remainder.Scalar": "has no bound near multiples of the divisor; use integers",
+    "fmod.Tensor": "has no bound near multiples of the divisor; use integers",
+    "resize.default": "allocate a tensor of the new size instead",
+    "set.source_Storage": "write through copy_() instead of replacing storage inside a step",
+    "set.source_Tensor": "write through copy_() instead of replacing storage inside a step",
+    "linalg_qr.default": "has no fixed-order form here yet",
+    "_linalg_svd.default": "has no fixed-order form here yet",
+    "_linalg_eigh.default": "has no fixed-order form here yet",
+    "linalg_lu_factor_ex.default": "has no fixed-order form here yet",
+    "linalg_cholesky_ex.default": "has no fixed-order form here yet",
+}
+"""Refused on floating operands; integer work under the same name is a move."""
+
+
+def _window(call: bounds.Call) -> int:
+    return math.prod(call["kernel_size"])
+
+
+def _area(call: bounds.Call) -> int:
+    operand = call["self"] if "self" in call.args else call["grad_output"]
+    return math.prod(operand.shape[2:]) or 1
+
+
+def _numel(call: bounds.Call) -> int:
+    return int(call["self"].numel())
+
+
+_libm = bounds.relative(8)
+
+_ROUNDED: dict[str, bounds.BoundFunction] = {
+    "mm.default bmm.default mv.default dot.default vdot.default": bounds.mm,
+    "addmm.default baddbmm.default addmv.default": bounds.addmm,
+    "convolution.default": bounds.convolution,
+    "convolution_backward.default": bounds.convolution_backward,
+    "sum.default sum.dim_IntList mean.default mean.dim nansum.default": bounds.summation,
+    "cumsum.default": bounds.cumulative_sum,
+    "linalg_vector_norm.default norm.Scalar norm.ScalarOpt_dim": bounds.norm,
+    "var.correction std.correction var_mean.correction var.dim std.dim": bounds.variance,
+    "native_layer_norm.default": bounds.layer_norm,
+    "native_layer_norm_backward.default": bounds.layer_norm_backward,
+    "native_batch_norm.default": bounds.batch_norm,
+    "native_batch_norm_backward.default": bounds.batch_norm_backward,
+    "_softmax.default": bounds.softmax,
+    "_softmax_backward_data.default": bounds.softmax_backward,
+    "_log_softmax.default": bounds.log_softmax,
+    "_log_softmax_backward_data.default": bounds.log_softmax_backward,
+    "nll_loss_forward.default nll_loss2d_forward.default": bounds.nll_loss,
+    "nll_loss_backward.default nll_loss2d_backward.default": bounds.relative(4),
+    "mse_loss.default smooth_l1_loss.default huber_loss.default": bounds.positive(_numel),
+    "mse_loss_backward.default smooth_l1_loss_backward.default huber_loss_backward.default": bounds.relative(8),
+    "binary_cross_entropy_with_logits.default": bounds.bce_with_logits,
+    "add.Tensor/alpha add.Scalar/alpha sub.Tensor/alpha sub.Scalar/alpha rsub.Tensor/alpha rsub.Scalar/alpha": bounds.scaled_add,
+    "addcmul.default addcdiv.default": bounds.multiply_add,
+    "lerp.Scalar lerp.Tensor": bounds.interpolation,
+    "div.Tensor div.Scalar reciprocal.default sqrt.default rsqrt.default": bounds.relative(4),
+    "exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default sin.default cos.default tan.default": _libm,
+    "tanh.default sigmoid.default silu.default erf.default erfc.default atan.default atan2.default softplus.default elu.default": _libm,
+    "sinh.default cosh.default asinh.default log_sigmoid_forward.default": bounds.relative(16),
+    "tanh_backward.default sigmoid_backward.default leaky_relu.default leaky_relu_backward.default softplus_backward.default": _libm,
+    "elu_backward.default log_sigmoid_backward.default mish.default": bounds.relative(32),
+    "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar": bounds.relative(32),
+    "erfinv.default": bounds.relative(2.0**12),
+    "gelu.default": bounds.of_operand("self", 32),
+    "gelu_backward.default": bounds.gelu_backward,
+    "hardswish.default": bounds.of_operand("self", 16),
+    "hardswish_backward.default": bounds.of_operand("grad_output", 16),
+    "hardsigmoid.default": bounds.of_operand("self", 16),
+    "silu_backward.default mish_backward.default": bounds.silu_backward,
+    "avg_pool2d.default": bounds.linear("self", _window),
+    "avg_pool2d_backward.default": bounds.linear("grad_output", _window),
+    "_adaptive_avg_pool2d.default": bounds.linear("self", _area),
+    "_adaptive_avg_pool2d_backward.default": bounds.linear("grad_output", _area),
+    "max_pool2d_with_indices_backward.default": bounds.linear("grad_output", _window),
+    "upsample_nearest2d_backward.default": bounds.linear("grad_output", _area),
+    "upsample_bilinear2d.default": bounds.linear("self", _area),
+    "index_add.default index_put.default scatter_add.default": bounds.accumulate,
+    "embedding_dense_backward.default": bounds.embedding_backward,
+    "linspace.default arange.default/float arange.start/float arange.start_step/float": bounds.ramp,
+}
+
+MUTATES: dict[str, tuple[str, ...]] = {"native_batch_norm.default": ("running_mean", "running_var")}
+"""Operands that an overload changes although its schema does not say so."""
+
+
+def _build() -> dict[str, Rule]:
+    table: dict[str, Rule] = {}
+    for kind, names in ((Kind.VIEW, _VIEW), (Kind.MOVE, _MOVE), (Kind.EMPTY, _EMPTY), (Kind.EXACT, _EXACT), (Kind.RANDOM, _RANDOM), (Kind.HOST, _HOST)):
+        table.update({name: Rule(kind) for name in names.split()})
+    for names, bound in _ROUNDED.items():
+        table.update({name: Rule(Kind.ROUNDED, bound) for name in names.split()})
+    table.update({name: Rule(Kind.REFUSED, note=note) for name, note in _REFUSED.items()})
+    return table
+
+
+RULES: dict[str, Rule] = _build()
+"""Rules by `name.overload` of the functional form; `name.overload/alpha` when alpha is not 1, `arange.*/float` for fractional ramps."""
+
+
+def base_name(op: Op) -> tuple[str, str]:
+    """Returns (functional name, overload) of an ATen overload: `add_.Tensor` and `add.out` give those of `add.Tensor`."""
+    return _base_name(op._schema.name, op._overloadname or "default")
+
+
+@lru_cache(maxsize=None)
+def _base_name(qualified: str, overload: str) -> tuple[str, str]:
+    name = qualified.partition("::")[2]
+    if name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    if overload == "out" or overload.endswith("_out"):
+        overload = overload[: -len("_out")] if overload.endswith("_out") else ""
+        options = [f"{name}.{overload}"] if overload else [f"{name}.default", f"{name}.Tensor", f"{name}.self"]
+        overload = next((o.partition(".")[2] for o in options if o in RULES), overload or "default")
+    return name, overload
+
+
+def mutated(op: Op) -> tuple[str, ...]:
+    """Returns the names of the operands that an overload changes."""
+    corrected = MUTATES.get(".".join(base_name(op)))
+    if corrected is not None:
+        return corrected
+    return tuple(a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def find(op: Op, args: dict[str, Any]) -> Rule:
+    """Returns the rule of an overload for given operands.
+
+    Args:
+        op: The overload.
+        args: Its operands by schema name (`alpha`, and whether `arange` counts in floats, decide).
+
+    Raises:
+        UnknownOperationError: If the table has no line for it.
+    """
+    name, overload = base_name(op)
+    key = f"{name}.{overload}"
+    alpha = args.get("alpha", 1)
+    if alpha != 1 and f"{key}/alpha" in RULES:
+        key += "/alpha"
+    elif name == "arange" and any(isinstance(args.get(end), float) for end in ("start", "end", "step")):
+        key += "/float"
+    rule = RULES.get(key)
+    if rule is None or not op._schema.name.startswith("aten::"):
+        raise UnknownOperationError(
+            f"operation {op} has no rule; write the step without it, or register one with "
+            f"weighbridge.numerics.rules.register('{key}', kind, bound) after reading docs/architecture.md",
+            operation=str(op),
+        )
+    return rule
+
+
+def register(key: str, kind: Kind, bound: Callable[[bounds.Call], list[bounds.Bound]] | None = None) -> None:
+    """Adds a line to the table for this process; Prover and Verifier must both agree to it.
+
+    Args:
+        key: `name.overload` of the functional form, e.g. `cross.default`.
+        kind: Its rule.
+        bound: For `rounded`: one `Bound` per floating result.
+
+    Raises:
+        ValueError: If the key is taken, or a rounded rule comes without a bound.
+    """
+    if key in RULES:
+        raise ValueError(f"{key} has a rule already; a reviewed line is not replaced at run time")
+    if (kind is Kind.ROUNDED) != (bound is not None):
+        raise ValueError("a rounded rule needs a bound, and only a rounded rule has one")
+    RULES[key] = Rule(kind, bound)
