@@ -185,7 +185,8 @@ def read_file(path: Path, *, max_bytes: int) -> bytes:
         TranscriptError: `transcript.file.missing`, `.oversized`, or `.altered` when it is not a regular file.
     """
     with open_regular(path) as file:
-        data = file.read(max_bytes + 1)
+        # `read` allocates what it is asked for, so it is asked for no more than there is.
+        data = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
     if len(data) > max_bytes:
         raise TranscriptError(
             f"{path.name} is larger than {max_bytes} bytes; raise the limit if you trust its origin",

@@ -67,6 +67,8 @@ def flatten(nest: Any) -> Flat:
 
 
 def _leaves(nest: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if not path.isprintable():
+        raise UsageError(f"the batch has a key that is not printable: {path[:80]!r}; rename it")
     if depth > _MAX_DEPTH:
         raise UsageError(f"the batch is nested deeper than {_MAX_DEPTH} levels at {path[:80]!r}; pass a flatter one")
     children: Iterable[tuple[Any, Any]]

@@ -164,6 +164,11 @@ def timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def valid_name(name: Any) -> bool:
+    """Tells whether a transcript may have this name."""
+    return isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable()
+
+
 def sign_manifest(predicate: Predicate, key: SigningKey) -> bytes:
     """Returns the bytes of `manifest.json`.
 
@@ -306,7 +311,7 @@ def _ascending(values: Sequence[Any]) -> bool:
 
 
 def _check_text(body: dict[str, Any]) -> None:
-    if not 0 < len(body["name"]) <= _MAX_NAME or not body["name"].isprintable():
+    if not valid_name(body["name"]):
         raise _malformed(f"its name is not 1 to {_MAX_NAME} printable characters")
     if not _HEX.fullmatch(body["draft"]) or not _HEX.fullmatch(body["head"]):
         raise _malformed("a digest is not 64 hexadecimal digits")
