@@ -10,8 +10,7 @@ entry is inadmissible. Where x or e is not finite the whole value is logged (wid
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -309,6 +308,16 @@ def round_plain(x: torch.Tensor) -> tuple[torch.Tensor, int]:
     return out, kernels.torch_checksum(narrow)
 
 
+def canonicalise(bits: torch.Tensor) -> int:
+    """Makes every NaN of a flat float32 tensor the canonical one, in place; returns the checksum."""
+    if bits.device.type == "cpu":
+        return int(kernels.pass_exact(bits.numpy().view(np.uint32)))
+    nan = bits != bits
+    if bool(nan.any()):
+        bits.view(torch.int32)[nan] = kernels.CANONICAL_NAN
+    return kernels.torch_checksum(bits)
+
+
 def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
     """Rounds the replayer's wide result and follows the log where it has entries.
 
@@ -378,13 +387,3 @@ def explainable(x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: t
     for delta in deltas:
         sums = np.concatenate([sums, sums + delta])
     return bool((sums == np.uint64((wanted - got) & 0xFFFFFFFFFFFFFFFF)).any())
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts kept over a recording or replay."""
-
-    rounded: int = 0
-    logged: int = 0
-    followed: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from weighbridge.digests import record_digest
 from weighbridge.errors import UnknownOperationError
 from weighbridge.numerics import bounds
 
@@ -277,3 +278,9 @@ def register(key: str, kind: Kind, bound: Callable[[bounds.Call], list[bounds.Bo
     if (kind is Kind.ROUNDED) != (bound is not None):
         raise ValueError("a rounded rule needs a bound, and only a rounded rule has one")
     RULES[key] = Rule(kind, bound)
+
+
+def table_digest() -> str:
+    """Returns the hex digest of the table: which overload has which rule and which family of bound."""
+    lines = [[key, str(rule.kind), rule.bound.__name__ if rule.bound is not None else ""] for key, rule in sorted(RULES.items())]
+    return record_digest("rules/1", lines).hex()

@@ -1,0 +1,363 @@
+"""Captures one step: every operation that reaches the dispatcher becomes a node of a tape and is evaluated under its rule.
+
+The mode sits below autograd, so it sees forward, backward, recomputation and optimizer alike, and what autograd saves is the rounded
+result. Storages are followed by weak references to their Python objects, which PyTorch keeps as long as the memory lives; so births
+and deaths are exact.
+"""
+
+from __future__ import annotations
+
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weighbridge.errors import RefusedOperationError, WeighbridgeError
+from weighbridge.numerics import decompositions, rounding
+from weighbridge.numerics.bounds import Bound
+from weighbridge.numerics.evaluate import Context, bind, evaluate
+from weighbridge.numerics.randomness import Draw
+from weighbridge.numerics.roundlog import OpEntries
+from weighbridge.numerics.rules import Kind, Op, find
+from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
+
+Tensor = torch.Tensor
+Storage = torch.UntypedStorage
+
+
+class Watch(weakref.ref[Storage]):
+    """A weak reference to a storage that remembers the address by which it is known."""
+
+    __slots__ = ("address",)
+    address: int
+
+
+class Memory:
+    """Follows the life of storages: who they are and when they die."""
+
+    def __init__(self) -> None:
+        self._watches: dict[int, Watch] = {}
+        self._died: Callable[[int], None] = lambda address: None
+
+    def on_death(self, callback: Callable[[int], None]) -> None:
+        """Calls `callback(address)` when a watched storage dies; there is one such callback at a time."""
+        self._died = callback
+
+    def watch(self, storage: Storage) -> int:
+        """Watches a storage and returns its address, its identity while it lives."""
+        address = storage._cdata
+        if address not in self._watches:
+            watch = Watch(storage, self._gone)
+            watch.address = address
+            self._watches[address] = watch
+        return address
+
+    def storage(self, address: int) -> Storage | None:
+        """Returns a watched storage, or None if it is dead."""
+        watch = self._watches.get(address)
+        return watch() if watch is not None else None
+
+    def _gone(self, watch: Watch) -> None:  # type: ignore[override]
+        if self._watches.get(watch.address) is watch:
+            del self._watches[watch.address]
+            self._died(watch.address)
+
+
+class Generators:
+    """Numbers the torch generators of a run and keeps their counters in their seeds.
+
+    A generator's seed is part of its state, so saving and restoring a state, forking it and recomputation under activation checkpointing
+    carry the counter along.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[torch.Generator] = []
+
+    def resolve(self, generator: torch.Generator | None, device: torch.device) -> torch.Generator:
+        """Returns the generator that an operation would use."""
+        if generator is not None:
+            return generator
+        if device.type == "cuda":
+            return torch.cuda.default_generators[device.index if device.index is not None else torch.cuda.current_device()]
+        return torch.default_generator
+
+    def number(self, generator: torch.Generator) -> int:
+        """Returns the generator's number: 0 for the CPU default, 1 for CUDA defaults, then in order of first use."""
+        if generator is torch.default_generator:
+            return 0
+        if generator.device.type == "cuda" and any(generator is g for g in torch.cuda.default_generators):
+            return 1
+        for i, known in enumerate(self._kept):
+            if known is generator:
+                return i + 2
+        self._kept.append(generator)
+        return len(self._kept) + 1
+
+
+class Recording(Context):
+    """The context of a recorded step: logs contested roundings, checksums, host values and draws."""
+
+    def __init__(self, seed: int, generators: Generators, stream: int = 0) -> None:
+        self.op = 0
+        self.checksums: list[int] = []
+        self.entries: list[OpEntries] = []
+        self.hosts: list[bool | int | float] = []
+        self.rng: dict[int, tuple[int, int]] = {}
+        self.draw_key: tuple[int, int] | None = None
+        self.rounded_elements = 0
+        self._output = 0
+        self._seed, self._stream, self._generators = seed, stream, generators
+
+    def begin(self, op: int) -> None:
+        """Starts operation number `op`."""
+        self.op, self._output, self.draw_key = op, 0, None
+
+    def rounded(self, wide: Tensor, bound: Bound) -> Tensor:
+        """See `Context.rounded`."""
+        result = rounding.record(wide, bound, self.op, self._output)
+        self._output += 1
+        self.rounded_elements += wide.numel()
+        self.checksums.append(result.checksum)
+        if result.entries is not None:
+            self.entries.append(result.entries)
+        return result.out
+
+    def exact(self, bits: Tensor) -> None:
+        """See `Context.exact`."""
+        self.checksums.append(rounding.canonicalise(bits))
+
+    def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
+        """See `Context.draw`."""
+        source = self._generators.resolve(generator, device)
+        number = self._generators.number(source)
+        counter = source.initial_seed() & 0xFFFFFFFFFFFFFFFF
+        first = self.rng.setdefault(number, (counter, counter))[0]
+        after = (counter + 1) & 0xFFFFFFFFFFFFFFFF
+        source.manual_seed(after)
+        self.rng[number] = (first, after)
+        self.draw_key = (number, counter - first)
+        return Draw(self._seed, self._stream + (number << 12), counter)
+
+    def host(self, value: bool | int | float) -> bool | int | float:
+        """See `Context.host`."""
+        self.hosts.append(value)
+        return value
+
+
+class Owner(Protocol):
+    """What a capture asks of the Recorder."""
+
+    memory: Memory
+
+    def state_name(self, address: int) -> str | None:
+        """Name of a storage that is state, relative to the step in progress, or None."""
+
+    def after_operation(self, capture: Capture) -> None:
+        """Called when an operation is complete and none of its temporaries is left."""
+
+
+_NUMBER_TYPES = ("number", "Scalar", "Optional[number]", "Optional[Scalar]", "Tensor", "Optional[Tensor]")
+
+
+@lru_cache(maxsize=None)
+def _hoisted(op: Op) -> tuple[frozenset[int], frozenset[str]]:
+    """Operands whose integers are values, not structure: scalars, and numbers in place of tensors."""
+    at = [(i, a.name) for i, a in enumerate(op._schema.arguments) if str(a.type) in _NUMBER_TYPES]
+    return frozenset(i for i, _ in at), frozenset(name for _, name in at)
+
+
+class Capture(TorchDispatchMode):
+    """Records the operations of one step into a tape while evaluating them under their rules."""
+
+    def __init__(self, owner: Owner, context: Recording) -> None:
+        super().__init__()
+        self.owner, self.context = owner, context
+        self.tape = Tape()
+        self.values: list[bool | int | float] = []
+        self.free: dict[str, Tensor] = {}
+        self.slots: dict[int, int] = {}
+        self.adopted: dict[int, str] = {}
+        self._refs: dict[Ref, int] = {}
+        self._bases: dict[int, int] = {}
+        self._next = 0
+
+    # -- storages ----------------------------------------------------------------------------------------------------
+
+    def begin_batch(self, batch: dict[str, Tensor]) -> None:
+        """Declares the step's batch: each storage behind it enters as the window that the batch's tensors cover."""
+        windows: dict[int, list[tuple[str, Tensor]]] = {}
+        for name, t in batch.items():
+            windows.setdefault(self.owner.memory.watch(t.untyped_storage()), []).append((name, t))
+        for address, members in windows.items():
+            if self.owner.state_name(address) is not None:
+                continue  # a batch that is part of the state needs no copy
+            spans = [(t.storage_offset() * t.itemsize, _end(t)) for _, t in members]
+            base = min(a for a, _ in spans) // 16 * 16
+            slot = self._slot(address)
+            self._bases[slot] = base
+            names = "\n".join(name for name, _ in members)
+            self.tape.inputs.append(Input(slot, max(b for _, b in spans) - base, "batch", names))
+            self.tape.batch_views.extend((name, self._reference(slot, t)) for name, t in members)
+
+    def _slot(self, address: int) -> int:
+        slot = self._next
+        self.slots[address] = slot
+        self._next += 1
+        return slot
+
+    def died(self, address: int) -> None:
+        """Notes that a storage has died."""
+        slot = self.slots.pop(address, None)
+        if slot is not None:
+            self.tape.frees.append((len(self.tape.nodes), slot))
+
+    def state_died(self, address: int, name: str, size: int) -> None:
+        """Notes that a storage of the state has died, whether or not this step had used it."""
+        if address not in self.slots:
+            self.tape.inputs.append(Input(self._slot(address), size, "state", name))
+        self.died(address)
+
+    def _reference(self, slot: int, t: Tensor) -> Ref:
+        offset = t.storage_offset() - self._bases.get(slot, 0) // t.itemsize
+        if offset < 0 or t.dtype not in DTYPE_NAMES:
+            raise RefusedOperationError(
+                f"a {t.dtype} tensor of shape {tuple(t.shape)} cannot be put on a tape; pass what the step needs as its own tensors"
+            )
+        return slot, DTYPE_NAMES[t.dtype], tuple(t.shape), t.stride(), offset
+
+    def _ref(self, t: Tensor, births: list[tuple[int, int]] | None) -> int:
+        storage = t.untyped_storage()
+        address = storage._cdata
+        slot = self.slots.get(address)
+        if slot is None:
+            self.owner.memory.watch(storage)
+            slot = self._slot(address)
+            if births is not None:
+                births.append((slot, storage.nbytes()))
+            else:
+                self._enter(address, slot, storage, t)
+        ref = self._reference(slot, t)
+        index = self._refs.get(ref)
+        if index is None:
+            index = self._refs[ref] = len(self.tape.refs)
+            self.tape.refs.append(ref)
+        return index
+
+    def _enter(self, address: int, slot: int, storage: Storage, t: Tensor) -> None:
+        """Finds the origin of a storage that this step uses but did not make."""
+        name = self.owner.state_name(address)
+        if name is not None:
+            self.tape.inputs.append(Input(slot, storage.nbytes(), "state", name))
+            return
+        name = f"f{len(self.free)}"
+        # A copy through NumPy: it must not be an operation of the step.
+        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        self.free[name] = torch.from_numpy(np.array(whole.cpu().numpy()))
+        self.adopted[address] = name
+        self.tape.inputs.append(Input(slot, storage.nbytes(), "free", name))
+
+    # -- operands ----------------------------------------------------------------------------------------------------
+
+    def _encode(self, value: Any, number: bool) -> Any:
+        if isinstance(value, Tensor):
+            return ("t", self._ref(value, None))
+        if isinstance(value, float) or (number and isinstance(value, (int, bool))):
+            self.values.append(value)
+            return ("v", len(self.values) - 1)
+        if value is None or isinstance(value, (bool, int)):
+            return value
+        if isinstance(value, str):
+            return ("s", value)
+        if isinstance(value, (list, tuple)):
+            return ("l", tuple(self._encode(v, number) for v in value))
+        if isinstance(value, torch.dtype) and value in DTYPE_NAMES:
+            return ("d", DTYPE_NAMES[value])
+        if isinstance(value, torch.device):
+            return ("dev",)
+        if isinstance(value, torch.memory_format):
+            return ("m", MEMORY_FORMAT_NAMES[value])
+        if isinstance(value, torch.layout) and value is torch.strided:
+            return ("lay",)
+        if isinstance(value, torch.Generator):
+            return None  # the node's draw says which one and how far it was
+        raise RefusedOperationError(f"an operand of type {type(value).__name__} ({value}) cannot be put on a tape")
+
+    def _outputs(self, out: Any, births: list[tuple[int, int]]) -> Iterator[int | None]:
+        for value in out if isinstance(out, (list, tuple)) else [out]:
+            if isinstance(value, (list, tuple)):
+                raise RefusedOperationError("an operation that returns nested lists cannot be put on a tape")
+            yield self._ref(value, births) if isinstance(value, Tensor) else None
+
+    # -- dispatch ----------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Op, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if types and not all(t is Tensor or t is torch.nn.Parameter or t is torch.nn.Buffer or not _wraps(t) for t in types):
+            return NotImplemented
+        if any(issubclass(t, FakeTensor) for t in types) or func.namespace in ("prim", "profiler"):
+            return func(*args, **kwargs)
+        try:
+            decomposition = decompositions.find(func)
+            if decomposition is not None:
+                with self:
+                    return decomposition(*args, **kwargs)
+            return self._record(func, args, kwargs)
+        except WeighbridgeError as error:
+            if "line" not in error.details:
+                error.details["line"] = _user_line()
+                error.details.setdefault("operation", str(func))
+                error.args = (f"{error.message} [at {error.details['line']}]",)
+                error.message = error.args[0]
+            raise
+
+    def _record(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
+        rule = find(func, bind(func, args, kwargs))
+        positions, names = _hoisted(func)
+        encoded = tuple(self._encode(a, i in positions) for i, a in enumerate(args))
+        encoded_kwargs = {k: self._encode(v, k in names) for k, v in sorted(kwargs.items())}
+        self.context.begin(len(self.tape.nodes))
+        out = evaluate(func, args, kwargs, self.context, rule=rule)
+        births: list[tuple[int, int]] = []
+        outputs = tuple(self._outputs(out, births))
+        name = f"{func._schema.name.partition('::')[2]}.{func._overloadname or 'default'}"
+        draw = self.context.draw_key if rule.kind is Kind.RANDOM else None
+        self.tape.nodes.append(Node(name, encoded, encoded_kwargs, outputs, tuple(births), draw))
+        self.owner.after_operation(self)
+        return out
+
+    def finish(self) -> Tape:
+        """Completes the tape: sorts what has no order of its own and counts what entered."""
+        self.tape.inputs.sort(key=lambda i: i.slot)
+        self.tape.values = len(self.values)
+        self.tape.hosts = len(self.context.hosts)
+        return self.tape
+
+
+def _wraps(kind: type) -> bool:
+    """True for tensor subclasses that wrap other tensors; the mode must see the inner operations instead."""
+    return issubclass(kind, Tensor) and not issubclass(kind, FakeTensor) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__  # type: ignore[comparison-overlap]
+
+
+def _end(t: Tensor) -> int:
+    """Byte of the storage after a tensor's last element."""
+    if t.numel() == 0:
+        return t.storage_offset() * t.itemsize
+    return (t.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))) * t.itemsize
+
+
+_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(rounding.__file__).parents[1]))
+
+
+def _user_line() -> str:
+    """The innermost line of the program that is neither PyTorch's nor the Recorder's."""
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(_OURS) and not frame.filename.startswith("<"):
+            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+    return "unknown line (called from an autograd thread)"

@@ -1,0 +1,396 @@
+"""The Recorder: turns ordinary PyTorch training into a transcript that anybody can replay bit for bit."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import weighbridge
+from weighbridge.chiplink import ChipLink
+from weighbridge.data import DataCommitment, flatten
+from weighbridge.digests import bytes_digest, record_digest
+from weighbridge.errors import StateChangedError, UsageError
+from weighbridge.manifest import SigningKey
+from weighbridge.numerics import roundlog
+from weighbridge.numerics.rules import table_digest
+from weighbridge.state import Checkpoint, View, state_digest
+from weighbridge.steps import StepRecord
+from weighbridge.tape import DTYPE_NAMES
+from weighbridge.writer import TranscriptWriter
+
+from prover.attached import Attached
+from prover.capture import Capture, Generators, Memory, Recording
+
+Tensor = torch.Tensor
+
+
+def _storage_bytes(storage: torch.UntypedStorage) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of a storage in host memory, without an operation that a chip would count as the workload's."""
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    data: np.ndarray[Any, np.dtype[np.uint8]] = whole.cpu().numpy()
+    return data
+
+
+class Recorder:
+    """Records a training run.
+
+    Example:
+        >>> with Recorder("runs/gpt2", seed=7) as recorder:
+        ...     with recorder.initialisation():
+        ...         model, optimizer = build()
+        ...     recorder.attach(model, optimizer)
+        ...     for batch in batches:
+        ...         with recorder.step(batch):
+        ...             loss = model(**batch).loss
+        ...             loss.backward(); optimizer.step(); optimizer.zero_grad()
+
+    Attributes:
+        path: The transcript directory.
+        step_number: Number of the next step; step 0 is the initialisation.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        seed: int,
+        data: DataCommitment | None = None,
+        chip: ChipLink | None = None,
+        checkpoint_every: int = 50,
+        key: SigningKey | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        verify_state: bool = True,
+    ) -> None:
+        """Prepares a recording; nothing is written before the `with` block begins.
+
+        Args:
+            path: New or empty directory for the transcript.
+            seed: Fixes all randomness inside steps (64 bits). The torch generators are reset when recording begins.
+            data: Commitment to the data set and its order; batches are then checked against it record by record.
+            chip: The chip that this process trains on; it logs the manifest draft and takes snapshots between operations.
+            checkpoint_every: A checkpoint is kept every so many steps.
+            key: Signs the transcript; by default a key that exists for this run only.
+            metadata: What else should be fixed before the first step (hyperparameters, purpose); plain numbers, texts, lists.
+            verify_state: Hash the state before each step to notice changes made outside steps.
+        """
+        if checkpoint_every < 1:
+            raise UsageError("checkpoint_every must be at least 1")
+        self.path = Path(path)
+        self.step_number = 0
+        self.rounded = self.logged = 0
+        self.memory = Memory()
+        self._seed = seed & 0xFFFFFFFFFFFFFFFF
+        self._data, self._chip, self._key = data, chip, key or SigningKey.generate()
+        self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
+        self._generators = Generators()
+        self._attached = Attached()
+        self._names: dict[int, str] = {}
+        self._sizes: dict[str, int] = {}
+        self._digests: dict[str, tuple[int, bytes]] = {}
+        self._rng: dict[int, int] = {}
+        self._adopted = 0
+        self._capture: Capture | None = None
+        self._pending: Capture | None = None
+        self._dropped: list[str] = []
+        self._snapshots: list[tuple[bytes, int, int]] = []
+        self._writer: TranscriptWriter | None = None
+        self._failed = False
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        draft = {
+            "name": self.path.resolve().name,
+            "seed": self._seed,
+            "stream": 0,
+            "policy": "strict",
+            "rules": table_digest(),
+            "torch": torch.__version__,
+            "weighbridge": weighbridge.__version__,
+            "checkpoint_every": self._every,
+            "metadata": self._metadata,
+        }
+        self._writer = TranscriptWriter(self.path, draft=draft, key=self._key, data=self._data, segment_steps=self._every)
+        if self._chip is not None:
+            self._chip.log_event("manifest-draft", self._writer.draft_digest)
+        self.memory.on_death(self._died)
+        torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.randomness)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._writer is not None:
+            self._writer.close(complete=error is None and not self._failed)
+
+    @property
+    def _out(self) -> TranscriptWriter:
+        if self._writer is None:
+            raise UsageError("the Recorder is not open; use it as `with Recorder(...) as recorder:`")
+        if self._failed:
+            raise UsageError("an earlier step failed, so the state is undefined; the transcript ends with the step before it")
+        return self._writer
+
+    # -- what the user calls -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def initialisation(self) -> Iterator[None]:
+        """Records the making of model and optimizer as step 0, so that "the initialisation was random" is a replay."""
+        if self._out.steps or self._pending is not None:
+            raise UsageError("initialisation() comes first, once, before attach()")
+        with self._capturing({}) as capture:
+            yield
+        # Named and written by attach(): only then is it known what the tensors are.
+        self._pending = self._capture = capture
+
+    def attach(self, *objects: Any, **named: Any) -> None:
+        """Declares the model, the optimizer and whatever else has tensors that outlive a step.
+
+        Args:
+            *objects: Modules, optimizers, or anything with a `state_dict()` of tensors (an EMA, a gradient scaler).
+            **named: The same, with names of your choice.
+
+        Raises:
+            UsageError: If nothing with tensors was given, or attach() was called before.
+        """
+        out = self._out
+        if out.steps:
+            raise UsageError("attach() is called once, before the first step")
+        self._attached.add(objects, named)
+        if not self._attached.tensors():
+            raise UsageError("attach() was given no tensors; pass the model and the optimizer")
+        if self._pending is not None:
+            capture, self._pending = self._pending, None
+            self._finish(capture, "init", {}, None)
+        else:
+            self._begin_state()
+            self._write_empty_initialisation()
+        self._checkpoint()
+
+    @contextmanager
+    def step(self, batch: Any = None, *, records: Sequence[int] | None = None) -> Iterator[None]:
+        """Records one step.
+
+        Args:
+            batch: Any nest of tensors; everything that the step reads and that is not state.
+            records: Record ids of the batch in the committed data set; by default the next ones in the committed order.
+
+        Raises:
+            UnknownOperationError: At an operation without a rule; the transcript then ends with the step before.
+            StateChangedError: If the state was changed since the last step.
+        """
+        self._ready()
+        flat = flatten(batch) if batch is not None else {}
+        stored = self._stored_batch({name: t for name, t in flat.items()})
+        with self._capturing(dict(flat)) as capture:
+            yield
+        self._finish(capture, "step", stored, records)
+        if (self.step_number - 1) % self._every == 0:
+            self._checkpoint()
+
+    @contextmanager
+    def edit(self) -> Iterator[None]:
+        """Records a deliberate change of state between steps (loading weights, resetting an average) as a step of its own."""
+        self._ready()
+        with self._capturing({}) as capture:
+            yield
+        self._finish(capture, "edit", {}, None)
+
+    # -- capture -------------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> None:
+        if self._capture is not None and self._pending is None:
+            raise UsageError("steps cannot be nested")
+        if self._out.steps == 0:
+            raise UsageError("call attach(model, optimizer) before the first step")
+        self._check_state()
+
+    def _stored_batch(self, flat: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The batch as it enters the transcript: copied now, because the step may change it."""
+        return {name: torch.from_numpy(np.array(t.detach().cpu().contiguous().numpy())) for name, t in flat.items()}
+
+    @contextmanager
+    def _capturing(self, batch: dict[str, Tensor]) -> Iterator[Capture]:
+        capture = Capture(self, Recording(self._seed, self._generators))
+        self._capture = capture
+        for name in self._dropped:
+            capture.state_died(-1 - len(capture.slots), self._relative(name), self._sizes[name])
+            del self._sizes[name]
+        self._dropped.clear()
+        capture.begin_batch(batch)
+        collecting = gc.isenabled()
+        gc.collect()
+        gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
+        try:
+            with ExitStack() as stack:
+                # Composite kernels below are either decomposed by PyTorch itself or have a rule.
+                stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+                stack.enter_context(capture)
+                self.after_operation(capture)
+                yield capture
+        except BaseException:
+            self._failed = True
+            self._capture = None
+            raise
+        finally:
+            if collecting:
+                gc.enable()
+
+    def state_name(self, address: int) -> str | None:
+        """See `prover.capture.Owner`."""
+        name = self._names.get(address)
+        return None if name is None else self._relative(name)
+
+    def _relative(self, name: str) -> str:
+        """Names what an earlier step left behind by how many steps ago that was, so that tapes can be shared."""
+        if not name.startswith("kept/"):
+            return name
+        _, step, slot = name.split("/")
+        return f"~{self.step_number - int(step)}/{slot}"
+
+    def after_operation(self, capture: Capture) -> None:
+        """See `prover.capture.Owner`: a safepoint for the chip."""
+        chip = self._chip
+        if chip is None or not chip.pending or self._writer is None:
+            return
+        op = len(capture.tape.nodes)
+        running = running_digest(self.step_number, op, capture.context.checksums)
+        index = chip.safepoint(self.step_number, op, running, self._writer.head, self._writer.flush)
+        if index is not None:
+            self._snapshots.append((chip.ueid, index, op))
+
+    def _died(self, address: int) -> None:
+        name = self._names.pop(address, None)
+        if name is not None:
+            self._digests.pop(name, None)
+        capture = self._capture
+        if capture is None:
+            if name is not None:
+                self._dropped.append(name)
+        elif name is not None:
+            capture.state_died(address, self._relative(name), self._sizes.pop(name))
+        else:
+            capture.died(address)
+
+    # -- ends of steps -------------------------------------------------------------------------------------------------
+
+    def _finish(
+        self, capture: Capture, kind: Literal["init", "step", "edit"], batch: dict[str, Tensor], records: Sequence[int] | None
+    ) -> StepRecord:
+        """Writes a captured step: names what survives, hashes the state, stores tape, log and batch."""
+        self._capture = None
+        self._name_survivors(capture)
+        context, tape = capture.context, capture.finish()
+        self._hash_state()
+        for number, (_, after) in context.rng.items():
+            self._rng[number] = after
+        logged = sum(len(e.positions) for e in context.entries)
+        record = self._out.append_step(
+            kind=kind,
+            tape=self._out.put_tape(tape.encode()),
+            values=capture.values,
+            host=context.hosts,
+            rng={str(number): pair for number, pair in context.rng.items()},
+            state=self._state_digest(),
+            checksums=np.array(context.checksums, dtype="<u8").tobytes(),
+            rounding=roundlog.encode(context.entries),
+            batch=batch,
+            free=capture.free,
+            records=records,
+            snapshots=self._snapshots,
+            rounded=context.rounded_elements,
+            logged=logged,
+        )
+        self._snapshots = []
+        self.rounded += context.rounded_elements
+        self.logged += logged
+        self.step_number += 1
+        return record
+
+    def _name_survivors(self, capture: Capture) -> None:
+        """Gives every storage that outlives the step its name in the state."""
+        names = self._attached.storage_names()
+        batch = {i.slot for i in capture.tape.inputs if i.origin == "batch"}
+        known = {i.slot for i in capture.tape.inputs if i.origin == "state"}
+        for address, slot in sorted(capture.slots.items(), key=lambda item: item[1]):
+            if address < 0 or slot in known or (slot in batch and address not in names):
+                continue
+            name = names.get(address)
+            if name is None or name in self._sizes:
+                if address in capture.adopted:
+                    name = f"adopted/{self._adopted}"
+                    self._adopted += 1
+                else:
+                    name = f"kept/{self.step_number}/{slot}"
+            storage = self.memory.storage(address)
+            assert storage is not None, "a slot outlived its storage"
+            self._names[address] = name
+            self._sizes[name] = storage.nbytes()
+            capture.tape.survivors.append((slot, name if not name.startswith("kept/") else f"~0/{slot}"))
+
+    def _begin_state(self) -> None:
+        """Takes over the state of a model that exists already."""
+        for address, name in self._attached.storage_names().items():
+            storage = self._attached.storage(address)
+            self.memory.watch(storage)
+            self._names[address] = name
+            self._sizes[name] = storage.nbytes()
+
+    def _write_empty_initialisation(self) -> None:
+        capture = Capture(self, Recording(self._seed, self._generators))
+        self._finish(capture, "init", {}, None)
+
+    def _hash_state(self) -> None:
+        self._digests = {}
+        for address, name in self._names.items():
+            storage = self.memory.storage(address)
+            assert storage is not None, "state outlived its storage"
+            data = _storage_bytes(storage)
+            self._digests[name] = (data.size, bytes_digest(data.data))
+
+    def _state_digest(self) -> bytes:
+        return state_digest(self._digests, {str(n): c for n, c in self._rng.items()})
+
+    def _check_state(self) -> None:
+        """Raises if the state is not as the last step left it."""
+        if not self._verify:
+            return
+        for address, name in self._names.items():
+            storage = self.memory.storage(address)
+            if storage is None:
+                continue
+            if bytes_digest(_storage_bytes(storage).data) != self._digests[name][1]:
+                self._failed = True
+                raise StateChangedError(
+                    f"{name} was changed since step {self.step_number - 1}; make the change inside `with recorder.edit():`",
+                    tensor=name,
+                )
+
+    def _checkpoint(self) -> None:
+        storages = {}
+        by_address = {}
+        for address, name in self._names.items():
+            storage = self.memory.storage(address)
+            assert storage is not None
+            storages[name] = torch.from_numpy(np.array(_storage_bytes(storage)))
+            by_address[address] = name
+        views = [
+            View(name, by_address[t.untyped_storage()._cdata], DTYPE_NAMES[t.dtype], tuple(t.shape), t.stride(), t.storage_offset())
+            for name, t in self._attached.tensors().items()
+            if t.untyped_storage()._cdata in by_address
+        ]
+        rng = {str(n): c for n, c in self._rng.items()}
+        self._out.checkpoint(Checkpoint(step=self.step_number, storages=storages, views=views, rng=rng))
+
+
+def running_digest(step: int, op: int, checksums: Sequence[int]) -> bytes:
+    """Digest of the operations of a step so far, as a snapshot carries it (32 bytes)."""
+    return record_digest("running/1", [step, op, np.array(checksums, dtype="<u8").tobytes()])
