@@ -1,11 +1,12 @@
 """The transcripts that a Prover declares: a directory of runs, indexed by the snapshots that they explain.
 
-A run is declared as soon as its directory holds a `manifest.json`. Files are handed out as they lie on disk: it is for the
-Verifier to judge them, and a damaged transcript must not hide the others.
+A run is declared as soon as its directory holds a `manifest.json`. Files are handed out as they lie on disk: it is for
+the Verifier to judge them, and a damaged transcript must not hide the others.
 """
 
 from __future__ import annotations
 
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -107,7 +108,9 @@ class Archive:
             raise TranscriptError(
                 "no transcript of this id is declared; take one from ListTranscripts", code="transcript.unknown"
             )
-        files = sorted(path for path, _ in walk_files(declared.path, max_files=2 * DEFAULT_LIMITS.files))
+        found = walk_files(declared.path, max_files=2 * DEFAULT_LIMITS.files)
+        # Links stay behind: nothing outside the transcript is handed out.
+        files = sorted(path for path, status in found if stat.S_ISREG(status.st_mode))
         for path in sorted(files, key=lambda path: path != MANIFEST):
             yield from _file_pieces(declared.path, path)
 

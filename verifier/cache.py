@@ -1,0 +1,150 @@
+"""Fetched transcripts, kept by identifier in a directory of the Verifier's.
+
+What arrives is hostile until `Transcript.open` has verified it: paths are matched against one pattern, pieces must follow
+one another, and everything is counted before it is written. A transcript appears in the cache only when it is whole.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from weighbridge.bounded import DEFAULT_LIMITS
+from weighbridge.errors import TranscriptError
+from weighbridge.transcript import Transcript
+
+_ID = re.compile(r"[0-9a-f]{64}")
+_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}){0,3}")
+
+
+class Piece(Protocol):
+    """One piece of one file, as in `FetchTranscriptResponse`."""
+
+    path: str
+    offset: int
+    data: bytes
+    last: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchLimits:
+    """What the Verifier is willing to fetch.
+
+    Attributes:
+        total: Bytes of one transcript.
+        files: Files of one transcript.
+    """
+
+    total: int = 256 << 30
+    files: int = 100_000
+
+
+class Cache:
+    """Transcripts below one directory, one subdirectory each, named by identifier."""
+
+    def __init__(self, root: str | Path, limits: FetchLimits | None = None) -> None:
+        """Creates the directory if needed and removes what an interrupted fetch left.
+
+        Args:
+            root: Directory that nothing else writes to.
+            limits: What to accept.
+        """
+        self._root = Path(root)
+        self._limits = limits or FetchLimits()
+        self._root.mkdir(parents=True, exist_ok=True)
+        for partial in self._root.glob("partial-*"):
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def get(self, transcript_id: str, fetch: Iterable[Piece]) -> Transcript:
+        """Returns a verified transcript, fetching it if it is not in the cache.
+
+        Args:
+            transcript_id: Hex digest of the manifest. A cached transcript is verified again.
+            fetch: Its pieces; not touched if the transcript is in the cache.
+
+        Raises:
+            TranscriptError: The pieces break a rule (`transcript.fetch.*`), or the transcript does not verify.
+            FormatError: As `Transcript.open`.
+        """
+        if not _ID.fullmatch(transcript_id):
+            raise TranscriptError(
+                "the Prover names a transcript by something that is no BLAKE3 digest", code="transcript.fetch.id"
+            )
+        place = self._root / transcript_id
+        if place.is_dir():
+            return self._open(place, transcript_id)
+        partial = Path(tempfile.mkdtemp(prefix="partial-", dir=self._root))
+        try:
+            self._receive(partial, fetch)
+            transcript = self._open(partial, transcript_id)
+            partial.rename(place)
+            transcript.path = place
+            return transcript
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _open(self, place: Path, transcript_id: str) -> Transcript:
+        transcript = Transcript.open(place, limits=DEFAULT_LIMITS)
+        if transcript.digest != transcript_id:
+            raise TranscriptError(
+                "the Prover sent another transcript than it named; ask it again",
+                code="transcript.fetch.id",
+                expected=transcript_id,
+                found=transcript.digest,
+            )
+        return transcript
+
+    def _receive(self, root: Path, fetch: Iterable[Piece]) -> None:
+        """Writes the pieces below `root`, which is empty."""
+        total, seen = 0, set[str]()
+        path, file = "", None
+        try:
+            for piece in fetch:
+                total += len(piece.data)
+                if total > self._limits.total or len(seen) > self._limits.files:
+                    raise TranscriptError(
+                        f"the transcript is larger than {self._limits.total} bytes or {self._limits.files} files; "
+                        "raise the Verifier's limits if its size is plausible",
+                        code="transcript.fetch.oversized",
+                    )
+                if file is None:
+                    path = piece.path
+                    file = self._create(root, path, seen)
+                if piece.path != path or piece.offset != file.tell():
+                    raise TranscriptError(
+                        "the pieces of a file did not come in order; ask the Prover to serve the transcript again",
+                        code="transcript.fetch.order",
+                    )
+                file.write(piece.data)
+                if piece.last:
+                    file.close()
+                    file = None
+            if file is not None:
+                raise TranscriptError(
+                    f"{path} ended before its last piece; ask the Prover again", code="transcript.fetch.order"
+                )
+        finally:
+            if file is not None:
+                file.close()
+
+    def _create(self, root: Path, path: str, seen: set[str]) -> IO[bytes]:
+        if not _PATH.fullmatch(path) or path in seen:
+            raise TranscriptError(
+                f"the Prover sent a file under the path {path[:100]!r}, which is not allowed or came twice",
+                code="transcript.fetch.path",
+            )
+        seen.add(path)
+        place = root / path
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            return place.open("xb")
+        except OSError as error:  # a file where a directory is needed, or the disk is full
+            raise TranscriptError(
+                f"{path[:100]!r} cannot be stored ({error.strerror}); free space on the Verifier's disk or ask again",
+                code="transcript.fetch.path",
+            ) from None

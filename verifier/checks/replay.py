@@ -1,0 +1,52 @@
+"""What the replay up to the snapshot's position found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from verifier.facts import SnapshotFacts
+from weighbridge.errors import Finding, WeighbridgeError
+
+
+def check(snapshot: SnapshotFacts) -> list[Finding]:
+    """Passes on the replay's findings; a running digest that differs from the chip's is one more."""
+    result = snapshot.replayed
+    if result is None or snapshot.transcript is None:
+        return []
+    subject = f"transcript {snapshot.transcript.id}"
+    if isinstance(result, WeighbridgeError):
+        return [result.finding(subject=subject)]
+    findings = [replace(finding, subject=_within(subject, finding.subject)) for finding in result.findings]
+    if result.verdict == "mismatch" and not any(finding.severity == "violation" for finding in findings):
+        findings.append(_mismatch(subject, result.first_difference))
+    body = snapshot.verified.token.body
+    if result.verdict == "match" and body["safepoint"] and result.running is not None:
+        signed = body["running"]
+        if isinstance(signed, bytes) and signed.hex() != result.running:
+            findings.append(
+                Finding(
+                    id="snapshot.running.mismatch",
+                    message="the chip was told of other operations in this step than the transcript holds",
+                    expected=signed.hex(),
+                    found=result.running,
+                    subject=snapshot.subject,
+                )
+            )
+    return findings
+
+
+def _within(subject: str, inner: str) -> str:
+    return f"{subject}: {inner}" if inner else subject
+
+
+def _mismatch(subject: str, difference: object) -> Finding:
+    """The worker's answer is not trusted to be complete: a mismatch is never silent."""
+    place = difference if isinstance(difference, dict) else {}
+    return Finding(
+        id="replay.mismatch",
+        message="the replay does not reproduce what the transcript says",
+        expected=str(place.get("expected", "")),
+        found=str(place.get("found", "")),
+        subject=subject,
+        evidence=dict(place),
+    )

@@ -1,0 +1,203 @@
+"""What an inspection collects. The checks are functions over these facts; they fetch nothing themselves.
+
+A field that could not be obtained holds the `WeighbridgeError` that says why, so that a missing fact is a fact too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from verifier.registry import Chip
+from weighbridge.digests import Leaf
+from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.replay import ReplayResult
+from weighbridge.tokens import Verified
+from weighbridge.transcript import Transcript
+
+REPLAY_VARIABLES = frozenset(
+    {
+        "ATEN_CPU_CAPABILITY",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "CUDA_VISIBLE_DEVICES",
+        "MKL_ENABLE_INSTRUCTIONS",
+        "MKL_NUM_THREADS",
+        "NUMBA_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "ONEDNN_MAX_CPU_ISA",
+    }
+)
+"""Environment variables that a plan may set for the replay worker. Others could make it load foreign code."""
+
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What an inspection sets out to do; everything that its outcome may depend on.
+
+    Attributes:
+        samples: Chips to draw (s).
+        seed: Seed of the draw, 16 to 64 bytes.
+        flops_threshold: Size of the violation not to miss, in FLOPs (H).
+        chip_flops_per_day: FLOPs that one chip can do a day (a).
+        period_days: Monitoring period in days (T_m); the run is taken to be as long (T = T_m).
+        snapshot_rate_per_day: Mean snapshots per chip and day (f).
+        replay_device: Torch device of the replay.
+        replay_env: Environment variables for the replay worker, of `REPLAY_VARIABLES`.
+    """
+
+    samples: int
+    seed: bytes
+    flops_threshold: float
+    chip_flops_per_day: float
+    period_days: float
+    snapshot_rate_per_day: float
+    replay_device: str = "cpu"
+    replay_env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            UsageError: A field is out of range.
+        """
+        for name in ("flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} must be a positive finite number, not {value!r}")
+        if not _DEVICE.fullmatch(self.replay_device):
+            raise UsageError("replay_device must be cpu, cuda or cuda:N")
+        for name, value in self.replay_env.items():
+            if name not in REPLAY_VARIABLES:
+                raise UsageError(f"replay_env may set only {', '.join(sorted(REPLAY_VARIABLES))}")
+            if len(value) > 200 or not value.isprintable():
+                raise UsageError(f"the value of {name} in replay_env must be at most 200 printable characters")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns JSON-compatible data with every field, the seed in hex."""
+        return {
+            "samples": self.samples,
+            "seed": self.seed.hex(),
+            "flops_threshold": self.flops_threshold,
+            "chip_flops_per_day": self.chip_flops_per_day,
+            "period_days": self.period_days,
+            "snapshot_rate_per_day": self.snapshot_rate_per_day,
+            "replay_device": self.replay_device,
+            "replay_env": dict(sorted(self.replay_env.items())),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One log entry as the chip sent it.
+
+    Attributes:
+        digest: Digest of the entry's bytes, to which the next entry's `previous` refers.
+        verified: The verified token, or why it does not verify.
+    """
+
+    digest: bytes
+    verified: Verified | WeighbridgeError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogFacts:
+    """A chip's log as it was read.
+
+    Attributes:
+        chip: What the registry knows, including what was witnessed before.
+        nonce: The Verifier's fresh nonce.
+        head: The verified head token over the nonce, or why there is none.
+        entries: All entries, in the order in which the chip sent them.
+        error: Why the log could not be read to its end, if it could not.
+    """
+
+    chip: Chip
+    nonce: bytes
+    head: Verified | WeighbridgeError
+    entries: list[Entry] = field(default_factory=list)
+    error: WeighbridgeError | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """The Prover's claim where a snapshot came from.
+
+    Attributes:
+        transcript_id: Hex BLAKE3 digest of the transcript's manifest.
+        step: Step of the position.
+        op: Operations of that step that were complete.
+    """
+
+    transcript_id: str
+    step: int
+    op: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """What a chip says its snapshot's root is made of.
+
+    Attributes:
+        salt: The 32-byte salt of the boot.
+        leaves: (bytes, keyed digest) of every live storage.
+    """
+
+    salt: bytes
+    leaves: list[Leaf]
+
+
+@dataclass(kw_only=True, slots=True)
+class TranscriptFacts:
+    """A transcript that explains snapshots.
+
+    Attributes:
+        id: Hex digest of its manifest, as the Prover named it.
+        opened: The verified transcript, or why it cannot be used.
+    """
+
+    id: str
+    opened: Transcript | WeighbridgeError
+
+
+Status = Literal["explained", "mismatch", "unexplained", "unverified"]
+"""`explained`: a matching replay reproduced the memory. `mismatch`: the replay or the memory contradicts the transcript.
+`unexplained`: nobody claims it. `unverified`: it could not be decided; this counts as not sampled."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SnapshotFacts:
+    """One snapshot and everything that was found out about it.
+
+    Attributes:
+        chip: The chip that took it.
+        index: Its place in the chip's log.
+        verified: The verified token.
+        drafts: (log index, digest) of every `manifest-draft` event that the chip logged before it.
+        explanation: The Prover's claim; None if the Prover explains nothing; an error if it could not be asked.
+        transcript: The transcript of the claim, once it was looked for.
+        opening: The chip's opening, or why there is none.
+        replayed: The replay up to the position, or why there is none.
+        seconds: Time that the replay took.
+        status: The outcome.
+    """
+
+    chip: Chip
+    index: int
+    verified: Verified
+    drafts: list[tuple[int, bytes]]
+    explanation: Explanation | WeighbridgeError | None = None
+    transcript: TranscriptFacts | None = None
+    opening: Opening | WeighbridgeError | None = None
+    replayed: ReplayResult | WeighbridgeError | None = None
+    seconds: float = 0.0
+    status: Status = "unverified"
+
+    @property
+    def subject(self) -> str:
+        """Names the snapshot in findings."""
+        return f"chip {self.chip.ueid.hex()} entry {self.index}"

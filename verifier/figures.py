@@ -1,0 +1,149 @@
+"""The plots of a report as inline SVG: deterministic, and without text that anybody outside chose.
+
+Chips are named by the first digits of their UEID, never by owner or site, so no hostile string reaches the plots.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+COLOURS = {"explained": "#2f7d5b", "unverified": "#b9a44c", "unexplained": "#c8553d", "mismatch": "#7b1e3a"}
+"""One colour for each status of a snapshot, told apart in grey too."""
+
+_MARKERS = {"explained": "o", "unverified": "s", "unexplained": "X", "mismatch": "D"}
+_INK, _GRID = "#23313a", "#d9dee1"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "weighbridge",
+    "font.family": "sans-serif",
+    "font.size": 10.0,
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _INK,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+_LOCK = threading.Lock()
+
+
+def short(ueid: str) -> str:
+    """Returns the label of a chip in plots: the first hex digits after the type byte."""
+    return ueid[2:10]
+
+
+def coverage(chips: Sequence[Mapping[str, Any]]) -> str:
+    """Plots each sampled chip's snapshots by status, as stacked horizontal bars.
+
+    Args:
+        chips: Entries of the report's `chips`, each with its `snapshots`.
+    """
+    with _canvas(height=0.7 + 0.34 * max(1, len(chips))) as (figure, axes):
+        names = _names(chips)
+        left = [0] * len(chips)
+        for status, colour in COLOURS.items():
+            counts = [sum(1 for each in chip["snapshots"] if each["status"] == status) for chip in chips]
+            if any(counts):
+                axes.barh(names, counts, left=left, color=colour, label=status, height=0.6)
+            left = [start + count for start, count in zip(left, counts, strict=True)]
+        axes.invert_yaxis()
+        axes.set_xlim(0, max([1, *left]) * 1.02)
+        axes.set_xlabel("snapshots")
+        axes.locator_params(axis="x", integer=True)
+        _legend(axes, bool(any(left)))
+        return _svg(figure)
+
+
+def timeline(chips: Sequence[Mapping[str, Any]]) -> str:
+    """Plots when each chip took its snapshots, by its own clock, coloured by status.
+
+    Args:
+        chips: Entries of the report's `chips`, each with its `snapshots`.
+    """
+    with _canvas(height=0.7 + 0.34 * max(1, len(chips))) as (figure, axes):
+        names = _names(chips)
+        times = [each["time_ms"] for chip in chips for each in chip["snapshots"]]
+        start = min(times, default=0)
+        for status, colour in COLOURS.items():
+            points = [
+                ((each["time_ms"] - start) / 86_400_000, place)
+                for place, chip in enumerate(chips)
+                for each in chip["snapshots"]
+                if each["status"] == status
+            ]
+            if points:
+                days, rows = zip(*points, strict=True)
+                axes.scatter(days, rows, color=colour, marker=_MARKERS[status], s=34, label=status, zorder=3)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xlabel("days by the chip's clock, since the first snapshot")
+        axes.grid(axis="x", color=_GRID)
+        _legend(axes, bool(times))
+        return _svg(figure)
+
+
+def probability(curve: Sequence[Mapping[str, Any]], *, verified: int) -> str:
+    """Plots the detection probability against the number of verified chips.
+
+    Args:
+        curve: Entries of the report's `probability.curve`: `samples`, `eq1`, `hypergeometric` (either may be None).
+        verified: Chips that counted as sampled.
+    """
+    with _canvas(height=2.9) as (figure, axes):
+        series = (
+            ("hypergeometric", "exact, without replacement", "#1f6f8b", "-"),
+            ("eq1", "equation 1", "#99703a", "--"),
+        )
+        drawn = False
+        for key, label, colour, line in series:
+            points = [(point["samples"], point[key]) for point in curve if point[key] is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, marker=".", label=label)
+                drawn = True
+        axes.axvline(verified, color=_INK, linewidth=1, linestyle=":", label="this inspection")
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("chips sampled and verified")
+        axes.set_ylabel("p")
+        axes.grid(color=_GRID)
+        axes.locator_params(axis="x", integer=True)
+        _legend(axes, drawn)
+        return _svg(figure)
+
+
+def _names(chips: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = [short(chip["ueid"]) for chip in chips]
+    # Bars with equal names would fall on each other.
+    return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names)]
+
+
+@contextmanager
+def _canvas(*, height: float) -> Iterator[tuple[Figure, Axes]]:
+    """Gives a figure of `height` inches with one pair of axes, drawn in our style; matplotlib's settings are global."""
+    with _LOCK, matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(7.2, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        yield figure, figure.subplots()
+
+
+def _legend(axes: Axes, wanted: bool) -> None:
+    if wanted:
+        axes.legend(frameon=False, fontsize=9, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), borderaxespad=0.1)
+
+
+def _svg(figure: Figure) -> str:
+    """Returns the figure as an `<svg>` element without XML prologue, the same for the same data."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]

@@ -1,0 +1,334 @@
+"""The report of an inspection: one JSON document, and one self-contained HTML page made from it.
+
+The JSON is the record; the page is rendered from the JSON alone, so whoever has the one can make the other. All text in
+it may come from a Prover or a chip: the page escapes everything and refers to nothing outside itself.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from analysis.detection import (
+    DetectionDomainError,
+    detection_probability_eq1,
+    detection_probability_hypergeometric,
+    involved_chips,
+)
+from verifier import figures
+from verifier.checks.memory import account, replayed_leaves
+from verifier.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
+from weighbridge.errors import Finding, WeighbridgeError
+
+SCHEMA = "weighbridge-report/1"
+_CURVE_POINTS = 60
+
+MEANING = (
+    "p is the probability that an inspection like this one sees a violation of size H, had there been one. "
+    "It is never the probability of compliance: it says nothing about how likely a violation was in the first place, "
+    "nor about smaller violations, nor about chips that are not in the registry."
+)
+SAW = (
+    "the weights, gradients and optimizer state of every transcript it fetched (there is no confidential mode yet)",
+    "the training data in every batch of those transcripts",
+    "the programs: every tape, that is each operation of each training step with its arguments",
+    "the logs of all sampled chips, and the salted digests of their memory regions",
+)
+ASSUMPTIONS = (
+    "Every chip that could have taken part is in the registry; C counts these.",
+    "The violation was fixed before the draw, and the seed of the draw was not known to the Prover.",
+    "The violating run used at least H FLOPs in the period after it first became incriminating. A run is incriminating only "
+    "in its second H FLOPs, so this covers runs of 2H and more (Shavit 2023, section 3.2).",
+    "The run was spread over as few chips as possible: full use and perfect scaling. More chips are easier to catch.",
+    "Chips take snapshots at random moments of a Poisson process with the stated rate, independently of each other and of the "
+    "work that they do; firmware, keys and clock of a chip are beyond the Prover's reach.",
+    "Unhooking the shim, through which the simulated firmware sees memory and stops kernels, is outside the simulation: on "
+    "real hardware no such shim exists.",
+    "BLAKE3, SHA-256 and the signature schemes are not broken.",
+    "The run lasted one monitoring period (T = T_m), and the logs were read at the end of it.",
+)
+NOT_OBSERVABLE = (
+    "memory that no kernel ever read or wrote, free blocks, and the host's memory outside of tensors",
+    "what happened between snapshots, beyond what the running head and the replayed steps fix",
+    "whether a replayed program is the training that its name says; the report lists the programs that ran",
+)
+
+
+def build(
+    *,
+    inspection: str,
+    created_at: str,
+    finished_at: str,
+    plan: Plan,
+    population: int,
+    logs: Sequence[LogFacts],
+    snapshots: Sequence[SnapshotFacts],
+    transcripts: Mapping[str, TranscriptFacts],
+    findings: Sequence[Finding],
+    verified: Sequence[bytes],
+) -> dict[str, Any]:
+    """Builds the report as JSON-compatible data.
+
+    Args:
+        inspection: Identifier of the inspection.
+        created_at: UTC time of the start, RFC 3339.
+        finished_at: UTC time of the end, RFC 3339.
+        plan: What was to be done.
+        population: Registered chips at the draw (C).
+        logs: What was read of each sampled chip, in the order drawn.
+        snapshots: Every snapshot in those logs.
+        transcripts: Every transcript that the Prover named, by identifier.
+        findings: All findings.
+        verified: UEIDs of the chips that count as sampled.
+    """
+    severities = Counter(finding.severity for finding in findings)
+    return {
+        "schema": SCHEMA,
+        "inspection": inspection,
+        "created_at": created_at,
+        "finished_at": finished_at,
+        "software": {"weighbridge": version("weighbridge"), "torch": version("torch"), "machine": platform.machine()},
+        "verdict": "findings" if severities["violation"] or severities["warning"] else "clean",
+        "counts": {
+            "registered": population,
+            "sampled": len(logs),
+            "verified": len(verified),
+            "snapshots": len(snapshots),
+            "explained": sum(1 for snapshot in snapshots if snapshot.status == "explained"),
+            "violations": severities["violation"],
+            "warnings": severities["warning"],
+            "notes": severities["info"],
+        },
+        "plan": plan.to_json(),
+        "chips": [_chip(log, snapshots, log.chip.ueid in verified) for log in logs],
+        "transcripts": [_transcript(facts, snapshots) for _, facts in sorted(transcripts.items())],
+        "findings": [finding.to_json() for finding in findings],
+        "probability": probability(plan, population=population, verified=len(verified)),
+        "assumptions": list(ASSUMPTIONS),
+        "saw": list(SAW),
+        "not_verifiable": [*_not_verified(logs, snapshots), *NOT_OBSERVABLE],
+    }
+
+
+def probability(plan: Plan, *, population: int, verified: int) -> dict[str, Any]:
+    """Returns the detection probability both ways, with every input; None and a note where a formula does not apply."""
+    notes: list[str] = []
+    eq1 = _eq1(plan, population, verified, notes)
+    exact = _hypergeometric(plan, population, verified, notes)
+    try:
+        involved: int | None = involved_chips(
+            flops_threshold=plan.flops_threshold,
+            chip_flops_per_day=plan.chip_flops_per_day,
+            chips=population,
+            run_days=plan.period_days,
+        )
+    except DetectionDomainError:
+        involved = None
+    most = population if population <= _CURVE_POINTS else min(population, max(_CURVE_POINTS, 5 * plan.samples))
+    steps = sorted({round(most * place / _CURVE_POINTS) for place in range(_CURVE_POINTS + 1)})
+    return {
+        "eq1": eq1,
+        "hypergeometric": exact,
+        "inputs": {
+            "s": verified,
+            "C": population,
+            "H": plan.flops_threshold,
+            "a": plan.chip_flops_per_day,
+            "T": plan.period_days,
+            "T_m": plan.period_days,
+            "f": plan.snapshot_rate_per_day,
+            "involved_chips": involved,
+        },
+        "meaning": MEANING,
+        "notes": sorted(set(notes)),
+        "curve": [
+            {
+                "samples": samples,
+                "eq1": _eq1(plan, population, samples, []),
+                "hypergeometric": _hypergeometric(plan, population, samples, []),
+            }
+            for samples in steps
+        ],
+    }
+
+
+def _eq1(plan: Plan, population: int, samples: int, notes: list[str]) -> float | None:
+    try:
+        return detection_probability_eq1(
+            samples=samples,
+            flops_threshold=plan.flops_threshold,
+            chip_flops_per_day=plan.chip_flops_per_day,
+            chips=population,
+            run_days=plan.period_days,
+            period_days=plan.period_days,
+            snapshot_rate_per_day=plan.snapshot_rate_per_day,
+        )
+    except DetectionDomainError as error:
+        notes.append(f"equation 1: {error}")
+        return None
+
+
+def _hypergeometric(plan: Plan, population: int, samples: int, notes: list[str]) -> float | None:
+    try:
+        return detection_probability_hypergeometric(
+            samples=samples,
+            flops_threshold=plan.flops_threshold,
+            chip_flops_per_day=plan.chip_flops_per_day,
+            chips=population,
+            run_days=plan.period_days,
+            snapshot_rate_per_day=plan.snapshot_rate_per_day,
+        )
+    except DetectionDomainError as error:
+        notes.append(f"exact: {error}")
+        return None
+
+
+def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool) -> dict[str, Any]:
+    tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
+    return {
+        "ueid": log.chip.ueid.hex(),
+        "owner": log.chip.owner,
+        "site": log.chip.site,
+        "chip_type": log.chip.chip_type,
+        "address": log.chip.address,
+        "prover_address": log.chip.prover_address,
+        "registered_at": log.chip.registered_at,
+        "reachable": not isinstance(log.head, WeighbridgeError),
+        "verified": verified,
+        "entries": len(log.entries),
+        "boots": len({token.boot_seed for token in tokens}),
+        "firmware": sorted({token.firmware_version for token in tokens}),
+        "snapshots": [_snapshot(snapshot) for snapshot in snapshots if snapshot.chip.ueid == log.chip.ueid],
+    }
+
+
+def _snapshot(snapshot: SnapshotFacts) -> dict[str, Any]:
+    token, claim = snapshot.verified.token, snapshot.explanation
+    body = token.body
+    out: dict[str, Any] = {
+        "index": snapshot.index,
+        "status": snapshot.status,
+        "time_ms": token.time_ms,
+        "uptime_ms": token.uptime_ms,
+        "boot_count": token.boot_count,
+        "safepoint": bool(body["safepoint"]),
+        "bytes": body["bytes"],
+        "storages": body["leaves"],
+        "weights_bytes": body["weights_bytes"],
+        "kernels": body["kernels"],
+        "flops": body["flops"],
+        "transcript": None,
+        "step": None,
+        "op": None,
+        "memory": None,
+        "replay": None,
+    }
+    if isinstance(claim, Explanation):
+        out |= {"transcript": claim.transcript_id, "step": claim.step, "op": claim.op}
+    replayed = replayed_leaves(snapshot)
+    if replayed is not None and isinstance(snapshot.opening, Opening):
+        out["memory"] = asdict(account(snapshot.opening.leaves, replayed))
+    result = snapshot.replayed
+    if result is not None and not isinstance(result, WeighbridgeError):
+        out["replay"] = {
+            "verdict": result.verdict,
+            "steps": list(result.steps),
+            "followed": result.followed,
+            "logged": result.logged,
+            "rounded": result.rounded,
+            "first_difference": result.first_difference,
+            "seconds": round(snapshot.seconds, 3),
+        }
+    return out
+
+
+def _transcript(facts: TranscriptFacts, snapshots: Sequence[SnapshotFacts]) -> dict[str, Any]:
+    replays = [
+        snapshot.replayed
+        for snapshot in snapshots
+        if snapshot.transcript is facts
+        and snapshot.replayed is not None
+        and not isinstance(snapshot.replayed, WeighbridgeError)
+    ]
+    tapes: dict[str, Any] = {}
+    for result in replays:
+        for digest, tape in result.tapes.items():
+            known = tapes.setdefault(digest, dict(tape) | {"count": 0})
+            known["count"] += tape["count"]
+    out: dict[str, Any] = {
+        "id": facts.id,
+        "readable": not isinstance(facts.opened, WeighbridgeError),
+        "name": "",
+        "steps": None,
+        "complete": None,
+        "data_committed": None,
+        "replays": len(replays),
+        "followed": sum(result.followed for result in replays),
+        "logged": sum(result.logged for result in replays),
+        "rounded": sum(result.rounded for result in replays),
+        "tapes": tapes,
+    }
+    if not isinstance(facts.opened, WeighbridgeError):
+        manifest = facts.opened.manifest
+        out |= {
+            "name": manifest.name,
+            "steps": manifest.steps,
+            "complete": manifest.complete,
+            "data_committed": facts.opened.data is not None,
+        }
+    return out
+
+
+def _not_verified(logs: Sequence[LogFacts], snapshots: Sequence[SnapshotFacts]) -> list[str]:
+    lines = []
+    for log in logs:
+        if isinstance(log.head, WeighbridgeError):
+            lines.append(f"the log of chip {log.chip.ueid.hex()}, which could not be read")
+    for snapshot in snapshots:
+        if snapshot.status == "unverified":
+            lines.append(f"the snapshot at entry {snapshot.index} of chip {snapshot.chip.ueid.hex()}")
+    return lines
+
+
+def _bytes(value: object) -> str:
+    """Formats a number of bytes for people."""
+    if not isinstance(value, int | float):
+        return "-"
+    size = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _percent(value: object) -> str:
+    return "not defined" if not isinstance(value, int | float) else f"{100 * value:.1f} %"
+
+
+def render_html(report: Mapping[str, Any]) -> str:
+    """Renders a report as one HTML page without references to anything outside it.
+
+    Args:
+        report: What `build` returned, or the same read back from JSON.
+    """
+    environment = Environment(
+        loader=PackageLoader("verifier"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"size": _bytes, "percent": _percent, "short": figures.short}
+    plots = {
+        # Our own plotting code makes these and puts nothing in them but numbers, hex digits and our own words.
+        "coverage": Markup(figures.coverage(report["chips"])),  # noqa: S704
+        "timeline": Markup(figures.timeline(report["chips"])),  # noqa: S704
+        "probability": Markup(  # noqa: S704
+            figures.probability(report["probability"]["curve"], verified=report["counts"]["verified"])
+        ),
+    }
+    return environment.get_template("report.html").render(report=report, plots=plots)
