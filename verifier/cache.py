@@ -1,7 +1,7 @@
 """Fetched transcripts, kept by identifier in a directory of the Verifier's.
 
-What arrives is hostile until `Transcript.open` has verified it: paths are matched against one pattern, pieces must follow
-one another, and everything is counted before it is written. A transcript appears in the cache only when it is whole.
+What arrives is hostile until `Transcript.open` has verified it: paths are matched against one pattern, pieces must
+follow one another, and everything is counted before it is written. A transcript appears only when it is whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from weighbridge.bounded import DEFAULT_LIMITS
-from weighbridge.errors import TranscriptError
+from weighbridge.errors import TranscriptError, WeighbridgeError
 from weighbridge.transcript import Transcript
 
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -65,7 +65,7 @@ class Cache:
 
         Args:
             transcript_id: Hex digest of the manifest. A cached transcript is verified again.
-            fetch: Its pieces; not touched if the transcript is in the cache.
+            fetch: Its pieces; not touched if an intact copy is in the cache.
 
         Raises:
             TranscriptError: The pieces break a rule (`transcript.fetch.*`), or the transcript does not verify.
@@ -77,7 +77,11 @@ class Cache:
             )
         place = self._root / transcript_id
         if place.is_dir():
-            return self._open(place, transcript_id)
+            try:
+                return self._open(place, transcript_id)
+            except WeighbridgeError:
+                # It was whole when it was fetched, so our own disk is to blame and not the Prover.
+                shutil.rmtree(place)
         partial = Path(tempfile.mkdtemp(prefix="partial-", dir=self._root))
         try:
             self._receive(partial, fetch)
@@ -128,6 +132,8 @@ class Cache:
                 raise TranscriptError(
                     f"{path} ended before its last piece; ask the Prover again", code="transcript.fetch.order"
                 )
+        except OSError as error:
+            raise _cannot_store(path, error) from None
         finally:
             if file is not None:
                 file.close()
@@ -143,8 +149,12 @@ class Cache:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             return place.open("xb")
-        except OSError as error:  # a file where a directory is needed, or the disk is full
-            raise TranscriptError(
-                f"{path[:100]!r} cannot be stored ({error.strerror}); free space on the Verifier's disk or ask again",
-                code="transcript.fetch.path",
-            ) from None
+        except OSError as error:  # e.g. a file lies where a directory is needed
+            raise _cannot_store(path, error) from None
+
+
+def _cannot_store(path: str, error: OSError) -> TranscriptError:
+    return TranscriptError(
+        f"{path[:100]!r} cannot be stored ({error.strerror}); free space on the Verifier's disk or ask again",
+        code="transcript.fetch.path",
+    )

@@ -1,0 +1,33 @@
+"""Small transcripts for tests: valid in form, made without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from weighbridge.digests import bytes_digest
+from weighbridge.manifest import SigningKey
+from weighbridge.writer import TranscriptWriter
+
+UEID = b"\x01" + bytes(15) + b"\x07"
+
+
+def write_transcript(path: Path, *, name: str = "small", steps: int = 3, ueid: bytes = UEID) -> str:
+    """Writes a transcript in which the chip took snapshot 10 + t at operation 4 of step t; returns its identifier."""
+    writer = TranscriptWriter(path, draft={"name": name}, key=SigningKey.generate(), segment_steps=2)
+    tape = writer.put_tape(b"not a tape, but content all the same" * 50)
+    for step in range(steps):
+        writer.append_step(
+            kind="step" if step else "init",
+            tape=tape,
+            values=[0.5],
+            host=[],
+            rng={},
+            state=bytes_digest(bytes([step])),
+            checksums=b"",
+            rounding=b"log",
+            batch={"x": torch.arange(8) + step} if step else {},
+            snapshots=[(ueid, 10 + step, 4)],
+        )
+    return writer.close()
