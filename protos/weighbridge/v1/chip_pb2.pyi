@@ -1,0 +1,77 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetIdentityRequest(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class GetIdentityResponse(_message.Message):
+    __slots__ = ("ueid", "certificate_chain", "firmware_version", "firmware_digest", "token")
+    UEID_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_CHAIN_FIELD_NUMBER: _ClassVar[int]
+    FIRMWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIRMWARE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ueid: bytes
+    certificate_chain: _containers.RepeatedScalarFieldContainer[bytes]
+    firmware_version: str
+    firmware_digest: bytes
+    token: bytes
+    def __init__(self, ueid: _Optional[bytes] = ..., certificate_chain: _Optional[_Iterable[bytes]] = ..., firmware_version: _Optional[str] = ..., firmware_digest: _Optional[bytes] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class GetHeadRequest(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class GetHeadResponse(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    def __init__(self, token: _Optional[bytes] = ...) -> None: ...
+
+class ListEntriesRequest(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class ListEntriesResponse(_message.Message):
+    __slots__ = ("index", "token")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    token: bytes
+    def __init__(self, index: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class OpenSnapshotRequest(_message.Message):
+    __slots__ = ("index",)
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    def __init__(self, index: _Optional[int] = ...) -> None: ...
+
+class OpenSnapshotResponse(_message.Message):
+    __slots__ = ("salt", "leaves")
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    salt: bytes
+    leaves: _containers.RepeatedCompositeFieldContainer[Leaf]
+    def __init__(self, salt: _Optional[bytes] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ...) -> None: ...
+
+class Leaf(_message.Message):
+    __slots__ = ("bytes", "digest")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    digest: bytes
+    def __init__(self, bytes: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,73 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ListTranscriptsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTranscriptsResponse(_message.Message):
+    __slots__ = ("transcripts",)
+    TRANSCRIPTS_FIELD_NUMBER: _ClassVar[int]
+    transcripts: _containers.RepeatedCompositeFieldContainer[TranscriptSummary]
+    def __init__(self, transcripts: _Optional[_Iterable[_Union[TranscriptSummary, _Mapping]]] = ...) -> None: ...
+
+class TranscriptSummary(_message.Message):
+    __slots__ = ("id", "name", "steps", "manifest_digest")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    steps: int
+    manifest_digest: bytes
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., steps: _Optional[int] = ..., manifest_digest: _Optional[bytes] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("ueid", "log_index", "step", "op", "head")
+    UEID_FIELD_NUMBER: _ClassVar[int]
+    LOG_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    ueid: bytes
+    log_index: int
+    step: int
+    op: int
+    head: bytes
+    def __init__(self, ueid: _Optional[bytes] = ..., log_index: _Optional[int] = ..., step: _Optional[int] = ..., op: _Optional[int] = ..., head: _Optional[bytes] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("explained", "transcript_id", "step", "op")
+    EXPLAINED_FIELD_NUMBER: _ClassVar[int]
+    TRANSCRIPT_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    explained: bool
+    transcript_id: str
+    step: int
+    op: int
+    def __init__(self, explained: _Optional[bool] = ..., transcript_id: _Optional[str] = ..., step: _Optional[int] = ..., op: _Optional[int] = ...) -> None: ...
+
+class FetchTranscriptRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class FetchTranscriptResponse(_message.Message):
+    __slots__ = ("path", "offset", "data", "last")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    offset: int
+    data: bytes
+    last: bool
+    def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...

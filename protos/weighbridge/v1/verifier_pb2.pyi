@@ -1,0 +1,116 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RegisterChipRequest(_message.Message):
+    __slots__ = ("ueid", "chip_address", "prover_address", "owner", "site", "chip_type")
+    UEID_FIELD_NUMBER: _ClassVar[int]
+    CHIP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PROVER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    CHIP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ueid: bytes
+    chip_address: str
+    prover_address: str
+    owner: str
+    site: str
+    chip_type: str
+    def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ...) -> None: ...
+
+class RegisterChipResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListChipsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListChipsResponse(_message.Message):
+    __slots__ = ("chips",)
+    CHIPS_FIELD_NUMBER: _ClassVar[int]
+    chips: _containers.RepeatedCompositeFieldContainer[RegisteredChip]
+    def __init__(self, chips: _Optional[_Iterable[_Union[RegisteredChip, _Mapping]]] = ...) -> None: ...
+
+class RegisteredChip(_message.Message):
+    __slots__ = ("ueid", "chip_address", "prover_address", "owner", "site", "chip_type")
+    UEID_FIELD_NUMBER: _ClassVar[int]
+    CHIP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PROVER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    CHIP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ueid: bytes
+    chip_address: str
+    prover_address: str
+    owner: str
+    site: str
+    chip_type: str
+    def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ...) -> None: ...
+
+class StartInspectionRequest(_message.Message):
+    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env")
+    class ReplayEnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    FLOPS_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    CHIP_FLOPS_PER_DAY_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_DAYS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_RATE_PER_DAY_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_ENV_FIELD_NUMBER: _ClassVar[int]
+    samples: int
+    seed: bytes
+    flops_threshold: float
+    chip_flops_per_day: float
+    period_days: float
+    snapshot_rate_per_day: float
+    replay_device: str
+    replay_env: _containers.ScalarMap[str, str]
+    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class StartInspectionResponse(_message.Message):
+    __slots__ = ("inspection_id",)
+    INSPECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    inspection_id: str
+    def __init__(self, inspection_id: _Optional[str] = ...) -> None: ...
+
+class WatchInspectionRequest(_message.Message):
+    __slots__ = ("inspection_id",)
+    INSPECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    inspection_id: str
+    def __init__(self, inspection_id: _Optional[str] = ...) -> None: ...
+
+class WatchInspectionResponse(_message.Message):
+    __slots__ = ("stage", "done", "total", "message")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    done: int
+    total: int
+    message: str
+    def __init__(self, stage: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class GetReportRequest(_message.Message):
+    __slots__ = ("inspection_id",)
+    INSPECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    inspection_id: str
+    def __init__(self, inspection_id: _Optional[str] = ...) -> None: ...
+
+class GetReportResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
