@@ -16,13 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import weighbridge
 from weighbridge.chiplink import ChipLink
 from weighbridge.data import DataCommitment, flatten
-from weighbridge.digests import bytes_digest, record_digest
+from weighbridge.digests import bytes_digest
 from weighbridge.errors import StateChangedError, UsageError
 from weighbridge.manifest import SigningKey
 from weighbridge.numerics import roundlog
 from weighbridge.numerics.rules import table_digest
 from weighbridge.state import Checkpoint, View, state_digest
-from weighbridge.steps import StepRecord
+from weighbridge.steps import StepRecord, running_digest
 from weighbridge.tape import DTYPE_NAMES
 from weighbridge.writer import TranscriptWriter
 
@@ -262,7 +262,7 @@ class Recorder:
         if chip is None or not chip.pending or self._writer is None:
             return
         op = len(capture.tape.nodes)
-        running = running_digest(self.step_number, op, capture.context.checksums)
+        running = running_digest(self.step_number, op, np.array(capture.context.checksums, dtype="<u8").tobytes())
         index = chip.safepoint(self.step_number, op, running, self._writer.head, self._writer.flush)
         if index is not None:
             self._snapshots.append((chip.ueid, index, op))
@@ -389,8 +389,3 @@ class Recorder:
         ]
         rng = {str(n): c for n, c in self._rng.items()}
         self._out.checkpoint(Checkpoint(step=self.step_number, storages=storages, views=views, rng=rng))
-
-
-def running_digest(step: int, op: int, checksums: Sequence[int]) -> bytes:
-    """Digest of the operations of a step so far, as a snapshot carries it (32 bytes)."""
-    return record_digest("running/1", [step, op, np.array(checksums, dtype="<u8").tobytes()])

@@ -4,4 +4,7 @@ This package is the protocol: what Prover, Verifier and chip must agree on bit f
 sibling packages `prover`, `verifier` and `firmware_sim`, which import this one and never each other.
 """
 
+from weighbridge.replay import Limits, ReplayResult, replay
+
 __version__ = "0.1.0"
+__all__ = ["Limits", "ReplayResult", "replay"]

@@ -53,12 +53,14 @@ class Rounded:
         checksum: Weighted integer sum over the physical elements of `out`.
         entries: Log entries (recording), or None.
         followed: Roundings that the log changed (replaying).
+        inadmissible: Entries that no conforming device could have made; they were not followed (replaying).
     """
 
     out: torch.Tensor
     checksum: int
     entries: OpEntries | None = None
     followed: int = 0
+    inadmissible: int = 0
 
 
 def ordered(values: npt.NDArray[np.float32]) -> Ints:
@@ -319,11 +321,10 @@ def canonicalise(bits: torch.Tensor) -> int:
 
 
 def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
-    """Rounds the replayer's wide result and follows the log where it has entries.
+    """Rounds the replayer's wide result and follows the log where its entries are admissible.
 
     Raises:
-        LogError: With code `replay.rounding.inadmissible`, if an entry asks for a value that no conforming device could have produced,
-            or `replay.rounding.malformed`, if a position lies outside the result.
+        LogError: If a position lies outside the result.
     """
     out, checksum = round_plain(x)
     if entries is None:
@@ -335,22 +336,15 @@ def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
     ys = flat(x)[positions].cpu().numpy()
     es = bound_at(x, bound, positions).cpu().numpy()
     values, admissible = decode_entries(ys, es, entries.widths, entries.bits)
-    if not admissible.all():
-        i = int(np.flatnonzero(~admissible)[0])
-        raise LogError(
-            f"the log asks for an outcome at element {int(entries.positions[i])} that no conforming device could have rounded to "
-            f"(own value {ys[i]!r}, bound {es[i]!r})",
-            code="replay.rounding.inadmissible",
-            element=int(entries.positions[i]),
-        )
     own = flat(out)[positions].cpu().numpy()
+    values = np.where(admissible, values, own)
     changed = own.view(np.uint32) != values.view(np.uint32)
     if changed.any():
         w = kernels.weights(entries.positions[changed])
         delta = (values.view(np.uint32)[changed].astype(np.uint64) - own.view(np.uint32)[changed].astype(np.uint64)) * w
         checksum = (checksum + int(delta.sum(dtype=np.uint64))) & 0xFFFFFFFFFFFFFFFF
         flat(out)[positions] = torch.from_numpy(values).to(x.device)
-    return Rounded(out, checksum, followed=int(changed.sum()))
+    return Rounded(out, checksum, followed=int(changed.sum()), inadmissible=int((~admissible).sum()))
 
 
 def explainable(x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int) -> bool:

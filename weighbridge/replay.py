@@ -1,0 +1,239 @@
+"""Replays a transcript in a process of its own and says whether it holds.
+
+The parent never looks into the transcript: a spawned worker without keys, database or network does, and the parent reads its small answer
+as hostile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
+
+Verdict = Literal["match", "mismatch", "inconclusive"]
+
+_PASSED = (
+    "PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "NUMBA_CACHE_DIR", "CUDA_VISIBLE_DEVICES",
+    "CUDA_HOME", "CUBLAS_WORKSPACE_CONFIG", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA", "TRITON_CACHE_DIR",
+)  # fmt: skip
+_MAX_LINE = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a replay may use.
+
+    Attributes:
+        memory: Bytes of storages of one tape, and (on the CPU) of address space beyond the interpreter's own, times two.
+        seconds: Wall-clock and processor time.
+    """
+
+    memory: int = 16 << 30
+    seconds: int = 6 * 3600
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """What a replay found.
+
+    Attributes:
+        verdict: `match`, `mismatch`, or `inconclusive` (which accuses nobody).
+        steps: First step executed and the one after the last.
+        state: Hex digest of the final state.
+        followed: Roundings that the log changed: without the log this replay would have differed there.
+        logged: Entries in the rounding logs of the executed steps.
+        rounded: Elements rounded.
+        tapes: By hex digest of the tape: `kind`, `count` of executions, `operations`, `free_values` that entered.
+        findings: What is wrong or worth knowing.
+        first_difference: `step`, `op`, `operation`, `expected`, `found`; None on a match.
+        live: At a stop: live storages as (bytes, hex keyed digest).
+        running: At a stop: hex digest of the step's operations so far.
+        head: At a stop: hex running head of the transcript before the step in progress.
+        device: What replayed it.
+        confinement: Which restrictions the worker was under.
+    """
+
+    verdict: Verdict
+    steps: tuple[int, int]
+    state: str
+    followed: int = 0
+    logged: int = 0
+    rounded: int = 0
+    tapes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    first_difference: dict[str, Any] | None = None
+    live: list[tuple[int, str]] | None = None
+    running: str | None = None
+    head: str | None = None
+    device: str = "cpu"
+    confinement: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-compatible dictionary with every field."""
+        return asdict(self)
+
+
+def replay(
+    path: str | Path,
+    *,
+    steps: tuple[int, int] | None = None,
+    device: str = "cpu",
+    stop: tuple[int, int] | None = None,
+    salt: bytes | None = None,
+    limits: Limits = Limits(),
+    env: Mapping[str, str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ReplayResult:
+    """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
+
+    Args:
+        path: Transcript directory.
+        steps: (first, last + 1); all by default. Execution starts at the nearest checkpoint at or before `first`.
+        device: `cpu`, `cuda`, `cuda:1`, ...
+        stop: Replay to exactly this position (step, operations complete) instead, and return the live storages there.
+        salt: Keys the digests of the live storages; required with `stop`.
+        limits: On memory and time.
+        env: Environment for the worker on top of the few variables passed on, e.g. `OMP_NUM_THREADS`.
+        progress: Called with (steps done, steps to do).
+
+    Returns:
+        The result; a mismatch is a result, not an error.
+
+    Raises:
+        TranscriptError: If the transcript is unreadable, altered or incomplete (or another `WeighbridgeError` with its code).
+        UsageError: If the arguments make no sense for it.
+        ReplayWorkerError: If the worker died, ran out of its limits or answered nonsense.
+    """
+    if stop is not None and (salt is None or len(salt) != 32):
+        raise UsageError("stop needs the 32-byte salt of the chip's boot")
+    request = {
+        "path": str(Path(path).resolve()),
+        "steps": steps,
+        "device": device,
+        "stop": stop,
+        "salt": salt.hex() if salt is not None else None,
+        "memory": limits.memory,
+        "seconds": limits.seconds,
+    }
+    environment = {k: v for k, v in os.environ.items() if k in _PASSED}
+    environment.update(env or {})
+    command = [sys.executable, "-m", "weighbridge.replay_worker"]
+    with (
+        tempfile.TemporaryDirectory(prefix="weighbridge-replay-") as scratch,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environment, "TMPDIR": scratch},
+            cwd=scratch,
+        ) as worker,
+    ):
+        assert worker.stdin is not None and worker.stdout is not None and worker.stderr is not None
+        timer = threading.Timer(limits.seconds, worker.kill)
+        timer.start()
+        errors: list[bytes] = []
+        drain = threading.Thread(target=lambda stream=worker.stderr: errors.extend(_tail(stream)), daemon=True)
+        drain.start()
+        try:
+            worker.stdin.write(json.dumps(request).encode())
+            worker.stdin.close()
+            answer = _read(worker.stdout, progress)
+            code = worker.wait()
+        except BrokenPipeError:
+            code, answer = worker.wait(), None
+        finally:
+            timer.cancel()
+            if worker.poll() is None:
+                worker.kill()
+        drain.join(timeout=5)
+    if answer is None:
+        last = b"".join(errors).decode(errors="replace").strip().splitlines()[-1:]
+        why = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise ReplayWorkerError(
+            f"the replay worker ended with {why} and no answer ({last[0][:300] if last else 'no message'}); "
+            "if it ran out of memory or time, raise the limits",
+            exit=code,
+        )
+    return _parse(answer)
+
+
+def _tail(stream: Any) -> list[bytes]:
+    kept: list[bytes] = []
+    for line in iter(lambda: stream.readline(65536), b""):
+        kept = [*kept[-20:], line]
+    return kept
+
+
+def _read(stream: Any, progress: Callable[[int, int], None] | None) -> dict[str, Any] | None:
+    """Reads the worker's lines until its answer."""
+    for line in iter(lambda: stream.readline(_MAX_LINE), b""):
+        try:
+            message = json.loads(line)
+            if "progress" in message:
+                done, total = (int(v) for v in message["progress"])
+                if progress is not None:
+                    progress(done, total)
+                continue
+            if "error" in message or "result" in message:
+                return cast("dict[str, Any]", message)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass
+        raise ReplayWorkerError("the replay worker answered something that is not a result")
+    return None
+
+
+def _parse(message: dict[str, Any]) -> ReplayResult:
+    """Reads the worker's answer as hostile: every field has its type or the answer is refused."""
+    try:
+        if "error" in message:
+            error = message["error"]
+            code, text = str(error["code"])[:200], str(error["message"])[:2000]
+            kind: type[WeighbridgeError] = UsageError if code == "usage" else TranscriptError
+            raise kind(text, code=code)
+        raw = message["result"]
+        if raw["verdict"] not in ("match", "mismatch", "inconclusive"):
+            raise ValueError("verdict")
+        findings = [
+            Finding(**{k: f[k] if k == "evidence" else str(f[k])[:4000] for k in ("id", "message", "expected", "found", "subject", "severity", "evidence")})  # type: ignore[arg-type]
+            for f in raw["findings"]
+        ]
+        return ReplayResult(
+            verdict=raw["verdict"],
+            steps=(int(raw["steps"][0]), int(raw["steps"][1])),
+            state=bytes.fromhex(raw["state"]).hex(),
+            followed=int(raw["followed"]),
+            logged=int(raw["logged"]),
+            rounded=int(raw["rounded"]),
+            tapes={
+                bytes.fromhex(k).hex(): {
+                    "kind": str(v["kind"])[:10], "count": int(v["count"]), "operations": int(v["operations"]), "free_values": int(v["free_values"])
+                }
+                for k, v in raw["tapes"].items()
+            },  # fmt: skip
+            findings=findings,
+            first_difference=_difference(raw["first_difference"]),
+            live=None if raw["live"] is None else [(int(n), bytes.fromhex(d).hex()) for n, d in raw["live"]],
+            running=None if raw["running"] is None else bytes.fromhex(raw["running"]).hex(),
+            head=None if raw["head"] is None else bytes.fromhex(raw["head"]).hex(),
+            device=str(raw["device"])[:200],
+            confinement=[str(c)[:50] for c in raw["confinement"]],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ReplayWorkerError(f"the replay worker's answer is malformed ({type(error).__name__})") from None
+
+
+def _difference(raw: Any) -> dict[str, Any] | None:
+    if raw is None:
+        return None
+    return {"step": int(raw["step"]), "op": int(raw["op"]), **{k: str(raw[k])[:200] for k in ("operation", "expected", "found")}}

@@ -1,0 +1,213 @@
+"""The process in which a replay runs: `python -m weighbridge.replay_worker`, request on stdin, answer on stdout.
+
+It reads the request, gives up what it does not need (`confinement`), and only then opens the transcript.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weighbridge import confinement
+from weighbridge.errors import Finding, LogError, TapeError, WeighbridgeError
+from weighbridge.executor import DifferenceError, Executor
+from weighbridge.numerics import philox, rounding, roundlog
+from weighbridge.state import checkpoint_digest
+from weighbridge.steps import StepRecord, running_digest
+from weighbridge.tape import Tape
+from weighbridge.transcript import Transcript
+
+
+class Replay:
+    """One replay, step by step."""
+
+    def __init__(self, request: dict[str, Any], confined: list[str], send: Any) -> None:
+        self._send = send
+        self._transcript = Transcript.open(request["path"])
+        self._confined = confined
+        self._device = request["device"]
+        self._stop = None if request["stop"] is None else (int(request["stop"][0]), int(request["stop"][1]))
+        self._salt = None if request["salt"] is None else bytes.fromhex(request["salt"])
+        count = self._transcript.steps
+        if self._stop is not None:
+            first, last = self._stop[0], min(self._stop[0] + 1, count)
+            if not 0 <= first <= count:
+                raise WeighbridgeError(f"the transcript has {count} steps; position {self._stop} does not exist", code="usage")
+        else:
+            first, last = request["steps"] or (0, count)
+        if not (0 <= first < last or self._stop is not None) or last > count:
+            raise WeighbridgeError(f"the transcript has steps 0:{count}; steps {first}:{last} are not among them", code="usage")
+        self._first, self._last = first, last
+        seed = self._transcript.draft.get("seed")
+        if type(seed) is not int:
+            raise TapeError("the draft names no seed", code="transcript.malformed")
+        self._executor = Executor(self._device, seed, int(request["memory"]))
+        self._tapes: dict[bytes, Tape] = {}
+        self._uses: dict[bytes, dict[str, Any]] = {}
+        self._logged = 0
+        self._findings: list[Finding] = []
+
+    def run(self) -> dict[str, Any]:
+        """Runs to the end or to the first difference; returns the result as JSON."""
+        begin = max([c for c in self._transcript.checkpoint_steps if c <= self._first], default=0)
+        difference: dict[str, Any] | None = None
+        verdict, position, running, live = "match", begin, None, None
+        try:
+            if begin:
+                self._load(begin)
+            for step in range(begin, self._last):
+                position = step
+                stop = self._stop[1] if self._stop is not None and self._stop[0] == step else None
+                if stop == 0:
+                    break
+                done = self._step(step, stop)
+                if stop is not None:
+                    running = running_digest(step, stop, done)
+                position = step + 1
+                self._send({"progress": [step + 1 - begin, self._last - begin]})
+            if self._stop is not None:
+                assert self._salt is not None
+                live = [[size, digest.hex()] for size, digest in self._executor.leaves(self._salt)]
+                if running is None:
+                    running = running_digest(self._stop[0], 0, b"")
+        except DifferenceError as error:
+            verdict = "inconclusive" if error.details.get("inconclusive") else "mismatch"
+            difference = {k: error.details[k] for k in ("step", "op", "operation", "expected", "found")}
+            self._note(error, "replay.inconclusive" if verdict == "inconclusive" else "replay.mismatch")
+        except (TapeError, LogError) as error:
+            verdict = "inconclusive" if error.reason == "tape.too_large" else "mismatch"
+            if isinstance(error, LogError):
+                difference = {k: error.details.get(k, "") for k in ("operation", "expected", "found")}
+                difference.update(step=error.details.get("step", position), op=error.details.get("op", 0))
+            self._note(error, error.reason)
+        if self._stop is None:
+            self._findings += self._transcript.check_data()
+        return {
+            "verdict": verdict,
+            "steps": [begin, position],
+            "state": self._executor.state_digest().hex(),
+            "followed": self._executor.followed,
+            "logged": self._logged,
+            "rounded": self._executor.rounded,
+            "tapes": {d.hex(): {k: v for k, v in use.items() if k != "reference"} for d, use in self._uses.items()},
+            "findings": [f.to_json() for f in self._findings],
+            "first_difference": difference,
+            "live": live,
+            "running": running.hex() if running is not None else None,
+            "head": (self._transcript.head(self._stop[0] - 1) if self._stop[0] else self._transcript.draft_digest).hex() if self._stop else None,
+            "device": _describe(self._device),
+            "confinement": self._confined,
+        }
+
+    def _note(self, error: WeighbridgeError, code: str) -> None:
+        details = {k: v for k, v in error.details.items() if isinstance(v, (int, str, float, bool))}
+        severity = "info" if code == "replay.inconclusive" else "violation"
+        self._findings.append(
+            Finding(
+                id=code, message=error.message, expected=str(details.get("expected", "")), found=str(details.get("found", "")),
+                subject=self._transcript.digest, severity=severity, evidence=details,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+
+    def _load(self, step: int) -> None:
+        """Starts from a checkpoint, which must be the state that the step before it left."""
+        checkpoint = self._transcript.checkpoint(step)
+        expected, found = self._transcript.step(step - 1).state, checkpoint_digest(checkpoint)
+        if expected != found:
+            raise DifferenceError(
+                f"checkpoint {step} is not the state after step {step - 1}",
+                step=step, op=0, operation="checkpoint", expected=expected.hex(), found=found.hex(),
+            )  # fmt: skip
+        self._executor.load(checkpoint)
+
+    def _step(self, step: int, stop: int | None) -> bytes:
+        """Executes one step; returns the checksums up to the stop."""
+        transcript, executor = self._transcript, self._executor
+        record = transcript.step(step)
+        tape = self._tapes.get(record.tape)
+        if tape is None:
+            tape = self._tapes[record.tape] = Tape.decode(transcript.tape(record.tape))
+        if record.kind == "init" and not tape.nodes and stop is None:
+            self._load(step + 1)  # the model existed before: W_0 is a committed checkpoint
+            self._use(record, tape)
+            return b""
+        entries = roundlog.decode(transcript.rounding(step), max_entries=1 << 31)
+        context = executor.run(tape, record.tape, record, entries, transcript.batch(step), transcript.free(step), stop)
+        self._logged += sum(len(e.positions) for e in entries)
+        self._use(record, tape)
+        if stop is None:
+            found = executor.state_digest()
+            if found != record.state:
+                raise DifferenceError(
+                    f"the state after step {step} differs although every result in it matched",
+                    step=step, op=len(tape.nodes), operation="state", expected=record.state.hex(), found=found.hex(),
+                )  # fmt: skip
+            if step + 1 in transcript.checkpoint_steps and checkpoint_digest(transcript.checkpoint(step + 1)) != record.state:
+                raise DifferenceError(
+                    f"checkpoint {step + 1} is not the state after step {step}",
+                    step=step + 1, op=0, operation="checkpoint", expected=record.state.hex(), found="another state",
+                )  # fmt: skip
+        return record.checksums[: 8 * context.checked]
+
+    def _use(self, record: StepRecord, tape: Tape) -> None:
+        """Counts which programs ran, and the distinct values that entered without an origin."""
+        use = self._uses.setdefault(
+            record.tape, {"kind": record.kind, "count": 0, "operations": len(tape.nodes), "free_values": 0, "reference": record.values}
+        )
+        use["count"] += 1
+        known = set(record.host) | {-v for v in record.host}
+        changed = {v for v, r in zip(record.values, use["reference"], strict=True) if v != r and v not in known}
+        use["free_values"] += len(changed) + len(record.free)
+
+
+def _describe(device: str) -> str:
+    if device.startswith("cuda"):
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def _prepare(device: str) -> None:
+    """Switches off algorithms that no bound covers, and warms up what must be loaded before files are out of reach."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.enabled = False
+    torch._C._set_mkldnn_enabled(False)
+    torch.set_grad_enabled(False)
+    philox.normal_float32(philox.words(0, 0, 0, 4))
+    rounding.canonicalise(rounding.round_plain(torch.ones(2, dtype=torch.float64))[0])
+    torch.ones(2, device=device).sum().item()
+
+
+def main() -> None:
+    """Answers one request."""
+    warnings.filterwarnings("ignore")
+    request = json.loads(sys.stdin.buffer.read(1 << 20))
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints goes to stderr: stdout carries the answer only
+
+    def send(message: dict[str, Any]) -> None:
+        answer.write(json.dumps(message).encode() + b"\n")
+        answer.flush()
+
+    cpu = not str(request["device"]).startswith("cuda")
+    try:
+        _prepare(request["device"])
+        confined = confinement.limit_resources(2 * int(request["memory"]) + (2 << 30), int(request["seconds"]), address_space=cpu)
+        confined += confinement.restrict_files([*confinement.program_paths(), Path(request["path"])], Path(tempfile.gettempdir()))
+        confined += confinement.deny_system_calls(allow_exec=not cpu)
+        send({"result": Replay(request, confined, send).run()})
+    except WeighbridgeError as error:
+        send({"error": {"code": error.reason, "message": error.message}})
+    except (MemoryError, RuntimeError) as error:
+        text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        send({"error": {"code": "replay.worker", "message": f"the replay ran out of memory or the device failed: {text}"}})
+
+
+if __name__ == "__main__":
+    main()
