@@ -44,11 +44,11 @@ SAW = (
 ASSUMPTIONS = (
     "Every chip that could have taken part is in the registry; C counts these.",
     "The violation was fixed before the draw, and the seed of the draw was not known to the Prover.",
-    "The violating run used at least H FLOPs in the period after it first became incriminating. A run is incriminating only "
+    "The violating run used at least H FLOPs after it first became incriminating. A run is incriminating only "
     "in its second H FLOPs, so this covers runs of 2H and more (Shavit 2023, section 3.2).",
     "The run was spread over as few chips as possible: full use and perfect scaling. More chips are easier to catch.",
-    "Chips take snapshots at random moments of a Poisson process with the stated rate, independently of each other and of the "
-    "work that they do; firmware, keys and clock of a chip are beyond the Prover's reach.",
+    "Chips take snapshots at random moments of a Poisson process with the stated rate, independently of each other "
+    "and of the work that they do; firmware, keys and clock of a chip are beyond the Prover's reach.",
     "Unhooking the shim, through which the simulated firmware sees memory and stops kernels, is outside the simulation: on "
     "real hardware no such shim exists.",
     "BLAKE3, SHA-256 and the signature schemes are not broken.",
@@ -70,7 +70,7 @@ def build(
     population: int,
     logs: Sequence[LogFacts],
     snapshots: Sequence[SnapshotFacts],
-    transcripts: Mapping[str, TranscriptFacts],
+    transcripts: Sequence[TranscriptFacts],
     findings: Sequence[Finding],
     verified: Sequence[bytes],
 ) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def build(
         population: Registered chips at the draw (C).
         logs: What was read of each sampled chip, in the order drawn.
         snapshots: Every snapshot in those logs.
-        transcripts: Every transcript that the Prover named, by identifier.
+        transcripts: Every transcript that a Prover named, once for each Prover.
         findings: All findings.
         verified: UEIDs of the chips that count as sampled.
     """
@@ -108,7 +108,7 @@ def build(
         },
         "plan": plan.to_json(),
         "chips": [_chip(log, snapshots, log.chip.ueid in verified) for log in logs],
-        "transcripts": [_transcript(facts, snapshots) for _, facts in sorted(transcripts.items())],
+        "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
         "findings": [finding.to_json() for finding in findings],
         "probability": probability(plan, population=population, verified=len(verified)),
         "assumptions": list(ASSUMPTIONS),

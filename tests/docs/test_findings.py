@@ -1,0 +1,55 @@
+"""docs/findings.md lists every identifier that a finding or error can carry, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("weighbridge", "firmware_sim", "prover", "verifier")
+AREAS = "chip|data|format|identity|merkle|prover|record|replay|rpc|snapshot|tape|transcript|usage|verifier"
+DOTTED = re.compile(rf"(?:{AREAS})(?:\.[a-z_]+)+")
+
+
+def identifiers_in(path: Path) -> Iterator[str]:
+    """Every string constant that has the form of an identifier, and the `code` of every error class."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            yield node.value
+        elif isinstance(node, ast.ClassDef):
+            for line in node.body:
+                target = line.target if isinstance(line, ast.AnnAssign) else getattr(line, "targets", [None])[0]
+                value = getattr(line, "value", None)
+                if isinstance(target, ast.Name) and target.id == "code" and isinstance(value, ast.Constant):
+                    yield value.value
+
+
+def in_code() -> set[str]:
+    # _exits.py holds beginnings of identifiers, which decide exit codes.
+    paths = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.name != "_exits.py"]
+    return {found for path in paths for found in identifiers_in(path)}
+
+
+def documented() -> list[str]:
+    return re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "findings.md").read_text(), re.MULTILINE)
+
+
+def test_every_identifier_is_documented_once_and_none_is_made_up() -> None:
+    listed = documented()
+    assert len(listed) == len(set(listed))
+    assert set(listed) == in_code()
+
+
+def test_identifiers_are_dotted_lower_case() -> None:
+    assert [each for each in in_code() if not re.fullmatch(r"[a-z]+(\.[a-z_]+)*", each)] == []
+
+
+def test_every_row_says_what_it_means_and_what_to_do() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in (ROOT / "docs" / "findings.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    assert all(len(row) == 3 and len(row[1]) > 15 and len(row[2]) > 10 for row in rows)

@@ -1,0 +1,49 @@
+"""The plots: well-formed, deterministic, and free of anything from outside."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from verifier import figures
+
+
+def chips(count: int) -> list[dict[str, Any]]:
+    statuses = ["explained", "unverified", "unexplained", "mismatch"]
+    return [
+        {
+            "ueid": f"01{number:02x}aabbccddeeff",
+            "snapshots": [{"status": statuses[n % 4], "time_ms": 1000 * n * (number + 1)} for n in range(number)],
+        }
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_plots_are_the_same_for_the_same_data_and_are_xml(count: int) -> None:
+    for plot in (figures.coverage, figures.timeline):
+        first = plot(chips(count))
+        assert first == plot(chips(count))
+        assert ElementTree.fromstring(first).tag.endswith("svg")
+
+
+def test_the_probability_plot_leaves_out_undefined_points() -> None:
+    curve: list[dict[str, Any]] = [
+        {"samples": 0, "eq1": 0.0, "hypergeometric": 0.0},
+        {"samples": 1, "eq1": None, "hypergeometric": 0.5},
+    ]
+    assert ElementTree.fromstring(figures.probability(curve, verified=1)) is not None
+    nothing: list[dict[str, Any]] = [{"samples": 1, "eq1": None, "hypergeometric": None}]
+    assert "equation 1" in figures.probability(curve, verified=1)
+    assert "equation 1" not in figures.probability(nothing, verified=0)
+
+
+def test_chips_with_the_same_first_digits_keep_bars_of_their_own() -> None:
+    twins = [
+        {"ueid": "01aabbccdd00", "snapshots": [{"status": "explained", "time_ms": 0}]},
+        {"ueid": "01aabbccdd11", "snapshots": [{"status": "mismatch", "time_ms": 5}]},
+    ]
+    assert "aabbccdd (0)" in figures.coverage(twins)
+    assert "aabbccdd (1)" in figures.coverage(twins)

@@ -1,0 +1,255 @@
+"""One inspection, from the draw to the report.
+
+It collects facts from chips and Provers, replays what they claim, and lets the checks judge. A chip that is dead, a log
+that is damaged or a Prover that lies costs its own part of the inspection and no other.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography.x509 import Certificate
+
+from verifier import report
+from verifier.cache import Cache
+from verifier.checks import chip_identity, chip_log, commitment, data, memory, provenance
+from verifier.checks import replay as replay_check
+from verifier.clients import ChipClient, ProverClient
+from verifier.facts import Entry, Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
+from verifier.registry import Chip, Registry
+from weighbridge.errors import Finding, TranscriptError, UsageError, WeighbridgeError
+from weighbridge.identity import Credentials
+from weighbridge.replay import Limits, ReplayResult, replay
+from weighbridge.tokens import Verified, entry_digest, verify
+from weighbridge.transcript import Transcript
+
+Progress = Callable[[str, int, int, str], None]
+"""Called with (stage, units done, units in all, one sentence)."""
+
+NONCE_SIZE = 32
+
+
+class Inspection:
+    """Everything that one inspection needs and finds."""
+
+    def __init__(
+        self,
+        *,
+        identifier: str,
+        plan: Plan,
+        registry: Registry,
+        cache: Cache,
+        credentials: Credentials,
+        manufacturer: Certificate,
+        progress: Progress,
+        limits: Limits | None = None,
+    ) -> None:
+        """Prepares an inspection that the registry already knows, with the chips drawn.
+
+        Args:
+            identifier: As in the registry.
+            plan: What to do.
+            registry: Where the chips are.
+            cache: Where transcripts are kept.
+            credentials: The Verifier's own.
+            manufacturer: Root certificate that device identities must lead to.
+            progress: Told of every unit of work.
+            limits: Of each replay.
+        """
+        self._id, self._plan, self._registry, self._cache = identifier, plan, registry, cache
+        self._credentials, self._manufacturer, self._progress = credentials, manufacturer, progress
+        self._limits = limits or Limits()
+        self._findings: list[Finding] = []
+        self._logs: list[LogFacts] = []
+        self._snapshots: list[SnapshotFacts] = []
+        self._transcripts: dict[tuple[str, str], TranscriptFacts] = {}
+        self._sound: set[bytes] = set()
+
+    def run(self) -> dict[str, Any]:
+        """Does the inspection and returns its report as JSON-compatible data."""
+        record = self._registry.inspection(self._id)
+        population = len(self._registry.chips())
+        chips = [self._registry.chip(ueid) for ueid in self._registry.sampled(self._id)]
+        for done, chip in enumerate(chips):
+            self._progress("log", done, len(chips), f"reading the log of chip {chip.ueid.hex()}")
+            self._inspect_log(chip)
+        self._explain()
+        self._replay()
+        for snapshot in self._snapshots:
+            self._judge(snapshot)
+        verified = [log.chip.ueid for log in self._logs if self._counts_as_sampled(log)]
+        return report.build(
+            inspection=self._id,
+            created_at=record.created_at,
+            finished_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            plan=self._plan,
+            population=population,
+            logs=self._logs,
+            snapshots=self._snapshots,
+            transcripts=list(self._transcripts.values()),
+            findings=self._findings,
+            verified=verified,
+        )
+
+    def _report(self, findings: Sequence[Finding]) -> None:
+        """Keeps findings, each only once: several snapshots may show the same fault of one transcript."""
+        known = {(finding.id, finding.subject, finding.expected, finding.found) for finding in self._findings}
+        for finding in findings:
+            key = (finding.id, finding.subject, finding.expected, finding.found)
+            if key not in known:
+                known.add(key)
+                self._findings.append(finding)
+
+    def _inspect_log(self, chip: Chip) -> None:
+        """Reads and checks one chip's log, remembers what was witnessed, and collects its snapshots."""
+        log = self._read_log(chip)
+        self._logs.append(log)
+        findings = [*chip_identity.check(log), *chip_log.check(log)]
+        self._report(findings)
+        if not findings:
+            self._sound.add(chip.ueid)
+            if log.entries:
+                self._registry.witness(chip.ueid, size=len(log.entries), last=log.entries[-1].digest)
+        drafts: list[tuple[int, bytes]] = []
+        for index, entry in enumerate(log.entries):
+            if isinstance(entry.verified, WeighbridgeError):
+                continue
+            token = entry.verified.token
+            if token.kind == "event" and token.body["name"] == commitment.EVENT:
+                drafts.append((index, bytes(token.body["digest"])))
+            elif token.kind == "snapshot":
+                self._snapshots.append(
+                    SnapshotFacts(chip=chip, index=index, verified=entry.verified, drafts=list(drafts))
+                )
+
+    def _read_log(self, chip: Chip) -> LogFacts:
+        nonce = secrets.token_bytes(NONCE_SIZE)
+        entries: list[Entry] = []
+        try:
+            with ChipClient(chip.address, self._credentials) as client:
+                head = verify(client.head(nonce), self._manufacturer)
+                if head.token.kind != "head":
+                    return LogFacts(chip=chip, nonce=nonce, head=head)
+                error = None
+                try:
+                    for data in client.entries(int(head.token.body["size"])):
+                        entries.append(Entry(digest=entry_digest(data), verified=self._verify(data)))
+                except WeighbridgeError as caught:
+                    error = caught
+                return LogFacts(chip=chip, nonce=nonce, head=head, entries=entries, error=error)
+        except WeighbridgeError as error:
+            return LogFacts(chip=chip, nonce=nonce, head=error)
+
+    def _verify(self, data: bytes) -> Verified | WeighbridgeError:
+        try:
+            return verify(data, self._manufacturer)
+        except WeighbridgeError as error:
+            return error
+
+    def _explain(self) -> None:
+        """Asks where every snapshot came from, and fetches the transcripts that the answers name."""
+        for done, snapshot in enumerate(self._snapshots):
+            self._progress("provenance", done, len(self._snapshots), f"asking where {snapshot.subject} came from")
+            if snapshot.chip.prover_address:
+                self._ask(snapshot)
+
+    def _ask(self, snapshot: SnapshotFacts) -> None:
+        try:
+            with ProverClient(snapshot.chip.prover_address, self._credentials) as client:
+                snapshot.explanation = client.explain(snapshot)
+                if snapshot.explanation is not None:
+                    snapshot.transcript = self._fetch(
+                        client, snapshot.chip.prover_address, snapshot.explanation.transcript_id
+                    )
+        except WeighbridgeError as error:
+            snapshot.explanation = error
+
+    def _fetch(self, client: ProverClient, prover: str, transcript_id: str) -> TranscriptFacts:
+        """Fetches a transcript once from each Prover that names it: one's failure is not held against another."""
+        key = (prover, transcript_id)
+        if key not in self._transcripts:
+            self._progress("fetch", 0, 0, f"fetching transcript {transcript_id[:16]}")
+            opened: Transcript | WeighbridgeError
+            try:
+                opened = self._cache.get(transcript_id, client.pieces(transcript_id))
+            except WeighbridgeError as error:
+                opened = error
+            self._transcripts[key] = TranscriptFacts(id=transcript_id, opened=opened)
+            self._report(data.check(self._transcripts[key]))
+        return self._transcripts[key]
+
+    def _replay(self) -> None:
+        """Replays to every claimed position, transcript by transcript; nothing is replayed twice."""
+        claimed = [s for s in self._snapshots if isinstance(s.explanation, Explanation) and s.transcript is not None]
+        claimed.sort(key=_position)
+        done: dict[tuple[str, int, int, bytes], tuple[ReplayResult | WeighbridgeError, float]] = {}
+        for number, snapshot in enumerate(claimed):
+            snapshot.opening = self._open(snapshot)
+            claim, facts = snapshot.explanation, snapshot.transcript
+            if not isinstance(claim, Explanation) or facts is None or not isinstance(snapshot.opening, Opening):
+                continue
+            if isinstance(facts.opened, WeighbridgeError) or not 0 <= claim.step < facts.opened.steps:
+                continue
+            self._progress(
+                "replay", number, len(claimed), f"replaying {facts.opened.manifest.name} to step {claim.step}"
+            )
+            key = (claim.transcript_id, claim.step, claim.op, snapshot.opening.salt)
+            if key not in done:
+                started = time.monotonic()
+                result = self._replay_to(facts, claim, snapshot.opening.salt)
+                done[key] = (result, time.monotonic() - started)
+            snapshot.replayed, snapshot.seconds = done[key]
+
+    def _open(self, snapshot: SnapshotFacts) -> Opening | WeighbridgeError:
+        try:
+            with ChipClient(snapshot.chip.address, self._credentials) as client:
+                return client.open_snapshot(snapshot.index, int(snapshot.verified.token.body["leaves"]))
+        except WeighbridgeError as error:
+            return error
+
+    def _replay_to(self, facts: TranscriptFacts, claim: Explanation, salt: bytes) -> ReplayResult | WeighbridgeError:
+        assert not isinstance(facts.opened, WeighbridgeError)
+        try:
+            return replay(
+                facts.opened.path,
+                device=self._plan.replay_device,
+                stop=(claim.step, claim.op),
+                salt=salt,
+                limits=self._limits,
+                env=self._plan.replay_env,
+            )
+        except UsageError as error:  # the position is one that the transcript does not have
+            return TranscriptError(error.message, code="snapshot.position.mismatch", step=claim.step, op=claim.op)
+        except WeighbridgeError as error:
+            return error
+
+    def _judge(self, snapshot: SnapshotFacts) -> None:
+        """Runs the checks over a snapshot and settles its status."""
+        against = [*provenance.check(snapshot), *replay_check.check(snapshot), *memory.check(snapshot)]
+        uncommitted = commitment.check(snapshot)
+        self._report([*against, *uncommitted])
+        violated = any(finding.severity == "violation" for finding in against)
+        if snapshot.explanation is None:
+            snapshot.status = "unexplained"
+        elif isinstance(snapshot.explanation, WeighbridgeError) or snapshot.replayed is None:
+            snapshot.status = "mismatch" if violated and snapshot.transcript is not None else "unverified"
+        elif isinstance(snapshot.replayed, WeighbridgeError):
+            snapshot.status = "unverified"
+        elif violated:
+            snapshot.status = "mismatch"
+        elif memory.replayed_leaves(snapshot) is not None and not uncommitted:
+            snapshot.status = "explained"
+
+    def _counts_as_sampled(self, log: LogFacts) -> bool:
+        """Whether everything about a chip could be verified: its log, and each of its snapshots by a replay."""
+        own = [snapshot for snapshot in self._snapshots if snapshot.chip.ueid == log.chip.ueid]
+        return log.chip.ueid in self._sound and all(snapshot.status == "explained" for snapshot in own)
+
+
+def _position(snapshot: SnapshotFacts) -> tuple[str, int, int]:
+    claim = snapshot.explanation
+    return (claim.transcript_id, claim.step, claim.op) if isinstance(claim, Explanation) else ("", 0, 0)
