@@ -307,7 +307,9 @@ class Capture(TorchDispatchMode):
             decomposition = decompositions.find(func)
             if decomposition is not None:
                 with self:
-                    return decomposition(*args, **kwargs)
+                    replaced = decomposition(*args, **kwargs)
+                if replaced is not NotImplemented:
+                    return replaced
             return self._record(func, args, kwargs)
         except WeighbridgeError as error:
             if "line" not in error.details:
@@ -356,8 +358,7 @@ _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(
 
 
 def _user_line() -> str:
-    """The innermost line of the program that is neither PyTorch's nor the Recorder's."""
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(_OURS) and not frame.filename.startswith("<"):
-            return f"{frame.filename}:{frame.lineno}: {frame.line}"
-    return "unknown line (called from an autograd thread)"
+    """The innermost line of the program outside installed packages; failing that, outside PyTorch and the Recorder."""
+    frames = [f for f in reversed(traceback.extract_stack()) if not f.filename.startswith((*_OURS, "<"))]
+    user = next((f for f in frames if "site-packages" not in f.filename), frames[0] if frames else None)
+    return f"{user.filename}:{user.lineno}: {user.line}" if user else "unknown line (called from an autograd thread)"

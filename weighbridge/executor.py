@@ -87,10 +87,15 @@ class Following(Context):
         result = rounding.follow(wide, bound, entries)
         self.followed += result.followed
         if result.checksum != wanted:
-            if not result.inadmissible and rounding.explainable(wide, bound, entries, result.out, wanted, result.checksum):
+            if not result.inadmissible and rounding.explainable(
+                wide, bound, entries, result.out, wanted, result.checksum
+            ):
                 raise self._difference(f"{wanted:016x}", f"{result.checksum:016x}", inconclusive=True)
             raise self._difference(
-                f"{wanted:016x}", f"{result.checksum:016x}", inadmissible=result.inadmissible, entries=0 if entries is None else len(entries.positions)
+                f"{wanted:016x}",
+                f"{result.checksum:016x}",
+                inadmissible=result.inadmissible,
+                entries=0 if entries is None else len(entries.positions),
             )
         if result.inadmissible:
             raise LogError(
@@ -124,7 +129,9 @@ class Following(Context):
             raise self._difference("no further host value", repr(value))
         wanted = self.record.host[self.hosts]
         self.hosts += 1
-        same = wanted == value or (isinstance(wanted, float) and isinstance(value, float) and wanted != wanted and value != value)
+        same = wanted == value or (
+            isinstance(wanted, float) and isinstance(value, float) and wanted != wanted and value != value
+        )
         if type(wanted) is not type(value) or not same:
             raise self._difference(repr(wanted), repr(value))
         return value
@@ -269,10 +276,14 @@ class Executor:
                 for name, ref in views.get(item.slot, ()):
                     source = batch.get(name)
                     if source is None or DTYPES[ref[1]] != source.dtype or ref[2] != tuple(source.shape):
-                        raise TapeError(f"step {record.step}: the batch has no tensor {name!r} of the shape that the tape expects")
+                        raise TapeError(
+                            f"step {record.step}: the batch has no tensor {name!r} of the shape that the tape expects"
+                        )
                     tensor(data, ref).copy_(source)
             if data.numel() != item.bytes:
-                raise TapeError(f"step {record.step}: slot {item.slot} should have {item.bytes} bytes and has {data.numel()}")
+                raise TapeError(
+                    f"step {record.step}: slot {item.slot} should have {item.bytes} bytes and has {data.numel()}"
+                )
             if item.origin != "state":
                 entered.append(data)
             slots[item.slot] = data
@@ -297,6 +308,8 @@ class Executor:
             raise TapeError(f"operation {context.op} ({node.op}) has operands that do not fit it") from None
         if len(args) > len(op._schema.arguments) or set(kwargs) - {a.name for a in op._schema.arguments}:
             raise TapeError(f"operation {context.op} ({node.op}) has operands that do not fit it")
+        if node.op.partition(".")[0] in _CONDITIONAL and bound["alpha"] != 1:
+            raise TapeError(f"operation {context.op} ({node.op}) has alpha, which is decomposed before it is recorded", code="tape.forbidden")
         rule = find(op, bound)
         refs = [None if o is None else tape.refs[o] for o in node.outputs]
         if rule.kind is Kind.VIEW:
@@ -309,14 +322,25 @@ class Executor:
             _check_shapes(op, args, kwargs, node, refs, rule.kind)
         _check_indices(op, bound)
         try:
-            out = evaluate(op, args, kwargs, context, rule=rule, layout=lambda i: refs[i][3] if i < len(refs) and refs[i] is not None else None)  # type: ignore[index]
+            out = evaluate(
+                op,
+                args,
+                kwargs,
+                context,
+                rule=rule,
+                layout=lambda i: refs[i][3] if i < len(refs) and refs[i] is not None else None,
+            )  # type: ignore[index]
         except WeighbridgeError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-            raise TapeError(f"operation {context.op} ({node.op}) cannot run: {str(error).splitlines()[0][:200]}") from None
+            raise TapeError(
+                f"operation {context.op} ({node.op}) cannot run: {str(error).splitlines()[0][:200]}"
+            ) from None
         returned = list(out) if isinstance(out, (list, tuple)) else [out]
         if len(returned) != len(refs):
-            raise TapeError(f"operation {context.op} ({node.op}) returned {len(returned)} values; the tape says {len(refs)}")
+            raise TapeError(
+                f"operation {context.op} ({node.op}) returned {len(returned)} values; the tape says {len(refs)}"
+            )
         births = dict(node.births)
         changed = {id(bound[name]) for name in mutated(op)}
         for value, ref in zip(returned, refs, strict=True):
@@ -325,7 +349,9 @@ class Executor:
             if not isinstance(value, Tensor):
                 raise TapeError(f"operation {context.op} ({node.op}) returned no tensor where the tape has one")
             if DTYPES[ref[1]] != value.dtype or ref[2] != tuple(value.shape):
-                raise TapeError(f"operation {context.op} ({node.op}) made {tuple(value.shape)} {value.dtype}; the tape says {ref[1:3]}")
+                raise TapeError(
+                    f"operation {context.op} ({node.op}) made {tuple(value.shape)} {value.dtype}; the tape says {ref[1:3]}"
+                )
             if ref[0] in births:
                 slots[ref[0]] = _adopt(value, ref, births[ref[0]], self.device)
             elif id(value) not in changed and not _same(value, slots[ref[0]]):
@@ -378,13 +404,25 @@ def resolve(name: str) -> Op:
     base, _, overload = name.partition(".")
     packet = getattr(torch.ops.aten, base, None) if base.replace("_", "a").isalnum() else None
     op = getattr(packet, overload, None) if packet is not None and overload.replace("_", "a").isalnum() else None
-    if not isinstance(op, torch._ops.OpOverload) or decompositions.find(op) is not None:
-        raise TapeError(f"the tape names the operation {name[:80]!r}, which is not allowed", code="tape.forbidden", operation=name[:80])
+    if not isinstance(op, torch._ops.OpOverload) or (decompositions.find(op) is not None and base not in _CONDITIONAL):
+        raise TapeError(
+            f"the tape names the operation {name[:80]!r}, which is not allowed",
+            code="tape.forbidden",
+            operation=name[:80],
+        )
     try:
         find(op, {})
     except UnknownOperationError:
-        raise TapeError(f"the tape names the operation {name[:80]!r}, which is not allowed", code="tape.forbidden", operation=name[:80]) from None
+        raise TapeError(
+            f"the tape names the operation {name[:80]!r}, which is not allowed",
+            code="tape.forbidden",
+            operation=name[:80],
+        ) from None
     return op
+
+
+_CONDITIONAL = frozenset({"add", "add_", "sub", "sub_", "rsub"})
+"""Decomposed only with alpha, which the executor therefore refuses."""
 
 
 class _Operands:
@@ -433,7 +471,11 @@ class _Operands:
 def _adopt(value: Tensor, ref: Ref, size: int, device: torch.device) -> Tensor:
     """Returns the storage of a fresh result, laid out exactly as the tape says, as a uint8 tensor."""
     storage = value.untyped_storage()
-    if storage.nbytes() == size and value.storage_offset() == ref[4] and (value.stride() == ref[3] or value.numel() == 0):
+    if (
+        storage.nbytes() == size
+        and value.storage_offset() == ref[4]
+        and (value.stride() == ref[3] or value.numel() == 0)
+    ):
         return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
     data = torch.zeros(size, dtype=torch.uint8, device=device)
     tensor(data, ref).copy_(value)
@@ -452,11 +494,15 @@ def _meta(value: Any) -> Any:
     return torch.device("meta") if isinstance(value, torch.device) else value
 
 
-_NO_META = frozenset({"_local_scalar_dense", "equal", "nonzero", "masked_select", "repeat_interleave", "unique_consecutive", "bincount"})
+_NO_META = frozenset(
+    {"_local_scalar_dense", "equal", "nonzero", "masked_select", "repeat_interleave", "unique_consecutive", "bincount"}
+)
 """Operations whose results' shapes depend on values, or that return no tensor."""
 
 
-def _check_shapes(op: Op, args: list[Any], kwargs: dict[str, Any], node: Node, refs: list[Ref | None], kind: Kind) -> None:
+def _check_shapes(
+    op: Op, args: list[Any], kwargs: dict[str, Any], node: Node, refs: list[Ref | None], kind: Kind
+) -> None:
     """Runs the operation on meta tensors, which checks shapes and dtypes without touching memory."""
     name = base_name(op)[0]
     if name in _NO_META or kind in (Kind.RANDOM,):

@@ -426,29 +426,10 @@ def bce_with_logits(call: Call) -> list[Bound]:
 # --- elementwise with cancellation ----------------------------------------------------------------------------------
 
 
-def scaled_add(call: Call) -> list[Bound]:
-    """add, sub, rsub with alpha: u*(|x| + 2|alpha*other|)."""
-    other, alpha = call["other" if call.name != "rsub" else "self"], call["alpha"]
-    size = other.abs() if isinstance(other, Tensor) else torch.tensor(abs(float(other)), dtype=torch.float64, device=call.x.device)
-    return [Bound(rel=4 * U, factors=(size * (4 * U * abs(float(alpha))),))]
-
-
 def ramp(call: Call) -> list[Bound]:
     """linspace, fractional arange: start + i*step."""
     ends = [abs(float(call[name])) for name in ("start", "end", "step") if isinstance(call.args.get(name), (int, float))]
     return [Bound(rel=4 * U, absolute=16 * U * max(ends))]
-
-
-def multiply_add(call: Call) -> list[Bound]:
-    """addcmul, addcdiv: the product is at most |x| + |self|."""
-    return [Bound(rel=8 * U, factors=(call["self"].abs() * (8 * U),))]
-
-
-def interpolation(call: Call) -> list[Bound]:
-    """lerp: a + w*(b - a), or b - (1-w)*(b - a)."""
-    a, b, w = call["self"], call["end"], call["weight"]
-    grow = (w.abs() if isinstance(w, Tensor) else abs(float(w))) + 1.0
-    return [Bound(rel=8 * U, factors=((a.abs() + b.abs()) * grow * (8 * U),))]
 
 
 def of_operand(name: str, ulps: float) -> BoundFunction:

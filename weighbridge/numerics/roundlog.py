@@ -163,8 +163,8 @@ def _positions(gaps: Ints, starts: Ints, counts: Ints) -> Ints:
     total = np.cumsum(gaps + 1)
     base = np.repeat(total[starts] - gaps[starts], counts)
     positions = total - base
-    # Each summand is at most 2^40, so a sum that wraps turns negative before it can turn positive again.
-    if bool(np.any(total < 0)) or bool(np.any(positions >= MAX_POSITION)):
+    # No sum wraps unseen: the first index that is out of range is found before 2^20 sections could add up to 2^63.
+    if bool(np.any(positions >= MAX_POSITION)):
         raise _bad("an element index is 2^40 or more")
     return positions
 

@@ -154,7 +154,7 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "native_layer_norm_backward.default": bounds.layer_norm_backward,
     "native_batch_norm.default": bounds.batch_norm,
     "native_batch_norm_backward.default": bounds.batch_norm_backward,
-    "_softmax.default": bounds.softmax,
+    "_softmax.default _safe_softmax.default": bounds.softmax,
     "_softmax_backward_data.default": bounds.softmax_backward,
     "_log_softmax.default": bounds.log_softmax,
     "_log_softmax_backward_data.default": bounds.log_softmax_backward,
@@ -163,9 +163,6 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "mse_loss.default smooth_l1_loss.default huber_loss.default": bounds.positive(_numel),
     "mse_loss_backward.default smooth_l1_loss_backward.default huber_loss_backward.default": bounds.relative(8),
     "binary_cross_entropy_with_logits.default": bounds.bce_with_logits,
-    "add.Tensor/alpha add.Scalar/alpha sub.Tensor/alpha sub.Scalar/alpha rsub.Tensor/alpha rsub.Scalar/alpha": bounds.scaled_add,
-    "addcmul.default addcdiv.default": bounds.multiply_add,
-    "lerp.Scalar lerp.Tensor": bounds.interpolation,
     "div.Tensor div.Scalar reciprocal.default sqrt.default rsqrt.default": bounds.relative(4),
     "exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default sin.default cos.default tan.default": _libm,
     "tanh.default sigmoid.default silu.default erf.default erfc.default atan.default atan2.default softplus.default elu.default": _libm,
@@ -207,7 +204,7 @@ def _build() -> dict[str, Rule]:
 
 
 RULES: dict[str, Rule] = _build()
-"""Rules by `name.overload` of the functional form; `name.overload/alpha` when alpha is not 1, `arange.*/float` for fractional ramps."""
+"""Rules by `name.overload` of the functional form; `arange.*/float` for fractional ramps."""
 
 
 def base_name(op: Op) -> tuple[str, str]:
@@ -240,17 +237,14 @@ def find(op: Op, args: dict[str, Any]) -> Rule:
 
     Args:
         op: The overload.
-        args: Its operands by schema name (`alpha`, and whether `arange` counts in floats, decide).
+        args: Its operands by schema name (whether `arange` counts in floats decides).
 
     Raises:
         UnknownOperationError: If the table has no line for it.
     """
     name, overload = base_name(op)
     key = f"{name}.{overload}"
-    alpha = args.get("alpha", 1)
-    if alpha != 1 and f"{key}/alpha" in RULES:
-        key += "/alpha"
-    elif name == "arange" and any(isinstance(args.get(end), float) for end in ("start", "end", "step")):
+    if name == "arange" and any(isinstance(args.get(end), float) for end in ("start", "end", "step")):
         key += "/float"
     rule = RULES.get(key)
     if rule is None or not op._schema.name.startswith("aten::"):
