@@ -33,10 +33,12 @@ class Digits:
     Attributes:
         width: Channels of the first convolution; the second has twice as many.
         batch_size: Images in a batch.
+        device: Device to train on; the data set stays in host memory.
     """
 
     width: int = 16
     batch_size: int = 64
+    device: str = "cpu"
     name: str = "digits"
 
     def count(self) -> int:
@@ -46,7 +48,11 @@ class Digits:
     def batch(self, ids: Sequence[int]) -> Batch:
         """Returns `{"image": float32 (batch, 1, 8, 8), "label": int64 (batch,)}` of fresh tensors."""
         images, labels = _digits()
-        return {"image": torch.tensor(images[list(ids)]), "label": torch.tensor(labels[list(ids)])}
+        rows = list(ids)
+        return {
+            "image": torch.tensor(images[rows], device=self.device),
+            "label": torch.tensor(labels[rows], device=self.device),
+        }
 
     def build(self) -> Training:
         """Builds the net with fresh weights, SGD with momentum and a constant learning rate."""
@@ -61,7 +67,8 @@ class Digits:
             nn.MaxPool2d(2),
             nn.Flatten(),
             nn.Linear(2 * width * 16, 10),
-        ).train()
+        )
+        model.to(self.device).train()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         return Training(model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0))
 

@@ -29,6 +29,7 @@ class Gpt2:
         records: Most records of the corpus to use.
         warmup: Updates until the learning rate is at its full value.
         dropout: Probability of every dropout in the model.
+        device: Device to train on; the data set stays in host memory.
     """
 
     layers: int = 4
@@ -39,6 +40,7 @@ class Gpt2:
     records: int = 8192
     warmup: int = 5
     dropout: float = 0.1
+    device: str = "cpu"
     name: str = "gpt2"
 
     def count(self) -> int:
@@ -47,7 +49,8 @@ class Gpt2:
 
     def batch(self, ids: Sequence[int]) -> Batch:
         """Returns `{"input_ids": int64 (batch, context)}` of fresh tensors."""
-        return {"input_ids": torch.tensor(library_records(self.context, self.records)[list(ids)], dtype=torch.int64)}
+        rows = library_records(self.context, self.records)[list(ids)]
+        return {"input_ids": torch.tensor(rows, dtype=torch.int64, device=self.device)}
 
     def build(self) -> Training:
         """Builds the model with fresh weights, AdamW and a linear warm-up."""
@@ -66,7 +69,8 @@ class Gpt2:
             eos_token_id=None,
             use_cache=False,
         )
-        model = GPT2LMHeadModel(config).train()
+        with torch.device(self.device):
+            model = GPT2LMHeadModel(config).train()
         model.loss_type = "ForCausalLM"  # what it would fall back to, with a warning
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / self.warmup))

@@ -57,7 +57,7 @@ class Recipe(Protocol):
         ...
 
     def batch(self, ids: Sequence[int]) -> Batch:
-        """Returns the records `ids` as a batch of fresh CPU tensors, stacked along dimension 0."""
+        """Returns the records `ids` as a batch of fresh tensors, stacked along dimension 0."""
         ...
 
     def build(self) -> Training:

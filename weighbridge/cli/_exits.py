@@ -1,0 +1,97 @@
+"""Exit codes, and the one place where an exception becomes a line for a person or an object for a program.
+
+0: nothing found. 1: findings. 2: bad usage or unreadable input. 3: internal fault (its traceback goes to a file).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from enum import IntEnum
+from typing import Any
+
+from weighbridge.errors import Finding, WeighbridgeError
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    NOTHING_FOUND = 0
+    FINDINGS = 1
+    UNREADABLE = 2
+    INTERNAL = 3
+
+
+# Errors that say that evidence was altered or does not hold are findings; all others mean that nothing could be judged.
+_FINDING_PREFIXES = (
+    "transcript.",
+    "tape.",
+    "replay.",
+    "data.",
+    "merkle.",
+    "chip.token",
+    "chip.log",
+    "identity.",
+    "snapshot.",
+)
+_NO_FINDING_PREFIXES = ("transcript.write", "transcript.unknown", "replay.worker")
+
+
+def exit_of(error: WeighbridgeError) -> Exit:
+    """Returns the exit code of a command that `error` ended."""
+    if error.reason == "internal":
+        return Exit.INTERNAL
+    if error.reason.startswith(_FINDING_PREFIXES) and not error.reason.startswith(_NO_FINDING_PREFIXES):
+        return Exit.FINDINGS
+    return Exit.UNREADABLE
+
+
+def one_line(text: str) -> str:
+    """Returns `text` on one line, without control characters that a hostile input could steer a terminal with."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON object on standard output; infinities and NaN have no place in it."""
+    sys.stdout.write(json.dumps(value, indent=2, sort_keys=False, allow_nan=False, default=str) + "\n")
+
+
+def error_object(error: WeighbridgeError) -> dict[str, Any]:
+    """Returns what `--json` prints when a command could not finish: the fields of a replay, empty, and the error."""
+    finding = error.finding()
+    return {
+        "verdict": None,
+        "steps": None,
+        "state": None,
+        "followed": None,
+        "tapes": {},
+        "findings": [finding.to_json()],
+        "error": {"code": error.reason, "message": one_line(error.message)},
+    }
+
+
+def fail(error: WeighbridgeError, *, as_json: bool) -> Exit:
+    """Reports `error` as one line on stderr, or as one JSON object on stdout, and returns the exit code."""
+    if as_json:
+        print_json(error_object(error))
+    else:
+        print(f"weighbridge: {one_line(str(error))}", file=sys.stderr)
+    return exit_of(error)
+
+
+def crash(error: BaseException, *, as_json: bool) -> Exit:
+    """Reports a bug: a short line that says where the traceback lies. Returns the exit code 3."""
+    with tempfile.NamedTemporaryFile("w", prefix="weighbridge-", suffix=".log", delete=False) as log:
+        log.write("".join(traceback.format_exception(error)))
+    message = f"{type(error).__name__}: {one_line(str(error))[:200]}; this is a bug, its traceback is in {log.name}"
+    return fail(WeighbridgeError(message, code="internal"), as_json=as_json)
+
+
+def findings_line(finding: Finding) -> str:
+    """Returns a finding as one line of text."""
+    parts = [f"{finding.id}: {finding.message}"]
+    if finding.subject:
+        parts.append(f"[{finding.subject}]")
+    return one_line(" ".join(parts))

@@ -1,0 +1,105 @@
+"""`weighbridge replay RUN`: execute a transcript's tapes alone and say whether they made what the transcript says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weighbridge.cli._exits import Exit, findings_line, print_json
+from weighbridge.errors import UsageError
+
+if TYPE_CHECKING:
+    from weighbridge.replay import ReplayResult
+
+
+def parse_steps(text: str, count: int) -> tuple[int, int]:
+    """Parses `A:B` into a half-open range of steps.
+
+    Args:
+        text: `A:B`; either side may be left out (the first step, past the last step).
+        count: Number of steps in the transcript.
+
+    Raises:
+        UsageError: `text` is not a range within the transcript.
+    """
+    first, colon, last = text.partition(":")
+    try:
+        if not colon or not all(part.isascii() and (part.isdecimal() or not part) for part in (first, last)):
+            raise ValueError
+        start, stop = int(first or 0), int(last or count)
+    except ValueError:
+        raise UsageError(f"--steps takes A:B with A < B, e.g. 1:10, not {text!r}") from None
+    if not 0 <= start < stop <= count:
+        raise UsageError(f"--steps {text}: the transcript has the steps 0:{count}; give a range within it")
+    return start, stop
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="Transcript directory.")],
+    steps: Annotated[str | None, typer.Option(help="Only the steps A to B-1, as A:B.")] = None,
+    device: Annotated[str, typer.Option(help="Device to replay on: cpu, cuda, cuda:1.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Replay a transcript: exit 0 on a match, 1 otherwise, naming the first step and operation that differ."""
+    if not (run / "manifest.json").is_file():
+        raise UsageError(f"{run} is no transcript: it has no manifest.json")
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from weighbridge.replay import replay
+
+    wanted = None
+    if steps is not None:
+        from weighbridge.transcript import Transcript
+
+        wanted = parse_steps(steps, Transcript.open(run).steps)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bars:
+        bar = bars.add_task("replay", total=None)
+        result = replay(
+            run,
+            steps=wanted,
+            device=device,
+            progress=lambda done, total: bars.update(bar, completed=done, total=total),
+        )
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _print(result)
+    return Exit.NOTHING_FOUND if result.verdict == "match" and not _violations(result) else Exit.FINDINGS
+
+
+def _violations(result: ReplayResult) -> bool:
+    return any(finding.severity == "violation" for finding in result.findings)
+
+
+def _print(result: ReplayResult) -> None:
+    """Prints a result for a person."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    color = {"match": "green", "mismatch": "red"}.get(result.verdict, "yellow")
+    first, last = result.steps
+    console.print(
+        f"[{color} bold]{escape(result.verdict)}[/]  steps {first}:{last}  state {escape(result.state)}", soft_wrap=True
+    )
+    console.print(
+        f"{result.rounded:,} roundings, {result.logged:,} of them in the log; "
+        f"{result.followed:,} would have gone the other way on this device without it",
+        soft_wrap=True,
+    )
+    if result.first_difference is not None:
+        where = result.first_difference
+        position = f"step {where['step']}, operation {where['op']} ({where['operation']})"
+        console.print(f"[red]first difference: {escape(position)}[/]")
+    table = Table("tape", "kind", "ran", "operations", "free values", box=None, header_style="bold")
+    for digest, facts in result.tapes.items():
+        row = (digest[:16], facts["kind"], facts["count"], facts["operations"], facts["free_values"])
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console.print(table)
+    for finding in result.findings:
+        console.print(escape(findings_line(finding)), soft_wrap=True)
