@@ -127,19 +127,19 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes, *, max_bytes: int) -> bytes:
-    """Expands exactly one zstd frame whose header states a content size of at most `max_bytes`.
+    """Expands exactly one zstd frame whose header states a content size from 1 to `max_bytes`.
 
     Raises:
         FormatError: The frame is damaged, is followed by more bytes, hides its size or is larger than allowed.
     """
     try:
         size = zstandard.get_frame_parameters(data).content_size
-        if size == zstandard.CONTENTSIZE_UNKNOWN:
-            raise FormatError("zstd frame does not state its size; compress it with a content size")
+        if size in (0, zstandard.CONTENTSIZE_UNKNOWN):
+            raise FormatError("zstd frame is empty or does not state its size; compress it with a content size")
         if size > max_bytes:
             raise FormatError(f"zstd frame expands to {size} bytes, above the limit of {max_bytes}", size=size)
         plain = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(
-            data, max_output_size=max(size, 1), allow_extra_data=False
+            data, max_output_size=size, allow_extra_data=False
         )
     except (zstandard.ZstdError, MemoryError, ValueError) as error:
         raise FormatError(f"not a whole zstd frame ({error}); fetch the bytes again") from None

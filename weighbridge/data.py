@@ -7,7 +7,7 @@ the batches of a transcript can be checked record by record without the data set
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -169,33 +169,38 @@ def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
     """
     if not 0 <= count < _MAX_DRAWS:
         raise UsageError(f"cannot derive the order of {count} records; pass an explicit order")
-    result = np.arange(count, dtype=np.int64)
-    if count < 2:
-        return result
     stream = blake3(b"weighbridge/order/1\x00" + cbor([seed, epoch, count]))
+    items = list(range(count))
+    picks = fair_draws(lambda length: stream.digest(length=length), count)
+    for last, pick in zip(range(count - 1, 0, -1), picks.tolist(), strict=True):
+        items[last], items[pick] = items[pick], items[last]
+    return np.array(items, dtype=np.int64)
+
+
+def fair_draws(stream: Callable[[int], bytes], count: int) -> NDArray[np.uint64]:
+    """Returns one number below n for n = count, count-1, ..., 2, each equally likely if the stream's words are.
+
+    Args:
+        stream: Gives the first so many bytes of an endless stream of 64-bit little-endian words.
+        count: The first bound.
+    """
     bounds = np.arange(count, 1, -1, dtype=np.uint64)
-    # 2^64 mod n, computed in 64 bits as (2^64 - n) mod n.
+    # 2^64 mod n, as (2^64 - n) mod n in 64 bits. A word w is fair iff w < 2^64 - excess, or excess is 0.
     excess = (np.uint64(0) - bounds) % bounds
-    words = np.frombuffer(stream.digest(length=8 * (count - 1)), dtype="<u8")
-    taken = np.empty(count - 1, dtype=np.uint64)
-    done = 0
-    position = 0
-    while done < count - 1:  # one round unless a word is skipped, which happens less than once in 2^32 draws
+    words = np.frombuffer(stream(8 * len(bounds)), dtype="<u8")
+    taken = np.empty(len(bounds), dtype=np.uint64)
+    done = position = 0
+    while done < len(bounds):  # one round, unless a word is skipped: with BLAKE3 less than once in 2^32 words
         if position == len(words):
-            words = np.frombuffer(stream.digest(length=8 * (len(words) + 64)), dtype="<u8")
-        length = min(count - 1 - done, len(words) - position)
-        chunk = words[position : position + length]
-        # w is fair iff w < 2^64 - excess; where excess is 0 every word is.
-        fair = (excess[done : done + length] == 0) | (chunk < np.uint64(0) - excess[done : done + length])
+            words = np.frombuffer(stream(8 * (len(words) + 64)), dtype="<u8")
+        length = min(len(bounds) - done, len(words) - position)
+        chunk, rest = words[position : position + length], excess[done : done + length]
+        fair = (rest == 0) | (chunk < np.uint64(0) - rest)
         good = length if fair.all() else int(np.argmin(fair))
         taken[done : done + good] = chunk[:good]
         done += good
         position += good + (good < length)
-    picks = (taken % bounds).astype(np.int64).tolist()
-    items = result.tolist()
-    for last, pick in zip(range(count - 1, 0, -1), picks, strict=True):
-        items[last], items[pick] = items[pick], items[last]
-    return np.array(items, dtype=np.int64)
+    return taken % bounds
 
 
 @dataclass(frozen=True, slots=True)

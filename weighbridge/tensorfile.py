@@ -77,6 +77,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     Raises:
         UsageError: A tensor cannot be stored.
     """
+    if "__metadata__" in tensors:
+        raise UsageError("a tensor may not be named __metadata__; rename it")
     # Wide elements first, so that each tensor starts at a multiple of its element size.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
@@ -90,7 +92,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             "data_offsets": [offset, end],
         }
         offset = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UsageError("a tensor's name or the metadata is not valid Unicode; rename it") from None
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
@@ -167,10 +172,7 @@ class TensorFile:
                 raise _bad(self.path, f"tensor {name!r} ends early")
         if entry.dtype == torch.bool and bool(np.any(raw.numpy() > 1)):
             raise _bad(self.path, f"tensor {name!r} holds booleans that are neither 0 nor 1")
-        try:
-            return raw.view(entry.dtype).reshape(entry.shape)
-        except RuntimeError:  # an empty tensor whose other sizes overflow
-            raise _bad(self.path, f"tensor {name!r} has an impossible shape") from None
+        return raw.view(entry.dtype).reshape(entry.shape)
 
     def _entry(self, name: str) -> _Entry:
         try:
@@ -227,7 +229,9 @@ def _parse_entry(path: Path, name: str, value: Any) -> _Entry:
     if len(offsets) != 2:
         raise _bad(path, f"tensor {name!r} does not have two offsets")
     torch_dtype = DTYPES[dtype.lower()]
-    # The largest product is 64 factors of 62 bits: Python integers hold it, and it is compared before it is used.
+    # An empty tensor may not have other sizes that overflow. Python's own integers hold any product.
+    if math.prod(max(size, 1) for size in shape) >= 1 << 62:
+        raise _bad(path, f"tensor {name!r} has an impossible shape")
     if offsets[1] - offsets[0] != math.prod(shape) * torch_dtype.itemsize:
         raise _bad(path, f"tensor {name!r} has a shape that does not fit its offsets")
     return _Entry(torch_dtype, tuple(shape), offsets[0], offsets[1])

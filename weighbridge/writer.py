@@ -7,6 +7,7 @@ every whole step, and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import numpy as np
 import torch
 from torch import Tensor
@@ -91,7 +93,7 @@ class TranscriptWriter:
         try:
             text = digests.cbor({**draft, "format": DRAFT_FORMAT, "data": summary})
             decode_cbor(text)
-        except (FormatError, ValueError, TypeError) as error:
+        except (FormatError, cbor2.CBORError, ValueError) as error:
             raise UsageError(f"the draft cannot be written as plain CBOR ({error}); use text, numbers, lists") from None
         self._start(Path(path), key, text, segment_steps)
         try:
@@ -350,20 +352,19 @@ class TranscriptWriter:
     def _place(self, path: str, write: Callable[[Path], None]) -> Path:
         """Writes a file under a temporary name and renames it when it is complete."""
         target = self._root / path
-        target.parent.mkdir(exist_ok=True)
         temporary = target.with_name(target.name + TEMPORARY)
         try:
+            target.parent.mkdir(exist_ok=True)
             write(temporary)
             os.replace(temporary, target)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise TranscriptError(
                 f"cannot write {path} ({error.strerror}); make room, then close or recover the transcript",
                 code="transcript.write",
             ) from None
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
         self._dirty.append(target)
         return target
 
