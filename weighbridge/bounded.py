@@ -29,7 +29,8 @@ _CHUNK = 1 << 20
 class Limits:
     """What a reader is willing to take from a transcript; all sizes in bytes.
 
-    The defaults fit runs of a few hundred million parameters; raise them for larger ones.
+    The defaults fit runs of a few hundred million parameters; raise them for larger ones. Decoded CBOR and JSON can take
+    many times the room of its bytes, so those limits are the tight ones.
 
     Attributes:
         manifest: Size of `manifest.json`.
@@ -43,15 +44,15 @@ class Limits:
         tensors: Number of tensors in one tensor file.
     """
 
-    manifest: int = 64 * _MIB
-    files: int = 1_000_000
+    manifest: int = 32 * _MIB
+    files: int = 200_000
     file: int = 64 << 30
     steps: int = 10_000_000
-    records: int = 1 << 30
-    rounding: int = 4 << 30
+    records: int = 128 * _MIB
+    rounding: int = 1 << 30
     tape: int = 256 * _MIB
-    header: int = 64 * _MIB
-    tensors: int = 1_000_000
+    header: int = 32 * _MIB
+    tensors: int = 200_000
 
 
 DEFAULT_LIMITS = Limits()

@@ -48,6 +48,8 @@ JOURNAL = "journal"
 TEMPORARY = ".tmp"
 DRAFT_FORMAT = 1
 _RESERVED = ("format", "data")
+_SEGMENT_BYTES = 64 << 20
+"""A segment ends when its journal is this large: readers limit what they decode at once."""
 
 
 class TranscriptWriter:
@@ -80,7 +82,7 @@ class TranscriptWriter:
                 transcript's name (else the directory's is); `format` and `data` are written by this class.
             key: Signs the manifest at the end.
             data: Commitment to data set and order, if there is one.
-            segment_steps: Most steps of a segment; a checkpoint ends a segment too.
+            segment_steps: Most steps of a segment; a checkpoint ends a segment too, and so do 64 MiB.
 
         Raises:
             UsageError: The directory is not empty, or an argument cannot be written.
@@ -120,6 +122,7 @@ class TranscriptWriter:
         self._files: dict[str, tuple[int, str]] = {}
         self._dirty: list[Path] = []
         self._open_segment: list[int] = []
+        self._segment_bytes = 0
         self._checkpoints: list[int] = []
         self._tapes: set[bytes] = set()
         self._state: bytes | None = None
@@ -220,10 +223,11 @@ class TranscriptWriter:
         contents = {"record": _as_tensor(record.to_cbor()), "rounding": _as_tensor(rounding)}
         contents.update({f"batch/{name}": tensor for name, tensor in batch.items()})
         contents.update({f"free/{name}": tensor for name, tensor in free.items()})
-        self._place(journal_path(self.steps), lambda file: write_tensors(file, contents))
+        journal = self._place(journal_path(self.steps), lambda file: write_tensors(file, contents))
         self._adopt(record)
         self._open_segment.append(record.step)
-        if len(self._open_segment) >= self._segment_steps:
+        self._segment_bytes += journal.stat().st_size
+        if len(self._open_segment) >= self._segment_steps or self._segment_bytes >= _SEGMENT_BYTES:
             self.finish_segment()
         return record
 
@@ -266,7 +270,7 @@ class TranscriptWriter:
         # The steps file comes last: where it is, the segment is whole.
         self._publish(steps_path(first), lambda file: _write(file, pack_records(records)))
         self.flush()
-        done, self._open_segment = self._open_segment, []
+        done, self._open_segment, self._segment_bytes = self._open_segment, [], 0
         for step in done:
             (self._root / journal_path(step)).unlink()
 

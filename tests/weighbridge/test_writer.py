@@ -140,6 +140,18 @@ def test_segments_end_at_checkpoints_and_at_their_length(tmp_path):
     assert Transcript.open(tmp_path / "run").steps == 5
 
 
+def test_a_segment_ends_when_it_is_large(tmp_path):
+    writer = start(tmp_path / "run")
+    append(writer, [], free={"large": torch.zeros(16 << 20)})
+    append(writer, [])
+    writer.close()
+    assert sorted(path.name for path in (tmp_path / "run/steps").iterdir()) == [
+        "00000000.cbor.zst",
+        "00000001.cbor.zst",
+    ]
+    assert Transcript.open(tmp_path / "run").free(0)["large"].shape == (16 << 20,)
+
+
 def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path):
     writer = write(tmp_path / "run", steps=1, close=False)
     ids = commitment().ids().tolist()
