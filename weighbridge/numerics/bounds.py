@@ -145,6 +145,19 @@ def convolution(call: Call) -> list[Bound]:
     return [Bound(rel=g, factors=(patch * (2 * g), filters.view(1, -1, *[1] * len(spatial))))]
 
 
+def _tap_norms(grad: Tensor, x: Tensor, w: Tensor, call: Call) -> Tensor:
+    """Norm of everything that each filter tap multiplies, (groups, channels of a group, *taps): zero for taps that see only padding."""
+    groups, transposed = call["groups"], call["transposed"]
+    ones = (x if transposed else grad).new_ones(grad.shape[0], groups, *(x if transposed else grad).shape[2:])
+    operands = (grad * grad, ones) if transposed else (ones, x * x)
+    like = w.new_zeros(groups, w.shape[1], *w.shape[2:])
+    squares = aten.convolution_backward(
+        *operands, like, None, call["stride"], call["padding"], call["dilation"], transposed, call["output_padding"], groups,
+        [False, True, False],
+    )[1]  # fmt: skip
+    return torch.sqrt(squares.clamp_min(0))
+
+
 def convolution_backward(call: Call) -> list[Bound]:
     """Gradients of a convolution: each is a sum of products, bounded by the norms of what it sums over."""
     grad, x, w = call["grad_output"], call["input"], call["weight"]
@@ -168,13 +181,12 @@ def convolution_backward(call: Call) -> list[Bound]:
         patch = _spread(torch.sqrt(spread.clamp_min(0)), x.shape[1])
         bounds.append(Bound(factors=(patch * gamma(k + 8), filters.view(1, -1, *[1] * len(spatial)))))
     if mask[1]:
-        outer, inner = (x, grad) if call["transposed"] else (grad, x)
+        outer = x if call["transposed"] else grad
         k = outer.shape[0] * math.prod(outer.shape[2:])
         rows = torch.linalg.vector_norm(outer, dim=[0, *spatial]) * gamma(k + 8)
-        columns = torch.linalg.vector_norm(inner, dim=[0, *spatial]).view(groups, -1)
-        per_row = columns.repeat_interleave(outer.shape[1] // groups, dim=0) if groups > 1 else columns
-        tail = [1] * len(spatial)
-        bounds.append(Bound(factors=(rows.view(-1, 1, *tail), per_row.reshape(per_row.shape[0], -1, *tail))))
+        taps = _tap_norms(grad, x, w, call)
+        per_row = taps.repeat_interleave(outer.shape[1] // groups, dim=0) if groups > 1 else taps
+        bounds.append(Bound(factors=(rows.view(-1, 1, *[1] * len(spatial)), per_row)))
     if mask[2]:
         k = grad.shape[0] * math.prod(grad.shape[2:])
         bounds.append(Bound(factors=(grad.abs().sum(dim=[0, *spatial]) * gamma(k + 2),)))
@@ -184,11 +196,34 @@ def convolution_backward(call: Call) -> list[Bound]:
 # --- sums -----------------------------------------------------------------------------------------------------------
 
 
+def _unless_exact(total: Tensor, least: Tensor) -> Tensor:
+    """Returns 0 where a sum of float32 values is exact in float64 in any order, else `total`.
+
+    All addends are multiples of 2^(E-23), E being the exponent of the least one that is not zero; if their absolute values add up to less than
+    2^(E+29), every partial sum has at most 53 bits. Without this, sums of few values would fill the log with ties.
+
+    Args:
+        total: Sums of absolute values.
+        least: The least absolute value that is not zero, or infinity; broadcasts to `total`.
+    """
+    return torch.where(total <= least * 2.0**29, torch.zeros_like(total), total)
+
+
+def _least(x: Tensor, dims: list[int], keep: bool) -> Tensor:
+    size = x.abs()
+    return torch.where(size == 0, math.inf, size).amin(dim=dims, keepdim=keep)
+
+
 def summation(call: Call) -> list[Bound]:
-    """sum, mean, nansum: gamma(n) * sum|x|."""
+    """sum, mean, nansum: gamma(n) * sum|x|, nothing where the sum is exact (and no division follows)."""
     x, dim = call["self"], call.args.get("dim")
     n = _count(x, dim)
-    total = x.abs().sum(dim=_dims(x, dim), keepdim=bool(call.args.get("keepdim", False))) if x.dim() else x.abs()
+    if not x.dim() or not x.numel():
+        return [Bound(rel=4 * U)]
+    dims, keep = _dims(x, dim), bool(call.args.get("keepdim", False))
+    total = x.abs().sum(dim=dims, keepdim=keep)
+    if call.name != "mean":
+        total = _unless_exact(total, _least(x, dims, keep))
     return [Bound(factors=(total * (gamma(n + 2) / (n if call.name == "mean" else 1)),))]
 
 
@@ -467,6 +502,13 @@ def linear(operand: str, count: Callable[[Call], int]) -> BoundFunction:
     return bound
 
 
+def max_pool_backward(call: Call) -> list[Bound]:
+    """max_pool2d_with_indices_backward: sums of at most a window of gradients, exact more often than not."""
+    g = call["grad_output"]
+    sums = linear("grad_output", lambda c: math.prod(c["kernel_size"]))(call)[0].factors[0]
+    return [Bound(factors=(_unless_exact(sums, _least(g, [-2, -1], True)),))] if g.numel() else [Bound()]
+
+
 def accumulate(call: Call) -> list[Bound]:
     """index_add, index_put with accumulation, scatter_add: gamma(n) * (|self| + sum|source|)."""
     args = {k: v.abs() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in call.args.items()}
@@ -481,6 +523,8 @@ def embedding_backward(call: Call) -> list[Bound]:
     """embedding_dense_backward: gamma(uses of the row) * sum|g| over its uses."""
     g, index, rows = call["grad_output"], call["indices"], call["num_weights"]
     sums = aten.embedding_dense_backward(g.abs(), index, rows, call["padding_idx"], call["scale_grad_by_freq"])
+    if not call["scale_grad_by_freq"] and g.numel():
+        sums = _unless_exact(sums, _least(g, list(range(g.dim() - 1)), False))
     uses = torch.bincount(index.reshape(-1), minlength=rows)[:rows].to(g.dtype) + 4
     return [Bound(factors=(sums, (uses * (2 * U)).unsqueeze(-1)))]
 

@@ -265,11 +265,11 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
 
     Args:
         x: Wide result, dense float64.
-        bound: Bound on its error; widened here by what adding 2e itself can round away.
+        bound: Bound on its error. (Rounding x-2e and x+2e to float64 loses nothing: values and boundaries lie on the same grid.)
         op: Index of the operation in its step, for the log entry.
         output: Index of the rounded result within the operation.
     """
-    bound = replace(bound, rel=(bound.rel + 2.0**-51) * SLACK, absolute=bound.absolute * SLACK)
+    bound = replace(bound, rel=bound.rel * SLACK, absolute=bound.absolute * SLACK)
     out = torch.empty_strided(x.shape, x.stride(), dtype=torch.float32, device=x.device)
     if x.numel() == 0:
         return Rounded(out, 0)
@@ -331,7 +331,7 @@ def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
         return Rounded(out, checksum)
     if entries.positions.size and int(entries.positions[-1]) >= x.numel():
         raise LogError(f"a rounding-log entry points at element {int(entries.positions[-1])} of {x.numel()}")
-    bound = replace(bound, rel=(bound.rel + 2.0**-51) * SLACK, absolute=bound.absolute * SLACK)
+    bound = replace(bound, rel=bound.rel * SLACK, absolute=bound.absolute * SLACK)
     positions = torch.from_numpy(np.ascontiguousarray(entries.positions)).to(x.device)
     ys = flat(x)[positions].cpu().numpy()
     es = bound_at(x, bound, positions).cpu().numpy()
@@ -360,7 +360,7 @@ def explainable(x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: t
         wanted: The recorder's checksum.
         got: The replayer's checksum.
     """
-    e = dense_bound(x, replace(bound, rel=bound.rel + 2.0**-51)).cpu().numpy()
+    e = dense_bound(x, bound).cpu().numpy()
     y = flat(x).cpu().numpy()
     with np.errstate(invalid="ignore", over="ignore"):
         low, high = ordered(_round(y - 8 * e)), ordered(_round(y + 8 * e))

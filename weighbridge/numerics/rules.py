@@ -181,7 +181,7 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "avg_pool2d_backward.default": bounds.linear("grad_output", _window),
     "_adaptive_avg_pool2d.default": bounds.linear("self", _area),
     "_adaptive_avg_pool2d_backward.default": bounds.linear("grad_output", _area),
-    "max_pool2d_with_indices_backward.default": bounds.linear("grad_output", _window),
+    "max_pool2d_with_indices_backward.default": bounds.max_pool_backward,
     "upsample_nearest2d_backward.default": bounds.linear("grad_output", _area),
     "upsample_bilinear2d.default": bounds.linear("self", _area),
     "index_add.default index_put.default scatter_add.default": bounds.accumulate,
