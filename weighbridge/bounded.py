@@ -29,8 +29,8 @@ _CHUNK = 1 << 20
 class Limits:
     """What a reader is willing to take from a transcript; all sizes in bytes.
 
-    The defaults fit runs of a few hundred million parameters; raise them for larger ones. Decoded CBOR and JSON can take
-    many times the room of its bytes, so those limits are the tight ones.
+    The defaults fit runs of a few hundred million parameters; raise them for larger ones. Decoded CBOR and JSON can
+    take many times the room of their bytes, so those limits are the tight ones.
 
     Attributes:
         manifest: Size of `manifest.json`.
