@@ -65,3 +65,8 @@ def snapshot_root(leaves: Iterable[Leaf], salt: bytes) -> bytes:
     ordered: Sequence[Leaf] = sorted(leaves)
     hashes = [merkle.leaf_hash(cbor([size, digest])) for size, digest in ordered]
     return record_digest("snapshot-root/1", [salt, len(hashes), merkle.root(hashes)])
+
+
+def salt_digest(salt: bytes) -> bytes:
+    """Returns what a token shows of the salt it was keyed with, so that an opening can prove to have the same one."""
+    return record_digest("salt/1", salt)
