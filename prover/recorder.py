@@ -103,6 +103,7 @@ class Recorder:
         self._snapshots: list[tuple[bytes, int, int]] = []
         self._writer: TranscriptWriter | None = None
         self._failed = False
+        self._frozen = False
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -126,6 +127,8 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._frozen:
+            gc.unfreeze()
         if self._writer is not None:
             self._writer.close(complete=error is None and not self._failed)
 
@@ -225,6 +228,10 @@ class Recorder:
         self._dropped.clear()
         capture.begin_batch(batch)
         collecting = gc.isenabled()
+        if not self._frozen:
+            gc.collect()
+            gc.freeze()  # what exists by now stays; without it, each collection would walk the whole program
+            self._frozen = True
         gc.collect()
         gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
         try:

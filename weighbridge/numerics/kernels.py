@@ -2,7 +2,7 @@
 
 Every kernel walks a float64 array `x` in physical order and writes float32 `out`. An element is *contested* iff
 `float32(x - 2e) != float32(x + 2e)` for its bound e, or x or e is not finite. Contested elements are only counted per block here;
-the caller lists the blocks that have any, which is rare. The checksum is the sum modulo 2^64 of `bits * weight(index)`; being an
+`list_dense` and `list_rank_one` then list those of the blocks that have any, which is rare. The checksum is the sum modulo 2^64 of `bits * weight(index)`; being an
 integer sum it does not depend on the order of evaluation.
 
 `torch_pass` and `torch_checksum` are the same functions out of PyTorch operations, for other devices and as an oracle in the tests.
@@ -133,6 +133,49 @@ def pass_rank_one(
         counts[block] = _round_block(x[start:stop], rel, absolute, scratch[: stop - start], out[start:stop])
         total += _finish(bits[start:stop], start)
     return total
+
+
+@_jit
+def _list_block(x: Array, first: int, rel: float, absolute: float, e: Array, k: int, positions: Array, bounds: Array) -> int:
+    """Writes the contested elements of one block from place `k` on; returns the next free place."""
+    for i in range(x.size):
+        v = x[i]
+        bound = rel * abs(v) + absolute
+        if e.size > 0:
+            bound += e[i]
+        d = 2.0 * bound
+        if np.float32(v - d) != np.float32(v + d) or v - v != 0.0 or d - d != 0.0:
+            positions[k] = first + i
+            bounds[k] = bound
+            k += 1
+    return k
+
+
+@_jit
+def list_dense(x: Array, rel: float, absolute: float, e: Array, counts: Array, positions: Array, bounds: Array) -> None:
+    """Lists what `pass_dense` counted: physical indices (int64) and bounds (float64), `counts.sum()` of each."""
+    k = 0
+    for block in range(counts.size):
+        if counts[block] > 0:
+            start = block * BLOCK
+            stop = min(x.size, start + BLOCK)
+            k = _list_block(x[start:stop], start, rel, absolute, e[start:stop], k, positions, bounds)
+
+
+@_jit
+def list_rank_one(
+    x: Array, rel: float, absolute: float, rows: int, columns: int,
+    left: Array, ls: Strides, right: Array, rs: Strides,
+    scratch: Array, counts: Array, positions: Array, bounds: Array,
+) -> None:  # fmt: skip
+    """Lists what `pass_rank_one` counted."""
+    k = 0
+    for block in range(counts.size):
+        if counts[block] > 0:
+            start = block * BLOCK
+            stop = min(x.size, start + BLOCK)
+            _expand(start, stop, rows, columns, left, ls, right, rs, scratch)
+            k = _list_block(x[start:stop], start, rel, absolute, scratch[: stop - start], k, positions, bounds)
 
 
 @_jit

@@ -11,6 +11,7 @@ entry is inadmissible. Where x or e is not finite the whole value is logged (wid
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -230,29 +231,35 @@ def _merge(shape: list[int], strides: list[list[int]]) -> tuple[list[int], list[
     return out_shape, out
 
 
-def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, Ints]:
-    """Runs the fused kernel; returns (checksum, indices of blocks with contested elements)."""
+def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, Ints, npt.NDArray[np.float64]]:
+    """Runs the fused kernel; returns (checksum, contested positions, their bounds)."""
     xs, outs = flat(x).numpy(), flat(out).numpy()
     bits = outs.view(np.uint32)
     counts = np.zeros((xs.size + kernels.BLOCK - 1) // kernels.BLOCK, dtype=np.int32)
     rel, absolute = bound.rel, bound.absolute
-    if not bound.factors:
-        checksum = kernels.pass_dense(xs, rel, absolute, _EMPTY, outs, bits, counts)
-    else:
+    ranked: tuple[Any, ...] | None = None
+    e = _EMPTY
+    if bound.factors:
         factors = [_physical(x, f) for f in bound.factors]
         if len(factors) == 1:
             factors.append(torch.ones((), dtype=x.dtype).expand(factors[0].shape))
         shape, (ls, rs) = _merge(list(factors[0].shape), [list(f.stride()) for f in factors])
         if len(shape) == 3:
             left, right = (torch.as_strided(f, (_extent(f),), (1,)).numpy() for f in factors)
-            scratch = np.empty(kernels.BLOCK)
-            checksum = kernels.pass_rank_one(
-                xs, rel, absolute, shape[1], shape[2], left, tuple(ls), right, tuple(rs), scratch, outs, bits, counts
-            )
+            ranked = (shape[1], shape[2], left, tuple(ls), right, tuple(rs), np.empty(kernels.BLOCK))
         else:
             e = (factors[0] * factors[1]).reshape(-1).numpy()
-            checksum = kernels.pass_dense(xs, rel, absolute, e, outs, bits, counts)
-    return int(checksum), np.flatnonzero(counts).astype(np.int64)
+    if ranked is not None:
+        checksum = kernels.pass_rank_one(xs, rel, absolute, *ranked, outs, bits, counts)
+    else:
+        checksum = kernels.pass_dense(xs, rel, absolute, e, outs, bits, counts)
+    found = int(counts.sum())
+    positions, bounds = np.empty(found, dtype=np.int64), np.empty(found, dtype=np.float64)
+    if found and ranked is not None:
+        kernels.list_rank_one(xs, rel, absolute, *ranked, counts, positions, bounds)
+    elif found:
+        kernels.list_dense(xs, rel, absolute, e, counts, positions, bounds)
+    return int(checksum), positions, bounds
 
 
 def _extent(t: torch.Tensor) -> int:
@@ -274,26 +281,18 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
     if x.numel() == 0:
         return Rounded(out, 0)
     if x.device.type == "cpu":
-        checksum, blocks = _cpu_pass(x, bound, out)
-        if blocks.size == 0:
-            return Rounded(out, checksum)
-        inside = (blocks[:, None] * kernels.BLOCK + np.arange(kernels.BLOCK)).reshape(-1)
-        candidates = torch.from_numpy(inside[inside < x.numel()])
+        checksum, positions, es = _cpu_pass(x, bound, out)
+        xs = flat(x).numpy()[positions]
     else:
         narrow = kernels.torch_round(flat(x))
         flat(out).copy_(narrow)
         checksum = kernels.torch_checksum(narrow)
-        candidates = kernels.torch_contested(flat(x), dense_bound(x, bound))
-        if candidates.numel() == 0:
-            return Rounded(out, checksum)
-    xs = flat(x)[candidates].cpu().numpy()
-    es = bound_at(x, bound, candidates).cpu().numpy()
-    with np.errstate(invalid="ignore", over="ignore"):
-        odd = (_round(xs - 2 * es) != _round(xs + 2 * es)) | ~np.isfinite(xs) | ~np.isfinite(es)
-    positions = candidates.cpu().numpy()[odd]
+        contested = kernels.torch_contested(flat(x), dense_bound(x, bound))
+        positions, xs = contested.cpu().numpy(), flat(x)[contested].cpu().numpy()
+        es = bound_at(x, bound, contested).cpu().numpy()
     if positions.size == 0:
         return Rounded(out, checksum)
-    widths, bits = encode_entries(xs[odd], es[odd], positions)
+    widths, bits = encode_entries(xs, es, positions)
     return Rounded(out, checksum, OpEntries(op=op, output=output, positions=positions, widths=widths, bits=bits))
 
 
