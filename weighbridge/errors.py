@@ -1,7 +1,7 @@
 """Errors and findings: one root, stable reason codes.
 
-Every error that malformed or hostile input can cause is a `WeighbridgeError`. Its `code` is the same dotted string that a
-`Finding` carries, so logs, reports, exit messages and documentation name a fault the same way.
+Every error that malformed or hostile input can cause is a `WeighbridgeError`. Its `code` is the same dotted string that
+a `Finding` carries, so logs, reports, exit messages and documentation name a fault the same way.
 """
 
 from __future__ import annotations
@@ -120,6 +120,12 @@ class ChipError(WeighbridgeError):
     """A chip does not answer, or its log is damaged."""
 
     code = "chip.unreachable"
+
+
+class ProverError(WeighbridgeError):
+    """A Prover's service does not answer."""
+
+    code = "prover.unreachable"
 
 
 class UnknownOperationError(WeighbridgeError):
