@@ -91,7 +91,7 @@ def crash(error: BaseException, *, as_json: bool) -> Exit:
 
 def findings_line(finding: Finding) -> str:
     """Returns a finding as one line of text."""
-    parts = [f"{finding.id}: {finding.message}"]
+    parts = [f"{finding.severity}: {finding.id}: {finding.message}"]
     if finding.subject:
         parts.append(f"[{finding.subject}]")
     return one_line(" ".join(parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ from weighbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from weighbridge.replay import ReplayResult
+
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 
 
 def parse_steps(text: str, count: int) -> tuple[int, int]:
@@ -45,16 +48,16 @@ def command(
     """Replay a transcript: exit 0 on a match, 1 otherwise, naming the first step and operation that differ."""
     if not (run / "manifest.json").is_file():
         raise UsageError(f"{run} is no transcript: it has no manifest.json")
+    if not _DEVICE.fullmatch(device):
+        raise UsageError(f"--device takes cpu, cuda or cuda:N, not {device!r}")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from weighbridge.replay import replay
+    from weighbridge.transcript import Transcript
 
-    wanted = None
-    if steps is not None:
-        from weighbridge.transcript import Transcript
-
-        wanted = parse_steps(steps, Transcript.open(run).steps)
+    count = Transcript.open(run).steps  # before a process is started: most damage is found here
+    wanted = None if steps is None else parse_steps(steps, count)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bars:
         bar = bars.add_task("replay", total=None)

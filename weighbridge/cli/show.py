@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weighbridge.cli._exits import print_json
+from weighbridge.cli._exits import one_line, print_json
 from weighbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,20 +28,12 @@ def show(
     if as_json:
         print_json(facts)
         return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
     for name, value in facts.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key}: {entry}" for key, entry in value.items())
         elif isinstance(value, list):
             value = ", ".join(str(entry) for entry in value)
-        table.add_row(name, escape(str(value)))
-    Console(highlight=False).print(table)
+        print(f"{name:18}{one_line(str(value))}")
 
 
 def describe(transcript: Transcript) -> dict[str, Any]:

@@ -1,0 +1,218 @@
+"""`weighbridge replay`, `show` and `ops` as a user runs them: real processes, exit codes, one line or one object."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weighbridge.cli.main import run
+
+
+def weighbridge(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from weighbridge.cli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **env}, check=False)
+
+
+def one_error_line(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, stderr
+    assert "Traceback" not in stderr
+    return lines[0]
+
+
+def test_honest_run_matches_with_other_instruction_sets(honest_run: Path) -> None:
+    states = set()
+    for capability in ("default", "avx2"):
+        done = weighbridge("replay", str(honest_run), "--json", ATEN_CPU_CAPABILITY=capability, OMP_NUM_THREADS="1")
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert result["verdict"] == "match"
+        assert result["steps"] == [0, 5]
+        assert {"kind", "count", "operations", "free_values"} <= set(next(iter(result["tapes"].values())))
+        assert result["followed"] >= 0
+        states.add(result["state"])
+    assert len(states) == 1
+
+
+def test_human_output_names_verdict_and_roundings(honest_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", str(honest_run), "--steps", "3:5"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("match  steps 3:5")
+    assert "without it" in printed
+
+
+def test_altered_run_names_first_step_and_operation(altered_run: Path) -> None:
+    done = weighbridge("replay", str(altered_run))
+    assert done.returncode == 1
+    assert done.stdout.startswith("mismatch")
+    assert "first difference: step 1, operation" in done.stdout
+    done = weighbridge("replay", str(altered_run), "--json")
+    assert done.returncode == 1
+    result = json.loads(done.stdout)
+    assert result["verdict"] == "mismatch"
+    assert result["first_difference"]["step"] == 1
+    assert [f["id"] for f in result["findings"] if f["severity"] == "violation"] == ["replay.mismatch"]
+
+
+@pytest.mark.parametrize("json_wanted", [False, True])
+def test_one_flipped_byte_is_one_finding(honest_run: Path, tmp_path: Path, json_wanted: bool) -> None:
+    files = [path.relative_to(honest_run) for path in sorted(honest_run.rglob("*")) if path.is_file()]
+    assert len(files) > 8
+    for name in files:
+        copy = tmp_path / "run"
+        shutil.copytree(honest_run, copy)
+        data = bytearray((copy / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (copy / name).write_bytes(data)
+        arguments = ["replay", str(copy), *(["--json"] if json_wanted else [])]
+        stdout, stderr, code = in_process(arguments)
+        assert code in (1, 2), name
+        if json_wanted:
+            assert len(json.loads(stdout)["findings"]) == 1, name
+        else:
+            assert one_error_line(stderr).startswith("weighbridge: "), name
+        shutil.rmtree(copy)
+
+
+def in_process(arguments: list[str]) -> tuple[str, str, int]:
+    """Runs the command line without a new interpreter, which a test over many files could not afford."""
+    import contextlib
+    import io
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(arguments)
+    return out.getvalue(), err.getvalue(), code
+
+
+def test_missing_and_foreign_files_are_findings(honest_run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(honest_run, copy)
+    (copy / "extra").write_text("x")
+    _, stderr, code = in_process(["replay", str(copy)])
+    assert code == 1
+    assert "transcript.file.unlisted" in one_error_line(stderr)
+    (copy / "extra").unlink()
+    (copy / "draft.cbor").unlink()
+    _, stderr, code = in_process(["show", str(copy)])
+    assert code == 1
+    assert "transcript.file.missing" in one_error_line(stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["replay"],
+        ["replay", "/nonexistent"],
+        ["replay", "RUN", "--steps", "3:1"],
+        ["replay", "RUN", "--steps", "0:99"],
+        ["replay", "RUN", "--steps", "-1:2"],
+        ["replay", "RUN", "--steps", "one"],
+        ["replay", "RUN", "--device", "abacus"],
+        ["replay", "RUN", "--frobnicate"],
+        ["show", "/nonexistent"],
+        ["ops", "--kind", "magic"],
+        ["bogus"],
+        [
+            "analysis",
+            "samples",
+            "--probability",
+            "2",
+            "--threshold",
+            "1e24",
+            "--chip-flops-per-day",
+            "1e19",
+            "--chips",
+            "9",
+            "--period",
+            "30",
+            "--rate",
+            "1",
+        ],
+    ],
+)
+def test_bad_usage_is_exit_2_and_one_line(honest_run: Path, arguments: list[str]) -> None:
+    arguments = [str(honest_run) if argument == "RUN" else argument for argument in arguments]
+    stdout, stderr, code = in_process(arguments)
+    assert code == 2, (stdout, stderr)
+    assert one_error_line(stderr).startswith("weighbridge: usage")
+    assert stdout == ""
+    if (
+        arguments[0] != "bogus"
+        and "--frobnicate" not in arguments
+        and len(arguments) > 1
+        and "samples" not in arguments
+    ):
+        stdout, stderr, code = in_process([*arguments, "--json"])
+        assert code == 2
+        assert json.loads(stdout)["error"]["code"].startswith("usage")
+
+
+def test_a_bug_is_exit_3_without_a_traceback(honest_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("wires crossed")
+
+    monkeypatch.setattr("weighbridge.cli.show.describe", broken)
+    stdout, stderr, code = in_process(["show", str(honest_run)])
+    assert (stdout, code) == ("", 3)
+    line = one_error_line(stderr)
+    assert "wires crossed" in line
+    log = Path(line.rpartition(" ")[2])
+    assert "Traceback" in log.read_text()
+    log.unlink()
+
+
+def test_terminal_escapes_in_messages_are_neutral(tmp_path: Path) -> None:
+    _, stderr, code = in_process(["replay", str(tmp_path / "\x1b[2Jrun\nsecond line")])
+    assert code == 2
+    assert "\x1b" not in one_error_line(stderr)
+
+
+def test_show_lists_what_a_transcript_contains(honest_run: Path) -> None:
+    stdout, _, code = in_process(["show", str(honest_run), "--json"])
+    facts = json.loads(stdout)
+    assert code == 0
+    assert facts["steps"] == {"init": 1, "step": 4}
+    assert facts["complete"] is True
+    assert facts["checkpoints"] == [1, 3, 5]
+    assert in_process(["show", str(honest_run)])[0].startswith("name")
+
+
+def test_ops_lists_the_rules_of_operations() -> None:
+    stdout, _, code = in_process(["ops", "--json"])
+    assert code == 0
+    rules = json.loads(stdout)
+    assert rules["mm.default"]["kind"] == "rounded"
+    assert rules["mul.Tensor"]["kind"] == "exact"
+    only = in_process(["ops", "--kind", "refused"])[0].splitlines()
+    assert 0 < len(only) < len(rules)
+    assert all(" refused " in line for line in only)
+
+
+def test_analysis_agrees_with_the_library() -> None:
+    numbers = [
+        "--threshold",
+        "1e24",
+        "--chip-flops-per-day",
+        "8.64e19",
+        "--chips",
+        "10000",
+        "--period",
+        "30",
+        "--rate",
+        "0.1",
+    ]
+    stdout, _, code = in_process(["analysis", "samples", "--probability", "0.9", *numbers, "--json"])
+    assert code == 0
+    needed = json.loads(stdout)["samples"]
+    stdout, _, code = in_process(["analysis", "probability", "--samples", str(needed), *numbers, "--json"])
+    assert code == 0
+    assert json.loads(stdout)["equation_1"] >= 0.9
+    stdout, _, code = in_process(["analysis", "probability", "--samples", str(needed - 1), *numbers, "--json"])
+    assert json.loads(stdout)["equation_1"] < 0.9

@@ -1,0 +1,36 @@
+"""Fixtures that several rooms' tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prover import Recorder
+from prover.recipes.digits import Digits
+from prover.recipes.recipe import commit, train
+from weighbridge.cli.demo_cheat import CheatingRecorder, other_records
+
+SMALL = Digits(width=4, batch_size=8)
+STEPS = 4
+
+
+@pytest.fixture(scope="session")
+def honest_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small declared and honest transcript; do not change it, copy it."""
+    path = tmp_path_factory.mktemp("runs") / "honest"
+    data = commit(SMALL, seed=3, steps=STEPS)
+    with Recorder(path, seed=3, data=data, checkpoint_every=2) as recorder:
+        train(SMALL, recorder, steps=STEPS, seed=3)
+    return path
+
+
+@pytest.fixture(scope="session")
+def altered_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small transcript whose training saw other data than it declares; do not change it, copy it."""
+    path = tmp_path_factory.mktemp("runs") / "altered"
+    data = commit(SMALL, seed=3, steps=STEPS)
+    with CheatingRecorder(path, seed=3, data=data, checkpoint_every=2) as recorder:
+        recorder.substitute = other_records(SMALL)
+        train(SMALL, recorder, steps=STEPS, seed=3)
+    return path

@@ -1,0 +1,104 @@
+"""Training jobs as processes of their own: a recipe on a chip, declared or not, honest or not.
+
+`python -m weighbridge.cli._jobs gpt2 --socket S --out RUN --steps 20` prints one JSON object a step. Recipes may not
+know the firmware; this is where shim and Recorder meet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from firmware_sim import Shim
+from prover import Recorder
+from prover.recipes.digits import Digits
+from prover.recipes.gpt2 import Gpt2
+from prover.recipes.recipe import Recipe, commit, train
+from weighbridge.cli.demo_cheat import CheatingRecorder, other_records
+from weighbridge.errors import WeighbridgeError
+
+Mode = Literal["honest", "hidden", "altered"]
+
+RECIPES: dict[str, Callable[..., Recipe]] = {"gpt2": Gpt2, "digits": Digits}
+
+
+def _recorder(mode: Mode, recipe: Recipe, options: argparse.Namespace, chip: Shim) -> Recorder | nullcontext[None]:
+    """Returns the Recorder of a job, or nothing for a hidden one."""
+    if mode == "hidden":
+        return nullcontext()
+    arguments: dict[str, Any] = {
+        "seed": options.seed,
+        "chip": chip,
+        "data": commit(recipe, seed=options.seed, steps=options.steps),
+        "checkpoint_every": options.checkpoint_every,
+        "metadata": {"recipe": recipe.name, "steps": options.steps},
+    }
+    if mode == "honest":
+        return Recorder(options.out, **arguments)
+    recorder = CheatingRecorder(options.out, **arguments)
+    recorder.substitute = other_records(recipe)
+    return recorder
+
+
+def _force_at(model: nn.Module, chip: Shim, steps: list[int]) -> None:
+    """Has the chip take a snapshot in the middle of the given steps, between forward and backward."""
+    done = 0
+
+    def after_forward(*_: object) -> None:
+        nonlocal done
+        done += 1
+        if done in steps:
+            chip.request_snapshot()
+
+    model.register_forward_hook(after_forward)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs one job."""
+    recipe = RECIPES[options.recipe](device=options.device)
+
+    def report(step: int, loss: float) -> None:
+        print(json.dumps({"step": step, "steps": options.steps, "loss": loss}), flush=True)
+
+    with Shim.connect(options.socket) as chip, _recorder(options.mode, recipe, options, chip) as recorder:
+
+        def on_model(model: nn.Module) -> None:
+            chip.declare_weights(list(model.parameters()))
+            _force_at(model, chip, options.snapshot_in)
+
+        train(recipe, recorder, steps=options.steps, seed=options.seed, on_model=on_model, on_step=report)
+
+
+def main() -> None:
+    """Parses the command line; an error of the user's is one line and exit code 2."""
+    parser = argparse.ArgumentParser(description="Train on a chip.")
+    parser.add_argument("recipe", choices=sorted(RECIPES))
+    parser.add_argument("--mode", choices=get_args(Mode), default="honest")
+    parser.add_argument("--socket", type=Path, required=True, help="local socket of the chip")
+    parser.add_argument("--out", type=Path, help="transcript directory; a hidden job has none")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--checkpoint-every", type=int, default=5)
+    parser.add_argument("--snapshot-in", type=int, nargs="*", default=[], help="steps in which to force a snapshot")
+    options = parser.parse_args()
+    if (options.out is None) != (options.mode == "hidden"):
+        parser.error("--out is for declared jobs, and needed there")
+    warnings.filterwarnings("ignore", message="TF32 acceleration")
+    try:
+        run(options)
+    except WeighbridgeError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

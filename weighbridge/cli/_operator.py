@@ -1,0 +1,133 @@
+"""A client of VerifierService: what an operator can ask of a Verifier, without gRPC in sight."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
+from weighbridge import rpc
+from weighbridge.errors import FormatError, WeighbridgeError
+from weighbridge.identity import Credentials
+
+_MAX_REPORT = 256 << 20
+_WATCH_S = 24 * 3600.0
+
+
+class VerifierUnreachableError(WeighbridgeError):
+    """No Verifier answers at the address."""
+
+    code = "rpc.verifier.unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Progress of an inspection: a stage's word, units done and in all (0: not known), one sentence."""
+
+    stage: str
+    done: int
+    total: int
+    message: str
+
+
+class Operator:
+    """An open connection to a Verifier; get one from `connect`."""
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+
+    def _call(self, method: Any, request: Any) -> Any:
+        return rpc.call(method, request, unreachable=VerifierUnreachableError)
+
+    def register(
+        self, *, ueid: bytes, chip: str, prover: str, owner: str = "", site: str = "", chip_type: str = ""
+    ) -> None:
+        """Registers a chip: its identity, the addresses of its own service and of its Prover's, and where it is."""
+        request = verifier_pb2.RegisterChipRequest(
+            ueid=ueid, chip_address=chip, prover_address=prover, owner=owner, site=site, chip_type=chip_type
+        )
+        self._call(self._stub.RegisterChip, request)
+
+    def chips(self) -> list[dict[str, str]]:
+        """Returns the registry, one dictionary of texts a chip."""
+        response = self._call(self._stub.ListChips, verifier_pb2.ListChipsRequest())
+        return [
+            {
+                "ueid": chip.ueid.hex(),
+                "chip_address": chip.chip_address,
+                "prover_address": chip.prover_address,
+                "owner": chip.owner,
+                "site": chip.site,
+                "chip_type": chip.chip_type,
+            }
+            for chip in response.chips
+        ]
+
+    def start(
+        self,
+        *,
+        samples: int,
+        seed: bytes,
+        flops_threshold: float,
+        chip_flops_per_day: float,
+        period_days: float,
+        snapshot_rate_per_day: float,
+        replay_device: str = "cpu",
+        replay_env: Mapping[str, str] | None = None,
+    ) -> str:
+        """Starts an inspection and returns its identifier (see the fields of StartInspectionRequest)."""
+        request = verifier_pb2.StartInspectionRequest(
+            samples=samples,
+            seed=seed,
+            flops_threshold=flops_threshold,
+            chip_flops_per_day=chip_flops_per_day,
+            period_days=period_days,
+            snapshot_rate_per_day=snapshot_rate_per_day,
+            replay_device=replay_device,
+            replay_env=dict(replay_env or {}),
+        )
+        return str(self._call(self._stub.StartInspection, request).inspection_id)
+
+    def watch(self, inspection: str) -> Iterator[Update]:
+        """Yields the progress of an inspection from its beginning until its report is ready or it failed."""
+        request = verifier_pb2.WatchInspectionRequest(inspection_id=inspection)
+        stream = rpc.stream(
+            self._stub.WatchInspection, request, deadline_s=_WATCH_S, unreachable=VerifierUnreachableError
+        )
+        for update in stream:
+            yield Update(update.stage, update.done, update.total, update.message)
+
+    def report(self, inspection: str) -> dict[str, Any]:
+        """Returns the report of a finished inspection.
+
+        Raises:
+            FormatError: What arrived is not a report.
+        """
+        request = verifier_pb2.GetReportRequest(inspection_id=inspection)
+        data = bytearray()
+        for piece in rpc.stream(self._stub.GetReport, request, unreachable=VerifierUnreachableError):
+            data += piece.data
+            if len(data) > _MAX_REPORT:
+                raise FormatError(f"the report is larger than {_MAX_REPORT} bytes; read it in the Verifier's database")
+        try:
+            report = json.loads(data)
+        except (ValueError, RecursionError):
+            report = None
+        if not isinstance(report, dict):
+            raise FormatError("the Verifier answered with something that is not a report; check its version")
+        return report
+
+
+@contextmanager
+def connect(address: str, credentials: Path) -> Iterator[Operator]:
+    """Connects to the Verifier at `address` with the operator's credentials in a directory.
+
+    Raises:
+        IdentityError: The credentials are unreadable.
+    """
+    with rpc.channel(address, Credentials.load(credentials), "verifier") as channel:
+        yield Operator(verifier_pb2_grpc.VerifierServiceStub(channel))  # type: ignore[no-untyped-call]

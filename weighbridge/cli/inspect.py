@@ -1,0 +1,202 @@
+"""`weighbridge inspect ...`: what an operator does with a running Verifier."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weighbridge.cli._exits import Exit, findings_line, print_json
+from weighbridge.errors import Finding, UsageError, WeighbridgeError
+
+if TYPE_CHECKING:
+    from weighbridge.cli._operator import Operator
+
+app = typer.Typer(help="Register chips with a Verifier, run inspections, read reports.", no_args_is_help=True)
+
+_Address = Annotated[str, typer.Option("--verifier", envvar="WEIGHBRIDGE_VERIFIER", help="Verifier's host:port.")]
+_Credentials = Annotated[
+    Path,
+    typer.Option("--credentials", envvar="WEIGHBRIDGE_CREDENTIALS", help="Directory of the operator's credentials."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _bytes(text: str, what: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise UsageError(f"{what} must be hexadecimal, not {text!r}") from None
+
+
+def _environment(pairs: list[str]) -> dict[str, str]:
+    """Parses `NAME=VALUE` pairs."""
+    out = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--replay-env takes NAME=VALUE, not {pair!r}")
+        out[name] = value
+    return out
+
+
+@app.command()
+def register(
+    verifier: _Address,
+    credentials: _Credentials,
+    ueid: Annotated[str, typer.Option("--ueid", help="The chip's identity in hexadecimal.")],
+    chip: Annotated[str, typer.Option("--chip", help="The chip's host:port.")],
+    prover: Annotated[str, typer.Option("--prover", help="The host:port of its user's ProverService.")] = "",
+    owner: Annotated[str, typer.Option("--owner")] = "",
+    site: Annotated[str, typer.Option("--site")] = "",
+    chip_type: Annotated[str, typer.Option("--type", help="The chip's model.")] = "",
+) -> None:
+    """Add a chip to the registry, or correct what is known about it."""
+    from weighbridge.cli._operator import connect
+
+    with connect(verifier, credentials) as operator:
+        operator.register(
+            ueid=_bytes(ueid, "--ueid"), chip=chip, prover=prover, owner=owner, site=site, chip_type=chip_type
+        )
+    print(f"registered {ueid}")
+
+
+@app.command()
+def chips(verifier: _Address, credentials: _Credentials, as_json: _Json = False) -> None:
+    """List the registry."""
+    from weighbridge.cli._operator import connect
+
+    with connect(verifier, credentials) as operator:
+        rows = operator.chips()
+    if as_json:
+        print_json({"chips": rows})
+        return
+    for row in rows:
+        print("  ".join(value or "-" for value in row.values()))
+
+
+@app.command()
+def start(
+    verifier: _Address,
+    credentials: _Credentials,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Chips to draw (s).")],
+    threshold: Annotated[float, typer.Option("--threshold", help="Size of the violation not to miss, in FLOPs (H).")],
+    speed: Annotated[float, typer.Option("--chip-flops-per-day", help="FLOPs of one chip per day (a).")],
+    period: Annotated[float, typer.Option("--period", help="Monitoring period in days (T_m).")],
+    rate: Annotated[float, typer.Option("--rate", help="Snapshots per chip and day (f).")],
+    seed: Annotated[str | None, typer.Option("--seed", help="Seed of the draw, 32+ hexadecimal digits.")] = None,
+    device: Annotated[str, typer.Option("--device", help="Device to replay on.")] = "cpu",
+    replay_env: Annotated[list[str] | None, typer.Option("--replay-env", help="NAME=VALUE; repeatable.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Draw chips and start to inspect them; prints the inspection's identifier and returns at once."""
+    from weighbridge.cli._operator import connect
+
+    drawn = secrets.token_bytes(32) if seed is None else _bytes(seed, "--seed")
+    with connect(verifier, credentials) as operator:
+        identifier = operator.start(
+            samples=samples,
+            seed=drawn,
+            flops_threshold=threshold,
+            chip_flops_per_day=speed,
+            period_days=period,
+            snapshot_rate_per_day=rate,
+            replay_device=device,
+            replay_env=_environment(replay_env or []),
+        )
+    if as_json:
+        print_json({"inspection": identifier, "seed": drawn.hex()})
+    else:
+        print(identifier)
+
+
+@app.command()
+def watch(
+    inspection: Annotated[str, typer.Argument(help="Identifier of the inspection.")],
+    verifier: _Address,
+    credentials: _Credentials,
+) -> int:
+    """Follow an inspection until it ends."""
+    from rich.console import Console
+
+    from weighbridge.cli._operator import connect
+
+    with connect(verifier, credentials) as operator:
+        follow(operator, inspection, Console())
+    return Exit.NOTHING_FOUND
+
+
+def follow(operator: Operator, inspection: str, console: Any) -> None:
+    """Shows the progress of an inspection as a bar until it ends.
+
+    Raises:
+        WeighbridgeError: The inspection failed.
+    """
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from weighbridge.cli._exits import one_line
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bars:
+        bar = bars.add_task("inspection", total=None)
+        for update in operator.watch(inspection):
+            if update.stage == "failed":
+                raise WeighbridgeError(f"the inspection failed: {update.message}", code="inspection.failed")
+            bars.update(
+                bar,
+                description=escape(one_line(f"{update.stage}: {update.message}")),
+                completed=update.done,
+                total=update.total or None,
+            )
+        bars.update(bar, description="inspection complete", completed=1, total=1)
+
+
+@app.command()
+def report(
+    inspection: Annotated[str, typer.Argument(help="Identifier of the inspection.")],
+    verifier: _Address,
+    credentials: _Credentials,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write report.json and report.html here.")] = None,
+    as_json: _Json = False,
+) -> int:
+    """Fetch a report: exit 0 if nothing was found, 1 if something was."""
+    from weighbridge.cli._operator import connect
+
+    with connect(verifier, credentials) as operator:
+        fetched = operator.report(inspection)
+    if out is not None:
+        write_report(fetched, out)
+    if as_json:
+        print_json(fetched)
+    else:
+        print_report(fetched)
+    return Exit.NOTHING_FOUND if fetched.get("verdict") == "clean" else Exit.FINDINGS
+
+
+def write_report(fetched: dict[str, Any], out: Path) -> Path:
+    """Writes `report.json` and `report.html` into a directory and returns the page's path."""
+    import json
+
+    from verifier.report import render_html
+
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.json").write_text(json.dumps(fetched, indent=2) + "\n", encoding="utf-8")
+    page = out / "report.html"
+    page.write_text(render_html(fetched), encoding="utf-8")
+    return page
+
+
+def print_report(fetched: dict[str, Any]) -> None:
+    """Prints the outcome of an inspection as a few lines of text."""
+    counts, probability = fetched["counts"], fetched["probability"]
+    print(fetched["verdict"])
+    print(f"{counts['sampled']} of {counts['registered']} chips sampled, {counts['verified']} verified")
+    print(f"{counts['snapshots']} snapshots, {counts['explained']} explained")
+    for name in ("hypergeometric", "eq1"):
+        if isinstance(probability.get(name), int | float):
+            print(f"p ({name}) = {probability[name]:.4f}")
+    for finding in fetched["findings"]:
+        print(findings_line(Finding(**finding)))
