@@ -15,8 +15,8 @@ Tensor = torch.Tensor
 class Attached:
     """Modules, optimizers and other holders of tensors, and the names of their tensors.
 
-    Names are `model.h.0.weight` and `model.h.0.weight.grad` for a module, `optimizer.h.0.weight.exp_avg` for an optimizer's state;
-    the first module is called `model`, the next ones `model1`, ...; likewise optimizers.
+    Names are `model.h.0.weight` and `model.h.0.weight.grad` for a module, `optimizer.h.0.weight.exp_avg` for an
+    optimizer's state; the first module is called `model`, the next ones `model1`, ...; likewise optimizers.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,12 @@ class Attached:
         elif isinstance(item, Tensor) or hasattr(item, "state_dict"):
             self._others[name] = item
         else:
-            raise UsageError(f"attach() cannot find tensors in a {type(item).__name__}; pass modules, optimizers or tensors")
+            raise UsageError(
+                f"attach() cannot find tensors in a {type(item).__name__}; pass modules, optimizers or tensors"
+            )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns all tensors by name, in a stable order: parameters and buffers, gradients, optimizer state, others."""
+        """Returns all tensors by name: parameters and buffers, then gradients, optimizer state, others."""
         found: dict[str, Tensor] = {}
         owners: dict[int, str] = {}
         for prefix, module in self._modules.items():

@@ -1,8 +1,8 @@
-"""Captures one step: every operation that reaches the dispatcher becomes a node of a tape and is evaluated under its rule.
+"""Captures one step: every operation that reaches the dispatcher becomes a node of a tape, evaluated under its rule.
 
-The mode sits below autograd, so it sees forward, backward, recomputation and optimizer alike, and what autograd saves is the rounded
-result. Storages are followed by weak references to their Python objects, which PyTorch keeps as long as the memory lives; so births
-and deaths are exact.
+The mode sits below autograd, so it sees forward, backward, recomputation and optimizer alike, and what autograd saves
+is the rounded result. Storages are followed by weak references to their Python objects, which PyTorch keeps as long as
+the memory lives; so births and deaths are exact.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
 from weighbridge.numerics import decompositions, rounding
-from weighbridge.numerics.bounds import Bound
 from weighbridge.numerics.evaluate import Context, bind, evaluate
 from weighbridge.numerics.randomness import Draw
+from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import OpEntries
 from weighbridge.numerics.rules import Kind, Op, find
 from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
@@ -52,7 +52,7 @@ class Memory:
 
     def watch(self, storage: Storage) -> int:
         """Watches a storage and returns its address, its identity while it lives."""
-        address = storage._cdata
+        address: int = storage._cdata
         if address not in self._watches:
             watch = Watch(storage, self._gone)
             watch.address = address
@@ -64,7 +64,7 @@ class Memory:
         watch = self._watches.get(address)
         return watch() if watch is not None else None
 
-    def _gone(self, watch: Watch) -> None:  # type: ignore[override]
+    def _gone(self, watch: Watch) -> None:
         if self._watches.get(watch.address) is watch:
             del self._watches[watch.address]
             self._died(watch.address)
@@ -73,8 +73,8 @@ class Memory:
 class Generators:
     """Numbers the torch generators of a run and keeps their counters in their seeds.
 
-    A generator's seed is part of its state, so saving and restoring a state, forking it and recomputation under activation checkpointing
-    carry the counter along.
+    A generator's seed is part of its state, so saving and restoring a state, forking it and recomputation under
+    activation checkpointing carry the counter along.
     """
 
     def __init__(self) -> None:
@@ -85,14 +85,16 @@ class Generators:
         if generator is not None:
             return generator
         if device.type == "cuda":
-            return torch.cuda.default_generators[device.index if device.index is not None else torch.cuda.current_device()]
+            index: int | None = device.index
+            index = torch.cuda.current_device() if index is None else index
+            return torch.cuda.default_generators[index]
         return torch.default_generator
 
     def number(self, generator: torch.Generator) -> int:
         """Returns the generator's number: 0 for the CPU default, 1 for CUDA defaults, then in order of first use."""
         if generator is torch.default_generator:
             return 0
-        if generator.device.type == "cuda" and any(generator is g for g in torch.cuda.default_generators):
+        if str(generator.device).startswith("cuda") and any(generator is g for g in torch.cuda.default_generators):
             return 1
         for i, known in enumerate(self._kept):
             if known is generator:
@@ -166,18 +168,18 @@ class Owner(Protocol):
 _NUMBER_TYPES = ("number", "Scalar", "Optional[number]", "Optional[Scalar]", "Tensor", "Optional[Tensor]")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hoisted(op: Op) -> tuple[frozenset[int], frozenset[str]]:
     """Operands whose integers are values, not structure: scalars, and numbers in place of tensors."""
     at = [(i, a.name) for i, a in enumerate(op._schema.arguments) if str(a.type) in _NUMBER_TYPES]
     return frozenset(i for i, _ in at), frozenset(name for _, name in at)
 
 
-class Capture(TorchDispatchMode):
+class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the operations of one step into a tape while evaluating them under their rules."""
 
     def __init__(self, owner: Owner, context: Recording) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.owner, self.context = owner, context
         self.tape = Tape()
         self.values: list[bool | int | float] = []
@@ -228,9 +230,10 @@ class Capture(TorchDispatchMode):
         offset = t.storage_offset() - self._bases.get(slot, 0) // t.itemsize
         if offset < 0 or t.dtype not in DTYPE_NAMES:
             raise RefusedOperationError(
-                f"a {t.dtype} tensor of shape {tuple(t.shape)} cannot be put on a tape; pass what the step needs as its own tensors"
+                f"a {t.dtype} tensor of shape {tuple(t.shape)} cannot be put on a tape; "
+                "pass what the step needs as its own tensors"
             )
-        return slot, DTYPE_NAMES[t.dtype], tuple(t.shape), t.stride(), offset
+        return slot, DTYPE_NAMES[t.dtype], tuple(t.shape), t.stride(), int(offset)
 
     def _ref(self, t: Tensor, births: list[tuple[int, int]] | None) -> int:
         storage = t.untyped_storage()
@@ -299,7 +302,9 @@ class Capture(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Op, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if types and not all(t is Tensor or t is torch.nn.Parameter or t is torch.nn.Buffer or not _wraps(t) for t in types):
+        if types and not all(
+            t is Tensor or t is torch.nn.Parameter or t is torch.nn.Buffer or not _wraps(t) for t in types
+        ):
             return NotImplemented
         if any(issubclass(t, FakeTensor) for t in types) or func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
@@ -344,14 +349,20 @@ class Capture(TorchDispatchMode):
 
 def _wraps(kind: type) -> bool:
     """True for tensor subclasses that wrap other tensors; the mode must see the inner operations instead."""
-    return issubclass(kind, Tensor) and not issubclass(kind, FakeTensor) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__  # type: ignore[comparison-overlap]
+    return (
+        issubclass(kind, Tensor)
+        and not issubclass(kind, FakeTensor)
+        and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    )
 
 
 def _end(t: Tensor) -> int:
     """Byte of the storage after a tensor's last element."""
     if t.numel() == 0:
-        return t.storage_offset() * t.itemsize
-    return (t.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))) * t.itemsize
+        return int(t.storage_offset()) * t.itemsize
+    return (
+        int(t.storage_offset()) + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    ) * t.itemsize
 
 
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(rounding.__file__).parents[1]))

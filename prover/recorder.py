@@ -14,6 +14,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import weighbridge
+from prover.attached import Attached
+from prover.capture import Capture, Generators, Memory, Recording
 from weighbridge.chiplink import ChipLink
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.digests import bytes_digest
@@ -25,9 +27,6 @@ from weighbridge.state import Checkpoint, View, state_digest
 from weighbridge.steps import StepRecord, running_digest
 from weighbridge.tape import DTYPE_NAMES
 from weighbridge.writer import TranscriptWriter
-
-from prover.attached import Attached
-from prover.capture import Capture, Generators, Memory, Recording
 
 Tensor = torch.Tensor
 
@@ -75,10 +74,12 @@ class Recorder:
             path: New or empty directory for the transcript.
             seed: Fixes all randomness inside steps (64 bits). The torch generators are reset when recording begins.
             data: Commitment to the data set and its order; batches are then checked against it record by record.
-            chip: The chip that this process trains on; it logs the manifest draft and takes snapshots between operations.
+            chip: The chip that this process trains on; it logs the manifest draft and takes snapshots between
+                operations.
             checkpoint_every: A checkpoint is kept every so many steps.
             key: Signs the transcript; by default a key that exists for this run only.
-            metadata: What else should be fixed before the first step (hyperparameters, purpose); plain numbers, texts, lists.
+            metadata: What else should be fixed before the first step (hyperparameters, purpose); plain numbers, texts,
+                lists.
             verify_state: Hash the state before each step to notice changes made outside steps.
         """
         if checkpoint_every < 1:
@@ -119,14 +120,18 @@ class Recorder:
             "checkpoint_every": self._every,
             "metadata": self._metadata,
         }
-        self._writer = TranscriptWriter(self.path, draft=draft, key=self._key, data=self._data, segment_steps=self._every)
+        self._writer = TranscriptWriter(
+            self.path, draft=draft, key=self._key, data=self._data, segment_steps=self._every
+        )
         if self._chip is not None:
             self._chip.log_event("manifest-draft", self._writer.draft_digest)
         self.memory.on_death(self._died)
         torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.randomness)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._frozen:
             gc.unfreeze()
         if self._writer is not None:
@@ -137,7 +142,9 @@ class Recorder:
         if self._writer is None:
             raise UsageError("the Recorder is not open; use it as `with Recorder(...) as recorder:`")
         if self._failed:
-            raise UsageError("an earlier step failed, so the state is undefined; the transcript ends with the step before it")
+            raise UsageError(
+                "an earlier step failed, so the state is undefined; the transcript ends with the step before it"
+            )
         return self._writer
 
     # -- what the user calls -------------------------------------------------------------------------------------------
@@ -199,7 +206,7 @@ class Recorder:
 
     @contextmanager
     def edit(self) -> Iterator[None]:
-        """Records a deliberate change of state between steps (loading weights, resetting an average) as a step of its own."""
+        """Records a deliberate change of state between steps (loading weights, say) as a step of its own."""
         self._ready()
         with self._capturing({}) as capture:
             yield
@@ -290,7 +297,11 @@ class Recorder:
     # -- ends of steps -------------------------------------------------------------------------------------------------
 
     def _finish(
-        self, capture: Capture, kind: Literal["init", "step", "edit"], batch: dict[str, Tensor], records: Sequence[int] | None
+        self,
+        capture: Capture,
+        kind: Literal["init", "step", "edit"],
+        batch: dict[str, Tensor],
+        records: Sequence[int] | None,
     ) -> StepRecord:
         """Writes a captured step: names what survives, hashes the state, stores tape, log and batch."""
         self._capture = None
@@ -377,7 +388,8 @@ class Recorder:
             if bytes_digest(_storage_bytes(storage).data) != self._digests[name][1]:
                 self._failed = True
                 raise StateChangedError(
-                    f"{name} was changed since step {self.step_number - 1}; make the change inside `with recorder.edit():`",
+                    f"{name} was changed since step {self.step_number - 1}; "
+                    "make the change inside `with recorder.edit():`",
                     tensor=name,
                 )
 
@@ -390,7 +402,14 @@ class Recorder:
             storages[name] = torch.from_numpy(np.array(_storage_bytes(storage)))
             by_address[address] = name
         views = [
-            View(name, by_address[t.untyped_storage()._cdata], DTYPE_NAMES[t.dtype], tuple(t.shape), t.stride(), t.storage_offset())
+            View(
+                name,
+                by_address[t.untyped_storage()._cdata],
+                DTYPE_NAMES[t.dtype],
+                tuple(t.shape),
+                t.stride(),
+                int(t.storage_offset()),
+            )
             for name, t in self._attached.tensors().items()
             if t.untyped_storage()._cdata in by_address
         ]

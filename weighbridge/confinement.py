@@ -1,8 +1,9 @@
 """Confines the replay worker: limits on memory and time, no network, no new programs, no files but the transcript's.
 
-An allow-list of operations is no sandbox, so the process that runs a Prover's tape gives up what it does not need before it reads the first
-byte of it. On Linux this uses resource limits, a seccomp filter and Landlock; each is applied where the kernel has it, and the list of those
-in force travels in the replay's result, so a report can say what was in force. Nothing here needs privileges.
+An allow-list of operations is no sandbox, so the process that runs a Prover's tape gives up what it does not need
+before it reads the first byte of it. On Linux this uses resource limits, a seccomp filter and Landlock; each is applied
+where the kernel has it, and the list of those in force travels in the replay's result, so a report can say what was in
+force. Nothing here needs privileges.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_FILTER = 38, 22, 2
 _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | 1  # SECCOMP_RET_ALLOW; SECCOMP_RET_ERRNO with EPERM
 
-# socket, connect, bind, execve, execveat, ptrace, process_vm_readv, process_vm_writev, kill, bpf, keyctl, io_uring_setup
+# socket, connect, bind, execve, execveat, ptrace, process_vm_readv, process_vm_writev, kill, bpf, keyctl,
+# io_uring_setup
 _DENIED = {
     "x86_64": (0xC000003E, (41, 42, 49, 59, 322, 101, 310, 311, 62, 321, 250, 425)),
     "aarch64": (0xC00000B7, (198, 203, 200, 221, 281, 117, 270, 271, 129, 280, 219, 425)),
@@ -36,7 +38,8 @@ def limit_resources(memory_bytes: int, seconds: int, *, address_space: bool) -> 
     Args:
         memory_bytes: Address space beyond what is in use now.
         seconds: Processor time.
-        address_space: Whether to limit the address space; CUDA reserves far more than it uses, so it cannot be limited there.
+        address_space: Whether to limit the address space; CUDA reserves far more than it uses, so it cannot be limited
+            there.
     """
     applied = []
     if address_space and sys.platform == "linux":
@@ -80,7 +83,7 @@ def deny_system_calls(*, allow_exec: bool) -> list[str]:
 
 
 def restrict_files(readable: list[Path], scratch: Path) -> list[str]:
-    """Restricts file access to reading below `readable`, by Landlock; writing is denied but to devices and the scratch directory.
+    """Restricts file access by Landlock: reading below `readable`, writing to devices and the scratch directory.
 
     Args:
         readable: Existing files or directories.

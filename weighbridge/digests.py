@@ -1,8 +1,8 @@
 """Digests of bytes, records and memory regions.
 
-Two hash functions are in use: BLAKE3-256 over bulk bytes (tensors, files, regions), which is fast and itself a tree; and
-the RFC 6962 SHA-256 tree of `merkle.py` above them. Structured records are hashed as deterministic CBOR (RFC 8949, section
-4.2.1) behind a domain tag, so that a digest of one kind of record can never be presented as another's.
+Two hash functions are in use: BLAKE3-256 over bulk bytes (tensors, files, regions), which is fast and itself a tree;
+and the RFC 6962 SHA-256 tree of `merkle.py` above them. Structured records are hashed as deterministic CBOR (RFC 8949,
+section 4.2.1) behind a domain tag, so that a digest of one kind of record can never be presented as another's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Runs tapes: one operation after another, under an allow-list, following a rounding log.
 
-The executor holds storages by slot and state by name. Before an operation runs for the first time its operands are checked with PyTorch's
-meta kernels (shapes and dtypes, without memory), and index tensors are checked for range each time, because some ATen kernels crash
-on ordinary arguments. The allow-list is the rule table. It is no sandbox: run the executor in the process that `replay` makes for it.
+The executor holds storages by slot and state by name. Before an operation runs for the first time its operands are
+checked with PyTorch's meta kernels (shapes and dtypes, without memory), and index tensors are checked for range each
+time, because some ATen kernels crash on ordinary arguments. The allow-list is the rule table. It is no sandbox: run the
+executor in the process that `replay` makes for it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import torch
 from weighbridge.digests import Leaf, bytes_digest, region_digest
 from weighbridge.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
 from weighbridge.numerics import decompositions, rounding
-from weighbridge.numerics.bounds import Bound
 from weighbridge.numerics.evaluate import Context, bind, evaluate
 from weighbridge.numerics.randomness import Draw
+from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import OpEntries
 from weighbridge.numerics.rules import Kind, Op, base_name, find, mutated
 from weighbridge.state import Checkpoint, state_digest
@@ -99,8 +100,8 @@ class Following(Context):
             )
         if result.inadmissible:
             raise LogError(
-                f"step {self.record.step}, operation {self.op} ({self.operation}): the log asks for {result.inadmissible} outcomes that no "
-                "conforming device could have rounded to",
+                f"step {self.record.step}, operation {self.op} ({self.operation}): the log asks for "
+                f"{result.inadmissible} outcomes that no conforming device could have rounded to",
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
         return result.out
@@ -142,7 +143,8 @@ class Executor:
 
     Attributes:
         state: Storages by name, uint8 tensors on the device.
-        live: Storages that exist at the present position, by slot or state name: what a snapshot taken here would have seen.
+        live: Storages that exist at the present position, by slot or state name: what a snapshot taken here would have
+            seen.
         followed: Roundings that the log changed so far.
         rounded: Elements rounded so far.
     """
@@ -158,7 +160,7 @@ class Executor:
         self.device = torch.device(device)
         self.state: dict[str, Tensor] = {}
         self.rng: dict[str, int] = {}
-        self.live: dict[int | str, Tensor] = {}
+        self.live: dict[int, Tensor] = {}
         self.followed = 0
         self.rounded = 0
         self._lingering: list[Tensor] = []
@@ -212,8 +214,8 @@ class Executor:
             raise TapeError(f"step {record.step}: the record has {len(record.values)} values, its tape {tape.values}")
         if tape.largest_footprint() > self._max_bytes:
             raise TapeError(
-                f"step {record.step} needs {tape.largest_footprint()} bytes, more than the limit of {self._max_bytes}; raise --max-memory "
-                "if this machine has them",
+                f"step {record.step} needs {tape.largest_footprint()} bytes, more than the limit of {self._max_bytes}; "
+                "raise the memory limit if this machine has them",
                 code="tape.too_large",
             )
         context = Following(record, {(e.op, e.output): e for e in entries}, self._seed)
@@ -309,7 +311,10 @@ class Executor:
         if len(args) > len(op._schema.arguments) or set(kwargs) - {a.name for a in op._schema.arguments}:
             raise TapeError(f"operation {context.op} ({node.op}) has operands that do not fit it")
         if node.op.partition(".")[0] in _CONDITIONAL and bound["alpha"] != 1:
-            raise TapeError(f"operation {context.op} ({node.op}) has alpha, which is decomposed before it is recorded", code="tape.forbidden")
+            raise TapeError(
+                f"operation {context.op} ({node.op}) has alpha, which is decomposed before it is recorded",
+                code="tape.forbidden",
+            )
         rule = find(op, bound)
         refs = [None if o is None else tape.refs[o] for o in node.outputs]
         if rule.kind is Kind.VIEW:
@@ -321,15 +326,11 @@ class Executor:
         if first:
             _check_shapes(op, args, kwargs, node, refs, rule.kind)
         _check_indices(op, bound)
+        strides = [None if ref is None else ref[3] for ref in refs]
         try:
             out = evaluate(
-                op,
-                args,
-                kwargs,
-                context,
-                rule=rule,
-                layout=lambda i: refs[i][3] if i < len(refs) and refs[i] is not None else None,
-            )  # type: ignore[index]
+                op, args, kwargs, context, rule=rule, layout=lambda i: strides[i] if i < len(strides) else None
+            )
         except WeighbridgeError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
@@ -350,7 +351,8 @@ class Executor:
                 raise TapeError(f"operation {context.op} ({node.op}) returned no tensor where the tape has one")
             if DTYPES[ref[1]] != value.dtype or ref[2] != tuple(value.shape):
                 raise TapeError(
-                    f"operation {context.op} ({node.op}) made {tuple(value.shape)} {value.dtype}; the tape says {ref[1:3]}"
+                    f"operation {context.op} ({node.op}) made {tuple(value.shape)} {value.dtype}; "
+                    f"the tape says {ref[1:3]}"
                 )
             if ref[0] in births:
                 slots[ref[0]] = _adopt(value, ref, births[ref[0]], self.device)

@@ -1,7 +1,7 @@
 """Replays a transcript in a process of its own and says whether it holds.
 
-The parent never looks into the transcript: a spawned worker without keys, database or network does, and the parent reads its small answer
-as hostile.
+The parent never looks into the transcript: a spawned worker without keys, database or network does, and the parent
+reads its small answer as hostile.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, Usag
 Verdict = Literal["match", "mismatch", "inconclusive"]
 
 _PASSED = (
-    "PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "NUMBA_CACHE_DIR", "CUDA_VISIBLE_DEVICES",
-    "CUDA_HOME", "CUBLAS_WORKSPACE_CONFIG", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS",
-    "ONEDNN_MAX_CPU_ISA", "TRITON_CACHE_DIR",
+    "PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR",
+    "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUBLAS_WORKSPACE_CONFIG", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
 _MAX_LINE = 256 << 20
 
@@ -34,7 +34,8 @@ class Limits:
     """What a replay may use.
 
     Attributes:
-        memory: Bytes of storages of one tape, and (on the CPU) of address space beyond the interpreter's own, times two.
+        memory: Bytes of storages of one tape, and (on the CPU) of address space beyond the interpreter's own, times
+            two.
         seconds: Wall-clock and processor time.
     """
 
@@ -110,7 +111,8 @@ def replay(
         The result; a mismatch is a result, not an error.
 
     Raises:
-        TranscriptError: If the transcript is unreadable, altered or incomplete (or another `WeighbridgeError` with its code).
+        TranscriptError: If the transcript is unreadable, altered or incomplete (or another `WeighbridgeError` with its
+            code).
         UsageError: If the arguments make no sense for it.
         ReplayWorkerError: If the worker died, ran out of its limits or answered nonsense.
     """
@@ -139,7 +141,9 @@ def replay(
             cwd=scratch,
         ) as worker,
     ):
-        assert worker.stdin is not None and worker.stdout is not None and worker.stderr is not None
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
         timer = threading.Timer(limits.seconds, worker.kill)
         timer.start()
         errors: list[bytes] = []
@@ -204,10 +208,7 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
         raw = message["result"]
         if raw["verdict"] not in ("match", "mismatch", "inconclusive"):
             raise ValueError("verdict")
-        findings = [
-            Finding(**{k: f[k] if k == "evidence" else str(f[k])[:4000] for k in ("id", "message", "expected", "found", "subject", "severity", "evidence")})  # type: ignore[arg-type]
-            for f in raw["findings"]
-        ]
+        findings = [_finding(f) for f in raw["findings"]]
         return ReplayResult(
             verdict=raw["verdict"],
             steps=(int(raw["steps"][0]), int(raw["steps"][1])),
@@ -217,10 +218,13 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
             rounded=int(raw["rounded"]),
             tapes={
                 bytes.fromhex(k).hex(): {
-                    "kind": str(v["kind"])[:10], "count": int(v["count"]), "operations": int(v["operations"]), "free_values": int(v["free_values"])
+                    "kind": str(v["kind"])[:10],
+                    "count": int(v["count"]),
+                    "operations": int(v["operations"]),
+                    "free_values": int(v["free_values"]),
                 }
                 for k, v in raw["tapes"].items()
-            },  # fmt: skip
+            },
             findings=findings,
             first_difference=_difference(raw["first_difference"]),
             live=None if raw["live"] is None else [(int(n), bytes.fromhex(d).hex()) for n, d in raw["live"]],
@@ -233,7 +237,18 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
         raise ReplayWorkerError(f"the replay worker's answer is malformed ({type(error).__name__})") from None
 
 
+def _finding(raw: Any) -> Finding:
+    if raw["severity"] not in ("info", "warning", "violation") or not isinstance(raw["evidence"], dict):
+        raise ValueError("finding")
+    text = {k: str(raw[k])[:4000] for k in ("id", "message", "expected", "found", "subject")}
+    return Finding(**text, severity=raw["severity"], evidence=raw["evidence"])
+
+
 def _difference(raw: Any) -> dict[str, Any] | None:
     if raw is None:
         return None
-    return {"step": int(raw["step"]), "op": int(raw["op"]), **{k: str(raw[k])[:200] for k in ("operation", "expected", "found")}}
+    return {
+        "step": int(raw["step"]),
+        "op": int(raw["op"]),
+        **{k: str(raw[k])[:200] for k in ("operation", "expected", "found")},
+    }

@@ -1,13 +1,13 @@
 """Tapes: the recorded ATen program of one step, as data.
 
-A tape names storages by *slot* (an integer in order of first appearance) and tensors by *reference*: slot, dtype, size, stride, offset.
-Everything that may change from step to step without changing the program is outside it: floats and scalar operands are hoisted into the
-step's values vector, host values into another, random draws are relative to the step's counters, names of what an earlier step
-left behind are relative to this step. So steps with the same structure share one tape, and a tape is content-addressed by the
-digest of its bytes.
+A tape names storages by *slot* (an integer in order of first appearance) and tensors by *reference*: slot, dtype, size,
+stride, offset. Everything that may change from step to step without changing the program is outside it: floats and
+scalar operands are hoisted into the step's values vector, host values into another, random draws are relative to the
+step's counters, names of what an earlier step left behind are relative to this step. So steps with the same structure
+share one tape, and a tape is content-addressed by the digest of its bytes.
 
-Decoding is strict: a tape is hostile input. `Tape.decode` checks every slot, reference, birth and free before anything runs; which
-operations are allowed is the executor's business. Format: docs/formats/tape.md.
+Decoding is strict: a tape is hostile input. `Tape.decode` checks every slot, reference, birth and free before anything
+runs; which operations are allowed is the executor's business. Format: docs/formats/tape.md.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Input:
         slot: Its slot.
         bytes: Its size.
         origin: `state`, `batch` or `free`.
-        name: Name of the state, batch path list joined by newline, or name of the free tensor; state kept from an earlier step is
-            `~n/slot`, n steps ago.
+        name: Name of the state, batch path list joined by newline, or name of the free tensor; state kept from an
+            earlier step is `~n/slot`, n steps ago.
     """
 
     slot: int
@@ -89,8 +89,8 @@ class Tape:
         nodes: Operations in order.
         frees: (operations complete, slot): the storage died then.
         survivors: (slot, state name) of storages made here that outlive the step.
-        views: Named views on state after the step: (tensor name, state name, dtype, size, stride, offset); batch views have state name
-            `batch`, and slot numbers stand for their storage in `inputs`.
+        views: Named views on state after the step: (tensor name, state name, dtype, size, stride, offset); batch views
+            have state name `batch`, and slot numbers stand for their storage in `inputs`.
         values: Length of the step's values vector.
         hosts: Number of host values.
     """
@@ -165,7 +165,16 @@ class Tape:
             canonical = tape.encode()
         except TapeError:
             raise
-        except (cbor2.CBORDecodeError, cbor2.CBOREncodeError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as e:
+        except (
+            cbor2.CBORDecodeError,
+            cbor2.CBOREncodeError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as e:
             raise TapeError(f"the tape is not well-formed: {type(e).__name__}: {str(e)[:200]}") from None
         if canonical != data:
             raise TapeError("the tape is not in canonical form")

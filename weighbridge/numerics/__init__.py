@@ -1,7 +1,7 @@
 """Numerics: what "bit for bit" rests on.
 
-Every operation that reaches the PyTorch dispatcher is governed by one rule (`rules`). Rounded operations are computed in a wider
-type and rounded back; where two conforming devices could round differently (`bounds` says where) the outcome is logged
-(`rounding`). Randomness is counter-based (`philox`). `evaluate` applies a rule to one operation and is used unchanged by the
-Recorder and by the executor.
+Every operation that reaches the PyTorch dispatcher is governed by one rule (`rules`). Rounded operations are computed
+in a wider type and rounded back; where two conforming devices could round differently (`bounds` says where) the outcome
+is logged (`rounding`). Randomness is counter-based (`philox`). `evaluate` applies a rule to one operation and is used
+unchanged by the Recorder and by the executor.
 """

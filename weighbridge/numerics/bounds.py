@@ -1,14 +1,15 @@
 """Error bounds of rounded operations, one function a family.
 
-Each function takes a `Call` (an operation with its operands in the wide type and its wide results) and returns one `Bound` per floating
-result, in the order of `Call.results`. Notation: u is the unit roundoff of the wide type (2^-53 for float64), and
-gamma(n) = n*u / (1 - n*u) bounds the relative error of n successive roundings (Higham, "Accuracy and Stability of Numerical Algorithms",
-2nd ed., lemma 3.1). A dot product of length K evaluated in any order, with or without fused multiply-add, errs by at most
-gamma(K)*sum|a_i b_i| (ibid., section 3.1), and sum|a_i b_i| <= norm(a)*norm(b) (Cauchy-Schwarz). Bounds use norms because norms cost one
-pass over the operands instead of a second matrix product.
+Each function takes a `Call` (an operation with its operands in the wide type and its wide results) and returns one
+`Bound` per floating result, in the order of `Call.results`. Notation: u is the unit roundoff of the wide type (2^-53
+for float64), and gamma(n) = n*u / (1 - n*u) bounds the relative error of n successive roundings (Higham, "Accuracy and
+Stability of Numerical Algorithms", 2nd ed., lemma 3.1). A dot product of length K evaluated in any order, with or
+without fused multiply-add, errs by at most gamma(K)*sum|a_i b_i| (ibid., section 3.1), and sum|a_i b_i| <=
+norm(a)*norm(b) (Cauchy-Schwarz). Bounds use norms because norms cost one pass over the operands instead of a second
+matrix product.
 
-`libm` functions are taken to be within 4 ulp in the wide type; that covers the documented maxima of CUDA's double precision functions,
-SLEEF's `_u10` family and glibc for everything in the table.
+`libm` functions are taken to be within 4 ulp in the wide type; that covers the documented maxima of CUDA's double
+precision functions, SLEEF's `_u10` family and glibc for everything in the table.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def relative(ulps: float) -> BoundFunction:
 
 
 def _norm(x: Tensor, dim: int | list[int]) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=dim)
+    result: Tensor = torch.linalg.vector_norm(x, dim=dim)
+    return result
 
 
 def _count(x: Tensor, dim: Any) -> int:
@@ -146,14 +148,14 @@ def convolution(call: Call) -> list[Bound]:
 
 
 def _tap_norms(grad: Tensor, x: Tensor, w: Tensor, call: Call) -> Tensor:
-    """Norm of everything that each filter tap multiplies, (groups, channels of a group, *taps): zero for taps that see only padding."""
+    """Norm of all that a filter tap multiplies, (groups, channels, *taps); zero for taps that see only padding."""
     groups, transposed = call["groups"], call["transposed"]
     ones = (x if transposed else grad).new_ones(grad.shape[0], groups, *(x if transposed else grad).shape[2:])
     operands = (grad * grad, ones) if transposed else (ones, x * x)
     like = w.new_zeros(groups, w.shape[1], *w.shape[2:])
     squares = aten.convolution_backward(
-        *operands, like, None, call["stride"], call["padding"], call["dilation"], transposed, call["output_padding"], groups,
-        [False, True, False],
+        *operands, like, None, call["stride"], call["padding"], call["dilation"],
+        transposed, call["output_padding"], groups, [False, True, False],
     )[1]  # fmt: skip
     return torch.sqrt(squares.clamp_min(0))
 
@@ -177,7 +179,9 @@ def convolution_backward(call: Call) -> list[Bound]:
             k, filters = math.prod(w.shape[1:]), torch.linalg.vector_norm(w, dim=[1, *spatial])
         else:
             k = w.shape[0] // groups * math.prod(w.shape[2:])
-            filters = torch.linalg.vector_norm(w.view(groups, w.shape[0] // groups, w.shape[1], -1), dim=(1, 3)).reshape(-1)
+            filters = torch.linalg.vector_norm(
+                w.view(groups, w.shape[0] // groups, w.shape[1], -1), dim=(1, 3)
+            ).reshape(-1)
         patch = _spread(torch.sqrt(spread.clamp_min(0)), x.shape[1])
         bounds.append(Bound(factors=(patch * gamma(k + 8), filters.view(1, -1, *[1] * len(spatial)))))
     if mask[1]:
@@ -199,8 +203,9 @@ def convolution_backward(call: Call) -> list[Bound]:
 def _unless_exact(total: Tensor, least: Tensor) -> Tensor:
     """Returns 0 where a sum of float32 values is exact in float64 in any order, else `total`.
 
-    All addends are multiples of 2^(E-23), E being the exponent of the least one that is not zero; if their absolute values add up to less than
-    2^(E+29), every partial sum has at most 53 bits. Without this, sums of few values would fill the log with ties.
+    All addends are multiples of 2^(E-23), E being the exponent of the least one that is not zero; if their absolute
+    values add up to less than 2^(E+29), every partial sum has at most 53 bits. Without this, sums of few values would
+    fill the log with ties.
 
     Args:
         total: Sums of absolute values.
@@ -239,11 +244,11 @@ def norm(call: Call) -> list[Bound]:
     return [Bound(rel=gamma(_count(call["self"], call.args.get("dim")) + 32))]
 
 
-def positive(count: BoundFunction | Callable[[Call], int]) -> BoundFunction:
+def positive(count: Callable[[Call], int]) -> BoundFunction:
     """A sum of products that are all non-negative: a relative bound of gamma(count + 32)."""
 
     def bound(call: Call) -> list[Bound]:
-        return [Bound(rel=gamma(int(count(call)) + 32)) for _ in call.results]  # type: ignore[call-overload]
+        return [Bound(rel=gamma(count(call) + 32)) for _ in call.results]
 
     return bound
 
@@ -308,7 +313,8 @@ def _normalised_gradient(a: Tensor, xhat: Tensor, scale: Tensor, dims: list[int]
     spread = torch.linalg.vector_norm(xhat, dim=dims, keepdim=True)
     largest = a.abs().amax(dim=dims, keepdim=True)
     sums = size * (2 / math.sqrt(n)) + top * size * spread * (2 / n)
-    return scale.abs() * (sums * gamma(n + 16) + largest * (16 * U))
+    row: Tensor = scale.abs() * (sums * gamma(n + 16) + largest * (16 * U))
+    return row
 
 
 def layer_norm_backward(call: Call) -> list[Bound]:
@@ -324,7 +330,8 @@ def layer_norm_backward(call: Call) -> list[Bound]:
         bounds.append(Bound(rel=16 * U, factors=(_normalised_gradient(a, xhat, call["rstd"], dims),)))
     rows = max(1, math.prod(x.shape[d] for d in outer))
     if mask[1]:
-        # x - mean may cancel, and kernels may evaluate it as x*rstd - mean*rstd: an absolute error of u*(|x|+|mean|)*rstd.
+        # x - mean may cancel, and kernels may evaluate it as x*rstd - mean*rstd: an absolute error of
+        # u*(|x|+|mean|)*rstd.
         lost = (x.abs() + call["mean"].abs()) * call["rstd"].abs()
         bounds.append(Bound(factors=((g * lost).abs().sum(dim=outer) * gamma(rows + 16),)))
     if mask[2]:
@@ -343,7 +350,10 @@ def batch_norm(call: Call) -> list[Bound]:
     if not train:
         scale = w / torch.sqrt(call["running_var"] + call["eps"])
         shift = b + call["running_mean"].abs() * scale
-        return [Bound(rel=32 * U, factors=((shift * (32 * U)).view(1, -1, *tail),)), *[Bound() for _ in call.results[1:]]]
+        return [
+            Bound(rel=32 * U, factors=((shift * (32 * U)).view(1, -1, *tail),)),
+            *[Bound() for _ in call.results[1:]],
+        ]
     mean = call.results[1]
     rstd = call.results[2]
     e_mean, e_var, n = _deviations(x, dims, False)
@@ -363,7 +373,10 @@ def batch_norm(call: Call) -> list[Bound]:
         variance_now = 1 / (rstd * rstd)
         grow = n / max(n - 1, 1)
         bounds.append(
-            Bound(rel=8 * U, factors=(e_var * (2 * m * grow) + (call["running_var"].abs() + variance_now * 2 * m) * (16 * U),))
+            Bound(
+                rel=8 * U,
+                factors=(e_var * (2 * m * grow) + (call["running_var"].abs() + variance_now * 2 * m) * (16 * U),),
+            )
         )
     return bounds
 
@@ -463,12 +476,14 @@ def bce_with_logits(call: Call) -> list[Bound]:
 
 def ramp(call: Call) -> list[Bound]:
     """linspace, fractional arange: start + i*step."""
-    ends = [abs(float(call[name])) for name in ("start", "end", "step") if isinstance(call.args.get(name), (int, float))]
+    ends = [
+        abs(float(call[name])) for name in ("start", "end", "step") if isinstance(call.args.get(name), (int, float))
+    ]
     return [Bound(rel=4 * U, absolute=16 * U * max(ends))]
 
 
 def of_operand(name: str, ulps: float) -> BoundFunction:
-    """An error of at most `ulps` units in the last place of an operand (gelu, hardswish, ...: factors of size at most one)."""
+    """An error of `ulps` units in the last place of an operand: for products with factors of size at most one."""
 
     def bound(call: Call) -> list[Bound]:
         return [Bound(rel=ulps * 2 * U, factors=(call[name].abs() * (ulps * 2 * U),))]
@@ -491,7 +506,7 @@ def gelu_backward(call: Call) -> list[Bound]:
 
 
 def linear(operand: str, count: Callable[[Call], int]) -> BoundFunction:
-    """|F computed - F| <= gamma(n) * F(|x|) for an operator F that sums non-negative multiples of at most n elements."""
+    """gamma(n) * F(|x|) for an operator F that sums non-negative multiples of at most n elements."""
 
     def bound(call: Call) -> list[Bound]:
         args = dict(call.args)
@@ -512,7 +527,7 @@ def max_pool_backward(call: Call) -> list[Bound]:
 def accumulate(call: Call) -> list[Bound]:
     """index_add, index_put with accumulation, scatter_add: gamma(n) * (|self| + sum|source|)."""
     args = {k: v.abs() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in call.args.items()}
-    source = args.get("source", args.get("src", args.get("values")))
+    source = next(args[name] for name in ("source", "src", "values") if name in args)
     if "alpha" in args:
         args["alpha"] = abs(args["alpha"])
     spread = _run(call, args)

@@ -1,15 +1,16 @@
 """Vendor and composite overloads, rewritten into overloads that have rules.
 
-A decomposition is called with the operands of the original and dispatches the replacements itself, so each of them is recorded, rounded
-and replayed on its own. What is decomposed never reaches a tape. A decomposition may return NotImplemented for operands that need none.
+A decomposition is called with the operands of the original and dispatches the replacements itself, so each of them is
+recorded, rounded and replayed on its own. What is decomposed never reaches a tape. A decomposition may return
+NotImplemented for operands that need none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import torch
 
@@ -39,7 +40,7 @@ def find(op: Op) -> Decomposition | None:
     return _find(op._schema.name.partition("::")[2], op._overloadname)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _find(name: str, overload: str) -> Decomposition | None:
     exact = _TABLE.get(f"{name}.{overload or 'default'}")
     if exact is not None:
@@ -64,8 +65,9 @@ def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor
     return grad * mask * scale
 
 
-# Scaled additions become multiplications and additions, each with one right answer: no wide arithmetic and no log. Multiples such as 0.1*x
-# lie on or within a rounding error of the midpoint between two results a few times in a hundred, so their log would be the largest of all.
+# Scaled additions become multiplications and additions, each with one right answer: no wide arithmetic and no log.
+# Multiples such as 0.1*x lie on or within a rounding error of the midpoint between two results a few times in a
+# hundred, so their log would be the largest of all.
 
 
 def _scaled(other: Any, alpha: Any) -> Any:
@@ -79,7 +81,7 @@ def _lerp(a: Tensor, end: Tensor, weight: Any) -> Tensor:
 
 @decomposes("lerp_.Scalar", "lerp_.Tensor")
 def _lerp_(a: Tensor, end: Tensor, weight: Any) -> Tensor:
-    return a.add_((end - a) * weight)
+    return cast(Tensor, a.add_((end - a) * weight))
 
 
 @decomposes("addcmul.default")
@@ -89,7 +91,7 @@ def _addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Ten
 
 @decomposes("addcmul_.default")
 def _addcmul_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return x.add_(_scaled(first * second, value))
+    return cast(Tensor, x.add_(_scaled(first * second, value)))
 
 
 @decomposes("addcdiv.default")
@@ -99,7 +101,7 @@ def _addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Ten
 
 @decomposes("addcdiv_.default")
 def _addcdiv_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return x.add_(_scaled(first / second, value))
+    return cast(Tensor, x.add_(_scaled(first / second, value)))
 
 
 def _with_alpha(name: str) -> Decomposition:
@@ -127,9 +129,10 @@ def _no_scaler(**options: Any) -> None:
 
 def _fused_adam(decoupled: bool) -> Decomposition:
     def run(
-        params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor], max_exp_avg_sqs: list[Tensor],
-        state_steps: list[Tensor], *, lr: float | Tensor, beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool,
-        maximize: bool, grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
+        params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor],
+        max_exp_avg_sqs: list[Tensor], state_steps: list[Tensor], *, lr: float | Tensor, beta1: float, beta2: float,
+        weight_decay: float, eps: float, amsgrad: bool, maximize: bool, grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
     ) -> None:  # fmt: skip
         _no_scaler(grad_scale=grad_scale, found_inf=found_inf)
         rate = lr.item() if isinstance(lr, Tensor) else lr
@@ -157,9 +160,9 @@ _TABLE.update({f"_fused_adam_.{o}": _fused_adam(False) for o in ("default", "ten
 
 @decomposes("_fused_sgd_.default", "_fused_sgd_.tensor_lr")
 def _fused_sgd(
-    params: list[Tensor], grads: list[Tensor], momentum_buffer_list: list[Tensor], *, weight_decay: float, momentum: float,
-    lr: float | Tensor, dampening: float, nesterov: bool, maximize: bool, is_first_step: bool, grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
+    params: list[Tensor], grads: list[Tensor], momentum_buffer_list: list[Tensor], *, weight_decay: float,
+    momentum: float, lr: float | Tensor, dampening: float, nesterov: bool, maximize: bool, is_first_step: bool,
+    grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
 ) -> None:  # fmt: skip
     _no_scaler(grad_scale=grad_scale, found_inf=found_inf)
     rate = lr.item() if isinstance(lr, Tensor) else lr
@@ -186,9 +189,11 @@ def _foreach(name: str, overload: str) -> Decomposition | None:
     inplace = base.endswith("_")
     base = base.rstrip("_")
     target = _FOREACH_RENAMES.get(base, base) + ("_" if inplace else "")
-    packet = getattr(aten, target, None)
-    if packet is None and base in ("maximum", "minimum"):  # these have no in-place form of their own
-        packet = getattr(aten, base)
+    if not hasattr(aten, target):
+        target = base  # maximum and minimum have no in-place form of their own
+    if not hasattr(aten, target):
+        return None
+    packet = getattr(aten, target)
 
     def run(*args: Any, **kwargs: Any) -> list[Any] | None:
         length = len(args[0])
@@ -212,4 +217,4 @@ def _foreach(name: str, overload: str) -> Decomposition | None:
             results.append(result)
         return None if inplace else results
 
-    return run if packet is not None else None
+    return run

@@ -1,14 +1,14 @@
 """Applies a rule to one operation.
 
-`evaluate` is the single definition of what an operation means here. The Recorder calls it with a `Context` that writes the rounding log,
-the executor with one that follows it; nothing else differs between recording and replay.
+`evaluate` is the single definition of what an operation means here. The Recorder calls it with a `Context` that writes
+the rounding log, the executor with one that follows it; nothing else differs between recording and replay.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ def row_major(_: int) -> Strides:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _argument_names(op: Op) -> tuple[tuple[str, ...], dict[str, Any]]:
     arguments = op._schema.arguments
     return tuple(a.name for a in arguments), {a.name: a.default_value for a in arguments}
@@ -98,7 +98,15 @@ def _widen(value: Any, integers: bool = False) -> Any:
     return torch.float64 if value is torch.float32 else value
 
 
-def _rounded(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], rule: Rule, context: Context, layout: Layout) -> Any:
+def _rounded(
+    op: Op,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    bound: dict[str, Any],
+    rule: Rule,
+    context: Context,
+    layout: Layout,
+) -> Any:
     names, _ = _argument_names(op)
     by_name = {**dict(zip(names, args, strict=False)), **kwargs}
     has_floats = any(_floats(v) for v in by_name.values())
@@ -125,7 +133,9 @@ def _rounded(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[st
     assert rule.bound is not None
     limits = rule.bound(call)
     if len(limits) < len(call.results):
-        raise RefusedOperationError(f"the rule of {op} bounds {len(limits)} of {len(call.results)} results", operation=str(op))
+        raise RefusedOperationError(
+            f"the rule of {op} bounds {len(limits)} of {len(call.results)} results", operation=str(op)
+        )
     for (i, t), limit in zip(fresh, limits, strict=False):
         returned[i] = context.rounded(lay_out(t, dense_strides(t.shape, layout(i) or t.stride())), limit)
     for (n, t), limit in zip(targets, limits[len(fresh) :], strict=False):
@@ -160,13 +170,22 @@ def _check_conversion(op: Op, bound: dict[str, Any]) -> None:
     if target is None or not _is_float(source) or target.is_floating_point or target.is_complex or target is torch.bool:
         return
     limits = torch.iinfo(target)
+    assert isinstance(source, Tensor)
     inside = (source > limits.min - 1) & (source < limits.max + 1)
     if not bool(inside.all()):
-        raise RefusedOperationError(f"{op}: a value is NaN or out of the range of {target}; clamp it first", operation=str(op))
+        raise RefusedOperationError(
+            f"{op}: a value is NaN or out of the range of {target}; clamp it first", operation=str(op)
+        )
 
 
 def evaluate(
-    op: Op, args: Sequence[Any], kwargs: dict[str, Any], context: Context, *, rule: Rule | None = None, layout: Layout = row_major
+    op: Op,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    context: Context,
+    *,
+    rule: Rule | None = None,
+    layout: Layout = row_major,
 ) -> Any:
     """Evaluates one operation under its rule.
 
@@ -206,7 +225,6 @@ def evaluate(
         return randomness.sample(op, args, kwargs, bound, context.draw)
     if kind is Kind.HOST:
         return context.host(op(*args, **kwargs))
-    floats = any(_floats(v) for v in bound.values())
-    if kind is Kind.REFUSED and not floats:
+    if not any(_floats(v) for v in bound.values()):
         return op(*args, **kwargs)  # integers have one right answer
     raise RefusedOperationError(f"{op} is refused: {rule.note}", operation=str(op))

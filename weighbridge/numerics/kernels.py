@@ -1,16 +1,18 @@
 """The rounding pass on the CPU: one trip over memory that rounds, canonicalises, checks and finds contested elements.
 
 Every kernel walks a float64 array `x` in physical order and writes float32 `out`. An element is *contested* iff
-`float32(x - 2e) != float32(x + 2e)` for its bound e, or x or e is not finite. Contested elements are only counted per block here;
-`list_dense` and `list_rank_one` then list those of the blocks that have any, which is rare. The checksum is the sum modulo 2^64 of `bits * weight(index)`; being an
-integer sum it does not depend on the order of evaluation.
+`float32(x - 2e) != float32(x + 2e)` for its bound e, or x or e is not finite. Contested elements are only counted per
+block here; `list_dense` and `list_rank_one` then list those of the blocks that have any, which is rare. The checksum is
+the sum modulo 2^64 of `bits * weight(index)`; being an integer sum it does not depend on the order of evaluation.
 
-`torch_pass` and `torch_checksum` are the same functions out of PyTorch operations, for other devices and as an oracle in the tests.
+`torch_pass` and `torch_checksum` are the same functions out of PyTorch operations, for other devices and as an oracle
+in the tests.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 import numpy as np
@@ -21,14 +23,21 @@ BLOCK = 2048
 WEIGHT = 0x9E3779B1
 CANONICAL_NAN = 0x7FC00000
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Array = npt.NDArray[Any]
 Strides = tuple[int, int, int]
-_jit = numba.njit(nogil=True, cache=True, fastmath=False, error_model="numpy")
+
+
+def _jit(function: Callable[P, R]) -> Callable[P, R]:
+    """Compiles with Numba: no reassociation, no contraction, no GIL; compiled code is cached beside this file."""
+    compiled: Callable[P, R] = numba.njit(nogil=True, cache=True, fastmath=False, error_model="numpy")(function)
+    return compiled
 
 
 @_jit
 def _finish(bits: Array, first: int) -> np.uint64:
-    """Canonicalises NaN in a block of bit patterns whose first physical index is `first`; returns its share of the checksum."""
+    """Canonicalises NaN in the block of bit patterns that starts at index `first`; returns its part of the checksum."""
     # Slices that start at 0 let LLVM see that no index is negative, which is what makes these loops vector code.
     total = np.uint64(0)
     bad = np.uint32(0)
@@ -89,7 +98,9 @@ def pass_dense(x: Array, rel: float, absolute: float, e: Array, out: Array, bits
 
 
 @_jit
-def _expand(start: int, stop: int, rows: int, columns: int, left: Array, ls: Strides, right: Array, rs: Strides, e: Array) -> None:
+def _expand(
+    start: int, stop: int, rows: int, columns: int, left: Array, ls: Strides, right: Array, rs: Strides, e: Array
+) -> None:
     """Writes the bounds left*right of physical indices start..stop of a (batches, rows, columns) array into `e`."""
     k = start
     while k < stop:  # one run of a row at a time, so that the inner loops are straight
@@ -123,7 +134,7 @@ def pass_rank_one(
     left: Array, ls: Strides, right: Array, rs: Strides,
     scratch: Array, out: Array, bits: Array, counts: Array,
 ) -> np.uint64:  # fmt: skip
-    """Rounds with e = rel*|x| + absolute + left*right over a (batches, rows, columns) array, bounds made block by block."""
+    """Rounds with e = rel*|x| + absolute + left*right over (batches, rows, columns), bounds made block by block."""
     n = x.size
     total = np.uint64(0)
     for block in range(counts.size):
@@ -136,7 +147,9 @@ def pass_rank_one(
 
 
 @_jit
-def _list_block(x: Array, first: int, rel: float, absolute: float, e: Array, k: int, positions: Array, bounds: Array) -> int:
+def _list_block(
+    x: Array, first: int, rel: float, absolute: float, e: Array, k: int, positions: Array, bounds: Array
+) -> int:
     """Writes the contested elements of one block from place `k` on; returns the next free place."""
     for i in range(x.size):
         v = x[i]
@@ -229,7 +242,7 @@ def torch_round(x: torch.Tensor) -> torch.Tensor:
 
 
 def torch_contested(x: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-    """Returns the sorted indices of contested elements of a flat float64 tensor with bounds `e` (same shape or 0-dim)."""
+    """Returns the sorted indices of contested elements of a flat float64 tensor with bounds `e` (its shape, or ())."""
     low, high = (x - 2 * e).to(torch.float32), (x + 2 * e).to(torch.float32)
     odd = (low != high) | ~torch.isfinite(x) | ~torch.isfinite(e)
     return odd.nonzero().flatten()

@@ -1,7 +1,7 @@
 """Makes `normal_table.txt`, the committed coefficients behind `philox.normal_float32`.
 
-Run `python -m weighbridge.numerics.normal_table` to write it anew. The table is data, not code: two SciPy versions may differ in the
-last bit of a coefficient, so the committed file, not this script, defines the variates.
+Run `python -m weighbridge.numerics.normal_table` to write it anew. The table is data, not code: two SciPy versions may
+differ in the last bit of a coefficient, so the committed file, not this script, defines the variates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weighbridge.numerics.philox import DEGREE, OCTAVES, PIECES
 
 
 def coefficients() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Returns, for every octave and piece, the polynomial in t in [0, 1) that interpolates the inverse normal distribution.
+    """Returns the polynomials in t in [0, 1) that interpolate the inverse normal distribution, by octave and piece.
 
     The tail probability is u = 2^-(2 + octave) * (1 + (piece + t) / PIECES).
     """

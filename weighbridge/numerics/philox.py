@@ -1,10 +1,12 @@
 """Counter-based randomness: Philox-4x32-10 (Salmon et al., SC 2011), the same bits on every device.
 
-The key is (seed, stream, counter, element): `seed` belongs to the run, `stream` is the data-parallel rank, `counter` numbers the draws
-and lives in the torch generator (as its seed), `element` is the row-major index in the unsharded tensor. Variates use only operations
-with one right answer: integer work, IEEE additions and multiplications in a fixed order, and comparisons.
+The key is (seed, stream, counter, element): `seed` belongs to the run, `stream` is the data-parallel rank, `counter`
+numbers the draws and lives in the torch generator (as its seed), `element` is the row-major index in the unsharded
+tensor. Variates use only operations with one right answer: integer work, IEEE additions and multiplications in a fixed
+order, and comparisons.
 
-Words are made on the CPU whatever the device; they are then moved. That is slow on a GPU but the same everywhere by construction.
+Words are made on the CPU whatever the device; they are then moved. That is slow on a GPU but the same everywhere by
+construction.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_jit
-def _fill(k0: np.uint32, k1: np.uint32, c1_high: np.uint32, c2: np.uint32, c3: np.uint32, out: npt.NDArray[Any]) -> None:
+def _fill(
+    k0: np.uint32, k1: np.uint32, c1_high: np.uint32, c2: np.uint32, c3: np.uint32, out: npt.NDArray[Any]
+) -> None:
     """Fills `out` (a multiple of 4 words): block b uses the counter (b low, b high | c1_high, c2, c3)."""
     mask = np.uint64(0xFFFFFFFF)
     for block in range(out.size // 4):
@@ -129,7 +133,8 @@ def _normal(w: npt.NDArray[Any], table: npt.NDArray[Any], out: npt.NDArray[Any])
 def normal_float32(w: Words) -> npt.NDArray[np.float32]:
     """Returns standard normal variates by inverting the distribution function piecewise (error below 2e-7).
 
-    Table look-up and Horner's scheme in float64 with separate multiplications and additions: no operation here has two right answers.
+    Table look-up and Horner's scheme in float64 with separate multiplications and additions: no operation here has two
+    right answers.
     """
     out = np.empty(w.size, dtype=np.float32)
     _normal(w, normal_table(), out)

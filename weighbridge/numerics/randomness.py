@@ -1,7 +1,7 @@
 """Random operations: which variates an overload draws, from counter-based Philox.
 
-Elements are numbered in row-major order of the logical tensor, whatever its layout, so a strided and a contiguous tensor of the same
-shape get the same values.
+Elements are numbered in row-major order of the logical tensor, whatever its layout, so a strided and a contiguous
+tensor of the same shape get the same values.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def permutation(draw: Draw, count: int) -> Tensor:
 
 def _affine(values: Tensor, scale: Any, shift: Any) -> Tensor:
     """values*scale + shift as two separate IEEE operations in float32."""
-    return (values * scale) + shift
+    result: Tensor = (values * scale) + shift
+    return result
 
 
 def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], drawer: Drawer) -> Any:
@@ -92,10 +93,16 @@ def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
         dtype = bound.get("dtype") or (torch.int64 if integral else torch.get_default_dtype())
         shape = (bound["n"],) if name == "randperm" else tuple(bound["size"])
     if dtype.is_complex or (dtype.is_floating_point and dtype != torch.float32):
-        raise RefusedOperationError(f"{op} for {dtype}: random values are made in float32; convert afterwards", operation=str(op))
+        raise RefusedOperationError(
+            f"{op} for {dtype}: random values are made in float32; convert afterwards", operation=str(op)
+        )
     count = int(np.prod(shape, dtype=np.int64)) if shape else 1
     if name == "normal" and not isinstance(existing, Tensor):
-        operand = next(v for v in (bound.get("mean"), bound.get("std")) if isinstance(v, Tensor)) if overload != "float_float" else None
+        operand = (
+            next(v for v in (bound.get("mean"), bound.get("std")) if isinstance(v, Tensor))
+            if overload != "float_float"
+            else None
+        )
         if operand is not None:
             shape, device, count = tuple(operand.shape), operand.device, operand.numel()
     draw = drawer(bound.get("generator"), device)
@@ -112,9 +119,10 @@ def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
     elif name == "normal":
         result = _affine(put(normal(draw, count)), bound["std"], bound["mean"])
     elif name == "bernoulli":
-        probability = bound["p"] if "p" in bound else existing
-        uniform = put(unit(draw, count)).to(torch.float64)
-        result = uniform < (probability.to(torch.float64) if isinstance(probability, Tensor) else probability)
+        probability: Any = bound.get("p", existing)
+        if isinstance(probability, Tensor):
+            probability = probability.to(torch.float64)
+        result = put(unit(draw, count)).to(torch.float64) < probability
     elif name in ("randint", "randint_like"):
         result = put(integers(draw, bound.get("low", 0), bound["high"], count))
     elif name == "randperm":

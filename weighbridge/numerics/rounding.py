@@ -1,11 +1,12 @@
 """Contested roundings: finding them while recording, following them while replaying.
 
-The scheme (design, "Contested elements"): a rule gives for each element a bound e on the distance between a conforming wide result
-and the exact one. With the recorder's wide value x, the element is contested iff round(x-2e) differs from round(x+2e). Its log entry is the
-physical index and the low k bits of the rounded value as an *ordered integer* (floats mapped to integers in their order, both zeros
-at 0, infinities next to the largest values), k >= 1 being the least number that tells the ordered integers from round(x-4e) to round(x+4e)
-apart modulo 2^k. A replayer with its own y takes the only value between round(y-2e) and round(y+2e) with those bits; if there is none, the
-entry is inadmissible. Where x or e is not finite the whole value is logged (width 0), admitted only if the replayer's is not finite either.
+The scheme (design, "Contested elements"): a rule gives for each element a bound e on the distance between a conforming
+wide result and the exact one. With the recorder's wide value x, the element is contested iff round(x-2e) differs from
+round(x+2e). Its log entry is the physical index and the low k bits of the rounded value as an *ordered integer* (floats
+mapped to integers in their order, both zeros at 0, infinities next to the largest values), k >= 1 being the least
+number that tells the ordered integers from round(x-4e) to round(x+4e) apart modulo 2^k. A replayer with its own y takes
+the only value between round(y-2e) and round(y+2e) with those bits; if there is none, the entry is inadmissible. Where x
+or e is not finite the whole value is logged (width 0), admitted only if the replayer's is not finite either.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Rounded:
 
 
 def ordered(values: npt.NDArray[np.float32]) -> Ints:
-    """Maps float32 values to integers in their order; -0 and +0 map to 0, infinities to the largest value's neighbour."""
+    """Maps float32 values to integers in their order; both zeros to 0, infinities next to the largest values."""
     bits = values.view(np.uint32).astype(np.int64)
     return np.where(bits >= 0x80000000, -(bits & 0x7FFFFFFF), bits)
 
@@ -178,7 +179,8 @@ def flat(x: torch.Tensor) -> torch.Tensor:
 
 def _physical(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Returns `factor` expanded to x's shape with its dimensions in x's physical order."""
-    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
     return factor.expand(x.shape).permute(order)
 
 
@@ -197,7 +199,8 @@ def bound_at(x: torch.Tensor, bound: Bound, positions: torch.Tensor) -> torch.Te
     """Returns the bound at physical `positions` (int64), float64, without building it everywhere."""
     e = flat(x)[positions].abs() * bound.rel + bound.absolute
     if bound.factors:
-        order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+        strides = x.stride()
+        order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
         rest, coordinates = positions, [torch.zeros_like(positions)] * x.dim()
         for d in reversed(order):
             coordinates[d] = rest % x.shape[d]
@@ -272,7 +275,8 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
 
     Args:
         x: Wide result, dense float64.
-        bound: Bound on its error. (Rounding x-2e and x+2e to float64 loses nothing: values and boundaries lie on the same grid.)
+        bound: Bound on its error. (Rounding x-2e and x+2e to float64 loses nothing: values and boundaries lie on the
+            same grid.)
         op: Index of the operation in its step, for the log entry.
         output: Index of the rounded result within the operation.
     """
@@ -346,10 +350,13 @@ def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
     return Rounded(out, checksum, followed=int(changed.sum()), inadmissible=int((~admissible).sum()))
 
 
-def explainable(x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int) -> bool:
-    """True if changing at most 16 unlogged elements that lie within 8e of a boundary reproduces the recorder's checksum.
+def explainable(
+    x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int
+) -> bool:
+    """True if changing at most 16 unlogged elements within 8e of a boundary reproduces the recorder's checksum.
 
-    Then the bound was too small for this device and the replay is inconclusive rather than a mismatch (design, "Verdicts").
+    Then the bound was too small for this device and the replay is inconclusive rather than a mismatch (design,
+    "Verdicts").
 
     Args:
         x: The replayer's wide result.
@@ -370,7 +377,8 @@ def explainable(x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: t
     if index.size == 0:
         return False
     own = ordered(flat(out).cpu().numpy())[index]
-    # The nearest other value of each candidate, closest to the boundary first; 16 of them give 65,536 sums to look through.
+    # The nearest other value of each candidate, closest to the boundary first; 16 of them give 65,536 sums to look
+    # through.
     other = np.where(own == low[index], own + 1, own - 1)
     middle = (unordered(own).astype(np.float64) + unordered(other).astype(np.float64)) / 2
     nearest = np.argsort(np.abs(y[index] - middle), kind="stable")[:16]

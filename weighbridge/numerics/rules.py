@@ -1,8 +1,9 @@
 """The table from ATen overload to rule.
 
-The table is data, reviewed line by line, and closed: an overload that is not in it has no rule, and recording stops before it runs.
-In-place overloads (`add_.Tensor`) and `out=` overloads follow the rule of their functional form; what they mutate is taken from the
-schema, except where `MUTATES` corrects a schema that does not say. Vendor and composite overloads are not here but in `decompositions`.
+The table is data, reviewed line by line, and closed: an overload that is not in it has no rule, and recording stops
+before it runs. In-place overloads (`add_.Tensor`) and `out=` overloads follow the rule of their functional form; what
+they mutate is taken from the schema, except where `MUTATES` corrects a schema that does not say. Vendor and composite
+overloads are not here but in `decompositions`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from weighbridge.digests import record_digest
 from weighbridge.errors import UnknownOperationError
 from weighbridge.numerics import bounds
+from weighbridge.numerics.rounding import Bound
 
 Op = torch._ops.OpOverload
 
@@ -60,55 +62,61 @@ class Rule:
 
 
 _VIEW = """
-alias.default as_strided.default detach.default diagonal.default expand.default lift_fresh.default permute.default _reshape_alias.default
-select.int slice.Tensor split.Tensor split_with_sizes.default squeeze.default squeeze.dim squeeze.dims t.default transpose.int unbind.int
-unfold.default unsqueeze.default view.default view.dtype _unsafe_view.default chunk.default narrow.default view_as.default lift.default
-_conj.default real.default swapaxes.default movedim.int
+alias.default as_strided.default detach.default diagonal.default expand.default lift_fresh.default permute.default
+_reshape_alias.default select.int slice.Tensor split.Tensor split_with_sizes.default squeeze.default squeeze.dim
+squeeze.dims t.default transpose.int unbind.int unfold.default unsqueeze.default view.default view.dtype
+_unsafe_view.default chunk.default narrow.default view_as.default lift.default _conj.default real.default
+swapaxes.default movedim.int
 """
 
 _MOVE = """
-_to_copy.default abs.default amax.default amin.default aminmax.default arange.default arange.start arange.start_step argmax.default
-argmin.default bitwise_and.Tensor bitwise_and.Scalar bitwise_not.default bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor
-bucketize.Tensor cat.default ceil.default clamp.default clamp.Tensor clamp_min.default clamp_min.Tensor clamp_max.default
-clamp_max.Tensor clone.default constant_pad_nd.default copy.default copysign.Tensor embedding.default eq.Scalar eq.Tensor eye.default eye.m
-fill.Scalar fill.Tensor flip.default floor.default frac.default full.default full_like.default gather.default ge.Scalar ge.Tensor
-gt.Scalar gt.Tensor hardtanh.default hardtanh_backward.default heaviside.default index.Tensor index_fill.int_Scalar
-index_fill.int_Tensor index_select.default isfinite.default isinf.default isnan.default isin.Tensor_Tensor le.Scalar le.Tensor
-logical_and.default logical_not.default logical_or.default logical_xor.default lt.Scalar lt.Tensor masked_fill.Scalar masked_fill.Tensor
-masked_scatter.default masked_select.default max.default max.dim maximum.default max_pool2d_with_indices.default max_pool3d_with_indices.default
-min.default min.dim minimum.default nan_to_num.default ne.Scalar ne.Tensor neg.default new_full.default new_ones.default new_zeros.default
-nonzero.default ones.default ones_like.default pixel_shuffle.default pixel_unshuffle.default reflection_pad1d.default reflection_pad2d.default
-relu.default repeat.default repeat_interleave.Tensor replication_pad1d.default replication_pad2d.default roll.default round.default scalar_tensor.default
-scatter.src scatter.value searchsorted.Tensor select_backward.default select_scatter.default sign.default signbit.default slice_backward.default
-slice_scatter.default sort.stable stack.default threshold.default threshold_backward.default tril.default triu.default tril_indices.default
-triu_indices.default trunc.default unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default where.self
-where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default any.dim any.dims all.default all.dim
-all.dims bincount.default _unsafe_index.Tensor relu6.default masked_fill_.Scalar bitwise_left_shift.Tensor bitwise_right_shift.Tensor
-diag_embed.default diagonal_scatter.default index_copy.default put.default take.default one_hot.default block_diag.default
+_to_copy.default abs.default amax.default amin.default aminmax.default arange.default arange.start arange.start_step
+argmax.default argmin.default bitwise_and.Tensor bitwise_and.Scalar bitwise_not.default bitwise_or.Tensor
+bitwise_or.Scalar bitwise_xor.Tensor bucketize.Tensor cat.default ceil.default clamp.default clamp.Tensor
+clamp_min.default clamp_min.Tensor clamp_max.default clamp_max.Tensor clone.default constant_pad_nd.default
+copy.default copysign.Tensor embedding.default eq.Scalar eq.Tensor eye.default eye.m fill.Scalar fill.Tensor
+flip.default floor.default frac.default full.default full_like.default gather.default ge.Scalar ge.Tensor gt.Scalar
+gt.Tensor hardtanh.default hardtanh_backward.default heaviside.default index.Tensor index_fill.int_Scalar
+index_fill.int_Tensor index_select.default isfinite.default isinf.default isnan.default isin.Tensor_Tensor le.Scalar
+le.Tensor logical_and.default logical_not.default logical_or.default logical_xor.default lt.Scalar lt.Tensor
+masked_fill.Scalar masked_fill.Tensor masked_scatter.default masked_select.default max.default max.dim maximum.default
+max_pool2d_with_indices.default max_pool3d_with_indices.default min.default min.dim minimum.default nan_to_num.default
+ne.Scalar ne.Tensor neg.default new_full.default new_ones.default new_zeros.default nonzero.default ones.default
+ones_like.default pixel_shuffle.default pixel_unshuffle.default reflection_pad1d.default reflection_pad2d.default
+relu.default repeat.default repeat_interleave.Tensor replication_pad1d.default replication_pad2d.default roll.default
+round.default scalar_tensor.default scatter.src scatter.value searchsorted.Tensor select_backward.default
+select_scatter.default sign.default signbit.default slice_backward.default slice_scatter.default sort.stable
+stack.default threshold.default threshold_backward.default tril.default triu.default tril_indices.default
+triu_indices.default trunc.default unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default
+where.self where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default
+any.dim any.dims all.default all.dim all.dims bincount.default _unsafe_index.Tensor relu6.default masked_fill_.Scalar
+bitwise_left_shift.Tensor bitwise_right_shift.Tensor diag_embed.default diagonal_scatter.default index_copy.default
+put.default take.default one_hot.default block_diag.default
 """
 
 _EMPTY = """
-empty.memory_format empty_like.default empty_strided.default new_empty.default new_empty_strided.default empty_permuted.default
+empty.memory_format empty_like.default empty_strided.default new_empty.default new_empty_strided.default
+empty_permuted.default
 """
 
 _EXACT = "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar"
 
 _RANDOM = """
-bernoulli.default bernoulli.p bernoulli.Tensor bernoulli.float normal.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor
-normal.float_float uniform.default rand.default rand.generator rand_like.default randn.default randn.generator randn_like.default
-randint.default randint.generator randint.low randint.low_generator randint_like.default randint_like.low_dtype randperm.default
-randperm.generator random.default random.from random.to
+bernoulli.default bernoulli.p bernoulli.Tensor bernoulli.float normal.default normal.Tensor_float normal.float_Tensor
+normal.Tensor_Tensor normal.float_float uniform.default rand.default rand.generator rand_like.default randn.default
+randn.generator randn_like.default randint.default randint.generator randint.low randint.low_generator
+randint_like.default randint_like.low_dtype randperm.default randperm.generator random.default random.from random.to
 """
 
 _HOST = "_local_scalar_dense.default equal.default"
 
 _REFUSED = {
-    "multinomial.default": "draw indices with torch.randint, or sample outside the step and pass the result in the batch",
+    "multinomial.default": "draw with torch.randint, or sample outside the step and pass it in the batch",
     "exponential.default": "use -log of a uniform variate",
     "topk.default": "use torch.sort(stable=True) and slice: kernels break ties differently",
     "sort.default": "use torch.sort(stable=True): kernels break ties differently",
     "argsort.default": "use torch.argsort(stable=True): kernels break ties differently",
-    "floor_divide.default": "division followed by a jump has no bound; divide integers, or floor a quotient that is exact",
+    "floor_divide.default": "division followed by a jump has no bound; divide integers",
     "div.Tensor_mode": "rounding division has no bound in floating point; divide integers instead",
     "div.Scalar_mode": "rounding division has no bound in floating point; divide integers instead",
     "remainder.Tensor": "has no bound near multiples of the divisor; use integers",
@@ -164,10 +172,12 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "mse_loss_backward.default smooth_l1_loss_backward.default huber_loss_backward.default": bounds.relative(8),
     "binary_cross_entropy_with_logits.default": bounds.bce_with_logits,
     "div.Tensor div.Scalar reciprocal.default sqrt.default rsqrt.default": bounds.relative(4),
-    "exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default sin.default cos.default tan.default": _libm,
-    "tanh.default sigmoid.default silu.default erf.default erfc.default atan.default atan2.default softplus.default elu.default": _libm,
+    "exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default": _libm,
+    "sin.default cos.default tan.default tanh.default sigmoid.default silu.default erf.default erfc.default": _libm,
+    "atan.default atan2.default softplus.default elu.default": _libm,
     "sinh.default cosh.default asinh.default log_sigmoid_forward.default": bounds.relative(16),
-    "tanh_backward.default sigmoid_backward.default leaky_relu.default leaky_relu_backward.default softplus_backward.default": _libm,
+    "tanh_backward.default sigmoid_backward.default leaky_relu.default leaky_relu_backward.default": _libm,
+    "softplus_backward.default": _libm,
     "elu_backward.default log_sigmoid_backward.default mish.default": bounds.relative(32),
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar": bounds.relative(32),
     "erfinv.default": bounds.relative(2.0**12),
@@ -195,7 +205,14 @@ MUTATES: dict[str, tuple[str, ...]] = {"native_batch_norm.default": ("running_me
 
 def _build() -> dict[str, Rule]:
     table: dict[str, Rule] = {}
-    for kind, names in ((Kind.VIEW, _VIEW), (Kind.MOVE, _MOVE), (Kind.EMPTY, _EMPTY), (Kind.EXACT, _EXACT), (Kind.RANDOM, _RANDOM), (Kind.HOST, _HOST)):
+    for kind, names in (
+        (Kind.VIEW, _VIEW),
+        (Kind.MOVE, _MOVE),
+        (Kind.EMPTY, _EMPTY),
+        (Kind.EXACT, _EXACT),
+        (Kind.RANDOM, _RANDOM),
+        (Kind.HOST, _HOST),
+    ):
         table.update({name: Rule(kind) for name in names.split()})
     for names, bound in _ROUNDED.items():
         table.update({name: Rule(Kind.ROUNDED, bound) for name in names.split()})
@@ -208,11 +225,11 @@ RULES: dict[str, Rule] = _build()
 
 
 def base_name(op: Op) -> tuple[str, str]:
-    """Returns (functional name, overload) of an ATen overload: `add_.Tensor` and `add.out` give those of `add.Tensor`."""
+    """Returns (functional name, overload): `add_.Tensor` and `add.out` give those of `add.Tensor`."""
     return _base_name(op._schema.name, op._overloadname or "default")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _base_name(qualified: str, overload: str) -> tuple[str, str]:
     name = qualified.partition("::")[2]
     if name.endswith("_") and not name.endswith("__"):
@@ -250,13 +267,13 @@ def find(op: Op, args: dict[str, Any]) -> Rule:
     if rule is None or not op._schema.name.startswith("aten::"):
         raise UnknownOperationError(
             f"operation {op} has no rule; write the step without it, or register one with "
-            f"weighbridge.numerics.rules.register('{key}', kind, bound) after reading docs/architecture.md",
+            f"weighbridge.numerics.rules.register('{key}', kind, bound)",
             operation=str(op),
         )
     return rule
 
 
-def register(key: str, kind: Kind, bound: Callable[[bounds.Call], list[bounds.Bound]] | None = None) -> None:
+def register(key: str, kind: Kind, bound: Callable[[bounds.Call], list[Bound]] | None = None) -> None:
     """Adds a line to the table for this process; Prover and Verifier must both agree to it.
 
     Args:
@@ -276,5 +293,8 @@ def register(key: str, kind: Kind, bound: Callable[[bounds.Call], list[bounds.Bo
 
 def table_digest() -> str:
     """Returns the hex digest of the table: which overload has which rule and which family of bound."""
-    lines = [[key, str(rule.kind), rule.bound.__name__ if rule.bound is not None else ""] for key, rule in sorted(RULES.items())]
+    lines = [
+        [key, str(rule.kind), rule.bound.__name__ if rule.bound is not None else ""]
+        for key, rule in sorted(RULES.items())
+    ]
     return record_digest("rules/1", lines).hex()
