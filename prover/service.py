@@ -16,8 +16,8 @@ from pathlib import Path
 
 import grpc
 
-from prover.archive import Archive
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
+from prover.archive import Archive
 from weighbridge import rpc
 from weighbridge.errors import WeighbridgeError
 from weighbridge.identity import Credentials

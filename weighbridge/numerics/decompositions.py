@@ -76,32 +76,32 @@ def _scaled(other: Any, alpha: Any) -> Any:
 
 @decomposes("lerp.Scalar", "lerp.Tensor")
 def _lerp(a: Tensor, end: Tensor, weight: Any) -> Tensor:
-    return a + (end - a) * weight
+    return cast(Tensor, a + (end - a) * weight)
 
 
 @decomposes("lerp_.Scalar", "lerp_.Tensor")
 def _lerp_(a: Tensor, end: Tensor, weight: Any) -> Tensor:
-    return cast(Tensor, a.add_((end - a) * weight))
+    return a.add_((end - a) * weight)
 
 
 @decomposes("addcmul.default")
 def _addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return x + _scaled(first * second, value)
+    return cast(Tensor, x + _scaled(first * second, value))
 
 
 @decomposes("addcmul_.default")
 def _addcmul_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return cast(Tensor, x.add_(_scaled(first * second, value)))
+    return x.add_(_scaled(first * second, value))
 
 
 @decomposes("addcdiv.default")
 def _addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return x + _scaled(first / second, value)
+    return cast(Tensor, x + _scaled(first / second, value))
 
 
 @decomposes("addcdiv_.default")
 def _addcdiv_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return cast(Tensor, x.add_(_scaled(first / second, value)))
+    return x.add_(_scaled(first / second, value))
 
 
 def _with_alpha(name: str) -> Decomposition:

@@ -12,7 +12,6 @@ or e is not finite the whole value is logged (width 0), admitted only if the rep
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -240,7 +239,7 @@ def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, In
     bits = outs.view(np.uint32)
     counts = np.zeros((xs.size + kernels.BLOCK - 1) // kernels.BLOCK, dtype=np.int32)
     rel, absolute = bound.rel, bound.absolute
-    ranked: tuple[Any, ...] | None = None
+    ranked: tuple[int, int, kernels.Array, kernels.Strides, kernels.Array, kernels.Strides, kernels.Array] | None = None
     e = _EMPTY
     if bound.factors:
         factors = [_physical(x, f) for f in bound.factors]
@@ -249,7 +248,8 @@ def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, In
         shape, (ls, rs) = _merge(list(factors[0].shape), [list(f.stride()) for f in factors])
         if len(shape) == 3:
             left, right = (torch.as_strided(f, (_extent(f),), (1,)).numpy() for f in factors)
-            ranked = (shape[1], shape[2], left, tuple(ls), right, tuple(rs), np.empty(kernels.BLOCK))
+            steps = [(s[0], s[1], s[2]) for s in (ls, rs)]
+            ranked = (shape[1], shape[2], left, steps[0], right, steps[1], np.empty(kernels.BLOCK))
         else:
             e = (factors[0] * factors[1]).reshape(-1).numpy()
     if ranked is not None:
