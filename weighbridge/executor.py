@@ -310,11 +310,6 @@ class Executor:
             raise TapeError(f"operation {context.op} ({node.op}) has operands that do not fit it") from None
         if len(args) > len(op._schema.arguments) or set(kwargs) - {a.name for a in op._schema.arguments}:
             raise TapeError(f"operation {context.op} ({node.op}) has operands that do not fit it")
-        if node.op.partition(".")[0] in _CONDITIONAL and bound["alpha"] != 1:
-            raise TapeError(
-                f"operation {context.op} ({node.op}) has alpha, which is decomposed before it is recorded",
-                code="tape.forbidden",
-            )
         rule = find(op, bound)
         refs = [None if o is None else tape.refs[o] for o in node.outputs]
         if rule.kind is Kind.VIEW:
@@ -423,8 +418,8 @@ def resolve(name: str) -> Op:
     return op
 
 
-_CONDITIONAL = frozenset({"add", "add_", "sub", "sub_", "rsub"})
-"""Decomposed only with alpha, which the executor therefore refuses."""
+_CONDITIONAL = frozenset({"add", "add_", "sub", "sub_", "rsub", "pow"})
+"""Decomposed for some operands only, and ruled for the others."""
 
 
 class _Operands:

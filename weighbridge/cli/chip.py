@@ -31,7 +31,7 @@ def provision(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def run(context: typer.Context) -> int:
-    """Run a chip's firmware in the foreground; takes the options of `python -m firmware_sim.chip`, see `--help` there."""
+    """Run a chip's firmware in the foreground, with the options of `python -m firmware_sim.chip`."""
     import subprocess
     import sys
 

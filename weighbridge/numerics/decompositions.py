@@ -104,6 +104,13 @@ def _addcdiv_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Te
     return x.add_(_scaled(first / second, value))
 
 
+@decomposes("pow.Tensor_Scalar")
+def _power(x: Tensor, exponent: Any) -> Any:
+    if exponent == 2:
+        return x * x
+    return x * x * x if exponent == 3 else NotImplemented
+
+
 def _with_alpha(name: str) -> Decomposition:
     packet = getattr(aten, name)
 

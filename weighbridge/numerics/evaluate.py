@@ -71,7 +71,7 @@ def _floats(value: Any) -> list[Tensor]:
     return [value] if _is_float(value) else []
 
 
-def _refuse_types(op: Op, bound: dict[str, Any], kind: Kind) -> None:
+def _refuse_types(op: Op, bound: dict[str, Any]) -> None:
     """Refuses operand types that a computing rule does not cover."""
     for value in bound.values():
         for t in _floats(value):
@@ -84,7 +84,7 @@ def _refuse_types(op: Op, bound: dict[str, Any], kind: Kind) -> None:
                 raise RefusedOperationError(f"{op} on {t.dtype}: {advice}", operation=str(op), dtype=str(t.dtype))
         if isinstance(value, Tensor) and value.is_complex():
             raise RefusedOperationError(f"{op} on {value.dtype}: complex arithmetic has no rule", operation=str(op))
-        if value is torch.float64 and kind is Kind.ROUNDED:
+        if value is torch.float64:
             raise RefusedOperationError(f"{op} with dtype float64: there is no wider type behind it", operation=str(op))
 
 
@@ -150,8 +150,8 @@ def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
     out = op(*args, **kwargs)
     changed = mutated(op)
     result = bound[changed[0]] if changed else out
-    if not _is_float(result) or result.numel() == 0:
-        return out
+    if not isinstance(result, Tensor) or result.dtype != torch.float32 or result.numel() == 0:
+        return out  # integers, and other floating types, whose sums and products have one right answer too
     if is_dense(result) and not changed:
         context.exact(flat(result))
     else:
@@ -214,10 +214,11 @@ def evaluate(
             _check_conversion(op, bound)
         return op(*args, **kwargs)
     if kind is Kind.EXACT:
-        _refuse_types(op, bound, kind)
+        if bound.get("alpha", 1) != 1:
+            raise RefusedOperationError(f"{op} with alpha has no rule; scale the operand first", operation=str(op))
         return _exact(op, args, kwargs, bound, context)
     if kind is Kind.ROUNDED:
-        _refuse_types(op, bound, kind)
+        _refuse_types(op, bound)
         return _rounded(op, args, kwargs, bound, rule, context, layout)
     if kind is Kind.EMPTY:
         return op(*args, **kwargs).zero_()
