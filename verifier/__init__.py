@@ -1,0 +1,1 @@
+"""The Verifier: chip registry, sampling, inspections, checks and reports. It works from bytes alone."""

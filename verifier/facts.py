@@ -15,7 +15,7 @@ from verifier.registry import Chip
 from weighbridge.digests import Leaf
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.replay import ReplayResult
-from weighbridge.tokens import Verified
+from weighbridge.tokens import Token, Verified
 from weighbridge.transcript import Transcript
 
 REPLAY_VARIABLES = frozenset(
@@ -33,6 +33,20 @@ REPLAY_VARIABLES = frozenset(
 """Environment variables that a plan may set for the replay worker. Others could make it load foreign code."""
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
+
+
+def number(token: Token, name: str) -> int:
+    """Returns an integer claim of a verified token's body, which the token's schema has."""
+    value = token.body[name]
+    assert isinstance(value, int)
+    return value
+
+
+def digest(token: Token, name: str) -> bytes:
+    """Returns a digest in a verified token's body; a claim that was not made is empty."""
+    value = token.body[name]
+    assert isinstance(value, bytes)
+    return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +179,7 @@ class TranscriptFacts:
 
 
 Status = Literal["explained", "mismatch", "unexplained", "unverified"]
-"""`explained`: a matching replay reproduced the memory. `mismatch`: the replay or the memory contradicts the transcript.
+"""`explained`: a matching replay reproduced the memory. `mismatch`: replay or memory contradicts the transcript.
 `unexplained`: nobody claims it. `unverified`: it could not be decided; this counts as not sampled."""
 
 

@@ -10,16 +10,17 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from cryptography.x509 import Certificate
 
 from verifier import report
 from verifier.cache import Cache
-from verifier.checks import chip_identity, chip_log, commitment, data, memory, provenance
+from verifier.checks import chip_identity, chip_log, chip_rate, commitment, data, memory, provenance
 from verifier.checks import replay as replay_check
 from verifier.clients import ChipClient, ProverClient
-from verifier.facts import Entry, Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
+from verifier.facts import Entry, Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts, digest, number
 from verifier.registry import Chip, Registry
 from weighbridge.errors import Finding, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.identity import Credentials
@@ -28,9 +29,13 @@ from weighbridge.tokens import Verified, entry_digest, verify
 from weighbridge.transcript import Transcript
 
 Progress = Callable[[str, int, int, str], None]
-"""Called with (stage, units done, units in all, one sentence)."""
+"""Called with (stage, units done, units in all, one sentence). May raise `InspectionStoppedError`."""
 
 NONCE_SIZE = 32
+
+
+class InspectionStoppedError(Exception):
+    """The process that runs the inspection wants to end. Not about the input, so no check may take it for a finding."""
 
 
 class Inspection:
@@ -108,7 +113,7 @@ class Inspection:
         """Reads and checks one chip's log, remembers what was witnessed, and collects its snapshots."""
         log = self._read_log(chip)
         self._logs.append(log)
-        findings = [*chip_identity.check(log), *chip_log.check(log)]
+        findings = [*chip_identity.check(log), *chip_log.check(log), *chip_rate.check(log, self._plan)]
         self._report(findings)
         if not findings:
             self._sound.add(chip.ueid)
@@ -120,7 +125,7 @@ class Inspection:
                 continue
             token = entry.verified.token
             if token.kind == "event" and token.body["name"] == commitment.EVENT:
-                drafts.append((index, bytes(token.body["digest"])))
+                drafts.append((index, digest(token, "digest")))
             elif token.kind == "snapshot":
                 self._snapshots.append(
                     SnapshotFacts(chip=chip, index=index, verified=entry.verified, drafts=list(drafts))
@@ -136,7 +141,7 @@ class Inspection:
                     return LogFacts(chip=chip, nonce=nonce, head=head)
                 error = None
                 try:
-                    for data in client.entries(int(head.token.body["size"])):
+                    for data in client.entries(number(head.token, "size")):
                         entries.append(Entry(digest=entry_digest(data), verified=self._verify(data)))
                 except WeighbridgeError as caught:
                     error = caught
@@ -160,7 +165,7 @@ class Inspection:
     def _ask(self, snapshot: SnapshotFacts) -> None:
         try:
             with ProverClient(snapshot.chip.prover_address, self._credentials) as client:
-                snapshot.explanation = client.explain(snapshot)
+                snapshot.explanation = client.explain(snapshot.verified.token)
                 if snapshot.explanation is not None:
                     snapshot.transcript = self._fetch(
                         client, snapshot.chip.prover_address, snapshot.explanation.transcript_id
@@ -187,32 +192,34 @@ class Inspection:
         claimed = [s for s in self._snapshots if isinstance(s.explanation, Explanation) and s.transcript is not None]
         claimed.sort(key=_position)
         done: dict[tuple[str, int, int, bytes], tuple[ReplayResult | WeighbridgeError, float]] = {}
-        for number, snapshot in enumerate(claimed):
+        for place, snapshot in enumerate(claimed):
             snapshot.opening = self._open(snapshot)
             claim, facts = snapshot.explanation, snapshot.transcript
             if not isinstance(claim, Explanation) or facts is None or not isinstance(snapshot.opening, Opening):
                 continue
             if isinstance(facts.opened, WeighbridgeError) or not 0 <= claim.step < facts.opened.steps:
                 continue
-            self._progress(
-                "replay", number, len(claimed), f"replaying {facts.opened.manifest.name} to step {claim.step}"
-            )
+            say = partial(self._progress, "replay", place, len(claimed))
+            say(f"replaying {facts.opened.manifest.name} to step {claim.step} operation {claim.op}")
             key = (claim.transcript_id, claim.step, claim.op, snapshot.opening.salt)
             if key not in done:
                 started = time.monotonic()
-                result = self._replay_to(facts, claim, snapshot.opening.salt)
+                result = self._replay_to(facts, claim, snapshot.opening.salt, say)
                 done[key] = (result, time.monotonic() - started)
             snapshot.replayed, snapshot.seconds = done[key]
 
     def _open(self, snapshot: SnapshotFacts) -> Opening | WeighbridgeError:
         try:
             with ChipClient(snapshot.chip.address, self._credentials) as client:
-                return client.open_snapshot(snapshot.index, int(snapshot.verified.token.body["leaves"]))
+                return client.open_snapshot(snapshot.verified.token)
         except WeighbridgeError as error:
             return error
 
-    def _replay_to(self, facts: TranscriptFacts, claim: Explanation, salt: bytes) -> ReplayResult | WeighbridgeError:
+    def _replay_to(
+        self, facts: TranscriptFacts, claim: Explanation, salt: bytes, say: Callable[[str], None]
+    ) -> ReplayResult | WeighbridgeError:
         assert not isinstance(facts.opened, WeighbridgeError)
+        name = facts.opened.manifest.name
         try:
             return replay(
                 facts.opened.path,
@@ -221,6 +228,7 @@ class Inspection:
                 salt=salt,
                 limits=self._limits,
                 env=self._plan.replay_env,
+                progress=lambda done, steps: say(f"replaying {name}: {done} of {steps} steps"),
             )
         except UsageError as error:  # the position is one that the transcript does not have
             return TranscriptError(error.message, code="snapshot.position.mismatch", step=claim.step, op=claim.op)

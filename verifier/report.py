@@ -44,13 +44,13 @@ SAW = (
 ASSUMPTIONS = (
     "Every chip that could have taken part is in the registry; C counts these.",
     "The violation was fixed before the draw, and the seed of the draw was not known to the Prover.",
-    "The violating run used at least H FLOPs after it first became incriminating. A run is incriminating only "
-    "in its second H FLOPs, so this covers runs of 2H and more (Shavit 2023, section 3.2).",
+    "The violating run used at least H FLOPs after it first became incriminating. A run is incriminating only in its "
+    "second H FLOPs, so this covers runs of 2H and more (Shavit 2023, section 3.2).",
     "The run was spread over as few chips as possible: full use and perfect scaling. More chips are easier to catch.",
     "Chips take snapshots at random moments of a Poisson process with the stated rate, independently of each other "
     "and of the work that they do; firmware, keys and clock of a chip are beyond the Prover's reach.",
-    "Unhooking the shim, through which the simulated firmware sees memory and stops kernels, is outside the simulation: on "
-    "real hardware no such shim exists.",
+    "Unhooking the shim, through which the simulated firmware sees memory and stops kernels, is outside the "
+    "simulation: on real hardware no such shim exists.",
     "BLAKE3, SHA-256 and the signature schemes are not broken.",
     "The run lasted one monitoring period (T = T_m), and the logs were read at the end of it.",
 )
@@ -320,14 +320,18 @@ def render_html(report: Mapping[str, Any]) -> str:
         report: What `build` returned, or the same read back from JSON.
     """
     environment = Environment(
-        loader=PackageLoader("verifier"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("verifier"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"size": _bytes, "percent": _percent, "short": figures.short}
     plots = {
         # Our own plotting code makes these and puts nothing in them but numbers, hex digits and our own words.
-        "coverage": Markup(figures.coverage(report["chips"])),  # noqa: S704
-        "timeline": Markup(figures.timeline(report["chips"])),  # noqa: S704
-        "probability": Markup(  # noqa: S704
+        "coverage": Markup(figures.coverage(report["chips"])),
+        "timeline": Markup(figures.timeline(report["chips"])),
+        "probability": Markup(
             figures.probability(report["probability"]["curve"], verified=report["counts"]["verified"])
         ),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verifier.facts import Entry, LogFacts
+from verifier.facts import Entry, LogFacts, digest, number
 from weighbridge.errors import Finding, WeighbridgeError
 from weighbridge.tokens import GENESIS, Token
 
@@ -32,23 +32,23 @@ def _head(log: LogFacts) -> list[Finding]:
         ]
     if log.error is not None:
         return [log.error.finding(subject=_chip(log))]
-    if len(log.entries) != token.body["size"]:
+    if len(log.entries) != number(token, "size"):
         return [
             Finding(
                 id="chip.log.incomplete",
                 message="the chip did not show as many entries as it signed for",
-                expected=f"{token.body['size']} entries",
+                expected=f"{number(token, 'size')} entries",
                 found=f"{len(log.entries)} entries",
                 subject=_chip(log),
             )
         ]
     last = log.entries[-1] if log.entries else None
-    if last is not None and not isinstance(last.verified, WeighbridgeError) and last.digest != token.body["last"]:
+    if last is not None and not isinstance(last.verified, WeighbridgeError) and last.digest != digest(token, "last"):
         return [
             Finding(
                 id="chip.log.head",
                 message="the newest entry shown is not the one that the chip signed for",
-                expected=_hex(token.body["last"]),
+                expected=digest(token, "last").hex(),
                 found=last.digest.hex(),
                 subject=_chip(log),
             )
@@ -57,9 +57,10 @@ def _head(log: LogFacts) -> list[Finding]:
 
 
 def _entries(log: LogFacts) -> list[Finding]:
-    """One finding for each entry that does not verify, and for each break of the hash chain between two that do."""
+    """One finding for each entry that does not verify or does not continue the one before, and one for the counter."""
     findings = []
     before: Entry | None = None
+    counted = True
     for place, entry in enumerate(log.entries):
         subject = f"{_chip(log)} entry {place}"
         if isinstance(entry.verified, WeighbridgeError):
@@ -67,6 +68,9 @@ def _entries(log: LogFacts) -> list[Finding]:
         else:
             token = entry.verified.token
             if token.index != place or token.kind == "head":
+                if not counted:
+                    continue  # every entry after a missing one is out of place
+                counted = False
                 findings.append(
                     Finding(
                         id="chip.log.counter",
@@ -166,7 +170,3 @@ def _witnessed(log: LogFacts) -> list[Finding]:
             )
         ]
     return []
-
-
-def _hex(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)

@@ -17,4 +17,6 @@ def check(transcript: TranscriptFacts) -> list[Finding]:
         found = transcript.opened.check_data()
     except WeighbridgeError as error:
         return [error.finding(subject=subject)]
-    return [replace(finding, subject=f"{subject}: {finding.subject}" if finding.subject else subject) for finding in found]
+    return [
+        replace(finding, subject=f"{subject}: {finding.subject}" if finding.subject else subject) for finding in found
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from verifier.facts import SnapshotFacts
+from verifier.facts import SnapshotFacts, digest, number
 from weighbridge.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.errors import Finding, WeighbridgeError
 
@@ -47,7 +47,7 @@ def replayed_leaves(snapshot: SnapshotFacts) -> list[Leaf] | None:
     result = snapshot.replayed
     if result is None or isinstance(result, WeighbridgeError) or result.verdict != "match" or result.live is None:
         return None
-    return [(size, bytes.fromhex(digest)) for size, digest in result.live]
+    return [(size, bytes.fromhex(keyed)) for size, keyed in result.live]
 
 
 def check(snapshot: SnapshotFacts) -> list[Finding]:
@@ -57,8 +57,8 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
         return []
     if isinstance(opening, WeighbridgeError):
         return [opening.finding(subject=snapshot.subject)]
-    body = snapshot.verified.token.body
-    signed = (body["root"], body["leaves"], body["bytes"], body["salt_digest"])
+    token = snapshot.verified.token
+    signed = (digest(token, "root"), number(token, "leaves"), number(token, "bytes"), digest(token, "salt_digest"))
     opened = (
         snapshot_root(opening.leaves, opening.salt),
         len(opening.leaves),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verifier.facts import Explanation, SnapshotFacts
+from verifier.facts import Explanation, SnapshotFacts, digest, number
 from weighbridge.errors import Finding, WeighbridgeError
 
 
@@ -17,27 +17,31 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
 
 
 def _unexplained(snapshot: SnapshotFacts) -> Finding:
-    body = snapshot.verified.token.body
-    asked = "the Prover explains it by no transcript" if snapshot.chip.prover_address else "no Prover is declared for it"
+    token = snapshot.verified.token
+    size, storages, root = number(token, "bytes"), number(token, "leaves"), digest(token, "root")
+    asked = (
+        "the Prover explains it by no transcript" if snapshot.chip.prover_address else "no Prover is declared for it"
+    )
     return Finding(
         id="snapshot.unexplained",
         message=f"the chip was at work and {asked}; demand the transcript of this run",
         expected="a transcript and a position",
-        found=f"{body['bytes']} bytes in {body['leaves']} storages, root {_hex(body['root'])}",
+        found=f"{size} bytes in {storages} storages, root {root.hex()}",
         subject=snapshot.subject,
-        evidence={"time_ms": snapshot.verified.token.time_ms, "safepoint": bool(body["safepoint"])},
+        evidence={"time_ms": token.time_ms, "safepoint": bool(token.body["safepoint"])},
     )
 
 
 def _position(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
-    body = snapshot.verified.token.body
-    if not body["safepoint"] or (body["step"], body["op"]) == (claim.step, claim.op):
+    token = snapshot.verified.token
+    position = (number(token, "step"), number(token, "op"))
+    if not token.body["safepoint"] or position == (claim.step, claim.op):
         return []
     return [
         Finding(
             id="snapshot.position.mismatch",
             message="the Prover claims another position than the workload claimed when the snapshot was taken",
-            expected=f"step {body['step']} operation {body['op']}",
+            expected=f"step {position[0]} operation {position[1]}",
             found=f"step {claim.step} operation {claim.op}",
             subject=snapshot.subject,
         )
@@ -47,7 +51,7 @@ def _position(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
 def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
     if snapshot.transcript is None or isinstance(snapshot.transcript.opened, WeighbridgeError):
         return []
-    transcript, body = snapshot.transcript.opened, snapshot.verified.token.body
+    transcript, token = snapshot.transcript.opened, snapshot.verified.token
     if not 0 <= claim.step < transcript.steps:
         return [
             Finding(
@@ -59,19 +63,15 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
             )
         ]
     head = transcript.head(claim.step - 1)
-    if not body["safepoint"] or body["head"] == head:
+    if not token.body["safepoint"] or digest(token, "head") == head:
         return []
     return [
         Finding(
             id="transcript.head.mismatch",
             message="the snapshot was taken in another history than this transcript tells up to that step",
-            expected=_hex(body["head"]),
+            expected=digest(token, "head").hex(),
             found=head.hex(),
             subject=snapshot.subject,
             evidence={"transcript": claim.transcript_id, "step": claim.step},
         )
     ]
-
-
-def _hex(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)

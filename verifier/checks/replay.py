@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from verifier.facts import SnapshotFacts
+from verifier.facts import SnapshotFacts, digest
 from weighbridge.errors import Finding, WeighbridgeError
 
 
@@ -19,10 +19,10 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
     findings = [replace(finding, subject=_within(subject, finding.subject)) for finding in result.findings]
     if result.verdict == "mismatch" and not any(finding.severity == "violation" for finding in findings):
         findings.append(_mismatch(subject, result.first_difference))
-    body = snapshot.verified.token.body
-    if result.verdict == "match" and body["safepoint"] and result.running is not None:
-        signed = body["running"]
-        if isinstance(signed, bytes) and signed.hex() != result.running:
+    token = snapshot.verified.token
+    if result.verdict == "match" and token.body["safepoint"] and result.running is not None:
+        signed = digest(token, "running")
+        if signed.hex() != result.running:
             findings.append(
                 Finding(
                     id="snapshot.running.mismatch",

@@ -1,0 +1,137 @@
+"""Chip logs for tests, signed by a real device key, honest unless a test tampers with them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import cbor2
+from cryptography.x509 import Certificate
+
+from firmware_sim.device import Device, boot, provision
+from verifier.facts import Entry, LogFacts
+from verifier.registry import Chip
+from weighbridge.digests import Leaf, salt_digest, snapshot_root
+from weighbridge.errors import WeighbridgeError
+from weighbridge.identity import CertificateAuthority
+from weighbridge.tokens import GENESIS, Token, Value, Verified, decode_claims, entry_digest, sign, verify
+
+SALT = bytes(range(32))
+
+
+def make_device(directory: Path, manufacturer: CertificateAuthority) -> Device:
+    """Provisions and boots a device."""
+    provision(directory, manufacturer)
+    return boot(directory)
+
+
+@dataclass
+class LogBuilder:
+    """Writes a log as a chip would; `entries` are the signed bytes."""
+
+    device: Device
+    entries: list[bytes] = field(default_factory=list)
+    boot_count: int = 0
+    boot_seed: bytes = b""
+    uptime_ms: int = 0
+    time_ms: int = 1_700_000_000_000
+    rate_milli: int = 1000
+
+    def token(self, kind: Any, body: dict[str, Value], nonce: bytes | None = None) -> Token:
+        """The next token, unsigned."""
+        return Token(
+            kind=kind,
+            ueid=self.device.ueid,
+            nonce=nonce,
+            index=len(self.entries),
+            previous=entry_digest(self.entries[-1]) if self.entries else GENESIS,
+            boot_count=self.boot_count,
+            boot_seed=self.boot_seed,
+            uptime_ms=self.uptime_ms,
+            time_ms=self.time_ms,
+            hwmodel=self.device.hwmodel,
+            firmware_version=self.device.firmware_version,
+            body=body,
+        )
+
+    def append(self, token: Token) -> int:
+        """Signs and appends a token; returns its index."""
+        self.entries.append(sign(token, self.device.key, self.device.chain))
+        self.uptime_ms += 1000
+        self.time_ms += 1000
+        return len(self.entries) - 1
+
+    def boot(self) -> LogBuilder:
+        """Logs a boot."""
+        self.boot_count += 1
+        self.boot_seed = secrets.token_bytes(32)
+        self.uptime_ms = 0
+        body: dict[str, Value] = {"salt_digest": salt_digest(SALT), "rate_milli": self.rate_milli, "hold": 256}
+        self.append(self.token("boot", body))
+        return self
+
+    def event(self, name: str, digest: bytes) -> int:
+        """Logs an event."""
+        return self.append(self.token("event", {"name": name, "digest": digest}))
+
+    def snapshot(self, leaves: Sequence[Leaf], **claims: Value) -> int:
+        """Logs a snapshot of storages; `claims` replace what would be claimed at step 1, operation 4."""
+        body: dict[str, Value] = {
+            "root": snapshot_root(leaves, SALT),
+            "leaves": len(leaves),
+            "bytes": sum(size for size, _ in leaves),
+            "weights_root": bytes(32),
+            "weights_bytes": 0,
+            "salt_digest": salt_digest(SALT),
+            "head": bytes(32),
+            "running": bytes(32),
+            "step": 1,
+            "op": 4,
+            "safepoint": True,
+            "held": 0,
+            "kernels": 10,
+            "flops": 1000,
+            "stall_us": 5,
+        }
+        return self.append(self.token("snapshot", body | claims))
+
+    def head(self, nonce: bytes, **changes: Value) -> bytes:
+        """Returns a signed head over a nonce."""
+        body: dict[str, Value] = {
+            "size": len(self.entries),
+            "last": entry_digest(self.entries[-1]) if self.entries else GENESIS,
+        }
+        return sign(self.token("head", body | changes, nonce), self.device.key, self.device.chain)
+
+    def resign(self, index: int, **changes: Any) -> None:
+        """Replaces an entry by one that the same device signs with other claims, as an altered firmware could."""
+        token = replace(_parse(self.entries[index]), **changes)
+        self.entries[index] = sign(token, self.device.key, self.device.chain)
+
+
+def _parse(data: bytes) -> Token:
+    """The claims of a token, unverified."""
+    return decode_claims(cbor2.loads(data).value.value[2])
+
+
+def attempt(data: bytes, root: Certificate) -> Verified | WeighbridgeError:
+    """Verifies a token, or returns why it does not."""
+    try:
+        return verify(data, root)
+    except WeighbridgeError as error:
+        return error
+
+
+def facts(
+    log: LogBuilder, root: Certificate, *, head: bytes | None = None, chip: Chip | None = None, nonce: bytes = b"n" * 32
+) -> LogFacts:
+    """What an inspection would have read of this log."""
+    return LogFacts(
+        chip=chip or Chip(ueid=log.device.ueid, address="localhost:1"),
+        nonce=nonce,
+        head=attempt(head if head is not None else log.head(nonce), root),
+        entries=[Entry(digest=entry_digest(data), verified=attempt(data, root)) for data in log.entries],
+    )

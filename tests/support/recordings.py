@@ -1,0 +1,51 @@
+"""Recorded runs for tests: real training of tiny models, and replays of them in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prover import Recorder
+from weighbridge.replay_worker import Replay
+
+Build = Callable[[], tuple[Any, ...]]
+Step = Callable[..., None]
+
+
+def replay_here(
+    path: Path, *, steps: tuple[int, int] | None = None, stop: tuple[int, int] | None = None, salt: bytes = bytes(32)
+) -> dict[str, Any]:
+    """Replays in this process, without confinement: the same code that the worker runs, without its start-up time."""
+    request = {
+        "path": str(path), "steps": steps, "device": "cpu", "stop": stop, "salt": salt.hex(), "memory": 1 << 30, "seconds": 60,
+    }  # fmt: skip
+    with (
+        torch.no_grad(),
+        torch.backends.mkldnn.flags(enabled=False),
+    ):
+        return Replay(request, [], lambda message: None).run()
+
+
+def train(
+    path: Path, build: Build, step: Step, batches: Iterable[Any], *, seed: int = 7, every: int = 50, **options: Any
+) -> Recorder:
+    """Records `build` as the initialisation and `step(batch, *built)` once for each batch."""
+    with Recorder(path, seed=seed, checkpoint_every=every, **options) as recorder:
+        with recorder.initialisation():
+            built = build()
+        recorder.attach(*built)
+        for batch in batches:
+            with recorder.step(batch):
+                step(batch, *built)
+    return recorder
+
+
+def verdict(path: Path) -> str:
+    """One line on a replay: `match`, or what the first difference or finding was."""
+    result = replay_here(path)
+    if result["verdict"] == "match":
+        return "match"
+    return f"{result['verdict']}: {result['first_difference']} {[f['message'] for f in result['findings']]}"

@@ -1,0 +1,154 @@
+"""The Verifier's side of ChipService and ProverService: what arrives is counted here and judged elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from grpc import Channel
+
+from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc, prover_pb2, prover_pb2_grpc
+from verifier.cache import Piece
+from verifier.facts import Explanation, Opening, digest, number
+from weighbridge import rpc
+from weighbridge.digests import DIGEST_SIZE, Leaf
+from weighbridge.errors import ChipError, FormatError, ProverError
+from weighbridge.identity import Credentials
+from weighbridge.tokens import MAX_TOKEN_BYTES, Token
+
+CALL_SECONDS = 20.0
+"""For a call that needs no work to speak of."""
+LOG_SECONDS = 300.0
+"""For all entries of a log, or all leaves of a snapshot."""
+FETCH_SECONDS = 4 * 3600.0
+"""For one transcript."""
+MAX_ENTRIES = 1_000_000
+MAX_LEAVES = 4_000_000
+
+
+class _Client:
+    def __init__(self, address: str, credentials: Credentials, role: str) -> None:
+        self._stack = ExitStack()
+        self._address, self._credentials, self._role = address, credentials, role
+
+    def __enter__(self) -> Self:
+        channel = self._stack.enter_context(rpc.channel(self._address, self._credentials, self._role))
+        self._connect(channel)
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._stack.close()
+
+    def _connect(self, channel: Channel) -> None:
+        raise NotImplementedError
+
+
+class ChipClient(_Client):
+    """One chip's service.
+
+    Example:
+        >>> with ChipClient("chip-7:4000", credentials) as chip:
+        ...     token = chip.head(nonce)
+    """
+
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        """Prepares a connection to `address` (host:port) with the Verifier's credentials."""
+        super().__init__(address, credentials, "chip")
+
+    def _connect(self, channel: Channel) -> None:
+        self._stub = chip_pb2_grpc.ChipServiceStub(channel)  # type: ignore[no-untyped-call]
+
+    def head(self, nonce: bytes) -> bytes:
+        """Returns the token of kind head over `nonce`.
+
+        Raises:
+            WeighbridgeError: The chip does not answer (`chip.unreachable`), or answers with an error of its own.
+        """
+        request = chip_pb2.GetHeadRequest(nonce=nonce)
+        return bytes(rpc.call(self._stub.GetHead, request, deadline_s=CALL_SECONDS).token)
+
+    def entries(self, size: int) -> Iterator[bytes]:
+        """Yields the first `size` log entries as the chip sends them.
+
+        Raises:
+            ChipError: The log is longer than a Verifier reads, or the entries do not come in order.
+            WeighbridgeError: As `head`.
+        """
+        if size > MAX_ENTRIES:
+            raise ChipError(
+                f"the log claims {size} entries; a Verifier reads at most {MAX_ENTRIES}", code="chip.log.size"
+            )
+        request = chip_pb2.ListEntriesRequest(start=0, end=size)
+        for seen, message in enumerate(rpc.stream(self._stub.ListEntries, request, deadline_s=LOG_SECONDS)):
+            if message.index != seen or seen >= size or len(message.token) > MAX_TOKEN_BYTES:
+                raise ChipError(
+                    f"entry {message.index} came where entry {seen} of {size} was due; ask the chip again",
+                    code="chip.log.incomplete",
+                )
+            yield bytes(message.token)
+
+    def open_snapshot(self, token: Token) -> Opening:
+        """Returns salt and leaves of a snapshot.
+
+        Args:
+            token: Its token, which says how many leaves there must be.
+
+        Raises:
+            FormatError: The answer has another form, or more leaves than were signed for.
+            WeighbridgeError: As `head`.
+        """
+        promised = number(token, "leaves")
+        if promised > MAX_LEAVES:
+            raise FormatError(f"the snapshot claims {promised} storages; a Verifier reads at most {MAX_LEAVES}")
+        salt, leaves = b"", list[Leaf]()
+        request = chip_pb2.OpenSnapshotRequest(index=token.index)
+        for message in rpc.stream(self._stub.OpenSnapshot, request, deadline_s=LOG_SECONDS):
+            if bool(message.salt) == bool(salt):
+                raise FormatError("an opened snapshot must begin with its salt, and hold no other; ask the chip again")
+            salt = salt or bytes(message.salt)
+            leaves += [(int(leaf.bytes), bytes(leaf.digest)) for leaf in message.leaves]
+            if len(leaves) > promised:
+                raise FormatError(f"the chip opened more than the {promised} storages that it signed for")
+        if len(salt) != DIGEST_SIZE or any(len(digest) != DIGEST_SIZE for _, digest in leaves):
+            raise FormatError("the salt and the digests of an opened snapshot have 32 bytes each; ask the chip again")
+        return Opening(salt=salt, leaves=leaves)
+
+
+class ProverClient(_Client):
+    """One Prover's service."""
+
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        """Prepares a connection to `address` (host:port) with the Verifier's credentials."""
+        super().__init__(address, credentials, "prover")
+
+    def _connect(self, channel: Channel) -> None:
+        self._stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]
+
+    def explain(self, token: Token) -> Explanation | None:
+        """Returns the Prover's claim where a snapshot came from, or None if it has no explanation.
+
+        Raises:
+            WeighbridgeError: The Prover does not answer (`prover.unreachable`), or answers with an error of its own.
+        """
+        request = prover_pb2.ExplainRequest(
+            ueid=token.ueid,
+            log_index=token.index,
+            step=number(token, "step"),
+            op=number(token, "op"),
+            head=digest(token, "head"),
+        )
+        answer = rpc.call(self._stub.Explain, request, deadline_s=CALL_SECONDS, unreachable=ProverError)
+        if not answer.explained:
+            return None
+        return Explanation(transcript_id=answer.transcript_id[:100], step=answer.step, op=answer.op)
+
+    def pieces(self, transcript_id: str) -> Iterator[Piece]:
+        """Yields the pieces of a transcript's files.
+
+        Raises:
+            WeighbridgeError: As `explain`.
+        """
+        request = prover_pb2.FetchTranscriptRequest(id=transcript_id)
+        yield from rpc.stream(self._stub.FetchTranscript, request, deadline_s=FETCH_SECONDS, unreachable=ProverError)
