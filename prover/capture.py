@@ -25,7 +25,7 @@ from weighbridge.numerics.evaluate import Context, bind, evaluate
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import OpEntries
-from weighbridge.numerics.rules import Kind, Op, find
+from weighbridge.numerics.rules import Kind, Op, find, known
 from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
 
 Tensor = torch.Tensor
@@ -96,8 +96,8 @@ class Generators:
             return 0
         if str(generator.device).startswith("cuda") and any(generator is g for g in torch.cuda.default_generators):
             return 1
-        for i, known in enumerate(self._kept):
-            if known is generator:
+        for i, kept in enumerate(self._kept):
+            if kept is generator:
                 return i + 2
         self._kept.append(generator)
         return len(self._kept) + 1
@@ -315,6 +315,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     replaced = decomposition(*args, **kwargs)
                 if replaced is not NotImplemented:
                     return replaced
+            elif not known(func) and _composite(func):
+                # Under inference mode, and inside decompositions, PyTorch leaves its composites to us.
+                with self:
+                    return func.decompose(*args, **kwargs)
             return self._record(func, args, kwargs)
         except WeighbridgeError as error:
             if "line" not in error.details:
@@ -345,6 +349,12 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tape.values = len(self.values)
         self.tape.hosts = len(self.context.hosts)
         return self.tape
+
+
+@cache
+def _composite(op: Op) -> bool:
+    """True for an operation that PyTorch defines by others."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
 def _wraps(kind: type) -> bool:

@@ -20,12 +20,10 @@ def replay_here(
 ) -> dict[str, Any]:
     """Replays in this process, without confinement: the same code that the worker runs, without its start-up time."""
     request = {
-        "path": str(path), "steps": steps, "device": "cpu", "stop": stop, "salt": salt.hex(), "memory": 1 << 30, "seconds": 60,
+        "path": str(path), "steps": steps, "device": "cpu", "stop": stop, "salt": salt.hex(),
+        "memory": 1 << 30, "seconds": 60,
     }  # fmt: skip
-    with (
-        torch.no_grad(),
-        torch.backends.mkldnn.flags(enabled=False),
-    ):
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         return Replay(request, [], lambda message: None).run()
 
 

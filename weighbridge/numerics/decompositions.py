@@ -129,6 +129,121 @@ for _name in ("add", "add_", "sub", "sub_"):
 _TABLE.update({f"rsub.{overload}": _reverse_subtraction for overload in ("Tensor", "Scalar")})
 
 
+@decomposes("item.default")
+def _item(x: Tensor) -> Any:
+    return aten._local_scalar_dense(x)  # only a decomposition calls it here; a program's own arrives decomposed
+
+
+# Split views that the caller may write to in place are views all the same.
+
+
+@decomposes("unsafe_split.Tensor")
+def _unsafe_split(x: Tensor, split_size: int, dim: int = 0) -> Any:
+    return aten.split.Tensor(x, split_size, dim)
+
+
+@decomposes("unsafe_split_with_sizes.default")
+def _unsafe_split_with_sizes(x: Tensor, split_sizes: list[int], dim: int = 0) -> Any:
+    return aten.split_with_sizes.default(x, split_sizes, dim)
+
+
+# Kernels break ties differently; a stable sort has one right answer.
+
+
+@decomposes("sort.default")
+def _sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
+    return aten.sort.stable(x, stable=True, dim=dim, descending=descending)
+
+
+@decomposes("topk.default")
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    values, indices = aten.sort.stable(x, stable=True, dim=dim, descending=largest)
+    return aten.slice.Tensor(values, dim, 0, k).clone(), aten.slice.Tensor(indices, dim, 0, k).clone()
+
+
+@decomposes("exponential_.default")
+def _exponential(x: Tensor, lambd: float = 1, *, generator: torch.Generator | None = None) -> Tensor:
+    uniform = torch.empty_like(x).uniform_(generator=generator)
+    # Never 0, as users rely on; 2^-25 stands for the interval from 0 to 2^-24.
+    return x.copy_(uniform.clamp_min(2.0**-25).log().neg() / lambd)
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+@decomposes("_prelu_kernel.default")
+def _prelu(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.where(x > 0, x, x * weight)
+
+
+@decomposes("_prelu_kernel_backward.default")
+def _prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    zero = torch.zeros((), dtype=x.dtype, device=x.device)
+    return torch.where(x > 0, grad, grad * weight), torch.where(x > 0, zero, x * grad)
+
+
+@decomposes("celu.default")
+def _celu(x: Tensor, alpha: float = 1.0) -> Any:
+    return aten.elu.default(x, alpha, 1.0, 1.0 / alpha)
+
+
+@decomposes("celu_.default")
+def _celu_(x: Tensor, alpha: float = 1.0) -> Any:
+    return aten.elu_.default(x, alpha, 1.0, 1.0 / alpha)
+
+
+@decomposes("glu.default")
+def _glu(x: Tensor, dim: int = -1) -> Tensor:
+    a, b = aten.split.Tensor(x, x.shape[dim] // 2, dim)
+    return a * torch.sigmoid(b)  # type: ignore[no-any-return]
+
+
+@decomposes("glu_backward.default")
+def _glu_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
+    a, b = aten.split.Tensor(x, x.shape[dim] // 2, dim)
+    s = torch.sigmoid(b)
+    return torch.cat([grad * s, grad * a * s * (1 - s)], dim)
+
+
+# --- group norm: layer norm of each group, then one factor and one shift for each channel --------------------------
+
+
+@decomposes("native_group_norm.default")
+def _group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hxw: int, group: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    size = c // group * hxw
+    out, mean, rstd = aten.native_layer_norm.default(x.contiguous().view(n * group, size), [size], None, None, eps)
+    out = out.view(n, c, hxw)
+    if weight is not None:
+        out = out * weight.view(1, c, 1)
+    if bias is not None:
+        out = out + bias.view(1, c, 1)
+    return out.view(x.shape), mean.view(n, group), rstd.view(n, group)
+
+
+@decomposes("native_group_norm_backward.default")
+def _group_norm_backward(
+    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: int, c: int, hxw: int, group: int,
+    output_mask: list[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    rows, size = n * group, c // group * hxw
+    grad, x = grad.contiguous().view(n, c, hxw), x.contiguous()
+    grad_x = grad_weight = grad_bias = None
+    m, r = mean.view(rows, 1), rstd.view(rows, 1)
+    if output_mask[0]:
+        scaled = grad if weight is None else grad * weight.view(1, c, 1)
+        grad_x = aten.native_layer_norm_backward.default(
+            scaled.view(rows, size), x.view(rows, size), [size], m, r, None, None, [True, False, False]
+        )[0].view(x.shape)
+    if output_mask[1]:
+        normal = ((x.view(rows, size) - m) * r).view(n, c, hxw)
+        grad_weight = (grad * normal).sum((0, 2))
+    if output_mask[2]:
+        grad_bias = grad.sum((0, 2))
+    return grad_x, grad_weight, grad_bias
+
+
 def _no_scaler(**options: Any) -> None:
     if any(value is not None for value in options.values()):
         raise RefusedOperationError("a fused optimizer with a gradient scaler has no rule; unscale the gradients first")

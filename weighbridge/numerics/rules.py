@@ -54,11 +54,13 @@ class Rule:
         kind: What happens to it.
         bound: For `rounded`: computes the error bounds.
         note: Why, or what to write instead.
+        integers: For `refused`: whether work without floating operands under the same name runs as it is.
     """
 
     kind: Kind
     bound: bounds.BoundFunction | None = None
     note: str = ""
+    integers: bool = True
 
 
 _VIEW = """
@@ -66,7 +68,7 @@ alias.default as_strided.default detach.default diagonal.default expand.default 
 _reshape_alias.default select.int slice.Tensor split.Tensor split_with_sizes.default squeeze.default squeeze.dim
 squeeze.dims t.default transpose.int unbind.int unfold.default unsqueeze.default view.default view.dtype
 _unsafe_view.default chunk.default narrow.default view_as.default lift.default _conj.default real.default
-swapaxes.default movedim.int
+swapaxes.default movedim.int transpose.default
 """
 
 _MOVE = """
@@ -91,7 +93,8 @@ triu_indices.default trunc.default unique_consecutive.default upsample_nearest1d
 where.self where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default
 any.dim any.dims all.default all.dim all.dims bincount.default _unsafe_index.Tensor relu6.default masked_fill_.Scalar
 bitwise_left_shift.Tensor bitwise_right_shift.Tensor diag_embed.default diagonal_scatter.default index_copy.default
-put.default take.default one_hot.default block_diag.default
+put.default take.default one_hot.default block_diag.default sgn.default softshrink_backward.default hardshrink.default
+hardshrink_backward.default
 """
 
 _EMPTY = """
@@ -99,7 +102,9 @@ empty.memory_format empty_like.default empty_strided.default new_empty.default n
 empty_permuted.default
 """
 
-_EXACT = "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar"
+_EXACT = """
+add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar softshrink.default
+"""
 
 _RANDOM = """
 bernoulli.default bernoulli.p bernoulli.Tensor bernoulli.float normal.default normal.Tensor_float normal.float_Tensor
@@ -112,19 +117,13 @@ _HOST = "_local_scalar_dense.default equal.default"
 
 _REFUSED = {
     "multinomial.default": "draw with torch.randint, or sample outside the step and pass it in the batch",
-    "exponential.default": "use -log of a uniform variate",
-    "topk.default": "use torch.sort(stable=True) and slice: kernels break ties differently",
-    "sort.default": "use torch.sort(stable=True): kernels break ties differently",
-    "argsort.default": "use torch.argsort(stable=True): kernels break ties differently",
     "floor_divide.default": "division followed by a jump has no bound; divide integers",
     "div.Tensor_mode": "rounding division has no bound in floating point; divide integers instead",
     "div.Scalar_mode": "rounding division has no bound in floating point; divide integers instead",
     "remainder.Tensor": "has no bound near multiples of the divisor; use integers",
     "remainder.Scalar": "has no bound near multiples of the divisor; use integers",
     "fmod.Tensor": "has no bound near multiples of the divisor; use integers",
-    "resize.default": "allocate a tensor of the new size instead",
-    "set.source_Storage": "write through copy_() instead of replacing storage inside a step",
-    "set.source_Tensor": "write through copy_() instead of replacing storage inside a step",
+    "fmod.Scalar": "has no bound near multiples of the divisor; use integers",
     "linalg_qr.default": "has no fixed-order form here yet",
     "_linalg_svd.default": "has no fixed-order form here yet",
     "_linalg_eigh.default": "has no fixed-order form here yet",
@@ -132,6 +131,13 @@ _REFUSED = {
     "linalg_cholesky_ex.default": "has no fixed-order form here yet",
 }
 """Refused on floating operands; integer work under the same name is a move."""
+
+_NEVER = {
+    "resize.default": "allocate a tensor of the new size instead",
+    "set.source_Storage": "write through copy_() instead of replacing storage inside a step",
+    "set.source_Tensor": "write through copy_() instead of replacing storage inside a step",
+}
+"""Refused whatever the operands: they change which memory a tensor names, and `resize_` leaves it undefined."""
 
 
 def _window(call: bounds.Call) -> int:
@@ -217,6 +223,7 @@ def _build() -> dict[str, Rule]:
     for names, bound in _ROUNDED.items():
         table.update({name: Rule(Kind.ROUNDED, bound) for name in names.split()})
     table.update({name: Rule(Kind.REFUSED, note=note) for name, note in _REFUSED.items()})
+    table.update({name: Rule(Kind.REFUSED, note=note, integers=False) for name, note in _NEVER.items()})
     return table
 
 
@@ -247,6 +254,11 @@ def mutated(op: Op) -> tuple[str, ...]:
     if corrected is not None:
         return corrected
     return tuple(a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def known(op: Op) -> bool:
+    """True if the table has a line for an overload, whatever its operands."""
+    return ".".join(base_name(op)) in RULES
 
 
 def find(op: Op, args: dict[str, Any]) -> Rule:
