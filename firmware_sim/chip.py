@@ -1,0 +1,89 @@
+"""The chip as a process: `python -m firmware_sim.chip --dir DIR ...`.
+
+It boots the device in DIR, serves the shim on a Unix socket and Verifiers over mutual TLS, and interrupts at random
+moments until it gets SIGTERM or SIGINT. Exit codes: 0 asked to stop, 2 it could not start (one line says why).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from firmware_sim import device
+from firmware_sim.firmware import Firmware
+from firmware_sim.link import Interrupts, Link
+from firmware_sim.nvlog import NonVolatileLog, write_durably
+from firmware_sim.service import ALLOW, ChipServicer
+from protos.weighbridge.v1 import chip_pb2_grpc
+from weighbridge import rpc
+from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.identity import CertificateAuthority, Credentials
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line of the chip process."""
+    result = argparse.ArgumentParser(prog="python -m firmware_sim.chip", description="Run one simulated chip.")
+    result.add_argument("--dir", type=Path, required=True, help="the chip's own directory")
+    result.add_argument("--manufacturer", type=Path, help="authority that provisions the device if DIR holds none yet")
+    result.add_argument("--rate", type=float, required=True, help="mean interrupts per day of the chip's clock")
+    result.add_argument("--clock-speed", type=float, default=1.0, help="seconds of the chip per second of the host")
+    result.add_argument("--hold", type=int, default=256, help="kernels that an interrupt waits for a safepoint")
+    result.add_argument("--credentials", type=Path, required=True, help="directory with the role certificate")
+    result.add_argument("--address", default="127.0.0.1:0", help="where to serve Verifiers")
+    result.add_argument("--address-file", type=Path, required=True, help="where to write the address once it serves")
+    result.add_argument("--socket", type=Path, required=True, help="Unix socket for the shim")
+    result.add_argument("--allow-forced", action="store_true", help="let the workload ask for an interrupt")
+    return result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the chip and returns the exit code."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        run(options, stop)
+    except WeighbridgeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(options: argparse.Namespace, stop: threading.Event) -> None:
+    """Boots, serves until `stop` is set, and shuts down."""
+    if not (options.rate >= 0 and options.clock_speed > 0 and options.hold >= 0):
+        raise UsageError("The rate and the hold must not be negative, and the clock must run forwards.")
+    if options.manufacturer is not None and not (options.dir / "secret.bin").exists():
+        device.provision(options.dir, CertificateAuthority.load(options.manufacturer))
+    booted = device.boot(options.dir)
+    credentials = Credentials.load(options.credentials)
+    with NonVolatileLog(options.dir) as log:
+        firmware = Firmware(
+            options.dir,
+            booted,
+            log,
+            rate_per_day=options.rate,
+            clock_speed=options.clock_speed,
+            hold=options.hold,
+        )
+        link = Link(options.socket, firmware, allow_forced=options.allow_forced)
+        interrupts = Interrupts(options.rate, options.clock_speed, link.interrupt)
+        server, address = rpc.server(credentials, allow=ALLOW, address=options.address)
+        chip_pb2_grpc.add_ChipServiceServicer_to_server(ChipServicer(firmware), server)  # type: ignore[no-untyped-call]
+        server.start()
+        threading.Thread(target=link.serve, name="link", daemon=True).start()
+        interrupts.start()
+        write_durably(options.address_file, address.encode())
+        stop.wait()
+        interrupts.stop()
+        server.stop(grace=1).wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""The firmware: clock, counters, randomness and key of one chip, and the tokens that it signs into its log.
+
+Everything here happens under one lock, in the order in which it enters the log. What the training process says about
+itself (its position, its counters of kernels and FLOPs) is logged as claimed; what the firmware knows by itself (index,
+clock, boot, the roots over the leaves it was given) is computed here.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from firmware_sim.device import Device
+from firmware_sim.nvlog import NonVolatileLog, write_durably
+from weighbridge import tokens
+from weighbridge.digests import DIGEST_SIZE, Leaf, salt_digest, snapshot_root
+from weighbridge.errors import ChipError, UsageError
+from weighbridge.tokens import Kind, Token, Value
+
+SALT_SIZE = 32
+_LEAF = struct.Struct(f"<Q{DIGEST_SIZE}s")
+MAX_LEAVES = 1 << 18
+
+
+def pack_leaves(leaves: list[Leaf]) -> bytes:
+    """Returns leaves in ascending order, 40 bytes each: size (8 bytes, little endian) and digest."""
+    return b"".join(_LEAF.pack(size, digest) for size, digest in sorted(leaves))
+
+
+def unpack_leaves(data: bytes) -> list[Leaf]:
+    """Inverse of `pack_leaves`: pack_leaves(unpack_leaves(d)) == d for every d that is accepted.
+
+    Raises:
+        ChipError: It is no ascending list of leaves.
+    """
+    if len(data) % _LEAF.size or len(data) > MAX_LEAVES * _LEAF.size:
+        raise ChipError("The leaves of a snapshot are cut off or too many.", code="chip.snapshot.leaves")
+    leaves: list[Leaf] = list(_LEAF.iter_unpack(data))
+    if leaves != sorted(leaves) or any(size >= 1 << 63 for size, _ in leaves):
+        raise ChipError("The leaves of a snapshot are not in order or of impossible size.", code="chip.snapshot.leaves")
+    return leaves
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What the shim saw when it stopped the kernels.
+
+    Attributes:
+        leaves: (bytes, keyed digest) of every live storage.
+        weights: The same for the declared weights region.
+        safepoint: Whether the workload offered the moment; if not, head and running are empty, step and op are -1.
+        head: The workload's claim of the transcript's running head.
+        running: The workload's claim of the digest of this step's operations so far.
+        step: The workload's claim of the step in progress.
+        op: The workload's claim of how many operations of it are complete.
+        held: Kernels that ran between the interrupt and the snapshot.
+        kernels: Kernels since the shim was attached.
+        flops: Estimated FLOPs since the shim was attached.
+        stall_us: Microseconds for which the kernels had been stopped when this was sent.
+    """
+
+    leaves: list[Leaf]
+    weights: list[Leaf]
+    safepoint: bool
+    head: bytes
+    running: bytes
+    step: int
+    op: int
+    held: int
+    kernels: int
+    flops: int
+    stall_us: int
+
+
+class Clock:
+    """The chip's clock. It may run faster than the wall clock, so that a demonstration sees days in seconds."""
+
+    def __init__(self, *, speed: float, not_before_ms: int) -> None:
+        """Starts the clock at the host's time, or later if the chip's log has been there already.
+
+        Args:
+            speed: Seconds of the chip per second of the host.
+            not_before_ms: Time of the newest entry, so that a log never runs backwards.
+        """
+        self._speed = speed
+        self._start = time.monotonic()
+        self._base_ms = max(time.time_ns() // 1_000_000, not_before_ms)
+
+    def uptime_ms(self) -> int:
+        """Milliseconds since boot."""
+        return int((time.monotonic() - self._start) * 1000 * self._speed)
+
+    def now_ms(self) -> tuple[int, int]:
+        """(uptime, time since 1970), both in milliseconds."""
+        uptime = self.uptime_ms()
+        return uptime, self._base_ms + uptime
+
+
+class Firmware:
+    """One boot of a chip."""
+
+    def __init__(
+        self,
+        directory: Path,
+        device: Device,
+        log: NonVolatileLog,
+        *,
+        rate_per_day: float,
+        clock_speed: float,
+        hold: int,
+    ) -> None:
+        """Checks the log against itself and enters this boot into it.
+
+        Args:
+            directory: The chip's directory.
+            device: The booted device.
+            log: Its log.
+            rate_per_day: Mean interrupts per day of the chip's clock.
+            clock_speed: Seconds of the chip per second of the host.
+            hold: Kernels that an interrupt waits for a safepoint.
+
+        Raises:
+            ChipError: The log contradicts itself (`chip.log.damaged`).
+        """
+        self.device, self.hold = device, hold
+        self._log = log
+        self._snapshots = directory / "snapshots"
+        self._snapshots.mkdir(exist_ok=True)
+        self._lock = threading.Lock()
+        newest = self._check_log()
+        self._boot_count = newest.boot_count + 1 if newest else 1
+        self._boot_seed = secrets.token_bytes(32)
+        self.salt = secrets.token_bytes(SALT_SIZE)
+        self._clock = Clock(speed=clock_speed, not_before_ms=newest.time_ms if newest else 0)
+        self._log_entry(
+            "boot", {"salt_digest": salt_digest(self.salt), "rate_milli": round(rate_per_day * 1000), "hold": hold}
+        )
+
+    def event(self, name: str, digest: bytes) -> int:
+        """Logs that the workload said something, e.g. `manifest-draft`, and returns the index.
+
+        Raises:
+            TokenError: Name or digest cannot be in a token.
+        """
+        with self._lock:
+            return self._log_entry("event", {"name": name, "digest": digest})
+
+    def snapshot(self, report: Report) -> int:
+        """Logs a snapshot, keeps its leaves for opening, and returns the index once both are durable.
+
+        Raises:
+            TokenError: A claim of the workload cannot be in a token.
+            ChipError: The log cannot be written.
+        """
+        body: dict[str, Value] = {
+            "root": snapshot_root(report.leaves, self.salt),
+            "leaves": len(report.leaves),
+            "bytes": sum(size for size, _ in report.leaves),
+            "weights_root": snapshot_root(report.weights, self.salt),
+            "weights_bytes": sum(size for size, _ in report.weights),
+            "salt_digest": salt_digest(self.salt),
+            "head": report.head,
+            "running": report.running,
+            "step": report.step,
+            "op": report.op,
+            "safepoint": report.safepoint,
+            "held": report.held,
+            "kernels": report.kernels,
+            "flops": report.flops,
+            "stall_us": report.stall_us,
+        }
+        with self._lock:
+            # Leaves first: an entry that the log has can always be opened; leaves without an entry are overwritten.
+            write_durably(self._opening_path(len(self._log)), self.salt + pack_leaves(report.leaves))
+            return self._log_entry("snapshot", body)
+
+    def head(self, nonce: bytes) -> bytes:
+        """Returns a fresh token over the log's size and newest entry.
+
+        Raises:
+            UsageError: The nonce does not have 8 to 64 bytes.
+        """
+        if not 8 <= len(nonce) <= 64:
+            raise UsageError(f"The nonce has {len(nonce)} bytes; send 8 to 64 fresh random bytes.")
+        with self._lock:
+            return self._sign("head", {"size": len(self._log), "last": self._log.last}, nonce)
+
+    def entries(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yields (index, entry) for start <= index < end.
+
+        Raises:
+            UsageError: The log does not reach there.
+            ChipError: An entry was damaged on the disk.
+        """
+        if not 0 <= start <= end <= len(self._log):
+            raise UsageError(
+                f"The log has {len(self._log)} entries, so {start} to {end} cannot be listed; ask for its head."
+            )
+        for index in range(start, end):
+            with self._lock:
+                data = self._log.read(index)
+            yield index, data
+
+    def open_snapshot(self, index: int) -> tuple[bytes, list[Leaf]]:
+        """Returns (salt, leaves) of a logged snapshot.
+
+        Raises:
+            UsageError: There is no snapshot at that index.
+            ChipError: The leaves are missing or damaged (`chip.snapshot.leaves`).
+        """
+        with self._lock:
+            body = tokens.read_own(self._log.read(index)).body
+        if "root" not in body:
+            raise UsageError(f"Entry {index} is no snapshot; list the entries and choose one of kind snapshot.")
+        try:
+            data = self._opening_path(index).read_bytes()
+        except OSError as error:
+            raise ChipError(f"The leaves of snapshot {index} are gone.", code="chip.snapshot.leaves") from error
+        salt, leaves = data[:SALT_SIZE], unpack_leaves(data[SALT_SIZE:])
+        if snapshot_root(leaves, salt) != body["root"]:
+            raise ChipError(f"The leaves of snapshot {index} are damaged.", code="chip.snapshot.leaves")
+        return salt, leaves
+
+    def _opening_path(self, index: int) -> Path:
+        return self._snapshots / f"{index:08d}.bin"
+
+    def _check_log(self) -> Token | None:
+        """Reads the log from the first entry on and returns the newest one's claims."""
+        previous, newest = tokens.GENESIS, None
+        for index in range(len(self._log)):
+            data = self._log.read(index)
+            newest = tokens.read_own(data)
+            if (newest.index, newest.previous, newest.ueid) != (index, previous, self.device.ueid):
+                raise ChipError(
+                    f"Entry {index} of the log does not continue the one before it.", code="chip.log.damaged"
+                )
+            previous = tokens.entry_digest(data)
+        return newest
+
+    def _log_entry(self, kind: Kind, body: dict[str, Value]) -> int:
+        return self._log.append(self._sign(kind, body, None))
+
+    def _sign(self, kind: Kind, body: dict[str, Value], nonce: bytes | None) -> bytes:
+        uptime_ms, time_ms = self._clock.now_ms()
+        token = Token(
+            kind=kind,
+            ueid=self.device.ueid,
+            nonce=nonce,
+            index=len(self._log),
+            previous=self._log.last,
+            boot_count=self._boot_count,
+            boot_seed=self._boot_seed,
+            uptime_ms=uptime_ms,
+            time_ms=time_ms,
+            hwmodel=self.device.hwmodel,
+            firmware_version=self.device.firmware_version,
+            body=body,
+        )
+        return tokens.sign(token, self.device.key, self.device.chain)

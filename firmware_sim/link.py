@@ -1,0 +1,185 @@
+"""The chip's end of the local link: it interrupts the shim and logs what the shim reports.
+
+One shim is attached at a time, as one rank of a job runs on one chip. The shim asks with a map that has `do`; the chip
+answers each in order with `ok` (and results) or with `error` and `message`. Between answers the chip may send
+`interrupt`. An interrupt stands until the shim reports a snapshot; others that fall into that time merge with it. That
+a shim left with an interrupt standing is logged as the event `interrupt-unserved`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from secrets import SystemRandom
+from typing import Any
+
+from firmware_sim.firmware import Firmware, Report, unpack_leaves
+from firmware_sim.frames import Connection
+from weighbridge.errors import ChipError, FormatError, WeighbridgeError
+
+UNSERVED_EVENT = "interrupt-unserved"
+SECONDS_PER_DAY = 86_400.0
+
+_log = logging.getLogger(__name__)
+_TYPES: dict[str, type] = {
+    "leaves": bytes,
+    "weights": bytes,
+    "safepoint": bool,
+    "head": bytes,
+    "running": bytes,
+    "step": int,
+    "op": int,
+    "held": int,
+    "kernels": int,
+    "flops": int,
+    "stall_us": int,
+}
+
+
+class Interrupts:
+    """Poisson interrupts: exponential gaps on the chip's clock, from the operating system's randomness."""
+
+    def __init__(self, rate_per_day: float, clock_speed: float, fire: Callable[[], None]) -> None:
+        """Prepares interrupts that call `fire`, on average `rate_per_day` times a day of the chip's clock."""
+        self._per_second = rate_per_day * clock_speed / SECONDS_PER_DAY
+        self._fire = fire
+        self._random = SystemRandom()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="interrupts", daemon=True)
+
+    def gap_s(self) -> float:
+        """Draws the host's seconds until the next interrupt."""
+        return self._random.expovariate(self._per_second)
+
+    def start(self) -> None:
+        """Begins to interrupt."""
+        if self._per_second > 0:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the interrupts."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        # A wait has a longest possible value; a longer gap is as good as no interrupt at all.
+        while not self._stopped.wait(min(self.gap_s(), threading.TIMEOUT_MAX)):
+            self._fire()
+
+
+class Link:
+    """Serves the shim over a Unix socket."""
+
+    def __init__(self, path: Path, firmware: Firmware, *, allow_forced: bool) -> None:
+        """Binds the socket (mode 0600, whatever lay there before is replaced).
+
+        Args:
+            path: Of the socket; the operating system allows about 100 bytes.
+            firmware: What logs.
+            allow_forced: Whether the workload may ask for an interrupt, which only tests and demonstrations need.
+
+        Raises:
+            ChipError: The path cannot be bound.
+        """
+        self._firmware, self._allow_forced = firmware, allow_forced
+        self._guard = threading.Lock()  # Of the three below.
+        self._attached: Connection | None = None
+        self._standing = False
+        self._number = 0
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            path.unlink(missing_ok=True)
+            self._listener.bind(os.fspath(path))
+            path.chmod(0o600)
+            self._listener.listen(4)
+        except OSError as error:
+            self._listener.close()
+            raise ChipError(f"Cannot listen at {path} ({error}); choose a shorter path.", code="chip.socket") from error
+
+    def serve(self) -> None:
+        """Accepts shims until the process ends; runs in a thread of its own."""
+        while True:
+            end, _ = self._listener.accept()
+            threading.Thread(target=self._attend, args=(Connection(end),), name="shim", daemon=True).start()
+
+    def interrupt(self) -> None:
+        """Interrupts the attached shim, if there is one and no interrupt stands."""
+        with self._guard:
+            if self._attached is None or self._standing:
+                return
+            self._standing = True
+            self._number += 1
+            with contextlib.suppress(OSError):  # A shim that has just left is found by its own thread.
+                self._attached.send({"interrupt": self._number})
+
+    def _attend(self, connection: Connection) -> None:
+        with self._guard:
+            free = self._attached is None
+            if free:
+                self._attached, self._standing = connection, False
+        try:
+            if not free:
+                connection.send(
+                    {"error": "chip.busy", "message": "Another workload runs on this chip; wait for its end."}
+                )
+                return
+            while (message := connection.receive()) is not None:
+                connection.send(self._answer(message))
+        except FormatError as error:
+            _log.warning("dropping the shim: %s", error)
+        except OSError as error:
+            _log.info("the shim left: %s", error)
+        finally:
+            if free:
+                self._detach()
+            connection.close()
+
+    def _detach(self) -> None:
+        with self._guard:
+            self._attached = None
+            standing, self._standing = self._standing, False
+        if standing:
+            try:
+                self._firmware.event(UNSERVED_EVENT, bytes(32))
+            except WeighbridgeError as error:
+                _log.warning("an interrupt was not served and this could not be logged: %s", error)
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"ok": True, **self._do(message)}
+        except WeighbridgeError as error:
+            return {"error": error.reason, "message": error.message}
+
+    def _do(self, message: dict[str, Any]) -> dict[str, Any]:
+        match message:
+            case {"do": "hello", **rest} if not rest:
+                firmware = self._firmware
+                return {"ueid": firmware.device.ueid, "salt": firmware.salt, "hold": firmware.hold}
+            case {"do": "event", "name": str(name), "digest": bytes(digest), **rest} if not rest:
+                return {"index": self._firmware.event(name, digest)}
+            case {"do": "snapshot", **report}:
+                return {"index": self._snapshot(report)}
+            case {"do": "force", **rest} if not rest:
+                if not self._allow_forced:
+                    raise ChipError(
+                        "This chip takes no requests for interrupts; start it to allow them.", code="chip.forced"
+                    )
+                self.interrupt()
+                return {}
+        raise FormatError("The chip does not understand this request.")
+
+    def _snapshot(self, report: dict[str, Any]) -> int:
+        if {key: type(value) for key, value in report.items()} != _TYPES:
+            raise FormatError("A report of a snapshot has other fields than the chip knows.")
+        with self._guard:
+            if not self._standing:
+                raise ChipError("The chip did not ask for a snapshot.", code="chip.snapshot.unasked")
+        lists = {name: unpack_leaves(report[name]) for name in ("leaves", "weights")}
+        index = self._firmware.snapshot(Report(**{**report, **lists}))
+        with self._guard:
+            self._standing = False
+        return index

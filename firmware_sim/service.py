@@ -1,0 +1,64 @@
+# ruff: noqa: N802 (gRPC names the methods)
+"""ChipService: a chip's identity and log for Verifiers and operators, over mutual TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from firmware_sim.firmware import Firmware
+from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
+
+_SERVICE = "/weighbridge.v1.ChipService/"
+ALLOW = {
+    _SERVICE + "GetIdentity": {"verifier", "operator"},
+    _SERVICE + "GetHead": {"verifier", "operator"},
+    _SERVICE + "ListEntries": {"verifier", "operator"},
+    _SERVICE + "OpenSnapshot": {"verifier"},
+}
+"""Who may call what. Leaves say something about memory, so only a Verifier may see them."""
+
+LEAVES_PER_MESSAGE = 4096
+
+
+class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
+    """Answers from one firmware; errors are mapped by `weighbridge.rpc`."""
+
+    def __init__(self, firmware: Firmware) -> None:
+        """Serves `firmware`."""
+        self._firmware = firmware
+
+    def GetIdentity(
+        self, request: chip_pb2.GetIdentityRequest, context: grpc.ServicerContext
+    ) -> chip_pb2.GetIdentityResponse:
+        """See chip.proto."""
+        device = self._firmware.device
+        return chip_pb2.GetIdentityResponse(
+            ueid=device.ueid,
+            certificate_chain=device.chain,
+            firmware_version=device.firmware_version,
+            firmware_digest=device.firmware_digest,
+            token=self._firmware.head(request.nonce),
+        )
+
+    def GetHead(self, request: chip_pb2.GetHeadRequest, context: grpc.ServicerContext) -> chip_pb2.GetHeadResponse:
+        """See chip.proto."""
+        return chip_pb2.GetHeadResponse(token=self._firmware.head(request.nonce))
+
+    def ListEntries(
+        self, request: chip_pb2.ListEntriesRequest, context: grpc.ServicerContext
+    ) -> Iterator[chip_pb2.ListEntriesResponse]:
+        """See chip.proto."""
+        for index, token in self._firmware.entries(request.start, request.end):
+            yield chip_pb2.ListEntriesResponse(index=index, token=token)
+
+    def OpenSnapshot(
+        self, request: chip_pb2.OpenSnapshotRequest, context: grpc.ServicerContext
+    ) -> Iterator[chip_pb2.OpenSnapshotResponse]:
+        """See chip.proto."""
+        salt, leaves = self._firmware.open_snapshot(request.index)
+        yield chip_pb2.OpenSnapshotResponse(salt=salt)
+        for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
+            piece = leaves[start : start + LEAVES_PER_MESSAGE]
+            yield chip_pb2.OpenSnapshotResponse(leaves=[chip_pb2.Leaf(bytes=n, digest=d) for n, d in piece])

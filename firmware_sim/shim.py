@@ -1,0 +1,283 @@
+"""The shim: what the chip's firmware sees and does inside the training process.
+
+It stands at the dispatcher, below everything that Python can see, so it meets every kernel. It keeps track of the
+storages that kernels read or wrote, counts kernels and FLOPs, and when the chip interrupts it hashes all live storages,
+reports to the chip, and lets no kernel run until the chip says that the snapshot is durable.
+
+Enter it *outside* a Recorder, so that it sees the kernels that really run. While nothing is pending, a kernel costs a
+few microseconds more: no hashing, no system call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import queue
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.flop_counter import flop_registry
+
+from firmware_sim.firmware import pack_leaves
+from firmware_sim.frames import Connection
+from weighbridge.digests import Leaf, region_digest
+from weighbridge.errors import ChipError, FormatError
+
+ANSWER_TIMEOUT_S = 60.0
+_DEVICES = frozenset({"cpu", "cuda"})
+Storage = torch.UntypedStorage
+
+
+def _sort_of(types: tuple[type, ...]) -> str:
+    """Says what operands of these types are: `plain` ones are memory; a kernel runs on them.
+
+    A `wrapper` has a rule of its own that takes it apart, and the kernels inside come back to the shim. For `fake`
+    tensors nothing runs at all.
+    """
+    if any(issubclass(each, FakeTensor) for each in types):
+        return "fake"
+    plain = all(getattr(each, "__torch_dispatch__", None) == Tensor.__torch_dispatch__ for each in types)
+    return "plain" if plain else "wrapper"
+
+
+class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Attaches this process to a chip; implements `weighbridge.chiplink.ChipLink`.
+
+    Attributes:
+        ueid: The chip's identity.
+        pending: Whether the chip has raised an interrupt that waits for a safepoint.
+        kernels: Kernels so far.
+        flops: Estimated FLOPs of matrix products and convolutions so far (two per multiply-add).
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Takes over a connection; use `connect`."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pending = False
+        self.kernels = 0
+        self.flops = 0
+        self._connection = connection
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._asking = threading.Lock()
+        self._dead = False
+        self._live: dict[int, weakref.ref[Storage]] = {}
+        self._weights: list[weakref.ref[Storage]] = []
+        self._sorts: dict[tuple[type, ...], str] = {}
+        self._formulas: dict[Any, Callable[..., int] | None] = {}
+        self._held = 0
+        self._capturing = threading.Lock()
+        threading.Thread(target=self._listen, name="shim", daemon=True).start()
+        try:
+            hello = self._ask({"do": "hello"})
+        except ChipError:
+            connection.close()
+            raise
+        self.ueid: bytes = hello["ueid"]
+        self._salt: bytes = hello["salt"]
+        self._hold: int = hello["hold"]
+
+    @classmethod
+    def connect(cls, path: str | Path, weights: Iterable[Tensor] | None = None) -> Self:
+        """Attaches to the chip behind a Unix socket; leave the shim as a context manager to detach.
+
+        Args:
+            path: The chip's socket.
+            weights: As for `declare_weights`.
+
+        Raises:
+            ChipError: No chip answers there, or it has another workload (`chip.busy`).
+        """
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            end.connect(os.fspath(path))
+        except OSError as error:
+            end.close()
+            raise ChipError(f"No chip answers at {path} ({error}); start it, then connect again.") from error
+        shim = cls(Connection(end))
+        if weights is not None:
+            shim.declare_weights(weights)
+        return shim
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self.close()
+
+    def close(self) -> None:
+        """Detaches from the chip. An interrupt that is pending then is logged as not served."""
+        self._dead = True
+        self._connection.close()
+
+    # --- The workload's side: weighbridge.chiplink.ChipLink and what tests need beyond it.
+
+    def declare_weights(self, tensors: Iterable[Tensor]) -> None:
+        """Names the weights region: the storages of these tensors, as long as they live."""
+        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+        self._weights = [weakref.ref(storage) for storage in storages.values()]
+
+    def log_event(self, name: str, digest: bytes) -> int:
+        """See `ChipLink.log_event`.
+
+        Raises:
+            ChipError: The chip refuses it or does not answer.
+        """
+        return int(self._ask({"do": "event", "name": name, "digest": digest})["index"])
+
+    def safepoint(self, step: int, op: int, running: bytes, head: bytes, flush: Callable[[], None]) -> int | None:
+        """See `ChipLink.safepoint`.
+
+        Raises:
+            ChipError: The chip refuses the snapshot or does not answer.
+        """
+        if not self.pending:
+            return None
+        started = time.monotonic_ns()
+        flush()
+        return self._capture(started, safepoint=True, step=step, op=op, running=running, head=head)
+
+    def request_snapshot(self) -> None:
+        """Asks the chip for an interrupt; `pending` is true afterwards. Only for chips that allow it.
+
+        Raises:
+            ChipError: The chip does not (`chip.forced`), or does not answer.
+        """
+        self._ask({"do": "force"})
+
+    # --- The firmware's side.
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs one kernel, after the snapshot if one is due."""
+        if types:
+            key = tuple(types)
+            sort = self._sorts.get(key)
+            if sort is None:
+                sort = self._sorts[key] = _sort_of(key)
+            if sort == "wrapper":
+                return NotImplemented
+            if sort == "fake":
+                return func(*args, **(kwargs or {}))
+        if self.pending:
+            if self._held >= self._hold:
+                self._capture(time.monotonic_ns(), safepoint=False, step=-1, op=-1, running=b"", head=b"")
+            else:
+                self._held += 1
+        if self._dead:
+            raise ChipError("The chip does not answer any more, so no kernel may run; restart chip and training.")
+        if kwargs is None:
+            out = func(*args)
+        else:
+            out = func(*args, **kwargs)
+            if kwargs:
+                self._meet(tuple(kwargs.values()))
+        self._meet(args)
+        self._meet(out)
+        self.kernels += 1
+        try:
+            formula = self._formulas[func]
+        except KeyError:
+            formula = self._formulas[func] = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
+        return out
+
+    def _meet(self, value: Any) -> None:
+        """Notes the storages of all tensors in `value`."""
+        if isinstance(value, Tensor):
+            try:
+                storage = value.untyped_storage()
+            except (
+                NotImplementedError
+            ):  # Sparse layouts have none of their own; their parts are tensors that kernels made.
+                return
+            if storage._cdata not in self._live and value.device.type in _DEVICES:
+                self._watch(storage)
+        elif isinstance(value, (tuple, list)):
+            for each in value:
+                self._meet(each)
+
+    def _watch(self, storage: Storage) -> None:
+        address = storage._cdata
+        live = self._live
+
+        def gone(reference: weakref.ref[Storage]) -> None:
+            # Another storage may have been made at the same address in the meantime.
+            if live.get(address) is reference:
+                del live[address]
+
+        live[address] = weakref.ref(storage, gone)
+
+    def _capture(self, started: int, **claims: Any) -> int | None:
+        """Hashes memory, reports, and returns the log index once the snapshot is durable."""
+        with self._capturing:
+            if not self.pending:
+                return None  # Another thread's kernel has served the interrupt.
+            # From the chip's answer on, the next interrupt may come at any time, so this one ends here.
+            self.pending = False
+            held, self._held = self._held, 0
+            report = {
+                "leaves": pack_leaves(self._leaves(list(self._live.values()))),
+                "weights": pack_leaves(self._leaves(self._weights)),
+                "held": held,
+                "kernels": self.kernels,
+                "flops": self.flops,
+                "stall_us": (time.monotonic_ns() - started) // 1000,
+                **claims,
+            }
+            return int(self._ask({"do": "snapshot", **report})["index"])
+
+    def _leaves(self, references: list[weakref.ref[Storage]]) -> list[Leaf]:
+        storages = [storage for storage in (reference() for reference in references) if storage is not None]
+        return [(storage.nbytes(), self._digest(storage)) for storage in storages if storage.nbytes()]
+
+    def _digest(self, storage: Storage) -> bytes:
+        if storage.device.type == "cpu":
+            data = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+            return region_digest(memoryview(data).cast("B"), self._salt)
+        with _disable_current_modes():
+            torch.cuda.synchronize(storage.device)
+            copy = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu()
+            return region_digest(copy.numpy().data, self._salt)
+
+    # --- The link.
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        with self._asking:
+            if self._dead:
+                raise ChipError("The chip does not answer any more; restart chip and training.")
+            try:
+                self._connection.send(message)
+                answer = self._answers.get(timeout=ANSWER_TIMEOUT_S)
+            except (OSError, queue.Empty):
+                answer = None
+            if answer is None:
+                # An answer that comes too late would be taken for the next one's.
+                self._dead = True
+                raise ChipError("The chip does not answer any more; restart chip and training.")
+        if "error" in answer:
+            raise ChipError(str(answer.get("message")), code=str(answer["error"]))
+        return answer
+
+    def _listen(self) -> None:
+        """Receives interrupts and answers until the chip is gone; runs in a thread of its own."""
+        with contextlib.suppress(FormatError):
+            while (message := self._connection.receive()) is not None:
+                if "interrupt" in message:
+                    self.pending = True
+                else:
+                    self._answers.put(message)
+        self._dead = True
+        self._answers.put(None)
