@@ -342,10 +342,11 @@ def _open_envelope(data: bytes) -> tuple[tuple[bytes, ...], bytes, bytes]:
     outer = _decode(data, cbor2.CBORTag)
     try:
         _, unprotected, payload, signature = outer.value.value
-        chain = unprotected[_X5CHAIN]
-        parts = [*chain, payload, signature]
-        if type(chain) is not list or not all(type(part) is bytes for part in parts):
-            raise ValueError("parts of another type")
+        if not isinstance(unprotected, Mapping) or not isinstance(unprotected[_X5CHAIN], Sequence):
+            raise TypeError("no chain of certificates")
+        chain = list(unprotected[_X5CHAIN])
+        if not all(type(part) is bytes for part in [*chain, payload, signature]):
+            raise TypeError("parts that are not bytes")
         if len(signature) != 2 * _COORDINATE or _envelope(chain, payload, signature) != data:
             raise ValueError("another form of envelope")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
