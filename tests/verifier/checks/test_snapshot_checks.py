@@ -1,0 +1,244 @@
+"""The checks of one snapshot: honest facts pass, and each lie about provenance, memory or replay is caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.chip_logs import SALT, LogBuilder, make_device
+from support.small_transcripts import write_transcript
+
+from firmware_sim.device import Device
+from verifier.checks import commitment, data, memory, provenance
+from verifier.checks import replay as replay_check
+from verifier.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
+from verifier.registry import Chip
+from weighbridge.digests import Leaf, salt_digest, snapshot_root
+from weighbridge.errors import Finding, ProverError, ReplayWorkerError, TranscriptError
+from weighbridge.identity import CertificateAuthority, verify_device_chain
+from weighbridge.replay import ReplayResult
+from weighbridge.tokens import Verified
+from weighbridge.transcript import Transcript
+
+LEAVES: list[Leaf] = [(8, b"a" * 32), (8, b"a" * 32), (100, b"b" * 32)]
+
+
+@pytest.fixture(scope="module")
+def manufacturer() -> CertificateAuthority:
+    return CertificateAuthority.create("Manufacturer")
+
+
+@pytest.fixture(scope="module")
+def device(manufacturer: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory) -> Device:
+    return make_device(tmp_path_factory.mktemp("chip"), manufacturer)
+
+
+@pytest.fixture(scope="module")
+def transcript(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    write_transcript(path)
+    return Transcript.open(path)
+
+
+@pytest.fixture
+def honest(device: Device, manufacturer: CertificateAuthority, transcript: Transcript) -> SnapshotFacts:
+    """A snapshot at step 2, operation 4, explained, opened and replayed, of a committed transcript."""
+    return make(device, manufacturer, transcript)
+
+
+def make(device: Device, manufacturer: CertificateAuthority, transcript: Transcript, **claims: Any) -> SnapshotFacts:
+    log = LogBuilder(device).boot()
+    log.event("manifest-draft", transcript.draft_digest)
+    body = {
+        "root": snapshot_root(LEAVES, SALT),
+        "leaves": 3,
+        "bytes": 116,
+        "weights_root": bytes(32),
+        "weights_bytes": 0,
+        "salt_digest": salt_digest(SALT),
+        "head": transcript.head(1),
+        "running": b"r" * 32,
+        "step": 2,
+        "op": 4,
+        "safepoint": True,
+        "held": 0,
+        "kernels": 1,
+        "flops": 1,
+        "stall_us": 1,
+    }
+    identity = verify_device_chain(device.chain, manufacturer.certificate)
+    return SnapshotFacts(
+        chip=Chip(ueid=device.ueid, address="localhost:1", prover_address="localhost:2"),
+        index=2,
+        verified=Verified(token=log.token("snapshot", body | claims), identity=identity),
+        drafts=[(1, transcript.draft_digest)],
+        explanation=Explanation(transcript_id=transcript.digest, step=2, op=4),
+        transcript=TranscriptFacts(id=transcript.digest, opened=transcript),
+        opening=Opening(salt=SALT, leaves=list(LEAVES)),
+        replayed=ReplayResult(
+            verdict="match",
+            steps=(2, 3),
+            state="00" * 32,
+            live=[(size, digest.hex()) for size, digest in reversed(LEAVES)],
+            running="72" * 32,
+            head=transcript.head(1).hex(),
+        ),
+    )
+
+
+def everything(snapshot: SnapshotFacts) -> list[Finding]:
+    return [
+        *provenance.check(snapshot),
+        *commitment.check(snapshot),
+        *replay_check.check(snapshot),
+        *memory.check(snapshot),
+    ]
+
+
+def ids(snapshot: SnapshotFacts) -> list[str]:
+    return [finding.id for finding in everything(snapshot)]
+
+
+def test_an_honest_snapshot_passes_every_check(honest: SnapshotFacts) -> None:
+    assert everything(honest) == []
+
+
+def test_a_snapshot_that_nobody_explains(honest: SnapshotFacts) -> None:
+    bare = replace(honest, explanation=None, transcript=None, opening=None, replayed=None)
+    assert ids(bare) == ["snapshot.unexplained"]
+    undeclared = replace(bare, chip=replace(bare.chip, prover_address=""))
+    assert "no Prover is declared" in everything(undeclared)[0].message
+
+
+def test_a_prover_that_does_not_answer(honest: SnapshotFacts) -> None:
+    silent = replace(honest, explanation=ProverError("nobody there"), transcript=None, opening=None, replayed=None)
+    assert ids(silent) == ["prover.unreachable"]
+
+
+@pytest.mark.parametrize(("step", "op"), [(1, 4), (2, 5)])
+def test_a_claim_of_another_position_than_the_chip_signed(honest: SnapshotFacts, step: int, op: int) -> None:
+    assert honest.transcript is not None
+    lie = replace(honest, explanation=Explanation(transcript_id=honest.transcript.id, step=step, op=op))
+    assert "snapshot.position.mismatch" in ids(lie)
+
+
+@pytest.mark.parametrize("step", [-1, 3, 1 << 40])
+def test_a_claim_of_a_position_that_does_not_exist(honest: SnapshotFacts, step: int) -> None:
+    assert honest.transcript is not None
+    lie = replace(honest, explanation=Explanation(transcript_id=honest.transcript.id, step=step, op=4))
+    assert set(ids(lie)) == {"snapshot.position.mismatch"}
+
+
+def test_another_history_before_the_same_position(
+    honest: SnapshotFacts, device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+) -> None:
+    assert ids(make(device, manufacturer, transcript, head=b"h" * 32)) == ["transcript.head.mismatch"]
+
+
+def test_other_operations_within_the_step(
+    device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+) -> None:
+    assert ids(make(device, manufacturer, transcript, running=b"x" * 32)) == ["snapshot.running.mismatch"]
+
+
+def test_off_a_safepoint_only_replay_and_memory_decide(
+    device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+) -> None:
+    claims = {"safepoint": False, "step": -1, "op": -1, "head": b"", "running": b""}
+    snapshot = make(device, manufacturer, transcript, **claims)
+    assert ids(snapshot) == []
+    assert isinstance(snapshot.replayed, ReplayResult)
+    snapshot.replayed.live = []
+    assert ids(snapshot) == ["snapshot.memory.unexplained"]
+
+
+def test_a_transcript_that_was_committed_to_too_late_or_never(honest: SnapshotFacts) -> None:
+    for drafts in ([], [(1, b"of another transcript".ljust(32))]):
+        assert ids(replace(honest, drafts=drafts)) == ["transcript.commitment.missing"]
+
+
+def test_an_opening_that_is_not_what_was_signed(honest: SnapshotFacts) -> None:
+    forged = [
+        Opening(salt=SALT, leaves=LEAVES[:2]),
+        Opening(salt=SALT, leaves=[*LEAVES[:2], (100, b"c" * 32)]),
+        Opening(salt=b"s" * 32, leaves=LEAVES),
+        Opening(salt=SALT, leaves=[(16, b"a" * 32), *LEAVES[2:]]),
+    ]
+    for opening in forged:
+        assert ids(replace(honest, opening=opening)) == ["snapshot.opening.mismatch"]
+
+
+def test_a_chip_that_does_not_open_its_snapshot(honest: SnapshotFacts) -> None:
+    closed = replace(honest, opening=TranscriptError("no", code="chip.unreachable"), replayed=None)
+    assert ids(closed) == ["chip.unreachable"]
+
+
+def test_storages_that_the_transcript_does_not_account_for(honest: SnapshotFacts) -> None:
+    assert isinstance(honest.replayed, ReplayResult)
+    assert honest.replayed.live is not None
+    honest.replayed.live.pop()  # one of two equal storages
+    (finding,) = everything(honest)
+    assert finding.id == "snapshot.memory.unexplained"
+    assert finding.evidence == {"explained": 108, "unexplained": 8, "missing": 0}
+
+
+def test_storages_that_the_chip_did_not_hold(honest: SnapshotFacts) -> None:
+    assert isinstance(honest.replayed, ReplayResult)
+    assert honest.replayed.live is not None
+    honest.replayed.live.append((4, "ee" * 32))
+    assert ids(honest) == ["snapshot.memory.missing"]
+
+
+def test_altered_content_is_both_missing_and_unexplained(honest: SnapshotFacts) -> None:
+    assert isinstance(honest.replayed, ReplayResult)
+    assert honest.replayed.live is not None
+    honest.replayed.live[0] = (100, "ee" * 32)
+    assert ids(honest) == ["snapshot.memory.missing", "snapshot.memory.unexplained"]
+
+
+def test_a_replay_that_differs_names_step_and_operation(honest: SnapshotFacts) -> None:
+    place = {"step": 2, "op": 3, "operation": "aten.mm.default", "expected": "1", "found": "2"}
+    said = Finding(id="replay.mismatch", message="differs", evidence=place)
+    differs = ReplayResult(verdict="mismatch", steps=(2, 2), state="00" * 32, findings=[said], first_difference=place)
+    (finding,) = everything(replace(honest, replayed=differs))
+    assert (finding.id, finding.evidence["step"], finding.evidence["op"]) == ("replay.mismatch", 2, 3)
+    # A worker that forgets to say so, or plays it down, does not get away with it.
+    for findings in ([], [replace(said, severity="info")]):
+        silent = replace(honest, replayed=replace(differs, findings=findings))
+        assert "violation" in [finding.severity for finding in everything(silent)]
+
+
+def test_a_replay_worker_that_died(honest: SnapshotFacts) -> None:
+    assert ids(replace(honest, replayed=ReplayWorkerError("it died"))) == ["replay.worker"]
+
+
+def test_an_unreadable_transcript_is_reported_once_for_all_its_snapshots(honest: SnapshotFacts) -> None:
+    broken = TranscriptFacts(id="0" * 64, opened=TranscriptError("altered", code="transcript.file.altered"))
+    snapshot = replace(honest, transcript=broken, opening=None, replayed=None)
+    assert ids(snapshot) == []
+    assert [finding.id for finding in data.check(broken)] == ["transcript.file.altered"]
+
+
+def test_data_without_commitment_is_a_note_and_altered_batches_are_found(tmp_path: Path) -> None:
+    identifier = write_transcript(tmp_path / "run")
+    facts = TranscriptFacts(id=identifier, opened=Transcript.open(tmp_path / "run"))
+    assert [(finding.id, finding.severity) for finding in data.check(facts)] == [("data.not_precommitted", "info")]
+    for path in (tmp_path / "run" / "batches").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"\xff")  # after it was opened
+    assert "violation" in [finding.severity for finding in data.check(facts)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from([b"a" * 32, b"b" * 32]))),
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from([b"a" * 32, b"b" * 32]))),
+)
+def test_accounting_adds_up(chip: list[Leaf], replay: list[Leaf]) -> None:
+    found = memory.account(chip, replay)
+    assert found.explained + found.unexplained == sum(size for size, _ in chip)
+    assert found.explained + found.missing == sum(size for size, _ in replay)
+    assert memory.account(replay, chip).missing == found.unexplained
+    assert memory.account(chip, chip).unexplained_storages == 0
