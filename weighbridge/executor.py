@@ -8,6 +8,7 @@ executor in the process that `replay` makes for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -536,8 +537,8 @@ def _check_indices(op: Op, bound: dict[str, Any]) -> None:
         target = bound["target"]
         kept = target[target != bound["ignore_index"]]
         _within(name, kept, 0, x.shape[-1 if x.dim() == 1 else 1])
-    elif name == "max_pool2d_with_indices_backward":
-        _within(name, bound["indices"], 0, bound["self"].shape[-1] * bound["self"].shape[-2])
+    elif name in ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"):
+        _within(name, bound["indices"], 0, math.prod(bound["self"].shape[-2 if "2d" in name else -3 :]))
     elif name in ("take", "put"):
         _within(name, bound["index"], -bound["self"].numel(), bound["self"].numel())
     elif name == "bincount":

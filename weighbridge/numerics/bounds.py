@@ -240,8 +240,15 @@ def cumulative_sum(call: Call) -> list[Bound]:
 
 
 def norm(call: Call) -> list[Bound]:
-    """Vector norms: sums of non-negative terms, so a relative bound."""
-    return [Bound(rel=gamma(_count(call["self"], call.args.get("dim")) + 32))]
+    """Vector norms: sums of non-negative terms, so a relative bound, which a root of order p < 1 multiplies by 1/p."""
+    order = call.args.get("ord", call.args.get("p"))
+    grow = max(1.0, 1.0 / abs(float(order))) if order else 1.0
+    return [Bound(rel=gamma(_count(call["self"], call.args.get("dim")) + 32) * grow)]
+
+
+def product(call: Call) -> list[Bound]:
+    """prod, cumprod: one rounding for each factor."""
+    return [Bound(rel=gamma(_count(call["self"], call.args.get("dim")) + 2))]
 
 
 def positive(count: Callable[[Call], int]) -> BoundFunction:
@@ -406,102 +413,6 @@ def batch_norm_backward(call: Call) -> list[Bound]:
     return bounds
 
 
-# --- softmax and losses ---------------------------------------------------------------------------------------------
-
-
-def softmax(call: Call) -> list[Bound]:
-    """_softmax: exp of an exact difference over a sum of positive terms."""
-    x = call["self"]
-    n = x.shape[call["dim"]] if x.dim() else 1
-    # exp amplifies the rounding of (x - max): relative error u*|x - max|, which never exceeds 746 before exp is zero.
-    return [Bound(rel=gamma(n + 32) + 800 * U, absolute=2.0**-1000)]
-
-
-def softmax_backward(call: Call) -> list[Bound]:
-    """_softmax_backward_data: out * (g - sum(g*out))."""
-    g, out, dim = call["grad_output"], call["output"], call["dim"]
-    n = out.shape[dim] if out.dim() else 1
-    row = g.abs().amax(dim=dim, keepdim=True) + (g * out).abs().sum(dim=dim, keepdim=True)
-    return [Bound(factors=(out.abs(), row * gamma(n + 8)))]
-
-
-def log_softmax(call: Call) -> list[Bound]:
-    """_log_softmax: (x - max) - log(sum exp)."""
-    x = call["self"]
-    n = x.shape[call["dim"]] if x.dim() else 1
-    return [Bound(rel=8 * U, absolute=gamma(n + 64) * 2 + 800 * U + 8 * U * math.log(max(n, 2)))]
-
-
-def log_softmax_backward(call: Call) -> list[Bound]:
-    """_log_softmax_backward_data: g - exp(out)*sum(g)."""
-    g, out, dim = call["grad_output"], call["output"], call["dim"]
-    n = out.shape[dim] if out.dim() else 1
-    row = g.abs().sum(dim=dim, keepdim=True) * gamma(n + 16)
-    return [Bound(rel=8 * U, factors=(torch.exp(out), row))]
-
-
-def nll_loss(call: Call) -> list[Bound]:
-    """nll_loss_forward, nll_loss2d_forward: output and total weight."""
-    x, target = call["self"], call["target"]
-    classes = x.shape[-1 if x.dim() == 1 else 1]
-    index = target.clamp(0, classes - 1)
-    index = index.unsqueeze(-1 if x.dim() == 1 or index.dim() == 0 else 1)
-    chosen = x.abs().gather(0 if x.dim() == 1 else 1, index if x.dim() > 1 else index.view(1))
-    weight = float(call["weight"].abs().max()) if call["weight"] is not None else 1.0
-    n = max(1, target.numel())
-    total = float(chosen.sum()) * weight * gamma(n + 16)
-    if call["reduction"] == 1:
-        total /= max(float(call.results[1]), 1e-300)
-    if call["reduction"] == 0:
-        return [Bound(rel=4 * U), Bound(rel=gamma(n + 8))]
-    return [Bound(rel=8 * U, absolute=total), Bound(rel=gamma(n + 8))]
-
-
-def bce_with_logits(call: Call) -> list[Bound]:
-    """binary_cross_entropy_with_logits: terms of size at most 2|x| + 2, summed or averaged."""
-    x = call["self"]
-    size = 2 * x.abs() + 2
-    for name in ("weight", "pos_weight"):
-        if call[name] is not None:
-            size = size * (1 + call[name].abs())
-    n = max(1, x.numel())
-    if call["reduction"] == 0:
-        return [Bound(factors=(size * (32 * U),))]
-    total = float(size.sum()) * gamma(n + 32)
-    return [Bound(absolute=total / n if call["reduction"] == 1 else total)]
-
-
-# --- elementwise with cancellation ----------------------------------------------------------------------------------
-
-
-def ramp(call: Call) -> list[Bound]:
-    """linspace, fractional arange: start + i*step."""
-    ends = [
-        abs(float(call[name])) for name in ("start", "end", "step") if isinstance(call.args.get(name), (int, float))
-    ]
-    return [Bound(rel=4 * U, absolute=16 * U * max(ends))]
-
-
-def of_operand(name: str, ulps: float) -> BoundFunction:
-    """An error of `ulps` units in the last place of an operand: for products with factors of size at most one."""
-
-    def bound(call: Call) -> list[Bound]:
-        return [Bound(rel=ulps * 2 * U, factors=(call[name].abs() * (ulps * 2 * U),))]
-
-    return bound
-
-
-def silu_backward(call: Call) -> list[Bound]:
-    """silu_backward, mish_backward: g * s * (1 + x*(1 - s))."""
-    g, x = call["grad_output"], call["self"]
-    return [Bound(rel=16 * U, factors=(g.abs() * (x.abs() + 1) * (32 * U),))]
-
-
-def gelu_backward(call: Call) -> list[Bound]:
-    """gelu_backward, both forms: g * (cdf + x*pdf); every partial product stays below 3 in size."""
-    return [Bound(rel=32 * U, factors=(call["grad_output"].abs() * (128 * U),))]
-
-
 # --- linear operators whose error is the operator applied to absolute values ----------------------------------------
 
 
@@ -517,11 +428,28 @@ def linear(operand: str, count: Callable[[Call], int]) -> BoundFunction:
     return bound
 
 
+def interpolation(operand: str) -> BoundFunction:
+    """Bilinear interpolation and its backward: `linear`, and weights that err by a few u times the coordinate.
+
+    A weight is the fraction of a coordinate c <= L, so it errs by a small multiple of u*L whatever its own size. An
+    output sums at most 4 such errors times elements of its plane; an input's gradient at most all of its plane.
+    """
+
+    def bound(call: Call) -> list[Bound]:
+        x, spatial = call[operand], list(range(2, call.x.dim()))
+        own = linear(operand, lambda c: math.prod(c[operand].shape[2:]))(call)[0].factors[0]
+        length = max(*x.shape[2:], *call.x.shape[2:])
+        plane = x.abs().sum(dim=spatial, keepdim=True) if "grad" in operand else x.abs().amax(dim=spatial, keepdim=True)
+        return [Bound(factors=(own + plane * (32 * U * length),))]
+
+    return bound
+
+
 def max_pool_backward(call: Call) -> list[Bound]:
-    """max_pool2d_with_indices_backward: sums of at most a window of gradients, exact more often than not."""
-    g = call["grad_output"]
+    """max_pool{2,3}d_with_indices_backward: sums of at most a window of gradients, exact more often than not."""
+    g, spatial = call["grad_output"], list(range(-len(call["kernel_size"]), 0))
     sums = linear("grad_output", lambda c: math.prod(c["kernel_size"]))(call)[0].factors[0]
-    return [Bound(factors=(_unless_exact(sums, _least(g, [-2, -1], True)),))] if g.numel() else [Bound()]
+    return [Bound(factors=(_unless_exact(sums, _least(g, spatial, True)),))] if g.numel() else [Bound()]
 
 
 def accumulate(call: Call) -> list[Bound]:
@@ -548,6 +476,7 @@ def _run(call: Call, args: dict[str, Any]) -> Tensor:
     """Evaluates the functional form of a call with other operands."""
     packet = getattr(aten, call.name)
     overload = call.args.get("__overload__", "default")
-    out = getattr(packet, overload)(**{k: v for k, v in args.items() if not k.startswith("__")})
+    op = getattr(packet, overload)
+    out = op(**{a.name: args[a.name] for a in op._schema.arguments})
     result: Tensor = out[0] if isinstance(out, (tuple, list)) else out
     return result

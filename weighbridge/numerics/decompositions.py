@@ -168,6 +168,19 @@ def _exponential(x: Tensor, lambd: float = 1, *, generator: torch.Generator | No
     return x.copy_(uniform.clamp_min(2.0**-25).log().neg() / lambd)
 
 
+# CUDA keeps no buffer for the backward of this one, the CPU does.
+
+
+@decomposes("log_sigmoid_forward.default")
+def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    return aten.softplus.default(-x).neg(), torch.empty(0, dtype=x.dtype, device=x.device)
+
+
+@decomposes("log_sigmoid_backward.default")
+def _log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
+    return grad * torch.sigmoid(-x)
+
+
 # --- activations ----------------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ import torch
 from weighbridge.digests import record_digest
 from weighbridge.errors import UnknownOperationError
 from weighbridge.numerics import bounds
+from weighbridge.numerics import bounds_pointwise as pointwise
 from weighbridge.numerics.rounding import Bound
 
 Op = torch._ops.OpOverload
@@ -91,7 +92,7 @@ select_scatter.default sign.default signbit.default slice_backward.default slice
 stack.default threshold.default threshold_backward.default tril.default triu.default tril_indices.default
 triu_indices.default trunc.default unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default
 where.self where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default
-any.dim any.dims all.default all.dim all.dims bincount.default _unsafe_index.Tensor relu6.default masked_fill_.Scalar
+any.dim any.dims all.default all.dim all.dims bincount.default _unsafe_index.Tensor relu6.default
 bitwise_left_shift.Tensor bitwise_right_shift.Tensor diag_embed.default diagonal_scatter.default index_copy.default
 put.default take.default one_hot.default block_diag.default sgn.default softshrink_backward.default hardshrink.default
 hardshrink_backward.default
@@ -162,47 +163,61 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "convolution_backward.default": bounds.convolution_backward,
     "sum.default sum.dim_IntList mean.default mean.dim nansum.default": bounds.summation,
     "cumsum.default": bounds.cumulative_sum,
+    "prod.default prod.dim_int cumprod.default": bounds.product,
     "linalg_vector_norm.default norm.Scalar norm.ScalarOpt_dim": bounds.norm,
-    "var.correction std.correction var_mean.correction var.dim std.dim": bounds.variance,
+    "var.correction std.correction var_mean.correction std_mean.correction var.dim std.dim": bounds.variance,
     "native_layer_norm.default": bounds.layer_norm,
     "native_layer_norm_backward.default": bounds.layer_norm_backward,
     "native_batch_norm.default": bounds.batch_norm,
     "native_batch_norm_backward.default": bounds.batch_norm_backward,
-    "_softmax.default _safe_softmax.default": bounds.softmax,
-    "_softmax_backward_data.default": bounds.softmax_backward,
-    "_log_softmax.default": bounds.log_softmax,
-    "_log_softmax_backward_data.default": bounds.log_softmax_backward,
-    "nll_loss_forward.default nll_loss2d_forward.default": bounds.nll_loss,
+    "_softmax.default _safe_softmax.default": pointwise.softmax,
+    "_softmax_backward_data.default": pointwise.softmax_backward,
+    "_log_softmax.default": pointwise.log_softmax,
+    "_log_softmax_backward_data.default": pointwise.log_softmax_backward,
+    "nll_loss_forward.default nll_loss2d_forward.default": pointwise.nll_loss,
     "nll_loss_backward.default nll_loss2d_backward.default": bounds.relative(4),
     "mse_loss.default smooth_l1_loss.default huber_loss.default": bounds.positive(_numel),
     "mse_loss_backward.default smooth_l1_loss_backward.default huber_loss_backward.default": bounds.relative(8),
-    "binary_cross_entropy_with_logits.default": bounds.bce_with_logits,
+    "binary_cross_entropy_with_logits.default": pointwise.bce_with_logits,
+    "binary_cross_entropy.default": pointwise.bce,
+    "binary_cross_entropy_backward.default xlogy.Tensor": bounds.relative(16),
+    "logsumexp.default": pointwise.log_sum_exp,
+    "logaddexp.default logaddexp2.default": pointwise.log_add_exp,
     "div.Tensor div.Scalar reciprocal.default sqrt.default rsqrt.default": bounds.relative(4),
     "exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default": _libm,
     "sin.default cos.default tan.default tanh.default sigmoid.default silu.default erf.default erfc.default": _libm,
-    "atan.default atan2.default softplus.default elu.default": _libm,
-    "sinh.default cosh.default asinh.default log_sigmoid_forward.default": bounds.relative(16),
+    "atan.default atan2.default asin.default acos.default hypot.default elu.default": _libm,
+    "hardsigmoid_backward.default": _libm,
+    "sinh.default cosh.default asinh.default acosh.default atanh.default": bounds.relative(16),
     "tanh_backward.default sigmoid_backward.default leaky_relu.default leaky_relu_backward.default": _libm,
-    "softplus_backward.default": _libm,
-    "elu_backward.default log_sigmoid_backward.default mish.default": bounds.relative(32),
+    "mish.default": bounds.relative(32),
+    # exp(beta*x) has the rounding of beta*x in its exponent: relative error u*|beta*x|, below 746*u unless it is 0.
+    "softplus.default softplus_backward.default elu_backward.default": bounds.relative(400),
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar": bounds.relative(32),
     "erfinv.default": bounds.relative(2.0**12),
-    "gelu.default": bounds.of_operand("self", 32),
-    "gelu_backward.default": bounds.gelu_backward,
-    "hardswish.default": bounds.of_operand("self", 16),
-    "hardswish_backward.default": bounds.of_operand("grad_output", 16),
-    "hardsigmoid.default": bounds.of_operand("self", 16),
-    "silu_backward.default mish_backward.default": bounds.silu_backward,
+    "gelu.default": pointwise.of_operand("self", 32),
+    "gelu_backward.default": pointwise.gelu_backward,
+    "hardswish.default": pointwise.of_operand("self", 16),
+    "hardswish_backward.default": pointwise.of_operand("grad_output", 16),
+    "hardsigmoid.default": pointwise.of_operand("self", 16),
+    "silu_backward.default mish_backward.default": pointwise.silu_backward,
     "avg_pool2d.default": bounds.linear("self", _window),
     "avg_pool2d_backward.default": bounds.linear("grad_output", _window),
     "_adaptive_avg_pool2d.default": bounds.linear("self", _area),
     "_adaptive_avg_pool2d_backward.default": bounds.linear("grad_output", _area),
-    "max_pool2d_with_indices_backward.default": bounds.max_pool_backward,
-    "upsample_nearest2d_backward.default": bounds.linear("grad_output", _area),
-    "upsample_bilinear2d.default": bounds.linear("self", _area),
+    "avg_pool3d.default": bounds.linear("self", _window),
+    "avg_pool3d_backward.default": bounds.linear("grad_output", _window),
+    "_adaptive_avg_pool3d.default": bounds.linear("self", _area),
+    "_adaptive_avg_pool3d_backward.default": bounds.linear("grad_output", _area),
+    "max_pool2d_with_indices_backward.default max_pool3d_with_indices_backward.default": bounds.max_pool_backward,
+    "reflection_pad1d_backward.default reflection_pad2d_backward.default": bounds.linear("grad_output", _area),
+    "replication_pad1d_backward.default replication_pad2d_backward.default": bounds.linear("grad_output", _area),
+    "upsample_nearest1d_backward.default upsample_nearest2d_backward.default": bounds.linear("grad_output", _area),
+    "upsample_bilinear2d.default": bounds.interpolation("self"),
+    "upsample_bilinear2d_backward.default": bounds.interpolation("grad_output"),
     "index_add.default index_put.default scatter_add.default": bounds.accumulate,
     "embedding_dense_backward.default": bounds.embedding_backward,
-    "linspace.default arange.default/float arange.start/float arange.start_step/float": bounds.ramp,
+    "linspace.default arange.default/float arange.start/float arange.start_step/float": pointwise.ramp,
 }
 
 MUTATES: dict[str, tuple[str, ...]] = {"native_batch_norm.default": ("running_mean", "running_var")}
