@@ -90,6 +90,7 @@ class NonVolatileLog:
             self._end += len(record)
             self._write_counter()
         except OSError as error:
+            self._failed = True
             raise ChipError(
                 f"The log cannot be written ({error}); free space and restart the chip.", code="chip.log.write"
             ) from error
@@ -123,7 +124,7 @@ class NonVolatileLog:
             if len(header) < _HEADER or not 0 < length <= MAX_TOKEN_BYTES:
                 break
             data = os.pread(self._file, length, self._end + _HEADER)
-            if entry_digest(data) != header[_LENGTH:]:
+            if len(data) < length or entry_digest(data) != header[_LENGTH:]:
                 break
             self._places.append((self._end + _HEADER, length, header[_LENGTH:]))
             self._end += _HEADER + length
