@@ -20,6 +20,10 @@ import numpy.typing as npt
 import torch
 
 BLOCK = 2048
+SLACK = 1.0 + 2.0**-20
+"""Allowance for evaluating a bound in floating point, which Prover and Verifier do each with their own operands."""
+REACH = 2.0 * SLACK
+"""How many bounds away from a conforming result another one may lie."""
 WEIGHT = 0x9E3779B1
 CANONICAL_NAN = 0x7FC00000
 
@@ -62,13 +66,13 @@ def _round_block(x: Array, rel: float, absolute: float, e: Array, out: Array) ->
     if e.size == 0:
         for i in range(x.size):
             v = x[i]
-            d = 2.0 * (rel * abs(v) + absolute)
+            d = REACH * (rel * abs(v) + absolute)
             out[i] = np.float32(v) + np.float32(0.0)
             contested += np.int32((np.float32(v - d) != np.float32(v + d)) | (v - v != 0.0))
     else:
         for i in range(x.size):
             v = x[i]
-            d = 2.0 * (rel * abs(v) + absolute + e[i])
+            d = REACH * (rel * abs(v) + absolute + e[i])
             out[i] = np.float32(v) + np.float32(0.0)
             contested += np.int32((np.float32(v - d) != np.float32(v + d)) | (v - v != 0.0) | (d - d != 0.0))
     return contested
@@ -156,7 +160,7 @@ def _list_block(
         bound = rel * abs(v) + absolute
         if e.size > 0:
             bound += e[i]
-        d = 2.0 * bound
+        d = REACH * bound
         if np.float32(v - d) != np.float32(v + d) or v - v != 0.0 or d - d != 0.0:
             positions[k] = first + i
             bounds[k] = bound
@@ -243,6 +247,6 @@ def torch_round(x: torch.Tensor) -> torch.Tensor:
 
 def torch_contested(x: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
     """Returns the sorted indices of contested elements of a flat float64 tensor with bounds `e` (its shape, or ())."""
-    low, high = (x - 2 * e).to(torch.float32), (x + 2 * e).to(torch.float32)
+    low, high = (x - REACH * e).to(torch.float32), (x + REACH * e).to(torch.float32)
     odd = (low != high) | ~torch.isfinite(x) | ~torch.isfinite(e)
     return odd.nonzero().flatten()

@@ -7,11 +7,14 @@ mapped to integers in their order, both zeros at 0, infinities next to the large
 number that tells the ordered integers from round(x-4e) to round(x+4e) apart modulo 2^k. A replayer with its own y takes
 the only value between round(y-2e) and round(y+2e) with those bits; if there is none, the entry is inadmissible. Where x
 or e is not finite the whole value is logged (width 0), admitted only if the replayer's is not finite either.
+
+Either side may evaluate e itself with a relative error of 2^-21: the reach of 2e carries a slack of 2^-20, and the
+recorder's 4e one more, so that no replayer's range holds two values with the same bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +24,9 @@ from weighbridge.errors import LogError
 from weighbridge.numerics import kernels
 from weighbridge.numerics.roundlog import OpEntries
 
-SLACK = 1.0 + 2.0**-20
-"""Allowance for evaluating a bound itself in floating point, on either side."""
+_REACH = kernels.REACH
+_SPAN = 2 * _REACH * kernels.SLACK
+"""How many bounds a replayer's range can extend to either side of the recorder's value: the reach of both."""
 
 Ints = npt.NDArray[np.int64]
 _EMPTY = np.empty(0, dtype=np.float64)
@@ -94,7 +98,7 @@ def encode_entries(
     assert x.shape == e.shape == positions.shape
     finite = np.isfinite(x) & np.isfinite(e)
     xs, es = np.where(finite, x, 0.0), np.where(finite, e, 0.0)
-    low, high = ordered(_round(xs - 4 * es)), ordered(_round(xs + 4 * es))
+    low, high = ordered(_round(xs - _SPAN * es)), ordered(_round(xs + _SPAN * es))
     span = (high - low).astype(np.uint64)
     widths = np.maximum(1, np.ceil(np.log2(span.astype(np.float64) + 1)).astype(np.int64))
     widths = np.where((np.int64(1) << widths) - 1 < span.astype(np.int64), widths + 1, widths)  # log2 may round down
@@ -121,7 +125,7 @@ def decode_entries(
     """
     finite = np.isfinite(y) & np.isfinite(e)
     ys, es = np.where(finite, y, 0.0), np.where(finite, e, 0.0)
-    reach = 2 * es * SLACK
+    reach = _REACH * es
     low, high = ordered(_round(ys - reach)), ordered(_round(ys + reach))
     k = np.minimum(widths.astype(np.int64), 40)
     modulus = np.int64(1) << k
@@ -280,7 +284,6 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
         op: Index of the operation in its step, for the log entry.
         output: Index of the rounded result within the operation.
     """
-    bound = replace(bound, rel=bound.rel * SLACK, absolute=bound.absolute * SLACK)
     out = torch.empty_strided(x.shape, x.stride(), dtype=torch.float32, device=x.device)
     if x.numel() == 0:
         return Rounded(out, 0)
@@ -334,7 +337,6 @@ def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
         return Rounded(out, checksum)
     if entries.positions.size and int(entries.positions[-1]) >= x.numel():
         raise LogError(f"a rounding-log entry points at element {int(entries.positions[-1])} of {x.numel()}")
-    bound = replace(bound, rel=bound.rel * SLACK, absolute=bound.absolute * SLACK)
     positions = torch.from_numpy(np.ascontiguousarray(entries.positions)).to(x.device)
     ys = flat(x)[positions].cpu().numpy()
     es = bound_at(x, bound, positions).cpu().numpy()
@@ -377,11 +379,15 @@ def explainable(
     if index.size == 0:
         return False
     own = ordered(flat(out).cpu().numpy())[index]
-    # The nearest other value of each candidate, closest to the boundary first; 16 of them give 65,536 sums to look
-    # through.
-    other = np.where(own == low[index], own + 1, own - 1)
-    middle = (unordered(own).astype(np.float64) + unordered(other).astype(np.float64)) / 2
-    nearest = np.argsort(np.abs(y[index] - middle), kind="stable")[:16]
+    # The nearest other value of each candidate, closest to the boundary (in units of e) first; 16 of them give 65,536
+    # sums to look through.
+    value = unordered(own).astype(np.float64)
+    up = (own == low[index]) | ((own != high[index]) & (y[index] > value))
+    other = np.where(up, own + 1, own - 1)
+    middle = (value + unordered(other).astype(np.float64)) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        distance = np.abs(y[index] - middle) / e[index]
+    nearest = np.argsort(distance, kind="stable")[:16]
     bits = unordered(own).view(np.uint32).astype(np.uint64), unordered(other).view(np.uint32).astype(np.uint64)
     deltas = ((bits[1] - bits[0]) * kernels.weights(index))[nearest]
     sums = np.zeros(1, dtype=np.uint64)
