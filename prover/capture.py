@@ -39,6 +39,19 @@ class Watch(weakref.ref[Storage]):
     address: int
 
 
+class HostCopy:
+    """A copy of a tensor kept in host memory, as bytes: no tensor, so it is not part of what runs on the chip."""
+
+    def __init__(self, t: Tensor) -> None:
+        plain = t.detach().cpu().contiguous()
+        self._dtype, self._shape = plain.dtype, plain.shape
+        self._bytes = np.array(plain.reshape(-1).view(torch.uint8).numpy())
+
+    def tensor(self) -> Tensor:
+        """Returns the copy as a tensor on the CPU, sharing its memory."""
+        return torch.from_numpy(self._bytes).view(self._dtype).view(self._shape)
+
+
 class Memory:
     """Follows the life of storages: who they are and when they die."""
 
@@ -183,7 +196,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.owner, self.context = owner, context
         self.tape = Tape()
         self.values: list[bool | int | float] = []
-        self.free: dict[str, Tensor] = {}
+        self.free: dict[str, HostCopy] = {}
         self.slots: dict[int, int] = {}
         self.adopted: dict[int, str] = {}
         self._refs: dict[Ref, int] = {}
@@ -260,9 +273,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tape.inputs.append(Input(slot, storage.nbytes(), "state", name))
             return
         name = f"f{len(self.free)}"
-        # A copy through NumPy: it must not be an operation of the step.
-        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        self.free[name] = torch.from_numpy(np.array(whole.cpu().numpy()))
+        self.free[name] = HostCopy(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
         self.adopted[address] = name
         self.tape.inputs.append(Input(slot, storage.nbytes(), "free", name))
 

@@ -12,10 +12,11 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import _disable_current_modes
 
 import weighbridge
 from prover.attached import Attached
-from prover.capture import Capture, Generators, Memory, Recording
+from prover.capture import Capture, Generators, HostCopy, Memory, Recording
 from weighbridge.chiplink import ChipLink
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.digests import bytes_digest
@@ -221,9 +222,13 @@ class Recorder:
             raise UsageError("call attach(model, optimizer) before the first step")
         self._check_state()
 
-    def _stored_batch(self, flat: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch as it enters the transcript: copied now, because the step may change it."""
-        return {name: torch.from_numpy(np.array(t.detach().cpu().contiguous().numpy())) for name, t in flat.items()}
+    def _stored_batch(self, flat: dict[str, Tensor]) -> dict[str, HostCopy]:
+        """The batch as it enters the transcript: copied now, because the step may change it.
+
+        The copy is the Recorder's own, in host memory: a chip must not see it as the workload's.
+        """
+        with _disable_current_modes():
+            return {name: HostCopy(t) for name, t in flat.items()}
 
     @contextmanager
     def _capturing(self, batch: dict[str, Tensor]) -> Iterator[Capture]:
@@ -300,7 +305,7 @@ class Recorder:
         self,
         capture: Capture,
         kind: Literal["init", "step", "edit"],
-        batch: dict[str, Tensor],
+        batch: dict[str, HostCopy],
         records: Sequence[int] | None,
     ) -> StepRecord:
         """Writes a captured step: names what survives, hashes the state, stores tape, log and batch."""
@@ -320,8 +325,8 @@ class Recorder:
             state=self._state_digest(),
             checksums=np.array(context.checksums, dtype="<u8").tobytes(),
             rounding=roundlog.encode(context.entries),
-            batch=batch,
-            free=capture.free,
+            batch={name: copy.tensor() for name, copy in batch.items()},
+            free={name: copy.tensor() for name, copy in capture.free.items()},
             records=records,
             snapshots=self._snapshots,
             rounded=context.rounded_elements,
