@@ -222,6 +222,7 @@ class Executor:
         context = Following(record, {(e.op, e.output): e for e in entries}, self._seed)
         slots: dict[int, Tensor] = {}
         names: dict[int, str] = {}
+        self._lingering = []  # whoever begins a step has let go of the batch before
         entered = self._enter(tape, record, batch, free, slots, names)
         frees: dict[int, list[int]] = {}
         for at, slot in tape.frees:
