@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from firmware_sim import Shim
+from firmware_sim.shim import Shim
 from prover import Recorder
 from prover.recipes.digits import Digits
 from prover.recipes.gpt2 import Gpt2

@@ -1,0 +1,123 @@
+"""A small inspection with an honest run, a hidden run and an altered run; every party is a process of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from weighbridge.cli._station import station
+from weighbridge.cli.demo import Case, judge, train
+from weighbridge.cli.inspect import write_report
+
+CASES = (
+    Case("honest", "digits", "honest", 8, None, "declared"),
+    Case("hidden", "digits", "hidden", 40, "snapshot.unexplained", "nobody declared it"),
+    Case("altered", "digits", "altered", 8, "replay.mismatch", "declared, trained on other data"),
+)
+DAY_FLOPS = 8.64e19
+
+
+@pytest.fixture(scope="module")
+def inspection(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, str]]:
+    """The directory, the report, and the site of each chip's identity."""
+    out = tmp_path_factory.mktemp("inspection")
+    names = [*(case.name for case in CASES), "idle"]
+    with station(out / "station", runs=out, chips=names, rate_per_day=0.1, clock_speed=3600.0) as running:
+        train(running, CASES, out, "cpu", Console(file=io.StringIO()))
+        identifier = running.operator.start(
+            samples=len(names),
+            seed=b"end to end tests",
+            flops_threshold=DAY_FLOPS * 30,
+            chip_flops_per_day=DAY_FLOPS,
+            period_days=30,
+            snapshot_rate_per_day=0.1,
+            replay_env={"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2"},
+        )
+        stages = [update.stage for update in running.operator.watch(identifier)]
+        assert stages[-1] == "done"
+        report = running.operator.report(identifier)
+        sites = {chip.ueid.hex(): chip.name for chip in running.chips}
+    return out, report, sites
+
+
+def test_each_run_comes_out_as_it_should(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:
+    _, report, sites = inspection
+    chips = {sites[chip["ueid"]]: chip for chip in report["chips"]}
+    assert {name: chip["verified"] for name, chip in chips.items()} == {
+        "honest": True,
+        "hidden": False,
+        "altered": False,
+        "idle": True,
+    }
+    for case in CASES:
+        assert len(chips[case.name]["snapshots"]) >= 1
+    violations = {(f["id"], f["subject"]) for f in report["findings"] if f["severity"] == "violation"}
+    transcripts = {transcript["name"]: transcript["id"] for transcript in report["transcripts"]}
+    assert set(transcripts) == {"honest", "altered"}
+    hidden, altered = chips["hidden"]["ueid"], transcripts["altered"]
+    assert any(name == "snapshot.unexplained" and hidden in subject for name, subject in violations)
+    assert any(name == "replay.mismatch" and altered in subject for name, subject in violations)
+    for name, subject in violations:  # and nobody else is accused
+        assert hidden in subject or altered in subject or chips["altered"]["ueid"] in subject, (name, subject)
+
+
+def test_mismatch_names_first_bad_step_and_operation(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:
+    _, report, sites = inspection
+    (chip,) = (chip for chip in report["chips"] if sites[chip["ueid"]] == "altered")
+    differences = [s["replay"]["first_difference"] for s in chip["snapshots"] if s["replay"]]
+    assert differences
+    for difference in differences:
+        assert difference["step"] >= 1
+        assert difference["operation"]
+
+
+def test_probability_counts_only_what_was_verified(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:
+    _, report, _ = inspection
+    assert report["counts"]["registered"] == report["counts"]["sampled"] == 4
+    assert report["probability"]["inputs"]["s"] == report["counts"]["verified"] == 2
+    # One of four chips involved, two verified, a snapshot on it with 1 - exp(-0.1 * 30).
+    assert report["probability"]["hypergeometric"] == pytest.approx(0.5 * (1 - 2.718281828459045**-3), rel=1e-9)
+
+
+def test_the_demo_judges_the_same(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:
+    _, report, sites = inspection
+    assert all(outcome.as_said for outcome in judge(report, sites, CASES))
+    # Were any case another than it is, the demo would say so.
+    for wrong in (
+        [Case("honest", "digits", "altered", 8, "replay.mismatch", ""), *CASES[1:]],
+        [CASES[0], Case("hidden", "digits", "honest", 8, None, ""), CASES[2]],
+        [*CASES[:2], Case("altered", "digits", "honest", 8, None, "")],
+        list(CASES[:2]),
+    ):
+        assert not all(outcome.as_said for outcome in judge(report, sites, wrong))
+
+
+def test_report_is_one_page_and_one_object(
+    inspection: tuple[Path, dict[str, Any], dict[str, str]], tmp_path: Path
+) -> None:
+    _, report, _ = inspection
+    page = write_report(report, tmp_path).read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report
+    assert "snapshot.unexplained" in page
+    assert "replay.mismatch" in page
+    assert 'src="http' not in page
+    assert 'href="http' not in page
+
+
+def test_honest_transcript_replays_alone(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:
+    out, _, _ = inspection
+    command = [sys.executable, "-m", "weighbridge.cli", "replay", str(out / "honest"), "--json"]
+    env = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["verdict"] == "match"
+    assert not [finding for finding in result["findings"] if finding["severity"] == "violation"]
