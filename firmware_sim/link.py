@@ -122,24 +122,28 @@ class Link:
             if free:
                 self._attached, self._standing = connection, False
         try:
-            if not free:
-                connection.send(
-                    {"error": "chip.busy", "message": "Another workload runs on this chip; wait for its end."}
-                )
-                return
             while (message := connection.receive()) is not None:
+                if not free:
+                    error = "Another workload runs on this chip; wait for its end."
+                    connection.send({"error": "chip.busy", "message": error})
+                    break
+                if message == {"do": "bye"}:
+                    self._detach(connection)
+                    connection.send({"ok": True})
+                    break
                 connection.send(self._answer(message))
         except FormatError as error:
             _log.warning("dropping the shim: %s", error)
         except OSError as error:
             _log.info("the shim left: %s", error)
         finally:
-            if free:
-                self._detach()
+            self._detach(connection)
             connection.close()
 
-    def _detach(self) -> None:
+    def _detach(self, connection: Connection) -> None:
         with self._guard:
+            if self._attached is not connection:
+                return
             self._attached = None
             standing, self._standing = self._standing, False
         if standing:

@@ -117,6 +117,8 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Detaches from the chip. An interrupt that is pending then is logged as not served."""
+        with contextlib.suppress(ChipError):  # A chip that is gone is detached already.
+            self._ask({"do": "bye"})
         self._dead = True
         self._connection.close()
 
@@ -177,14 +179,13 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._held += 1
         if self._dead:
             raise ChipError("The chip does not answer any more, so no kernel may run; restart chip and training.")
-        if kwargs is None:
-            out = func(*args)
-        else:
-            out = func(*args, **kwargs)
-            if kwargs:
-                self._meet(tuple(kwargs.values()))
-        self._meet(args)
-        self._meet(out)
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        memory = self._meet(args)
+        memory |= self._meet(out)
+        if kwargs:
+            memory |= self._meet(tuple(kwargs.values()))
+        if not memory:
+            return out
         self.kernels += 1
         try:
             formula = self._formulas[func]
@@ -194,20 +195,24 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
         return out
 
-    def _meet(self, value: Any) -> None:
-        """Notes the storages of all tensors in `value`."""
+    def _meet(self, value: Any) -> bool:
+        """Notes the storages of all tensors in `value`; says whether there is memory behind any of them."""
         if isinstance(value, Tensor):
             try:
                 storage = value.untyped_storage()
-            except (
-                NotImplementedError
-            ):  # Sparse layouts have none of their own; their parts are tensors that kernels made.
-                return
-            if storage._cdata not in self._live and value.device.type in _DEVICES:
-                self._watch(storage)
-        elif isinstance(value, (tuple, list)):
+            except NotImplementedError:
+                return True  # Sparse layouts have no storage of their own; their parts came out of kernels.
+            if storage._cdata in self._live:
+                return True
+            if storage.device.type not in _DEVICES:
+                return False
+            self._watch(storage)
+            return True
+        memory = False
+        if isinstance(value, (tuple, list)):
             for each in value:
-                self._meet(each)
+                memory |= self._meet(each)
+        return memory
 
     def _watch(self, storage: Storage) -> None:
         address = storage._cdata

@@ -1,0 +1,228 @@
+"""The chip as a process: restarts, power cuts, damage, roles, and its randomness."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from chips import Station
+
+from firmware_sim import ChipProcess
+from firmware_sim.frames import Connection, encode
+from firmware_sim.link import Interrupts
+from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
+from weighbridge import rpc, tokens
+from weighbridge.errors import ChipError, IdentityError, UsageError
+
+
+@pytest.fixture
+def station(tmp_path: Path) -> Station:
+    return Station.create(tmp_path)
+
+
+def attach(chip: ChipProcess) -> Connection:
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    end.connect(str(chip.socket))
+    return Connection(end)
+
+
+def ask(connection: Connection, message: dict[str, object]) -> dict[str, object]:
+    connection.send(message)
+    answer = connection.receive()
+    assert answer is not None
+    return answer
+
+
+def snapshot(**changes: object) -> dict[str, object]:
+    fields: dict[str, object] = {
+        **dict.fromkeys(["held", "kernels", "flops", "stall_us"], 0),
+        **{"do": "snapshot", "leaves": b"", "weights": b"", "safepoint": False},
+        **{"head": b"", "running": b"", "step": -1, "op": -1},
+    }
+    return {**fields, **changes}
+
+
+def test_a_restart_continues_the_log(station: Station) -> None:
+    with station.chip() as chip:
+        ask(connection := attach(chip), {"do": "event", "name": "one", "digest": bytes(32)})
+        connection.close()
+        first = station.log(chip)
+        chip.stop()
+        chip.start()
+        second = station.log(chip)
+    assert [token.kind for token in second] == ["boot", "event", "boot"]
+    assert second[:2] == first
+    assert [token.boot_count for token in second] == [1, 1, 2]
+
+
+def test_a_power_cut_loses_nothing_acknowledged(station: Station) -> None:
+    with station.chip() as chip:
+        connection = attach(chip)
+        for number in range(5):
+            ask(connection, {"do": "event", "name": f"event {number}", "digest": bytes(32)})
+        chip.kill()
+        with (station.path / "chip" / "log.bin").open("ab") as file:
+            file.write(b"\x40\x04\x00\x00" + bytes(50))  # A record that the power cut tore.
+        chip.start()
+        log = station.log(chip)
+    assert [token.body.get("name") for token in log] == [None, *(f"event {n}" for n in range(5)), None]
+
+
+def test_damage_below_the_counter_stops_the_chip(station: Station) -> None:
+    with station.chip() as chip:
+        chip.stop()
+        path = station.path / "chip" / "log.bin"
+        content = bytearray(path.read_bytes())
+        content[100] ^= 4
+        path.write_bytes(content)
+        with pytest.raises(ChipError, match=r"chip\.log\.damaged") as caught:
+            chip.start()
+    assert caught.value.reason == "chip.start"
+
+
+def test_damage_while_running_reaches_the_verifier_as_one_error(station: Station) -> None:
+    with station.chip() as chip:
+        path = station.path / "chip" / "log.bin"
+        content = bytearray(path.read_bytes())
+        content[100] ^= 4
+        path.write_bytes(content)
+        with pytest.raises(ChipError) as caught:
+            station.log(chip)
+        assert caught.value.reason == "chip.log.damaged"
+        assert caught.value.details == {"index": "0"}
+
+
+def test_one_process_for_one_chip(station: Station) -> None:
+    with station.chip() as chip, pytest.raises(ChipError, match="Another process"):
+        station.chip().start()
+    chip.stop()
+
+
+def test_an_unprovisioned_chip_does_not_start(station: Station) -> None:
+    chip = ChipProcess(station.path / "none", station.path / "credentials")
+    with pytest.raises(ChipError, match="provision"):
+        chip.start()
+
+
+def test_asked_to_stop_it_stops(station: Station) -> None:
+    with station.chip() as chip:
+        process = chip._process
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+
+
+def test_wrong_options_are_refused(station: Station) -> None:
+    with pytest.raises(ChipError, match="usage"):
+        station.chip(clock_speed=-1.0).start()
+
+
+def test_a_dead_chip_is_unreachable(station: Station) -> None:
+    with station.chip() as chip:
+        chip.kill()
+        with pytest.raises(ChipError) as caught:
+            station.log(chip)
+    assert caught.value.reason == "chip.unreachable"
+
+
+def test_identity_over_the_wire(station: Station) -> None:
+    with station.chip() as chip, rpc.channel(chip.address, station.verifier(), "chip") as channel:
+        stub = chip_pb2_grpc.ChipServiceStub(channel)
+        answer = rpc.call(stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=b"12345678"))
+        verified = tokens.verify(answer.token, station.manufacturer.certificate)
+        assert verified.token.nonce == b"12345678"
+        assert verified.identity.ueid == answer.ueid
+        assert verified.identity.firmware_digest == answer.firmware_digest
+        assert verified.identity.firmware_version == answer.firmware_version
+        with pytest.raises(UsageError):
+            rpc.call(stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=b"short"))
+        with pytest.raises(UsageError):
+            list(rpc.stream(stub.ListEntries, chip_pb2.ListEntriesRequest(start=0, end=1 << 40)))
+
+
+def test_only_a_verifier_opens_snapshots(station: Station) -> None:
+    with station.chip() as chip:
+        operator = station.authority.issue_role("operator", "operator")
+        with rpc.channel(chip.address, operator, "chip") as channel:
+            stub = chip_pb2_grpc.ChipServiceStub(channel)
+            assert rpc.call(stub.GetHead, chip_pb2.GetHeadRequest(nonce=bytes(8))).token
+            with pytest.raises(IdentityError):
+                list(rpc.stream(stub.OpenSnapshot, chip_pb2.OpenSnapshotRequest(index=0)))
+
+
+def test_hostile_shims_harm_nobody(station: Station) -> None:
+    """Garbage drops the link, nonsense is refused, and the next shim and the Verifier are served as before."""
+    with station.chip(allow_forced=True) as chip:
+        for garbage in (b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", encode({"do": "hello"})[:-2], b""):
+            end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            end.connect(str(chip.socket))
+            end.sendall(garbage)
+            end.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):  # What it did not read resets the link.
+                assert end.recv(1) == b""
+            end.close()
+        connection = attach(chip)
+        refused: list[tuple[dict[str, object], str]] = [
+            ({}, "format.malformed"),
+            ({"do": "explode"}, "format.malformed"),
+            ({"do": "hello", "more": 1}, "format.malformed"),
+            ({"do": "event", "name": 3, "digest": bytes(32)}, "format.malformed"),
+            ({"do": "event", "name": "x", "digest": b""}, "chip.token"),
+            (snapshot(), "chip.snapshot.unasked"),
+            (snapshot(kernels=True), "format.malformed"),
+            ({"do": "snapshot"}, "format.malformed"),
+        ]
+        for message, reason in refused:
+            assert ask(connection, message)["error"] == reason
+        connection.send({"do": "force"})
+        assert connection.receive() == {"interrupt": 1}
+        assert connection.receive() == {"ok": True}
+        for message, reason in (
+            (snapshot(leaves=bytes(39)), "chip.snapshot.leaves"),
+            (snapshot(leaves=b"\x01" + bytes(79)), "chip.snapshot.leaves"),
+            (snapshot(step=5), "chip.token"),
+            (snapshot(flops=-1), "chip.token"),
+        ):
+            assert ask(connection, message)["error"] == reason
+        assert ask(connection, snapshot())["ok"] is True
+        assert [token.kind for token in station.log(chip)] == ["boot", "snapshot"]
+
+
+def test_gaps_are_exponential() -> None:
+    """Mean and variance of many gaps lie within 7 standard deviations of an exponential's (rate 86,400 a day = 1/s)."""
+    interrupts = Interrupts(8640.0, 10.0, lambda: None)
+    count = 20_000
+    gaps = [interrupts.gap_s() for _ in range(count)]
+    mean = sum(gaps) / count
+    assert abs(mean - 1) < 7 / count**0.5
+    variance = sum((gap - mean) ** 2 for gap in gaps) / count
+    assert abs(variance - 1) < 7 * (8 / count) ** 0.5
+
+
+def test_a_chip_interrupts_at_its_rate(station: Station) -> None:
+    """About 20 a second for 3 seconds, each served at once; below 20 or above 110 has a chance under 1e-7."""
+    with station.chip(rate_per_day=20.0, clock_speed=86_400.0) as chip:
+        connection = attach(chip)
+        served, end = 0, time.monotonic() + 3
+        while time.monotonic() < end:
+            message = connection.receive()
+            assert message == {"interrupt": served + 1}
+            assert ask(connection, snapshot())["ok"] is True
+            served += 1
+        connection.close()
+        log = station.log(chip)
+    assert 20 < served < 110
+    snapshots = [token for token in log if token.kind == "snapshot"]
+    assert len(snapshots) == served
+    days = (snapshots[-1].time_ms - log[0].time_ms) / 86_400_000
+    assert days == pytest.approx(3, abs=0.6)
+
+
+def test_the_chip_does_not_import_torch(station: Station) -> None:
+    """Its process is small, and what it trusts is little."""
+    code = "import sys, firmware_sim.chip; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,242 @@
+"""The shim on real tensors, attached to a chip in its own process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from chips import Station
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
+
+from firmware_sim import ChipProcess, Shim
+from weighbridge.chiplink import ChipLink
+from weighbridge.digests import Leaf, region_digest, snapshot_root
+from weighbridge.errors import ChipError
+
+HOLD = 20
+RUNNING, HEAD = b"r" * 32, b"h" * 32
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory: pytest.TempPathFactory) -> Station:
+    return Station.create(tmp_path_factory.mktemp("station"))
+
+
+@pytest.fixture(scope="module")
+def chip(station: Station) -> Iterator[ChipProcess]:
+    with station.chip(hold=HOLD, allow_forced=True) as process:
+        yield process
+
+
+def leaf(t: Tensor, salt: bytes) -> Leaf:
+    """Recomputes a region from the memory, the slow and obvious way."""
+    storage = t.untyped_storage()
+    return storage.nbytes(), region_digest(bytes(storage.tolist()), salt)
+
+
+def offer(shim: ChipLink) -> int | None:
+    return shim.safepoint(1, 2, RUNNING, HEAD, lambda: None)
+
+
+def test_nothing_is_taken_unasked(chip: ChipProcess) -> None:
+    with Shim.connect(chip.socket) as shim:
+        assert len(shim.ueid) == 17
+        torch.zeros(3)
+        assert not shim.pending
+        assert offer(shim) is None
+
+
+def test_a_snapshot_is_the_memory(chip: ChipProcess, station: Station) -> None:
+    """The signed root equals the root over a recomputation from the live tensors, in the middle of training."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    batch = torch.randn(3, 6)
+    flushed: list[bool] = []
+    with Shim.connect(chip.socket, weights=model.parameters()) as shim:
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+        shim.request_snapshot()
+        assert shim.pending
+        index = shim.safepoint(2, 77, RUNNING, HEAD, lambda: flushed.append(shim.pending))
+        assert index is not None
+        assert not shim.pending
+        kernels = shim.kernels
+    token = station.log(chip)[index]
+    salt, leaves = station.open(chip, index)
+    parameters = list(model.parameters())
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    momenta = [optimizer.state[p]["momentum_buffer"] for p in parameters]
+    # The graph of the loss is freed, so this is all that lives: 12 tensors of training, the batch and the loss.
+    expected = [leaf(t, salt) for t in (*parameters, *gradients, *momenta, batch, loss.detach())]
+    assert sorted(expected) == leaves
+    assert token.body["root"] == snapshot_root(expected, salt)
+    assert token.body["weights_root"] == snapshot_root([leaf(p, salt) for p in parameters], salt)
+    assert token.body["weights_bytes"] == sum(p.numel() * 4 for p in parameters)
+    assert (token.body["step"], token.body["op"], token.body["safepoint"]) == (2, 77, True)
+    assert (token.body["running"], token.body["head"]) == (RUNNING, HEAD)
+    assert (token.body["kernels"], token.body["held"]) == (kernels, 0)
+    assert flushed == [True]  # Before anything was signed.
+
+
+def test_an_uncooperative_workload_is_snapshotted_after_the_hold(chip: ChipProcess, station: Station) -> None:
+    x = torch.ones(4)
+    with Shim.connect(chip.socket) as shim:
+        shim.request_snapshot()
+        for _ in range(HOLD):
+            x.add_(1)
+        assert shim.pending
+        before = x.clone  # Not called: the next kernel must be the one that is stopped.
+        x.add_(1)
+        assert not shim.pending
+        before()
+    token = station.log(chip)[-1]
+    salt, leaves = station.open(chip, token.index)
+    assert leaves == [leaf(torch.full((4,), 1.0 + HOLD), salt)]  # Taken before that kernel ran.
+    assert (token.body["safepoint"], token.body["step"], token.body["op"]) == (False, -1, -1)
+    assert (token.body["head"], token.body["running"], token.body["held"]) == (b"", b"", HOLD)
+
+
+def test_views_count_once_and_the_dead_not_at_all(chip: ChipProcess, station: Station) -> None:
+    base = torch.arange(12.0)
+    with Shim.connect(chip.socket) as shim:
+        view = base.view(3, 4)[1:]
+        sum(view.exp() for _ in range(5))
+        kept = view + 1
+        empty = torch.empty(0)
+        shim.request_snapshot()
+        index = offer(shim)
+    assert index is not None
+    assert empty.numel() == 0
+    salt, leaves = station.open(chip, index)
+    assert leaves == sorted([leaf(base, salt), leaf(kept, salt)])
+
+
+def test_keyword_outputs_and_nested_arguments_are_seen(chip: ChipProcess, station: Station) -> None:
+    parts, target = [torch.ones(2), torch.zeros(3)], torch.empty(5)
+    with Shim.connect(chip.socket) as shim:
+        torch.cat(parts, out=target)
+        shim.request_snapshot()
+        index = offer(shim)
+    assert index is not None
+    salt, leaves = station.open(chip, index)
+    assert leaves == sorted(leaf(t, salt) for t in (*parts, target))
+
+
+def test_only_kernels_on_memory_count(chip: ChipProcess, station: Station) -> None:
+    """Fake and meta tensors leave no trace; a wrapper's inner kernels are seen in its place."""
+    with Shim.connect(chip.socket) as shim:
+        with FakeTensorMode() as fake:
+            torch.randn(4, 4) @ torch.randn(4, 4)
+        assert (shim.kernels, shim.flops) == (0, 0)
+        imitated = fake.from_tensor(torch.ones(2, 2))
+        seen = shim.kernels
+        imitated + 1
+        assert shim.kernels == seen
+        torch.ones(5, device="meta") + 1
+        inner = torch.ones(3), torch.full((3,), 2.0)
+        before = shim.kernels
+        both = TwoTensor(*inner) * 3
+        assert shim.kernels == before + 2
+        shim.request_snapshot()
+        index = offer(shim)
+    assert index is not None
+    salt, leaves = station.open(chip, index)
+    assert leaves == sorted(leaf(t, salt) for t in (*inner, both.a, both.b))
+
+
+def test_sparse_tensors_do_not_disturb(chip: ChipProcess) -> None:
+    with Shim.connect(chip.socket) as shim:
+        sparse = torch.eye(3).to_sparse()
+        assert torch.equal((sparse @ torch.eye(3)), torch.eye(3))
+        shim.request_snapshot()
+        assert offer(shim) is not None
+
+
+def test_flops_of_products_and_convolutions(chip: ChipProcess) -> None:
+    with Shim.connect(chip.socket) as shim:
+        torch.randn(3, 4) @ torch.randn(4, 5)
+        assert shim.flops == 2 * 3 * 4 * 5
+        torch.nn.functional.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))
+        assert shim.flops == 2 * 3 * 4 * 5 + 2 * 3 * 3 * 3 * 2 * 3 * 3
+
+
+def test_backward_is_seen(chip: ChipProcess) -> None:
+    w = torch.randn(4, 4, requires_grad=True)
+    with Shim.connect(chip.socket) as shim:
+        loss = (torch.randn(4, 4) @ w).sum()
+        forward = shim.flops
+        loss.backward()
+        assert shim.flops == 2 * forward  # Only the weight needs a gradient.
+
+
+def test_events_are_logged(chip: ChipProcess, station: Station) -> None:
+    with Shim.connect(chip.socket) as shim:
+        index = shim.log_event("manifest-draft", b"d" * 32)
+        with pytest.raises(ChipError) as caught:
+            shim.log_event("manifest-draft", b"short")
+        assert caught.value.reason == "chip.token"
+    token = station.log(chip)[index]
+    assert token.body == {"name": "manifest-draft", "digest": b"d" * 32}
+
+
+def test_one_workload_at_a_time(chip: ChipProcess) -> None:
+    with Shim.connect(chip.socket):
+        with pytest.raises(ChipError) as caught:
+            Shim.connect(chip.socket)
+        assert caught.value.reason == "chip.busy"
+    Shim.connect(chip.socket).close()
+
+
+def test_leaving_with_an_interrupt_pending_is_logged(chip: ChipProcess, station: Station) -> None:
+    with Shim.connect(chip.socket) as shim:
+        shim.request_snapshot()
+    with Shim.connect(chip.socket) as shim:  # The chip attends to the next one only after it has logged that.
+        assert not shim.pending
+    assert station.log(chip)[-1].body["name"] == "interrupt-unserved"
+
+
+def test_a_failed_flush_takes_no_snapshot(chip: ChipProcess, station: Station) -> None:
+    def fail() -> None:
+        raise OSError("disk full")
+
+    with Shim.connect(chip.socket) as shim:
+        shim.request_snapshot()
+        size = len(station.log(chip))
+        with pytest.raises(OSError, match="disk full"):
+            shim.safepoint(0, 0, RUNNING, HEAD, fail)
+        assert shim.pending
+        assert len(station.log(chip)) == size
+        assert offer(shim) is not None
+
+
+def test_forcing_needs_permission(station: Station) -> None:
+    with station.chip("unforced") as process, Shim.connect(process.socket) as shim:
+        with pytest.raises(ChipError) as caught:
+            shim.request_snapshot()
+        assert caught.value.reason == "chip.forced"
+        torch.zeros(2)  # The refusal harms nobody.
+
+
+def test_without_its_chip_no_kernel_runs(station: Station) -> None:
+    process = station.chip("dead", allow_forced=True)
+    with process:
+        shim = Shim.connect(process.socket)
+        shim.request_snapshot()
+        process.kill()
+        with pytest.raises(ChipError) as caught:
+            offer(shim)
+        assert caught.value.reason == "chip.unreachable"
+        with shim, pytest.raises(ChipError):
+            torch.zeros(2)
+
+
+def test_no_chip_there(tmp_path: Path) -> None:
+    with pytest.raises(ChipError) as caught:
+        Shim.connect(tmp_path / "nothing")
+    assert caught.value.reason == "chip.unreachable"
