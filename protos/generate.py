@@ -1,7 +1,7 @@
 """Generates the Python modules of the gRPC services from their `.proto` files.
 
-Run `python -m protos.generate` after changing a `.proto` file and commit what it writes: users then need no compiler, and a
-test regenerates and compares.
+Run `python -m protos.generate` after changing a `.proto` file and commit what it writes: users need no compiler then.
+A test regenerates and compares.
 """
 
 from __future__ import annotations
