@@ -51,7 +51,7 @@ class ChipProcess:
         self.socket = self._runtime / "shim"
         self.address = ""
         self._process: subprocess.Popen[bytes] | None = None
-        self._log_path = directory / "chip.err"
+        self._log_path = directory / "stderr.txt"
         directory.mkdir(parents=True, exist_ok=True)
         self._command = [sys.executable, "-m", "firmware_sim.chip", "--dir", str(directory)]
         self._command += ["--rate", repr(rate_per_day), "--clock-speed", repr(clock_speed), "--hold", str(hold)]
