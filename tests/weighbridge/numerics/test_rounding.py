@@ -83,6 +83,15 @@ def test_both_sides_may_evaluate_the_bound_a_little_differently(
     assert (followed.inadmissible, followed.checksum) == (0, recorded.checksum)
 
 
+def test_the_slack_of_the_replayer_never_brings_in_a_value_with_the_same_bits() -> None:
+    """Below a power of two the spacing halves: the replayer's range may hold three values where x-4e..x+4e holds two."""
+    x = 1 - 2.0**-26
+    e = 5 * 2.0**-28 * (1 - 2.0**-22)  # x - 4e lies just above a boundary, x + 4e just below one
+    recorded = rounding.record(wide([x]), Bound(absolute=e), 0, 0)
+    followed = rounding.follow(wide([x - 2 * e]), Bound(absolute=e), recorded.entries)
+    assert followed.out.item() == recorded.out.item() == 1.0
+
+
 @given(st.lists(cases, min_size=1, max_size=30))
 def test_an_uncontested_element_is_not_logged_and_a_contested_one_is(
     drawn: list[tuple[float, float, float, float]],
