@@ -195,6 +195,7 @@ class SnapshotFacts:
         explanation: The Prover's claim; None if the Prover explains nothing; an error if it could not be asked.
         transcript: The transcript of the claim, once it was looked for.
         opening: The chip's opening, or why there is none.
+        batches: (bytes, digest under the opening's salt) of the transcript's batches at the step and next to it.
         replayed: The replay up to the position, or why there is none.
         seconds: Time that the replay took.
         status: The outcome.
@@ -207,6 +208,7 @@ class SnapshotFacts:
     explanation: Explanation | WeighbridgeError | None = None
     transcript: TranscriptFacts | None = None
     opening: Opening | WeighbridgeError | None = None
+    batches: list[Leaf] = field(default_factory=list)
     replayed: ReplayResult | WeighbridgeError | None = None
     seconds: float = 0.0
     status: Status = "unverified"

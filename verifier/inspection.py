@@ -22,9 +22,11 @@ from verifier.checks import replay as replay_check
 from verifier.clients import ChipClient, ProverClient
 from verifier.facts import Entry, Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts, digest, number
 from verifier.registry import Chip, Registry
+from weighbridge.digests import Leaf, region_digest
 from weighbridge.errors import Finding, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.identity import Credentials
 from weighbridge.replay import Limits, ReplayResult, replay
+from weighbridge.tensorfile import raw_bytes
 from weighbridge.tokens import Verified, entry_digest, verify
 from weighbridge.transcript import Transcript
 
@@ -207,6 +209,7 @@ class Inspection:
                 result = self._replay_to(facts, claim, snapshot.opening.salt, say)
                 done[key] = (result, time.monotonic() - started)
             snapshot.replayed, snapshot.seconds = done[key]
+            snapshot.batches = _batches(facts.opened, claim.step, snapshot.opening.salt)
 
     def _open(self, snapshot: SnapshotFacts) -> Opening | WeighbridgeError:
         try:
@@ -256,6 +259,21 @@ class Inspection:
         """Whether everything about a chip could be verified: its log, and each of its snapshots by a replay."""
         own = [snapshot for snapshot in self._snapshots if snapshot.chip.ueid == log.chip.ueid]
         return log.chip.ueid in self._sound and all(snapshot.status == "explained" for snapshot in own)
+
+
+def _batches(transcript: Transcript, step: int, salt: bytes) -> list[Leaf]:
+    """Returns the batches of a step and its neighbours as a chip would list them.
+
+    Whether a chip holds the batch before or after depends on how the program loads data, which no tape tells.
+    """
+    leaves: list[Leaf] = []
+    for near in range(max(0, step - 1), min(transcript.steps, step + 2)):
+        try:
+            tensors = transcript.batch(near).values()
+        except WeighbridgeError:
+            continue  # check_data has said so
+        leaves += [(len(data), region_digest(data, salt)) for data in map(raw_bytes, tensors)]
+    return leaves
 
 
 def _position(snapshot: SnapshotFacts) -> tuple[str, int, int]:

@@ -23,8 +23,8 @@ from analysis.detection import (
     involved_chips,
 )
 from verifier import figures
-from verifier.checks.memory import account, replayed_leaves
-from verifier.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
+from verifier.checks.memory import accounting
+from verifier.facts import Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts
 from weighbridge.errors import Finding, WeighbridgeError
 
 SCHEMA = "weighbridge-report/1"
@@ -232,9 +232,8 @@ def _snapshot(snapshot: SnapshotFacts) -> dict[str, Any]:
     }
     if isinstance(claim, Explanation):
         out |= {"transcript": claim.transcript_id, "step": claim.step, "op": claim.op}
-    replayed = replayed_leaves(snapshot)
-    if replayed is not None and isinstance(snapshot.opening, Opening):
-        out["memory"] = asdict(account(snapshot.opening.leaves, replayed))
+    if (memory := accounting(snapshot)) is not None:
+        out["memory"] = asdict(memory)
     result = snapshot.replayed
     if result is not None and not isinstance(result, WeighbridgeError):
         out["replay"] = {

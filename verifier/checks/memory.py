@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from verifier.facts import SnapshotFacts, digest, number
+from verifier.facts import Opening, SnapshotFacts, digest, number
 from weighbridge.digests import Leaf, salt_digest, snapshot_root
-from weighbridge.errors import Finding, WeighbridgeError
+from weighbridge.errors import Finding, Severity, WeighbridgeError
+
+SMALL_SHARE = 0.01
+"""Up to this share of all bytes, storages that do not match are a warning; above it, a violation.
+
+A program may keep a tensor longer than its transcript knows. A model, its optimizer or their wrong contents are larger.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,30 +23,52 @@ class Accounting:
 
     Attributes:
         explained: Bytes that both the chip and the replay hold.
+        data: Bytes that only the chip holds and that are a batch of the transcript, of this step or one next to it.
         unexplained: Bytes that only the chip holds.
-        missing: Bytes that only the replay holds.
+        missing: Bytes that only the replay holds, but for batches: a chip knows a batch only once a kernel has read it.
         unexplained_storages: Number of storages that only the chip holds.
         missing_storages: Number of storages that only the replay holds.
     """
 
     explained: int
+    data: int
     unexplained: int
     missing: int
     unexplained_storages: int
     missing_storages: int
 
 
-def account(chip: list[Leaf], replay: list[Leaf]) -> Accounting:
-    """Compares the storages of the chip with those of the replay; order carries no meaning."""
-    there, here = Counter(chip), Counter(replay)
-    unexplained, missing = there - here, here - there
+def account(chip: Sequence[Leaf], replay: Sequence[Leaf], batches: Sequence[Leaf] = ()) -> Accounting:
+    """Compares the storages of the chip with those of the replay; order carries no meaning.
+
+    Args:
+        chip: (bytes, keyed digest) of the storages in the snapshot.
+        replay: The same of the replay at that position.
+        batches: The same of the transcript's batches around that step.
+    """
+    there, here, known = Counter(chip), Counter(replay), Counter(batches)
+    data = (there - here) & known
+    unexplained, missing = there - here - data, here - there - known
     return Accounting(
-        explained=sum(size * count for (size, _), count in (there & here).items()),
-        unexplained=sum(size * count for (size, _), count in unexplained.items()),
-        missing=sum(size * count for (size, _), count in missing.items()),
+        explained=_bytes(there & here),
+        data=_bytes(data),
+        unexplained=_bytes(unexplained),
+        missing=_bytes(missing),
         unexplained_storages=unexplained.total(),
         missing_storages=missing.total(),
     )
+
+
+def _bytes(leaves: Counter[Leaf]) -> int:
+    return sum(size * count for (size, _), count in leaves.items())
+
+
+def accounting(snapshot: SnapshotFacts) -> Accounting | None:
+    """Returns the accounting of a snapshot that was opened and has a matching replay, else None."""
+    replayed = replayed_leaves(snapshot)
+    if replayed is None or not isinstance(snapshot.opening, Opening):
+        return None
+    return account(snapshot.opening.leaves, replayed, snapshot.batches)
 
 
 def replayed_leaves(snapshot: SnapshotFacts) -> list[Leaf] | None:
@@ -75,15 +104,14 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
                 subject=snapshot.subject,
             )
         ]
-    return _compare(snapshot, opening.leaves)
+    return _compare(snapshot)
 
 
-def _compare(snapshot: SnapshotFacts, leaves: list[Leaf]) -> list[Finding]:
-    replayed = replayed_leaves(snapshot)
-    if replayed is None:
+def _compare(snapshot: SnapshotFacts) -> list[Finding]:
+    found = accounting(snapshot)
+    if found is None:
         return []
-    found = account(leaves, replayed)
-    evidence = {"explained": found.explained, "unexplained": found.unexplained, "missing": found.missing}
+    evidence = asdict(found)
     findings = []
     if found.missing:
         findings.append(
@@ -93,6 +121,7 @@ def _compare(snapshot: SnapshotFacts, leaves: list[Leaf]) -> list[Finding]:
                 expected=f"{found.explained + found.missing} bytes as replayed",
                 found=f"{found.missing} bytes in {found.missing_storages} storages are not there",
                 subject=snapshot.subject,
+                severity=_severity(found.missing, found.explained),
                 evidence=evidence,
             )
         )
@@ -101,13 +130,18 @@ def _compare(snapshot: SnapshotFacts, leaves: list[Leaf]) -> list[Finding]:
             Finding(
                 id="snapshot.memory.unexplained",
                 message="the chip held more than the transcript accounts for; ask what these storages were",
-                expected=f"{found.explained} explained bytes and no others",
+                expected=f"{found.explained + found.data} explained bytes and no others",
                 found=f"{found.unexplained} bytes in {found.unexplained_storages} storages besides",
                 subject=snapshot.subject,
+                severity=_severity(found.unexplained, found.explained),
                 evidence=evidence,
             )
         )
     return findings
+
+
+def _severity(differing: int, explained: int) -> Severity:
+    return "warning" if differing <= SMALL_SHARE * (differing + explained) else "violation"
 
 
 def _text(value: object) -> str:

@@ -36,7 +36,7 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
 
 
 def _within(subject: str, inner: str) -> str:
-    return f"{subject}: {inner}" if inner else subject
+    return subject if not inner or inner in subject else f"{subject}: {inner}"
 
 
 def _mismatch(subject: str, difference: object) -> Finding:
