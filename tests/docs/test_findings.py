@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("weighbridge", "firmware_sim", "prover", "verifier")
-AREAS = "chip|data|format|identity|merkle|prover|record|replay|rpc|snapshot|tape|transcript|usage|verifier"
+AREAS = "chip|data|format|identity|inspection|merkle|process|prover|record|replay|rpc|snapshot|tape|transcript|usage|verifier"
 DOTTED = re.compile(rf"(?:{AREAS})(?:\.[a-z_]+)+")
 
 

@@ -1,0 +1,185 @@
+"""The Verifier's service as a process: registry, inspections in the background, progress, report, orderly end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from support.station import ROOT, Station, service, wait_for
+
+from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
+from verifier.registry import Registry
+from weighbridge import rpc
+from weighbridge.errors import IdentityError, UsageError
+
+DEAD = b"\x01" + b"d" * 16
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    with Station(tmp_path_factory.mktemp("station")) as station:
+        station.chip("idle")
+        yield station
+
+
+def arguments(station: Station, name: str) -> list[str]:
+    root = station.root
+    return [
+        *("--db", str(root / f"{name}.db"), "--cache", str(root / f"{name}-cache")),
+        *("--credentials", str(root / "verifier"), "--manufacturer", str(root / "manufacturer.pem")),
+    ]
+
+
+@pytest.fixture(scope="module")
+def stub(station: Station) -> Iterator[Any]:
+    """A Verifier with one living and one dead chip, seen by an operator."""
+    with (
+        service("verifier.service", arguments(station, "service"), station.root / "verifier.address") as address,
+        rpc.channel(address, station.operator, "verifier") as channel,
+    ):
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
+        for ueid, chip_address in ((station.ueids["idle"], station.chips["idle"].address), (DEAD, "127.0.0.1:1")):
+            request = verifier_pb2.RegisterChipRequest(ueid=ueid, chip_address=chip_address, owner="o", site="s")
+            rpc.call(stub.RegisterChip, request)
+        yield stub
+
+
+def plan(**changes: Any) -> verifier_pb2.StartInspectionRequest:
+    base: dict[str, Any] = {
+        "samples": 2,
+        "seed": b"0123456789abcdef",
+        "flops_threshold": 1.0,
+        "chip_flops_per_day": 1.0,
+        "period_days": 1.0,
+        "snapshot_rate_per_day": 1.0,
+    }
+    return verifier_pb2.StartInspectionRequest(**(base | changes))
+
+
+def watch(stub: Any, identifier: str) -> list[Any]:
+    return list(rpc.stream(stub.WatchInspection, verifier_pb2.WatchInspectionRequest(inspection_id=identifier)))
+
+
+def fetch(stub: Any, identifier: str) -> dict[str, Any]:
+    pieces = rpc.stream(stub.GetReport, verifier_pb2.GetReportRequest(inspection_id=identifier))
+    found: dict[str, Any] = json.loads(b"".join(piece.data for piece in pieces))
+    return found
+
+
+def test_the_registry_is_listed_in_order(station: Station, stub: Any) -> None:
+    listed = rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips
+    assert [chip.ueid for chip in listed] == sorted([station.ueids["idle"], DEAD])
+    assert {chip.chip_address for chip in listed} == {station.chips["idle"].address, "127.0.0.1:1"}
+
+
+def test_an_inspection_from_start_to_report(station: Station, stub: Any) -> None:
+    identifier = rpc.call(stub.StartInspection, plan()).inspection_id
+    updates = watch(stub, identifier)
+    assert updates[0].stage == "draw"
+    assert updates[-1].stage == "done"
+    assert [update.stage for update in watch(stub, identifier)] == [update.stage for update in updates]
+    report = fetch(stub, identifier)
+    assert report["inspection"] == identifier
+    assert [each["id"] for each in report["findings"]] == ["chip.unreachable"]
+    assert [chip["verified"] for chip in report["chips"]] == [chip["reachable"] for chip in report["chips"]]
+    assert report["counts"]["verified"] == 1
+
+
+def test_a_seed_is_made_if_none_is_given(stub: Any) -> None:
+    identifier = rpc.call(stub.StartInspection, plan(seed=b"", samples=1)).inspection_id
+    assert watch(stub, identifier)[-1].stage == "done"
+    assert len(bytes.fromhex(fetch(stub, identifier)["plan"]["seed"])) == 32
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples": 3},
+        {"samples": 0},
+        {"seed": b"short"},
+        {"flops_threshold": 0.0},
+        {"period_days": float("nan")},
+        {"snapshot_rate_per_day": float("inf")},
+        {"replay_device": "cpu; rm -rf"},
+        {"replay_env": {"LD_PRELOAD": "/tmp/evil.so"}},
+        {"replay_env": {"OMP_NUM_THREADS": "1\n2"}},
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(stub: Any, changes: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        rpc.call(stub.StartInspection, plan(**changes))
+
+
+def test_unknown_inspections_are_refused(stub: Any) -> None:
+    with pytest.raises(UsageError):
+        watch(stub, "none")
+    with pytest.raises(UsageError):
+        fetch(stub, "none")
+
+
+def test_only_operators_are_served(station: Station) -> None:
+    address = (station.root / "verifier.address").read_text()
+    for role in ("verifier", "prover", "chip"):
+        with rpc.channel(address, station.authority.issue_role(role, "x"), "verifier") as channel:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
+            with pytest.raises(IdentityError):
+                rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest())
+    with grpc.insecure_channel(address) as plain:
+        stub = verifier_pb2_grpc.VerifierServiceStub(plain)  # type: ignore[no-untyped-call]
+        with pytest.raises(grpc.RpcError):
+            stub.ListChips(verifier_pb2.ListChipsRequest(), timeout=5)
+
+
+def test_an_inspection_that_a_killed_verifier_left_has_failed_and_its_registry_lives_on(station: Station) -> None:
+    command = [sys.executable, "-m", "verifier.service", *arguments(station, "killed")]
+    address_file = station.root / "killed.address"
+    process = subprocess.Popen([*command, "--address-file", str(address_file)], cwd=ROOT)
+    try:
+        wait_for(address_file.exists, process)
+        with rpc.channel(address_file.read_text(), station.operator, "verifier") as channel:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
+            # An address that swallows packets keeps the inspection busy until its deadline.
+            request = verifier_pb2.RegisterChipRequest(ueid=DEAD, chip_address="10.255.255.1:9")
+            rpc.call(stub.RegisterChip, request)
+            identifier = rpc.call(stub.StartInspection, plan(samples=1)).inspection_id
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    address_file.unlink()
+    with (
+        service("verifier.service", arguments(station, "killed"), address_file) as address,
+        rpc.channel(address, station.operator, "verifier") as channel,
+    ):
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
+        (update,) = watch(stub, identifier)
+        assert update.stage == "failed"
+        with pytest.raises(UsageError):
+            fetch(stub, identifier)
+        assert len(rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips) == 1
+    registry = Registry(station.root / "killed.db")
+    assert registry.inspection(identifier).stage == "failed"
+    registry.close()
+
+
+@pytest.mark.parametrize(
+    ("missing", "code"), [("--db", "usage"), ("--manufacturer", "usage"), ("--credentials", "identity")]
+)
+def test_a_bad_command_line_is_one_line_and_exit_code_2(
+    station: Station, tmp_path: Path, missing: str, code: str
+) -> None:
+    line = arguments(station, "bad")
+    (tmp_path / "empty").mkdir()
+    line[line.index(missing) + 1] = str(tmp_path / "empty" if missing != "--manufacturer" else tmp_path / "none.pem")
+    done = subprocess.run(
+        [sys.executable, "-m", "verifier.service", *line], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(code)
+    assert "Traceback" not in done.stderr
