@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -32,11 +33,26 @@ from weighbridge.writer import TranscriptWriter
 Tensor = torch.Tensor
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 def _storage_bytes(storage: torch.UntypedStorage) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of a storage in host memory, without an operation that a chip would count as the workload's."""
     whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     data: np.ndarray[Any, np.dtype[np.uint8]] = whole.cpu().numpy()
     return data
+
+
+def _unseen(method: Callable[P, T]) -> Callable[P, T]:
+    """Marks bookkeeping between steps: the host's work, which a chip must not take for the workload's."""
+
+    @wraps(method)
+    def without_modes(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _disable_current_modes():
+            return method(*args, **kwargs)
+
+    return without_modes
 
 
 class Recorder:
@@ -301,6 +317,7 @@ class Recorder:
 
     # -- ends of steps -------------------------------------------------------------------------------------------------
 
+    @_unseen
     def _finish(
         self,
         capture: Capture,
@@ -382,6 +399,7 @@ class Recorder:
     def _state_digest(self) -> bytes:
         return state_digest(self._digests, {str(n): c for n, c in self._rng.items()})
 
+    @_unseen
     def _check_state(self) -> None:
         """Raises if the state is not as the last step left it."""
         if not self._verify:
@@ -398,6 +416,7 @@ class Recorder:
                     tensor=name,
                 )
 
+    @_unseen
     def _checkpoint(self) -> None:
         storages = {}
         by_address = {}
