@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from firmware_sim import device
-from firmware_sim.firmware import Firmware
+from firmware_sim.firmware import DEFAULT_HOLD, Firmware
 from firmware_sim.link import Interrupts, Link
 from firmware_sim.nvlog import NonVolatileLog, write_durably
 from firmware_sim.service import ALLOW, ChipServicer
@@ -31,7 +31,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--manufacturer", type=Path, help="authority that provisions the device if DIR holds none yet")
     result.add_argument("--rate", type=float, required=True, help="mean interrupts per day of the chip's clock")
     result.add_argument("--clock-speed", type=float, default=1.0, help="seconds of the chip per second of the host")
-    result.add_argument("--hold", type=int, default=256, help="kernels that an interrupt waits for a safepoint")
+    result.add_argument(
+        "--hold", type=int, default=DEFAULT_HOLD, help="kernels that an interrupt waits for a safepoint"
+    )
     result.add_argument("--credentials", type=Path, required=True, help="directory with the role certificate")
     result.add_argument("--address", default="127.0.0.1:0", help="where to serve Verifiers")
     result.add_argument("--address-file", type=Path, required=True, help="where to write the address once it serves")

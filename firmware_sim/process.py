@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from firmware_sim.firmware import DEFAULT_HOLD
 from weighbridge.errors import ChipError
 
 START_TIMEOUT_S = 60.0
@@ -29,7 +30,7 @@ class ChipProcess:
         *,
         rate_per_day: float = 0.0,
         clock_speed: float = 1.0,
-        hold: int = 256,
+        hold: int = DEFAULT_HOLD,
         allow_forced: bool = False,
         manufacturer: Path | None = None,
         address: str = "127.0.0.1:0",
