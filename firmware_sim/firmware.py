@@ -25,8 +25,8 @@ from weighbridge.tokens import Kind, Token, Value
 SALT_SIZE = 32
 
 DEFAULT_HOLD = 4096
-"""Kernels that an interrupt waits for a safepoint. A Recorder's own work between two safepoints takes hundreds of kernels
-on a small network and more on a larger one. It must fit, or honest snapshots lose their position."""
+"""Kernels that an interrupt waits for a safepoint. A Recorder's own work between two safepoints takes hundreds of
+kernels on a small network and more on a larger one. It must fit, or honest snapshots lose their position."""
 
 _LEAF = struct.Struct(f"<Q{DIGEST_SIZE}s")
 MAX_LEAVES = 1 << 18
