@@ -23,6 +23,7 @@ from prover.recipes.digits import Digits
 from prover.recipes.gpt2 import Gpt2
 from prover.recipes.recipe import Recipe, commit, train
 from weighbridge.cli.demo_cheat import CheatingRecorder, other_records
+from weighbridge.data import DataCommitment
 from weighbridge.errors import WeighbridgeError
 
 Mode = Literal["honest", "hidden", "altered"]
@@ -30,18 +31,20 @@ Mode = Literal["honest", "hidden", "altered"]
 RECIPES: dict[str, Callable[..., Recipe]] = {"gpt2": Gpt2, "digits": Digits}
 
 
-def _recorder(mode: Mode, recipe: Recipe, options: argparse.Namespace, chip: Shim) -> Recorder | nullcontext[None]:
+def _recorder(
+    recipe: Recipe, options: argparse.Namespace, chip: Shim, data: DataCommitment | None
+) -> Recorder | nullcontext[None]:
     """Returns the Recorder of a job, or nothing for a hidden one."""
-    if mode == "hidden":
+    if options.mode == "hidden":
         return nullcontext()
     arguments: dict[str, Any] = {
         "seed": options.seed,
         "chip": chip,
-        "data": commit(recipe, seed=options.seed, steps=options.steps),
+        "data": data,
         "checkpoint_every": options.checkpoint_every,
         "metadata": {"recipe": recipe.name, "steps": options.steps},
     }
-    if mode == "honest":
+    if options.mode == "honest":
         return Recorder(options.out, **arguments)
     recorder = CheatingRecorder(options.out, **arguments)
     recorder.substitute = other_records(recipe)
@@ -68,7 +71,9 @@ def run(options: argparse.Namespace) -> None:
     def report(step: int, loss: float) -> None:
         print(json.dumps({"step": step, "steps": options.steps, "loss": loss}), flush=True)
 
-    with Shim.connect(options.socket) as chip, _recorder(options.mode, recipe, options, chip) as recorder:
+    # Committing to the data is the host's work, done before the job has the chip.
+    data = None if options.mode == "hidden" else commit(recipe, seed=options.seed, steps=options.steps)
+    with Shim.connect(options.socket) as chip, _recorder(recipe, options, chip, data) as recorder:
 
         def on_model(model: nn.Module) -> None:
             chip.declare_weights(list(model.parameters()))

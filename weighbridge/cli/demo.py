@@ -7,16 +7,18 @@ find exactly the last two, and the replay runs with another instruction set and 
 
 from __future__ import annotations
 
+import secrets
 import shutil
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weighbridge.cli._exits import Exit
+from weighbridge.cli._exits import Exit, print_json
 from weighbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Case:
         steps: Updates.
         finding: What has to be found; None for nothing.
         words: For the table.
+        checkpoint_every: Steps between checkpoints; a replay starts at the nearest.
     """
 
     name: str
@@ -55,12 +58,13 @@ class Case:
     steps: int
     finding: str | None
     words: str
+    checkpoint_every: int = 5
 
 
 CASES = (
     Case("gpt2", "gpt2", "honest", 30, None, "declared"),
     Case("digits", "digits", "honest", 60, None, "declared"),
-    Case("altered", "digits", "altered", 40, "replay.mismatch", "declared, trained on other data"),
+    Case("altered", "digits", "altered", 40, "replay.mismatch", "declared, trained on other data", 50),
     Case("hidden", "gpt2", "hidden", 60, "snapshot.unexplained", "nobody declared it"),
 )
 IDLE = ("idle-1", "idle-2")
@@ -92,6 +96,7 @@ def command(
         "runs/demo"
     ),
     device: Annotated[str, typer.Option("--device", help="Device to train on: cpu or cuda.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Run a whole inspection; exit 0 only if it found exactly what it should."""
     from rich.console import Console
@@ -103,7 +108,10 @@ def command(
         raise UsageError(f"--device takes cpu or cuda, not {device!r}")
     out = out.resolve()
     prepare(out)
-    console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all processes end with this one
+    console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = 120
     trained_with, replay_env, note = instruction_sets()
     console.print(f"Training with {trained_with}, {note}.")
     names = [*(case.name for case in CASES), *IDLE]
@@ -112,7 +120,7 @@ def command(
         train(running, CASES, out, device, console)
         inspection = running.operator.start(
             samples=len(names),
-            seed=running.chips[0].ueid,
+            seed=secrets.token_bytes(32),
             flops_threshold=CHIP_FLOPS_PER_DAY * PERIOD_DAYS,
             chip_flops_per_day=CHIP_FLOPS_PER_DAY,
             period_days=PERIOD_DAYS,
@@ -124,7 +132,12 @@ def command(
         sites = {chip.ueid.hex(): chip.name for chip in running.chips}
     page = write_report(report, out)
     outcomes = judge(report, sites, CASES)
-    show(report, outcomes, page, console)
+    if as_json:
+        print_json(
+            {"report": str(page), "probability": report["probability"], "outcomes": [asdict(o) for o in outcomes]}
+        )
+    else:
+        show(report, outcomes, page, console)
     return Exit.NOTHING_FOUND if all(outcome.as_said for outcome in outcomes) else Exit.FINDINGS
 
 
@@ -219,6 +232,7 @@ def job(case: Case, chip: RunningChip, out: Path, device: str, bars: Any) -> Job
     declared = [] if case.mode == "hidden" else ["--out", str(out / case.name)]
     arguments = [
         *(case.recipe, "--mode", case.mode, "--socket", str(chip.socket), "--steps", str(case.steps)),
+        *("--checkpoint-every", str(case.checkpoint_every)),
         *("--device", device if case.mode != "altered" else "cpu", *declared),
         # Poisson interrupts may leave a short job alone; these make sure that every job has a snapshot.
         *("--snapshot-in", str(case.steps // 2), str(case.steps - 1)),
@@ -249,7 +263,7 @@ def judge(report: Mapping[str, Any], sites: Mapping[str, str], cases: Sequence[C
         else:
             as_said = not chip["verified"] and bool(statuses) and case.finding in {f["id"] for f in own}
         words = case.words if case else "idle"
-        found = ", ".join(dict.fromkeys(_words(f) for f in own)) or "nothing"
+        found = "\n".join(dict.fromkeys(_words(f) for f in sorted(own, key=_place))) or "nothing"
         outcomes.append(Outcome(name, words, len(statuses), statuses.count("explained"), found, as_said))
     return sorted(outcomes, key=lambda outcome: list(sites.values()).index(outcome.name))
 
@@ -258,6 +272,12 @@ def _about(finding: Mapping[str, Any], chip: Mapping[str, Any], name: str, trans
     """Tells whether a finding is about a chip or about the transcript of what ran on it."""
     subject = str(finding["subject"])
     return chip["ueid"] in subject or any(transcripts[i] == name and i in subject for i in transcripts)
+
+
+def _place(finding: Mapping[str, Any]) -> tuple[int, int]:
+    """Orders findings by where they happened; those without a position come last."""
+    evidence = finding["evidence"]
+    return int(evidence.get("step", 1 << 62)), int(evidence.get("op", 0))
 
 
 def _words(finding: Mapping[str, Any]) -> str:
