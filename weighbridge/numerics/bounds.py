@@ -91,7 +91,7 @@ def _dims(x: Tensor, dim: Any) -> list[int]:
 
 def mm(call: Call) -> list[Bound]:
     """mm, bmm, dot, mv: gamma(K) * norm(row) * norm(column)."""
-    a, b = (call["self"], call["tensor" if "tensor" in call.args else "vec" if "vec" in call.args else "mat2"])
+    a, b = call["self"], call[next(n for n in ("mat2", "vec", "tensor", "other") if n in call.args)]
     k = a.shape[-1]
     if call.name in ("dot", "vdot"):
         return [Bound(absolute=float(gamma(k + 2) * _norm(a, 0) * _norm(b, 0)))]
@@ -453,13 +453,18 @@ def max_pool_backward(call: Call) -> list[Bound]:
 
 
 def accumulate(call: Call) -> list[Bound]:
-    """index_add, index_put with accumulation, scatter_add: gamma(n) * (|self| + sum|source|)."""
+    """index_add, index_put with accumulation, scatter_add: gamma(n) * (|self| + sum|source|), n additions at most."""
     args = {k: v.abs() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in call.args.items()}
     source = next(args[name] for name in ("source", "src", "values") if name in args)
     if "alpha" in args:
         args["alpha"] = abs(args["alpha"])
+    n = source.numel()
+    indices = [i for i in args.get("indices", ()) if i is not None]
+    if indices:  # the source is broadcast to what the indices select
+        whole = [i.shape for i in indices if i.dtype not in (torch.bool, torch.uint8)]
+        n = max(n, math.prod(torch.broadcast_shapes(*whole)), *(i.numel() for i in indices))
     spread = _run(call, args)
-    return [Bound(factors=(spread * gamma(source.numel() + 4),))]
+    return [Bound(factors=(spread * gamma(n + 4),))]
 
 
 def embedding_backward(call: Call) -> list[Bound]:

@@ -84,7 +84,7 @@ def test_both_sides_may_evaluate_the_bound_a_little_differently(
 
 
 def test_the_slack_of_the_replayer_never_brings_in_a_value_with_the_same_bits() -> None:
-    """Below a power of two the spacing halves: the replayer's range may hold three values where x-4e..x+4e holds two."""
+    """Below a power of two the spacing halves: a replayer's range may hold three values where x-4e..x+4e holds two."""
     x = 1 - 2.0**-26
     e = 5 * 2.0**-28 * (1 - 2.0**-22)  # x - 4e lies just above a boundary, x + 4e just below one
     recorded = rounding.record(wide([x]), Bound(absolute=e), 0, 0)
