@@ -186,7 +186,7 @@ class Executor:
         seen: dict[int, Tensor] = {}
         for data in [*self.live.values(), *self.state.values(), *self._lingering]:
             seen.setdefault(data.untyped_storage().data_ptr() or id(data), data)
-        return [(d.numel(), region_digest(d.cpu().numpy().data, salt)) for d in seen.values()]
+        return [(d.numel(), region_digest(d.cpu().numpy().data, salt)) for d in seen.values() if d.numel()]
 
     def run(
         self, tape: Tape, tape_digest: bytes, record: StepRecord, entries: list[OpEntries], batch: Mapping[str, Tensor],
