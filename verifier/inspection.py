@@ -23,7 +23,7 @@ from verifier.clients import ChipClient, ProverClient
 from verifier.facts import Entry, Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts, digest, number
 from verifier.registry import Chip, Registry
 from weighbridge.digests import Leaf, region_digest
-from weighbridge.errors import Finding, TranscriptError, UsageError, WeighbridgeError
+from weighbridge.errors import ChipError, Finding, ProverError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.identity import Credentials
 from weighbridge.replay import Limits, ReplayResult, replay
 from weighbridge.tensorfile import raw_bytes
@@ -75,6 +75,7 @@ class Inspection:
         self._snapshots: list[SnapshotFacts] = []
         self._transcripts: dict[tuple[str, str], TranscriptFacts] = {}
         self._sound: set[bytes] = set()
+        self._silent: dict[str, WeighbridgeError] = {}
 
     def run(self) -> dict[str, Any]:
         """Does the inspection and returns its report as JSON-compatible data."""
@@ -165,15 +166,23 @@ class Inspection:
                 self._ask(snapshot)
 
     def _ask(self, snapshot: SnapshotFacts) -> None:
+        address = snapshot.chip.prover_address
+        if address in self._silent:
+            snapshot.explanation = self._silent[address]
+            return
         try:
-            with ProverClient(snapshot.chip.prover_address, self._credentials) as client:
+            with ProverClient(address, self._credentials) as client:
                 snapshot.explanation = client.explain(snapshot.verified.token)
                 if snapshot.explanation is not None:
-                    snapshot.transcript = self._fetch(
-                        client, snapshot.chip.prover_address, snapshot.explanation.transcript_id
-                    )
+                    snapshot.transcript = self._fetch(client, address, snapshot.explanation.transcript_id)
         except WeighbridgeError as error:
             snapshot.explanation = error
+            self._remember_silence(address, error)
+
+    def _remember_silence(self, address: str, error: WeighbridgeError) -> None:
+        """Asks nobody twice who did not answer: each attempt may cost a whole deadline."""
+        if error.reason in (ChipError.code, ProverError.code):
+            self._silent[address] = error
 
     def _fetch(self, client: ProverClient, prover: str, transcript_id: str) -> TranscriptFacts:
         """Fetches a transcript once from each Prover that names it: one's failure is not held against another."""
@@ -212,10 +221,14 @@ class Inspection:
             snapshot.batches = _batches(facts.opened, claim.step, snapshot.opening.salt)
 
     def _open(self, snapshot: SnapshotFacts) -> Opening | WeighbridgeError:
+        address = snapshot.chip.address
+        if address in self._silent:
+            return self._silent[address]
         try:
-            with ChipClient(snapshot.chip.address, self._credentials) as client:
+            with ChipClient(address, self._credentials) as client:
                 return client.open_snapshot(snapshot.verified.token)
         except WeighbridgeError as error:
+            self._remember_silence(address, error)
             return error
 
     def _replay_to(

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ForeignKey, create_engine, event, select, update
+from sqlalchemy import URL, ForeignKey, create_engine, event, select, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
@@ -130,7 +130,7 @@ class Registry:
         Raises:
             UsageError: The file is not a registry or cannot be opened.
         """
-        self._engine = create_engine(f"sqlite:///{Path(path).resolve()}")
+        self._engine = create_engine(URL.create("sqlite", database=str(Path(path).resolve())))
         event.listen(self._engine, "connect", _on_connect)
         self._sessions: sessionmaker[Session] = sessionmaker(self._engine)
         try:

@@ -49,7 +49,7 @@ class WeighbridgeError(Exception):
 
     code: ClassVar[str] = "internal"
 
-    def __init__(self, message: str, *, code: str | None = None, **details: Any) -> None:
+    def __init__(self, message: str, /, *, code: str | None = None, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self._code = code

@@ -15,12 +15,14 @@ A, B = b"\x01" + bytes(16), b"\x01" + bytes(15) + b"\x01"
 
 
 def test_chips_survive_reopening(tmp_path: Path) -> None:
-    registry = Registry(tmp_path / "registry.db")
+    path = tmp_path / "registry ?#%20.db"
+    registry = Registry(path)
     chip = Chip(ueid=B, address="localhost:4000", prover_address="[::1]:5000", owner="Ö", site="Kiel", chip_type="sim")
     registry.register(chip)
     registry.register(Chip(ueid=A, address="localhost:4001"))
     registry.close()
-    found = Registry(tmp_path / "registry.db").chips()
+    assert path.exists()
+    found = Registry(path).chips()
     assert [each.ueid for each in found] == [A, B]
     assert (found[1].owner, found[1].site, found[1].prover_address) == ("Ö", "Kiel", "[::1]:5000")
 

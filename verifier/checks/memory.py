@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from verifier.facts import Opening, SnapshotFacts, digest, number
 from weighbridge.digests import Leaf, salt_digest, snapshot_root
-from weighbridge.errors import Finding, Severity, WeighbridgeError
+from weighbridge.errors import ChipError, Finding, Severity, WeighbridgeError
 
 SMALL_SHARE = 0.01
 """Up to this share of all bytes, storages that do not match are a warning; above it, a violation.
@@ -85,7 +85,8 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
     if opening is None:
         return []
     if isinstance(opening, WeighbridgeError):
-        return [opening.finding(subject=snapshot.subject)]
+        silent = opening.reason == ChipError.code  # then it is about the chip, and one finding will do
+        return [opening.finding(subject=f"chip {snapshot.chip.ueid.hex()}" if silent else snapshot.subject)]
     token = snapshot.verified.token
     signed = (digest(token, "root"), number(token, "leaves"), number(token, "bytes"), digest(token, "salt_digest"))
     opened = (
