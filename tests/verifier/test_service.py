@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,17 +142,20 @@ def test_an_inspection_that_a_killed_verifier_left_has_failed_and_its_registry_l
     command = [sys.executable, "-m", "verifier.service", *arguments(station, "killed")]
     address_file = station.root / "killed.address"
     process = subprocess.Popen([*command, "--address-file", str(address_file)], cwd=ROOT)
+    listener = socket.create_server(("127.0.0.1", 0))
+    mute = f"127.0.0.1:{listener.getsockname()[1]}"
     try:
         wait_for(address_file.exists, process)
         with rpc.channel(address_file.read_text(), station.operator, "verifier") as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
-            # An address that swallows packets keeps the inspection busy until its deadline.
-            request = verifier_pb2.RegisterChipRequest(ueid=DEAD, chip_address="10.255.255.1:9")
+            # Somebody who listens and never says a word keeps the inspection busy until its deadline.
+            request = verifier_pb2.RegisterChipRequest(ueid=DEAD, chip_address=mute)
             rpc.call(stub.RegisterChip, request)
             identifier = rpc.call(stub.StartInspection, plan(samples=1)).inspection_id
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+        listener.close()
     address_file.unlink()
     with (
         service("verifier.service", arguments(station, "killed"), address_file) as address,
