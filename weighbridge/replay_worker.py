@@ -87,7 +87,7 @@ class Replay:
             verdict = "inconclusive" if error.details.get("inconclusive") else "mismatch"
             difference = {k: error.details[k] for k in ("step", "op", "operation", "expected", "found")}
             self._note(error, "replay.inconclusive" if verdict == "inconclusive" else "replay.mismatch")
-            if 0 < error.details.get("inadmissible", 0) <= error.details["entries"] // 2:
+            if 0 < error.details.get("inadmissible", 0) <= error.details["entries"] // 20:
                 # Other data would make most entries inadmissible; a few among many are outcomes made to order.
                 self._note(error, "replay.rounding.inadmissible")
         except (TapeError, LogError) as error:
