@@ -33,7 +33,6 @@ _FINDING_PREFIXES = (
     "merkle.",
     "chip.token",
     "chip.log",
-    "identity.",
     "snapshot.",
 )
 _NO_FINDING_PREFIXES = ("transcript.write", "transcript.unknown", "replay.worker")

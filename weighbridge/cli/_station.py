@@ -13,6 +13,9 @@ from weighbridge.cli._operator import Operator, connect
 from weighbridge.cli._processes import service
 from weighbridge.identity import CertificateAuthority
 
+_HOLD = 512
+"""Kernels that an interrupt waits for a safepoint: many operations of a Recorder, and few steps of a small training."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunningChip:
@@ -76,6 +79,7 @@ def station(
             arguments = [
                 *("--dir", str(home), "--credentials", str(home / "credentials"), "--socket", str(sockets / name)),
                 *("--rate", str(rate_per_day), "--clock-speed", str(clock_speed), "--allow-forced"),
+                *("--hold", str(_HOLD)),
             ]
             chip = service("firmware_sim.chip", arguments, address_file=home / "address", log=logs / f"{name}.log")
             addresses.append(stack.enter_context(chip))

@@ -235,7 +235,7 @@ def job(case: Case, chip: RunningChip, out: Path, device: str, bars: Any) -> Job
         *("--checkpoint-every", str(case.checkpoint_every)),
         *("--device", device if case.mode != "altered" else "cpu", *declared),
         # Poisson interrupts may leave a short job alone; these make sure that every job has a snapshot.
-        *("--snapshot-in", str(case.steps // 2), str(case.steps - 1)),
+        *("--snapshot-in", str(case.steps // 3), str(case.steps * 2 // 3)),
     ]
     return Job(case.name, arguments, log=out / "station" / "logs" / f"job-{case.name}.log", on_step=on_step)
 
@@ -283,9 +283,7 @@ def _place(finding: Mapping[str, Any]) -> tuple[int, int]:
 def _words(finding: Mapping[str, Any]) -> str:
     evidence = finding["evidence"]
     if finding["id"] == "replay.mismatch" and "step" in evidence:
-        return (
-            f"{finding['id']} at step {evidence['step']}, operation {evidence['op']} ({evidence.get('operation', '')})"
-        )
+        return f"{finding['id']}: step {evidence['step']}, operation {evidence['op']} ({evidence.get('operation', '')})"
     return str(finding["id"])
 
 

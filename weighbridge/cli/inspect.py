@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,10 +140,12 @@ def follow(operator: Operator, inspection: str, console: Any) -> None:
 
     from weighbridge.cli._exits import one_line
 
+    updates = operator.watch(inspection)
+    first = next(updates)  # an error comes before there is a bar
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bars:
         bar = bars.add_task("inspection", total=None)
-        for update in operator.watch(inspection):
+        for update in chain([first], updates):
             if update.stage == "failed":
                 raise WeighbridgeError(f"the inspection failed: {update.message}", code="inspection.failed")
             bars.update(
