@@ -233,7 +233,7 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
             device=str(raw["device"])[:200],
             confinement=[str(c)[:50] for c in raw["confinement"]],
         )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise ReplayWorkerError(f"the replay worker's answer is malformed ({type(error).__name__})") from None
 
 
