@@ -462,7 +462,7 @@ def accumulate(call: Call) -> list[Bound]:
     indices = [i for i in args.get("indices", ()) if i is not None]
     if indices:  # the source is broadcast to what the indices select
         whole = [i.shape for i in indices if i.dtype not in (torch.bool, torch.uint8)]
-        n = max(n, math.prod(torch.broadcast_shapes(*whole)), *(i.numel() for i in indices))
+        n = max(n, math.prod(torch.broadcast_shapes(*whole)), *(i.numel() for i in indices))  # type: ignore[no-untyped-call]
     spread = _run(call, args)
     return [Bound(factors=(spread * gamma(n + 4),))]
 

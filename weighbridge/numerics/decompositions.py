@@ -218,6 +218,27 @@ def _glu_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
     return torch.cat([grad * s, grad * a * s * (1 - s)], dim)
 
 
+# --- norms ----------------------------------------------------------------------------------------------------------
+
+
+def _norm_except(v: Tensor, dim: int) -> Tensor:
+    others = [d for d in range(v.dim()) if d != dim % v.dim()]
+    return cast(Tensor, aten.linalg_vector_norm.default(v, 2, others, True))
+
+
+@decomposes("_weight_norm_interface.default")
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    norm = _norm_except(v, dim)
+    return v * (g / norm), norm
+
+
+@decomposes("_weight_norm_interface_backward.default")
+def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norm: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    others = [d for d in range(v.dim()) if d != dim % v.dim()]
+    along = (grad * v).sum(others, keepdim=True) / norm
+    return (grad - v * (along / norm)) * (g / norm), along
+
+
 # --- group norm: layer norm of each group, then one factor and one shift for each channel --------------------------
 
 

@@ -69,7 +69,7 @@ alias.default as_strided.default detach.default diagonal.default expand.default 
 _reshape_alias.default select.int slice.Tensor split.Tensor split_with_sizes.default squeeze.default squeeze.dim
 squeeze.dims t.default transpose.int unbind.int unfold.default unsqueeze.default view.default view.dtype
 _unsafe_view.default chunk.default narrow.default view_as.default lift.default _conj.default real.default
-swapaxes.default movedim.int transpose.default
+swapaxes.default movedim.int transpose.default set.source_Tensor
 """
 
 _MOVE = """
@@ -94,8 +94,8 @@ triu_indices.default trunc.default unique_consecutive.default upsample_nearest1d
 where.self where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default
 any.dim any.dims all.default all.dim all.dims bincount.default _unsafe_index.Tensor relu6.default
 bitwise_left_shift.Tensor bitwise_right_shift.Tensor diag_embed.default diagonal_scatter.default index_copy.default
-put.default take.default one_hot.default block_diag.default sgn.default softshrink_backward.default hardshrink.default
-hardshrink_backward.default
+put.default take.default one_hot.default block_diag.default sgn.default median.default softshrink_backward.default
+hardshrink.default hardshrink_backward.default
 """
 
 _EMPTY = """
@@ -136,7 +136,6 @@ _REFUSED = {
 _NEVER = {
     "resize.default": "allocate a tensor of the new size instead",
     "set.source_Storage": "write through copy_() instead of replacing storage inside a step",
-    "set.source_Tensor": "write through copy_() instead of replacing storage inside a step",
 }
 """Refused whatever the operands: they change which memory a tensor names, and `resize_` leaves it undefined."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import mpmath
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +16,7 @@ from weighbridge.numerics.evaluate import Context, evaluate
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
 
+aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
@@ -106,3 +110,247 @@ def test_the_bound_for_float32_covers_the_float32_kernel(key: str, style: str) -
             error, e = (t.double() - wide).abs()[inside], error_bound(wide, bound)[inside]
             worst = float((error / e).nan_to_num(0).max()) if error.numel() else 0.0
             assert bool((error <= e).all()), f"{example.op} result {number}: {worst:.2f} times its bound"
+
+
+# --- other orders of summation --------------------------------------------------------------------------------------
+
+
+def reductions(make: Maker, order: Tensor) -> list[tuple[Example, Example]]:
+    """(a call, the same call with what it sums in another order), along dimensions of `len(order)` elements."""
+    n = len(order)
+    a, b, c, x, g = make(6, n), make(n, 5), make(6, 5), make(6, n), make(n, 6)
+    batch, rows, images, filters = make(3, 6, n), make(n, 6), make(2, n, 4, 4), make(3, n, 3, 3)
+    mean, rstd, index = make(n, 1), make.positive(n, 1), make.index(4, n)
+    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    def p(t: Tensor, dim: int = 0) -> Tensor:
+        return t.index_select(dim, order)
+
+    calls: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = [
+        (aten.mm.default, (a, b), (p(a, 1), p(b))),
+        (aten.addmm.default, (c, a, b), (c, p(a, 1), p(b))),
+        (aten.bmm.default, (batch, batch.mT.contiguous()), (p(batch, 2), p(batch, 2).mT.contiguous())),
+        (aten.dot.default, (a[0], b[:, 0].clone()), (p(a[0]), p(b[:, 0]))),
+        (aten.mv.default, (a, b[:, 0].clone()), (p(a, 1), p(b[:, 0]))),
+        (aten.sum.dim_IntList, (x, [1]), (p(x, 1), [1])),
+        (aten.sum.dim_IntList, (g, [0]), (p(g), [0])),
+        (aten.mean.dim, (x, [1]), (p(x, 1), [1])),
+        (aten.linalg_vector_norm.default, (x, 2, [1]), (p(x, 1), 2, [1])),
+        (aten.var.correction, (x, [1]), (p(x, 1), [1])),
+        (aten.logsumexp.default, (x, [1]), (p(x, 1), [1])),
+        (aten.convolution.default, (images, filters, None, *rest), (p(images, 1), p(filters, 1), None, *rest)),
+        (aten.index_add.default, (c, 1, index, x), (c, 1, p(index), p(x, 1))),
+        (aten.embedding_dense_backward.default, (g, index, 4, -1, False), (p(g), p(index), 4, -1, False)),
+        (
+            aten.native_layer_norm_backward.default,
+            (g, rows, [6], mean, rstd, a[:, 0], a[:, 0], [False, True, True]),
+            (p(g), p(rows), [6], p(mean), p(rstd), a[:, 0], a[:, 0], [False, True, True]),
+        ),
+        (
+            aten.native_batch_norm_backward.default,
+            (g, rows, a[:, 0], None, None, mean[:6, 0], rstd[:6, 0], True, 1e-5, [False, True, True]),
+            (p(g), p(rows), a[:, 0], None, None, mean[:6, 0], rstd[:6, 0], True, 1e-5, [False, True, True]),
+        ),
+    ]
+    return [(Example(op, first), Example(op, second)) for op, first, second in calls]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("n", [6, 33, 1000])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_order_of_summation_stays_within_the_bound(style: str, n: int, threads: int) -> None:
+    """Two conforming results lie within one bound of the exact one each, so within two of each other."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(n))
+    before, differing = torch.get_num_threads(), 0
+    try:
+        for first, second in reductions(Maker(style, seed=n), order):
+            torch.set_num_threads(1)
+            one, _ = listen(first)
+            torch.set_num_threads(threads)
+            two, _ = listen(second)
+            for (x, bound), (y, _) in zip(one, two, strict=True):
+                assert bool(((x - y).abs() <= 2 * error_bound(x, bound)).all()), str(first.op)
+                differing += int((x != y).sum())
+    finally:
+        torch.set_num_threads(before)
+    assert differing > 0, "nothing was summed in another order"
+
+
+# --- wider arithmetic -----------------------------------------------------------------------------------------------
+
+LongDoubles = Any  # NumPy arrays of long doubles; their type differs by platform
+WIDE_ENOUGH = np.finfo(np.longdouble).nmant >= 63
+
+
+def long(t: Tensor | None) -> Any:
+    """A tensor's values as long doubles."""
+    return None if t is None else t.detach().double().numpy().astype(np.longdouble)
+
+
+def _softmax(x: LongDoubles, dim: int) -> LongDoubles:
+    e = np.exp(x - x.max(axis=dim, keepdims=True))
+    return e / e.sum(axis=dim, keepdims=True)
+
+
+def _normalise(x: LongDoubles, dims: tuple[int, ...], eps: float) -> tuple[LongDoubles, LongDoubles, LongDoubles]:
+    mean = x.mean(axis=dims, keepdims=True)
+    rstd = 1 / np.sqrt(((x - mean) ** 2).mean(axis=dims, keepdims=True) + np.longdouble(eps))
+    return (x - mean) * rstd, mean, rstd
+
+
+def _gradient(a: LongDoubles, xhat: LongDoubles, scale: LongDoubles, dims: tuple[int, ...]) -> LongDoubles:
+    return scale * (a - a.mean(axis=dims, keepdims=True) - xhat * (a * xhat).mean(axis=dims, keepdims=True))
+
+
+def _layer_norm(x: Tensor, shape: list[int], w: Tensor | None, b: Tensor | None, eps: float) -> list[LongDoubles]:
+    dims = tuple(range(x.dim() - len(shape), x.dim()))
+    xhat, mean, rstd = _normalise(long(x), dims, eps)
+    return [xhat if w is None else xhat * long(w) + long(b), mean, rstd]
+
+
+def _layer_norm_backward(
+    g: Tensor,
+    x: Tensor,
+    shape: list[int],
+    mean: Tensor,
+    rstd: Tensor,
+    w: Tensor | None,
+    _b: Tensor | None,
+    mask: list[bool],
+) -> list[LongDoubles]:
+    dims, outer = tuple(range(x.dim() - len(shape), x.dim())), tuple(range(x.dim() - len(shape)))
+    xhat = (long(x) - long(mean)) * long(rstd)
+    grad = _gradient(long(g) if w is None else long(g) * long(w), xhat, long(rstd), dims)
+    return [grad] + ([(long(g) * xhat).sum(axis=outer), long(g).sum(axis=outer)] if mask[1] else [])
+
+
+def _batch_norm(
+    x: Tensor, w: Tensor | None, b: Tensor | None, mean: Tensor | None, var: Tensor | None, train: bool,
+    momentum: float, eps: float,
+) -> list[LongDoubles]:  # fmt: skip
+    dims, shape = (0, *range(2, x.dim())), (1, -1, *[1] * (x.dim() - 2))
+    if not train:
+        out = (long(x) - long(mean).reshape(shape)) / np.sqrt(long(var).reshape(shape) + np.longdouble(eps))
+        return [out * long(w).reshape(shape) + long(b).reshape(shape)]
+    out, own, rstd = _normalise(long(x), dims, eps)
+    results = [
+        out if w is None else out * long(w).reshape(shape) + long(b).reshape(shape),
+        own.reshape(-1),
+        rstd.reshape(-1),
+    ]
+    if mean is not None:
+        n = x.numel() // x.shape[1]
+        m, unbiased = np.longdouble(momentum), (1 / rstd.reshape(-1) ** 2 - np.longdouble(eps)) * n / (n - 1)
+        results += [long(mean) * (1 - m) + own.reshape(-1) * m, long(var) * (1 - m) + unbiased * m]
+    return results
+
+
+def _batch_norm_backward(
+    g: Tensor, x: Tensor, w: Tensor, mean: Tensor, var: Tensor, own: Tensor, rstd: Tensor, train: bool, eps: float,
+    mask: list[bool],
+) -> list[LongDoubles]:  # fmt: skip
+    dims, shape = (0, *range(2, x.dim())), (1, -1, *[1] * (x.dim() - 2))
+    centre = long(own if train else mean).reshape(shape)
+    scale = long(rstd).reshape(shape) if train else 1 / np.sqrt(long(var).reshape(shape) + np.longdouble(eps))
+    xhat, factor = (long(x) - centre) * scale, long(w).reshape(shape) * scale
+    grad = _gradient(long(g), xhat, factor, dims) if train else long(g) * factor
+    return [grad, (long(g) * xhat).sum(axis=dims), long(g).sum(axis=dims)]
+
+
+def _sigmoid(x: LongDoubles) -> LongDoubles:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def _erf(x: LongDoubles) -> LongDoubles:
+    with mpmath.workdps(40):
+        exact = [mpmath.erf(mpmath.mpf(float(v)) / mpmath.sqrt(2)) for v in x.reshape(-1)]
+        parts = [(float(v), float(v - mpmath.mpf(float(v)))) for v in exact]
+    high, low = np.array(parts, dtype=np.longdouble).T
+    return (high + low).reshape(x.shape)
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> list[LongDoubles]:
+    v = long(x)
+    if approximate == "tanh":
+        return [v / 2 * (1 + np.tanh(_inner(v)))]
+    return [v * (1 + _erf(v)) / 2]
+
+
+_ROOT = np.sqrt(np.longdouble(2) / np.arctan(np.longdouble(1)) / 4)
+
+
+def _inner(v: LongDoubles) -> LongDoubles:
+    return _ROOT * (v + np.longdouble(0.044715) * v**3)
+
+
+def _gelu_backward(g: Tensor, x: Tensor, approximate: str = "none") -> list[LongDoubles]:
+    v = long(x)
+    if approximate == "tanh":
+        t = np.tanh(_inner(v))
+        slope = _ROOT * (1 + 3 * np.longdouble(0.044715) * v**2)
+        return [long(g) * ((1 + t) / 2 + v / 2 * (1 - t * t) * slope)]
+    pdf = np.exp(-v * v / 2) / np.sqrt(np.arctan(np.longdouble(1)) * 8)
+    return [long(g) * ((1 + _erf(v)) / 2 + v * pdf)]
+
+
+def _silu_backward(g: Tensor, x: Tensor) -> list[LongDoubles]:
+    s = _sigmoid(long(x))
+    return [long(g) * s * (1 + long(x) * (1 - s))]
+
+
+def _log_softmax(x: Tensor, dim: int, _half: bool) -> list[LongDoubles]:
+    v = long(x) - long(x).max(axis=dim, keepdims=True)
+    return [v - np.log(np.exp(v).sum(axis=dim, keepdims=True))]
+
+
+def _softmax_backward(g: Tensor, out: Tensor, dim: int, _dtype: torch.dtype) -> list[LongDoubles]:
+    return [long(out) * (long(g) - (long(g) * long(out)).sum(axis=dim, keepdims=True))]
+
+
+def _log_softmax_backward(g: Tensor, out: Tensor, dim: int, _dtype: torch.dtype) -> list[LongDoubles]:
+    return [long(g) - np.exp(long(out)) * long(g).sum(axis=dim, keepdims=True)]
+
+
+def _sum(x: Tensor, dim: list[int] | None = None, keep: bool = False) -> list[LongDoubles]:
+    return [np.asarray(long(x).sum(axis=tuple(dim) if dim else None, keepdims=keep))]
+
+
+REFERENCES: dict[str, Callable[..., list[LongDoubles]]] = {
+    "mm.default": lambda a, b: [(long(a)[:, :, None] * long(b)[None]).sum(axis=1)],
+    "bmm.default": lambda a, b: [(long(a)[:, :, :, None] * long(b)[:, None]).sum(axis=2)],
+    "sum.default": _sum,
+    "sum.dim_IntList": _sum,
+    "_softmax.default": lambda x, dim, half: [_softmax(long(x), dim)],
+    "_softmax_backward_data.default": _softmax_backward,
+    "_log_softmax.default": _log_softmax,
+    "_log_softmax_backward_data.default": _log_softmax_backward,
+    "native_layer_norm.default": _layer_norm,
+    "native_layer_norm_backward.default": _layer_norm_backward,
+    "native_batch_norm.default": _batch_norm,
+    "native_batch_norm_backward.default": _batch_norm_backward,
+    "gelu.default": _gelu,
+    "gelu_backward.default": _gelu_backward,
+    "silu.default": lambda x: [long(x) * _sigmoid(long(x))],
+    "silu_backward.default": _silu_backward,
+    "tanh.default": lambda x: [np.tanh(long(x))],
+    "tanh_backward.default": lambda g, y: [long(g) * (1 - long(y) * long(y))],
+    "sigmoid_backward.default": lambda g, y: [long(g) * (1 - long(y)) * long(y)],
+    "exp.default": lambda x: [np.exp(long(x))],
+    "log.default": lambda x: [np.log(long(x))],
+}
+
+
+@pytest.mark.skipif(not WIDE_ENOUGH, reason="long double is no wider than double on this machine")
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("key", sorted(REFERENCES))
+def test_the_float64_kernel_is_within_its_bound_of_the_exact_result(key: str, style: str) -> None:
+    for example in EXAMPLES[key](Maker(style, seed=2)):
+        seen, _ = listen(example)
+        seen = [(wide, bound) for wide, bound in seen if wide.numel()]
+        for number, ((wide, bound), exact) in enumerate(
+            zip(seen, REFERENCES[key](*example.args, **example.kwargs), strict=True)
+        ):
+            error = np.abs(long(wide) - exact.reshape(wide.shape))
+            e = error_bound(wide, bound).numpy()
+            assert (error <= e + 1e-300).all(), f"{example.op} result {number}: {float((error / e).max()):.2f} times"
