@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from prover import Recorder
 from prover.recipes.digits import Digits
@@ -13,6 +14,14 @@ from weighbridge.cli.demo_cheat import CheatingRecorder, other_records
 
 SMALL = Digits(width=4, batch_size=8)
 STEPS = 4
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips the tests marked `gpu` where there is none; `make gpu` runs them where there is."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
 
 
 @pytest.fixture(scope="session")

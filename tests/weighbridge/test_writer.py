@@ -19,7 +19,7 @@ def test_a_used_directory_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "draft",
     [{"data": 1}, {"format": 1}, {"x": object()}, {"x": 2**64}, {"name": ""}, {"name": "\n"}, {"name": 7}],
-    ids=str,
+    ids=["data", "format", "object", "too large", "no name", "control", "number"],
 )
 def test_drafts_that_cannot_be_written(tmp_path, draft):
     with pytest.raises(UsageError):
