@@ -298,7 +298,7 @@ def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, con
         table.add_row(*map(escape, (o.name, o.words, str(o.snapshots), str(o.explained), o.found)), verdict)
     console.print(table)
     counts, p = report["counts"], report["probability"]
-    for transcript in report["transcripts"]:
+    for transcript in (transcript for transcript in report["transcripts"] if transcript["rounded"]):
         console.print(
             f"{escape(transcript['name'])}: {transcript['replays']} replays, {transcript['rounded']:,} roundings, "
             f"{transcript['followed']:,} of which would have diverged without the log",
