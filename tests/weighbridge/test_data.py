@@ -60,7 +60,6 @@ class OnlyKeys:
         ({}, []),
         (None, []),
     ],
-    ids=str,
 )
 def test_flatten(nest, paths):
     assert list(flatten(nest)) == paths
