@@ -103,9 +103,11 @@ def command(
 
     from weighbridge.cli._station import station
     from weighbridge.cli.inspect import follow, write_report
+    from weighbridge.cli.replay import require_device
 
     if device not in ("cpu", "cuda"):
         raise UsageError(f"--device takes cpu or cuda, not {device!r}")
+    require_device(device)
     out = out.resolve()
     prepare(out)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all processes end with this one

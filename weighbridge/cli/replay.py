@@ -39,6 +39,21 @@ def parse_steps(text: str, count: int) -> tuple[int, int]:
     return start, stop
 
 
+def require_device(device: str) -> None:
+    """Checks that a device exists here.
+
+    Raises:
+        UsageError: It is no device's name, or this machine has none of it.
+    """
+    import torch
+
+    if not _DEVICE.fullmatch(device):
+        raise UsageError(f"--device takes cpu, cuda or cuda:N, not {device!r}")
+    number = int(device.partition(":")[2] or 0)
+    if device != "cpu" and (not torch.cuda.is_available() or number >= torch.cuda.device_count()):
+        raise UsageError(f"this machine, or this build of torch, has no device {device}; use --device cpu")
+
+
 def command(
     run: Annotated[Path, typer.Argument(help="Transcript directory.")],
     steps: Annotated[str | None, typer.Option(help="Only the steps A to B-1, as A:B.")] = None,
@@ -48,8 +63,7 @@ def command(
     """Replay a transcript: exit 0 on a match, 1 otherwise, naming the first step and operation that differ."""
     if not (run / "manifest.json").is_file():
         raise UsageError(f"{run} is no transcript: it has no manifest.json")
-    if not _DEVICE.fullmatch(device):
-        raise UsageError(f"--device takes cpu, cuda or cuda:N, not {device!r}")
+    require_device(device)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,0 +1,66 @@
+"""What README and examples tell a user to type exists, and the example runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = sorted({line.partition("  #")[0].strip() for block in BLOCKS for line in block.splitlines()} - {""})
+
+
+def help_of(words: list[str]) -> str:
+    done = subprocess.run([*words, "--help"], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+    return done.stdout if done.returncode == 0 else ""
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_of_the_readme_exists(line: str) -> None:
+    words = [word for word in shlex.split(re.sub(r"\$\([^)]*\)", "ADDRESS", line)) if not re.match(r"[A-Z_]+=", word)]
+    if words[0] == "export":
+        assert re.findall(r"WEIGHBRIDGE_\w+", line) == ["WEIGHBRIDGE_VERIFIER", "WEIGHBRIDGE_CREDENTIALS"]
+        return
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:.*##", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        return
+    if words[0] == "python":
+        program = [sys.executable, *words[1:3]]
+    else:
+        assert words[0].endswith("weighbridge")
+        group = words[1] in ("identity", "chip", "inspect", "analysis")
+        program = [sys.executable, "-m", "weighbridge.cli", *words[1 : 3 if group else 2]]
+        if words[1:3] == ["chip", "run"]:
+            program = [sys.executable, "-m", "firmware_sim.chip"]
+    text = help_of(program)
+    assert text, program
+    for option in (word for word in words if word.startswith("--")):
+        assert option in text, option
+
+
+def test_the_example_of_the_readme_compiles() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    compile(code, "README.md", "exec")
+
+
+def test_the_example_runs_and_replays(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "avx2"}
+    command = [sys.executable, str(ROOT / "examples" / "record.py")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("match ")
+    assert "violation" not in done.stdout
+
+
+def test_documents_that_the_readme_names_exist() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
