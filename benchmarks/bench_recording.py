@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import tempfile
 import time
 import warnings
+from datetime import date
 from pathlib import Path
+
+import torch
 
 from prover import Recorder
 from prover.recipes.digits import Digits
@@ -53,11 +57,16 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="TF32 acceleration")
+    threads, capability = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
+    print(
+        f"{date.today()}: torch {torch.__version__}, {platform.machine()}, {capability}, {threads} thread(s), "
+        f"{options.device}, {options.steps} steps after the first\n"
+    )
     print(
         "| recipe | plain ms/step | recorded ms/step | replay ms/step | logged/rounded | log kB/step | MB | verdict |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    for recipe in (Gpt2(), Digits()):
+    for recipe in (Gpt2(device=options.device), Digits(device=options.device)):
         print(row(recipe, options.steps, options.device), flush=True)
 
 
