@@ -20,8 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
-from weighbridge.numerics import decompositions, rounding
+from weighbridge.numerics import decompositions, narrow, rounding
 from weighbridge.numerics.evaluate import Context, bind, evaluate
+from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import OpEntries
@@ -119,7 +120,8 @@ class Generators:
 class Recording(Context):
     """The context of a recorded step: logs contested roundings, checksums, host values and draws."""
 
-    def __init__(self, seed: int, generators: Generators, stream: int = 0) -> None:
+    def __init__(self, seed: int, generators: Generators, policy: Policy = STRICT, stream: int = 0) -> None:
+        self.policy = policy
         self.op = 0
         self.checksums: list[int] = []
         self.entries: list[OpEntries] = []
@@ -134,9 +136,12 @@ class Recording(Context):
         """Starts operation number `op`."""
         self.op, self._output, self.draw_key = op, 0, None
 
-    def rounded(self, wide: Tensor, bound: Bound) -> Tensor:
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
-        result = rounding.record(wide, bound, self.op, self._output)
+        if dtype in narrow.NARROW:
+            result = narrow.record(wide, bound, dtype, self.op, self._output)
+        else:
+            result = rounding.record(wide, bound, self.op, self._output)
         self._output += 1
         self.rounded_elements += wide.numel()
         self.checksums.append(result.checksum)
@@ -146,7 +151,7 @@ class Recording(Context):
 
     def exact(self, bits: Tensor) -> None:
         """See `Context.exact`."""
-        self.checksums.append(rounding.canonicalise(bits))
+        self.checksums.append((narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits))
 
     def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
         """See `Context.draw`."""

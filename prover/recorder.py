@@ -23,6 +23,7 @@ from weighbridge.data import DataCommitment, flatten
 from weighbridge.digests import bytes_digest
 from weighbridge.errors import StateChangedError, UsageError
 from weighbridge.manifest import SigningKey
+from weighbridge.numerics import policy as policies
 from weighbridge.numerics import roundlog
 from weighbridge.numerics.rules import table_digest
 from weighbridge.state import Checkpoint, View, state_digest
@@ -84,6 +85,7 @@ class Recorder:
         key: SigningKey | None = None,
         metadata: Mapping[str, Any] | None = None,
         verify_state: bool = True,
+        policy: str = "strict",
     ) -> None:
         """Prepares a recording; nothing is written before the `with` block begins.
 
@@ -98,6 +100,8 @@ class Recorder:
             metadata: What else should be fixed before the first step (hyperparameters, purpose); plain numbers, texts,
                 lists.
             verify_state: Hash the state before each step to notice changes made outside steps.
+            policy: `strict` (bounds that hold for any order of summation) or `calibrated` (measured bounds: smaller
+                logs, and the only ones for bfloat16 and float16).
         """
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
@@ -108,6 +112,7 @@ class Recorder:
         self._seed = seed & 0xFFFFFFFFFFFFFFFF
         self._data, self._chip, self._key = data, chip, key or SigningKey.generate()
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
+        self._policy = policies.named(policy)
         self._generators = Generators()
         self._attached = Attached()
         self._names: dict[int, str] = {}
@@ -130,7 +135,8 @@ class Recorder:
             "name": self.path.resolve().name,
             "seed": self._seed,
             "stream": 0,
-            "policy": "strict",
+            "policy": self._policy.name,
+            "calibration": self._policy.digest,
             "rules": table_digest(),
             "torch": torch.__version__,
             "weighbridge": weighbridge.__version__,
@@ -248,7 +254,7 @@ class Recorder:
 
     @contextmanager
     def _capturing(self, batch: dict[str, Tensor]) -> Iterator[Capture]:
-        capture = Capture(self, Recording(self._seed, self._generators))
+        capture = Capture(self, Recording(self._seed, self._generators, self._policy))
         self._capture = capture
         for name in self._dropped:
             capture.state_died(-1 - len(capture.slots), self._relative(name), self._sizes[name])
@@ -385,7 +391,7 @@ class Recorder:
             self._sizes[name] = storage.nbytes()
 
     def _write_empty_initialisation(self) -> None:
-        capture = Capture(self, Recording(self._seed, self._generators))
+        capture = Capture(self, Recording(self._seed, self._generators, self._policy))
         self._finish(capture, "init", {}, None)
 
     def _hash_state(self) -> None:

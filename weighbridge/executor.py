@@ -18,8 +18,9 @@ import torch
 
 from weighbridge.digests import Leaf, bytes_digest, region_digest
 from weighbridge.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
-from weighbridge.numerics import decompositions, rounding
+from weighbridge.numerics import decompositions, narrow, rounding
 from weighbridge.numerics.evaluate import Context, bind, evaluate
+from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import OpEntries
@@ -44,6 +45,7 @@ class Following(Context):
     record: StepRecord
     entries: dict[tuple[int, int], OpEntries]
     seed: int
+    policy: Policy = STRICT
     stream: int = 0
     op: int = 0
     operation: str = ""
@@ -80,18 +82,18 @@ class Following(Context):
         self.checked += 1
         return int(self._expected[self.checked - 1])
 
-    def rounded(self, wide: Tensor, bound: Bound) -> Tensor:
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
         entries = self.entries.pop((self.op, self._output), None)
         self._output += 1
         self.rounded_elements += wide.numel()
         wanted = self._next_checksum()
-        result = rounding.follow(wide, bound, entries)
+        small = dtype in narrow.NARROW
+        result = narrow.follow(wide, bound, dtype, entries) if small else rounding.follow(wide, bound, entries)
         self.followed += result.followed
         if result.checksum != wanted:
-            if not result.inadmissible and rounding.explainable(
-                wide, bound, entries, result.out, wanted, result.checksum
-            ):
+            explainable = narrow.explainable if small else rounding.explainable
+            if not result.inadmissible and explainable(wide, bound, entries, result.out, wanted, result.checksum):
                 raise self._difference(f"{wanted:016x}", f"{result.checksum:016x}", inconclusive=True)
             raise self._difference(
                 f"{wanted:016x}",
@@ -109,7 +111,7 @@ class Following(Context):
 
     def exact(self, bits: Tensor) -> None:
         """See `Context.exact`."""
-        wanted, found = self._next_checksum(), rounding.canonicalise(bits)
+        wanted, found = self._next_checksum(), (narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits)
         if wanted != found:
             raise self._difference(f"{wanted:016x}", f"{found:016x}")
 
@@ -150,13 +152,14 @@ class Executor:
         rounded: Elements rounded so far.
     """
 
-    def __init__(self, device: str | torch.device, seed: int, max_bytes: int) -> None:
+    def __init__(self, device: str | torch.device, seed: int, max_bytes: int, policy: Policy = STRICT) -> None:
         """Prepares an empty state.
 
         Args:
             device: Where operations run.
             seed: The run's seed, from the draft.
             max_bytes: Most bytes that the storages of a tape may have together.
+            policy: Which bounds the run was recorded with.
         """
         self.device = torch.device(device)
         self.state: dict[str, Tensor] = {}
@@ -165,7 +168,7 @@ class Executor:
         self.followed = 0
         self.rounded = 0
         self._lingering: list[Tensor] = []
-        self._seed, self._max_bytes = seed, max_bytes
+        self._seed, self._max_bytes, self._policy = seed, max_bytes, policy
         self._checked: set[tuple[bytes, int]] = set()
 
     def load(self, checkpoint: Checkpoint) -> None:
@@ -219,7 +222,7 @@ class Executor:
                 "raise the memory limit if this machine has them",
                 code="tape.too_large",
             )
-        context = Following(record, {(e.op, e.output): e for e in entries}, self._seed)
+        context = Following(record, {(e.op, e.output): e for e in entries}, self._seed, self._policy)
         slots: dict[int, Tensor] = {}
         names: dict[int, str] = {}
         self._lingering = []  # whoever begins a step has let go of the batch before

@@ -19,6 +19,7 @@ from weighbridge import confinement
 from weighbridge.errors import Finding, LogError, TapeError, WeighbridgeError
 from weighbridge.executor import DifferenceError, Executor
 from weighbridge.numerics import philox, rounding, roundlog
+from weighbridge.numerics import policy as policies
 from weighbridge.state import checkpoint_digest
 from weighbridge.steps import StepRecord, running_digest
 from weighbridge.tape import Tape
@@ -53,7 +54,13 @@ class Replay:
         seed = self._transcript.draft.get("seed")
         if type(seed) is not int:
             raise TapeError("the draft names no seed", code="transcript.malformed")
-        self._executor = Executor(self._device, seed, int(request["memory"]))
+        policy = policies.named(str(self._transcript.draft.get("policy")))
+        if policy.digest != self._transcript.draft.get("calibration", ""):
+            raise WeighbridgeError(
+                "the run was recorded with a calibration table that this version does not have",
+                code="replay.calibration.unknown",
+            )
+        self._executor = Executor(self._device, seed, int(request["memory"]), policy)
         self._tapes: dict[bytes, Tape] = {}
         self._uses: dict[bytes, dict[str, Any]] = {}
         self._references: dict[bytes, tuple[list[Any], dict[str, bytes]]] = {}

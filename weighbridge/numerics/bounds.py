@@ -15,7 +15,9 @@ precision functions, SLEEF's `_u10` family and glibc for everything in the table
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +30,22 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
+_GROWTH: ContextVar[bool] = ContextVar("growth", default=True)
+
+
+@contextmanager
+def without_growth() -> Iterator[None]:
+    """Within it, `gamma` is one unit roundoff whatever n is: the form that calibrated bounds are multiples of."""
+    token = _GROWTH.set(False)
+    try:
+        yield
+    finally:
+        _GROWTH.reset(token)
+
+
 def gamma(n: float) -> float:
     """Bounds the relative error of n successive roundings."""
-    return n * U / (1 - n * U)
+    return n * U / (1 - n * U) if _GROWTH.get() else U
 
 
 @dataclass(slots=True)

@@ -15,7 +15,9 @@ import torch
 
 from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import randomness
-from weighbridge.numerics.bounds import Call
+from weighbridge.numerics.bounds import Call, without_growth
+from weighbridge.numerics.narrow import NARROW
+from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.rounding import Bound, dense_strides, flat, is_dense, lay_out
 from weighbridge.numerics.rules import Kind, Op, Rule, base_name, find, mutated
 
@@ -27,13 +29,15 @@ Tensor = torch.Tensor
 class Context(ABC):
     """What one step's operations are evaluated in."""
 
+    policy: Policy = STRICT
+
     @abstractmethod
-    def rounded(self, wide: Tensor, bound: Bound) -> Tensor:
-        """Rounds a dense wide result to float32, logging or following contested roundings."""
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
+        """Rounds a dense wide result to `dtype`, logging or following contested roundings."""
 
     @abstractmethod
     def exact(self, bits: Tensor) -> None:
-        """Canonicalises NaN in a flat float32 result in place and accounts for its checksum."""
+        """Canonicalises NaN in a flat float32, bfloat16 or float16 result in place and accounts for its checksum."""
 
     @abstractmethod
     def draw(self, generator: torch.Generator | None, device: torch.device) -> randomness.Draw:
@@ -71,15 +75,15 @@ def _floats(value: Any) -> list[Tensor]:
     return [value] if _is_float(value) else []
 
 
-def _refuse_types(op: Op, bound: dict[str, Any]) -> None:
+def _refuse_types(op: Op, bound: dict[str, Any], policy: Policy) -> None:
     """Refuses operand types that a computing rule does not cover."""
     for value in bound.values():
         for t in _floats(value):
-            if t.dtype != torch.float32:
+            if t.dtype != torch.float32 and not (policy.calibrated and t.dtype in NARROW):
                 advice = (
                     "compute in float32; there is no wider type behind float64"
                     if t.dtype == torch.float64
-                    else "reduced precision needs calibrated bounds, which this version does not have; train in float32"
+                    else 'reduced precision needs calibrated bounds; pass policy="calibrated" to the Recorder'
                 )
                 raise RefusedOperationError(f"{op} on {t.dtype}: {advice}", operation=str(op), dtype=str(t.dtype))
         if isinstance(value, Tensor) and value.is_complex():
@@ -88,14 +92,46 @@ def _refuse_types(op: Op, bound: dict[str, Any]) -> None:
             raise RefusedOperationError(f"{op} with dtype float64: there is no wider type behind it", operation=str(op))
 
 
-def _widen(value: Any, integers: bool = False) -> Any:
+_RULED = (torch.float32, *NARROW)
+
+
+def _widen(value: Any, wide: torch.dtype, integers: bool = False) -> Any:
     if isinstance(value, Tensor):
-        if value.dtype == torch.float32 or (integers and not value.is_floating_point()):
-            return value.to(torch.float64)
+        if value.dtype in _RULED or (integers and not value.is_floating_point()):
+            return value.to(wide, copy=True)
         return value
     if isinstance(value, (list, tuple)):
-        return [_widen(v, integers) for v in value]
-    return torch.float64 if value is torch.float32 else value
+        return [_widen(v, wide, integers) for v in value]
+    return wide if isinstance(value, torch.dtype) and value in _RULED else value
+
+
+_PLANS: dict[Any, list[torch.dtype | None]] = {}
+
+
+def _result_types(op: Op, by_name: dict[str, Any]) -> list[torch.dtype | None] | None:
+    """Types of the returned tensors where 16-bit operands take part, or None where all is float32."""
+    tensors = [v for value in by_name.values() for v in (value if isinstance(value, (list, tuple)) else [value])]
+    types = tuple((v.dtype, v.dim() == 0) if isinstance(v, Tensor) else v for v in tensors if _typed(v))
+    if not any((t[0] if isinstance(t, tuple) else t) in NARROW for t in types):
+        return None
+    key = (op, tuple(by_name), types)
+    if key not in _PLANS:
+        out = op(**{k: _meta(v) for k, v in by_name.items()})
+        returned = out if isinstance(out, (tuple, list)) else [out]
+        _PLANS[key] = [t.dtype if isinstance(t, Tensor) and t.is_floating_point() else None for t in returned]
+    return _PLANS[key]
+
+
+def _typed(value: Any) -> bool:
+    return isinstance(value, (Tensor, torch.dtype))
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return [_meta(v) for v in value]
+    return torch.device("meta") if isinstance(value, torch.device) else value
 
 
 def _rounded(
@@ -114,14 +150,17 @@ def _rounded(
         plain = op(*args, **kwargs)
         if not _floats(plain):
             return plain  # integer or boolean work
-    wide = {k: _widen(v, integers=not has_floats) for k, v in by_name.items()}
-    if not has_floats and "dtype" in names:
-        wide["dtype"] = torch.float64
+    types = _result_types(op, by_name)
     changed = [n for n in mutated(op) if _is_float(by_name.get(n))]
     if base_name(op)[0] == "native_batch_norm" and not bound["training"]:
         changed = []
+    ends = [*(types or []), *(by_name[n].dtype for n in changed)]
+    wide_type = torch.float64 if types is None or torch.float32 in ends else torch.float32
+    wide = {k: _widen(v, wide_type, integers=not has_floats) for k, v in by_name.items()}
+    if not has_floats and "dtype" in names:
+        wide["dtype"] = torch.float64
     # Operands that the operation overwrites must still be there as they were when the bound is computed.
-    before = {**bound, **wide, **{n: _widen(by_name[n]) for n in changed}}
+    before = {**bound, **wide, **{n: _widen(by_name[n], wide_type) for n in changed}}
     positional = names[: len(args)]
     outputs = op(*[wide[n] for n in positional], **{k: v for k, v in wide.items() if k not in positional})
     targets = [(n, wide[n]) for n in changed]
@@ -130,23 +169,53 @@ def _rounded(
     fresh = [(i, t) for i, t in enumerate(returned) if _is_float(t) and id(t) not in aliases]
     name, overload = base_name(op)
     call = Call(name, {**before, "__overload__": overload}, [t for _, t in fresh] + [t for _, t in targets])
-    assert rule.bound is not None
-    limits = rule.bound(call)
+    limits = _limits(rule, call, context.policy, wide_type)
     if len(limits) < len(call.results):
         raise RefusedOperationError(
             f"the rule of {op} bounds {len(limits)} of {len(call.results)} results", operation=str(op)
         )
     for (i, t), limit in zip(fresh, limits, strict=False):
-        returned[i] = context.rounded(lay_out(t, dense_strides(t.shape, layout(i) or t.stride())), limit)
+        narrow = torch.float32 if types is None else types[i] or torch.float32
+        returned[i] = context.rounded(lay_out(t, dense_strides(t.shape, layout(i) or t.stride())), limit, narrow)
     for (n, t), limit in zip(targets, limits[len(fresh) :], strict=False):
-        by_name[n].copy_(context.rounded(t.contiguous(), limit))
+        by_name[n].copy_(context.rounded(t.contiguous(), limit, by_name[n].dtype))
     returned = [aliases.get(id(t), t) if isinstance(t, Tensor) else t for t in returned]
     if isinstance(outputs, list):
         return returned
     return tuple(returned) if isinstance(outputs, tuple) else returned[0]
 
 
+def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[Bound]:
+    """Returns the bounds of a call under a policy; the rules state them for float64."""
+    assert rule.bound is not None
+    if policy.calibrated:
+        with without_growth():
+            limits = rule.bound(call)
+    else:
+        limits = rule.bound(call)
+    scale = policy.factor(call.name) * (1.0 if wide is torch.float64 else 2.0**29)
+    return limits if scale == 1.0 else [limit.scaled(scale) for limit in limits]
+
+
+def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
+    """One operation in float32, rounded to 16 bits: two roundings to nearest, each with one right answer."""
+    names, _ = _argument_names(op)
+    by_name = {**dict(zip(names, args, strict=False)), **kwargs}
+    changed = mutated(op)
+    types = _result_types(op, by_name)
+    wide = {k: _widen(v, torch.float32) for k, v in by_name.items()}
+    positional = names[: len(args)]
+    result = op(*[wide[n] for n in positional], **{k: v for k, v in wide.items() if k not in positional})
+    dtype = by_name[changed[0]].dtype if changed else types[0] if types is not None else None
+    narrow = result if dtype is None else result.to(dtype).contiguous()
+    if narrow.numel() and narrow.is_floating_point():
+        context.exact(flat(narrow))
+    return by_name[changed[0]].copy_(narrow) if changed else narrow
+
+
 def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
+    if any(t.dtype in NARROW for v in bound.values() for t in _floats(v)):
+        return _exact_narrow(op, args, kwargs, bound, context)
     out = op(*args, **kwargs)
     changed = mutated(op)
     result = bound[changed[0]] if changed else out
@@ -220,7 +289,7 @@ def evaluate(
             raise RefusedOperationError(f"{op} with alpha has no rule; scale the operand first", operation=str(op))
         return _exact(op, args, kwargs, bound, context)
     if kind is Kind.ROUNDED:
-        _refuse_types(op, bound)
+        _refuse_types(op, bound, context.policy)
         return _rounded(op, args, kwargs, bound, rule, context, layout)
     if kind is Kind.EMPTY:
         return op(*args, **kwargs).zero_()

@@ -48,6 +48,11 @@ class Bound:
     absolute: float = 0.0
     factors: tuple[torch.Tensor, ...] = ()
 
+    def scaled(self, by: float) -> Bound:
+        """Returns the bound multiplied by a number."""
+        first = tuple(f * by for f in self.factors[:1])
+        return Bound(self.rel * by, self.absolute * by, first + self.factors[1:])
+
 
 @dataclass(slots=True)
 class Rounded:

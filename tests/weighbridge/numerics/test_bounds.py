@@ -26,7 +26,7 @@ class Listening(Context):
     def __init__(self) -> None:
         self.seen: list[tuple[Tensor, Bound]] = []
 
-    def rounded(self, wide: Tensor, bound: Bound) -> Tensor:
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         self.seen.append((wide.clone(memory_format=torch.preserve_format), bound))
         return rounding.round_plain(wide)[0]
 

@@ -1,0 +1,178 @@
+"""Rounding to bfloat16 and float16: the contested-element scheme of `rounding` for results of 16 bits.
+
+Results are computed in float32 (in float64 where an operation also has float32 results). A wide value is rounded to float32
+first if need be and then to the narrow type, ties to even; as a monotone function of the wide value that is all the scheme
+needs. Bounds are evaluated in float32 too, so the slack for evaluating them is wider than in `rounding`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from weighbridge.errors import LogError
+from weighbridge.numerics import kernels
+from weighbridge.numerics.rounding import Bound, Ints, Rounded, bound_at, dense_bound, flat
+from weighbridge.numerics.roundlog import OpEntries
+
+SLACK = 1.0 + 2.0**-8
+"""Allowance for evaluating a bound in float32: norms of up to 65,536 elements."""
+REACH = 2.0 * SLACK
+SPAN = 2.0 * REACH * SLACK
+NARROW = (torch.bfloat16, torch.float16)
+_NAN = {torch.bfloat16: 0x7FC0, torch.float16: 0x7E00}
+
+Patterns = npt.NDArray[np.int64]
+
+
+def to_narrow(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Rounds a float32 or float64 tensor to a 16-bit type by way of float32, with +0 for zeros and the canonical NaN."""
+    out = (x.to(torch.float32) + 0.0).to(dtype)
+    out = torch.where(out == 0, torch.zeros((), dtype=dtype, device=x.device), out)
+    nan = torch.tensor(_NAN[dtype], dtype=torch.int16, device=x.device).view(dtype)
+    return torch.where(out != out, nan, out)
+
+
+def _ordered(values: torch.Tensor) -> Patterns:
+    """Maps flat 16-bit floats to integers in their order."""
+    bits = values.view(torch.int16).cpu().numpy().astype(np.int64) & 0xFFFF
+    return np.where(bits >= 0x8000, -(bits & 0x7FFF), bits)
+
+
+def _unordered(integers: Patterns, dtype: torch.dtype) -> torch.Tensor:
+    """Inverse of `_ordered`, 0 mapped to +0."""
+    bits = np.where(integers < 0, 0x8000 | -integers, integers).astype(np.uint16)
+    return torch.from_numpy(bits.view(np.int16)).view(dtype)
+
+
+def _bits(values: torch.Tensor) -> npt.NDArray[np.uint64]:
+    return (values.view(torch.int16).cpu().numpy().astype(np.int64) & 0xFFFF).astype(np.uint64)
+
+
+def checksum(out: torch.Tensor) -> int:
+    """Returns the checksum of a flat 16-bit tensor: the weighted integer sum of `kernels`."""
+    bits = out.view(torch.int16).to(torch.int64) & 0xFFFF
+    index = torch.arange(out.numel(), device=out.device, dtype=torch.int64)
+    weights = ((index * kernels.WEIGHT) & 0xFFFFFFFF) | 1
+    return int((bits * weights).sum().item()) & 0xFFFFFFFFFFFFFFFF
+
+
+def round_plain(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int]:
+    """Rounds a dense wide result without a log; returns (narrow result of the same layout, checksum)."""
+    out = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=x.device)
+    flat(out).copy_(to_narrow(flat(x), dtype))
+    return out, checksum(flat(out))
+
+
+def record(x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: int) -> Rounded:
+    """Rounds a wide result to 16 bits and finds the contested elements to log; see `rounding.record`."""
+    out, total = round_plain(x, dtype)
+    if x.numel() == 0:
+        return Rounded(out, total)
+    y = flat(x)
+    e = dense_bound(x, bound).to(y.dtype)
+    low, high = to_narrow(y - REACH * e, dtype), to_narrow(y + REACH * e, dtype)
+    odd = (low != high) | ~torch.isfinite(y) | ~torch.isfinite(e)
+    contested = odd.nonzero().flatten()
+    if contested.numel() == 0:
+        return Rounded(out, total)
+    ys, es, own = y[contested], e[contested], flat(out)[contested]
+    finite = (torch.isfinite(ys) & torch.isfinite(es)).cpu().numpy()
+    ends = [np.where(finite, _ordered(to_narrow(ys + s * SPAN * es, dtype)), 0) for s in (-1, 1)]
+    span = ends[1] - ends[0]
+    widths = np.maximum(1, np.frexp(span.astype(np.float64))[1])
+    chosen = _ordered(own) & ((np.int64(1) << widths) - 1)
+    entries = OpEntries(
+        op=op,
+        output=output,
+        positions=contested.cpu().numpy(),
+        widths=np.where(finite, widths, 0).astype(np.uint8),
+        bits=np.where(finite, chosen.astype(np.uint64), _bits(own)),
+    )
+    return Rounded(out, total, entries)
+
+
+def follow(x: torch.Tensor, bound: Bound, dtype: torch.dtype, entries: OpEntries | None) -> Rounded:
+    """Rounds the replayer's wide result and follows the log where its entries are admissible; see `rounding.follow`.
+
+    Raises:
+        LogError: If a position lies outside the result.
+    """
+    out, total = round_plain(x, dtype)
+    if entries is None:
+        return Rounded(out, total)
+    if entries.positions.size and int(entries.positions[-1]) >= x.numel():
+        raise LogError(f"a rounding-log entry points at element {int(entries.positions[-1])} of {x.numel()}")
+    positions = torch.from_numpy(np.ascontiguousarray(entries.positions)).to(x.device)
+    ys, es = flat(x)[positions], bound_at(x, bound, positions).to(x.dtype)
+    own = flat(out)[positions]
+    values, admissible = _select(ys, es, entries, dtype)
+    values = torch.where(torch.from_numpy(admissible).to(x.device), values.to(x.device), own)
+    before, after = _bits(own), _bits(values)
+    changed = before != after
+    if changed.any():
+        delta = (after[changed] - before[changed]) * kernels.weights(entries.positions[changed])
+        total = (total + int(delta.sum(dtype=np.uint64))) & 0xFFFFFFFFFFFFFFFF
+        flat(out)[positions] = values
+    return Rounded(out, total, followed=int(changed.sum()), inadmissible=int((~admissible).sum()))
+
+
+def _select(
+    ys: torch.Tensor, es: torch.Tensor, entries: OpEntries, dtype: torch.dtype
+) -> tuple[torch.Tensor, npt.NDArray[np.bool_]]:
+    """Returns the values that log entries select, and which of them are admissible."""
+    finite = (torch.isfinite(ys) & torch.isfinite(es)).cpu().numpy()
+    low, high = (np.where(finite, _ordered(to_narrow(ys + s * REACH * es, dtype)), 0) for s in (-1, 1))
+    widths = np.minimum(entries.widths.astype(np.int64), 17)
+    logged = (entries.bits & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    value = low + (logged - low) % (np.int64(1) << widths)
+    fits = finite & (entries.widths > 0) & (entries.widths <= 17) & (value <= high)
+    whole = _unordered(np.where(logged >= 0x8000, -(logged & 0x7FFF), logged & 0x7FFF), dtype)
+    canonical = torch.where(whole != whole, whole.view(torch.int16) == _NAN[dtype], logged_nonzero(logged))
+    whole_ok = ~finite & (entries.widths == 0) & (entries.bits < np.uint64(0x10000)) & canonical.numpy()
+    chosen = torch.where(torch.from_numpy(finite), _unordered(np.where(fits, value, 0), dtype), whole)
+    return chosen, fits | whole_ok
+
+
+def explainable(
+    x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int
+) -> bool:
+    """True if changing at most 16 unlogged elements within 8e of a boundary gives `wanted`; see `rounding.explainable`."""
+    y, dtype = flat(x), out.dtype
+    e = dense_bound(x, bound).to(y.dtype)
+    low, high = (_ordered(to_narrow(y + s * 8 * e, dtype)) for s in (-1, 1))
+    free = low != high
+    if entries is not None:
+        free[entries.positions] = False
+    index = np.flatnonzero(free)
+    if index.size == 0:
+        return False
+    own = _ordered(flat(out))[index]
+    place = torch.from_numpy(index).to(x.device)
+    ys, es = y[place].cpu().numpy().astype(np.float64), e[place].cpu().numpy().astype(np.float64)
+    value = _unordered(own, dtype).to(torch.float64).numpy()
+    up = (own == low[index]) | ((own != high[index]) & (ys > value))
+    other = np.where(up, own + 1, own - 1)
+    neighbour = _unordered(other, dtype)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        distance = np.abs(ys - (value + neighbour.to(torch.float64).numpy()) / 2) / es
+    nearest = np.argsort(distance, kind="stable")[:16]
+    change = (_bits(neighbour) - _bits(_unordered(own, dtype))) * kernels.weights(index)
+    sums = np.zeros(1, dtype=np.uint64)
+    for delta in change[nearest]:
+        sums = np.concatenate([sums, sums + delta])
+    return bool((sums == np.uint64((wanted - got) & 0xFFFFFFFFFFFFFFFF)).any())
+
+
+def logged_nonzero(logged: Ints) -> torch.Tensor:
+    """True where a whole logged pattern is not minus zero, which no canonical result is."""
+    return torch.from_numpy(logged != 0x8000)
+
+
+def canonicalise(bits: torch.Tensor) -> int:
+    """Makes every NaN of a flat 16-bit tensor the canonical one, in place; returns the checksum."""
+    nan = bits != bits
+    if bool(nan.any()):
+        bits.view(torch.int16)[nan] = _NAN[bits.dtype]
+    return checksum(bits)
