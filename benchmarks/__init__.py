@@ -1,0 +1,1 @@
+"""Benchmarks: scripts that measure, and the committed results of their runs."""

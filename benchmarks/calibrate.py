@@ -1,9 +1,10 @@
 """Measures the factors of calibrated bounds and writes `weighbridge/numerics/calibration.json`.
 
-`python benchmarks/calibrate.py` trains small models of several kinds under each instruction set of this machine (a process each). Every rounded
-operation is computed twice, in float32 by the device's own kernel and in float64, from the same operands; the largest
-|float32 - float64| / bound, the bound in the form that calibrated ones are multiples of (`bounds.without_growth`), is the operation's ratio.
-The factor is the largest ratio over all runs times the safety factor.
+`python benchmarks/calibrate.py` trains small models of several kinds under each instruction set of this machine (a
+process each). Every rounded operation is computed twice, in float32 by the device's own kernel and in float64, from the
+same operands; the largest |float32 - float64| / bound, the bound in the form that calibrated ones are multiples of
+(`bounds.without_growth`), is the operation's ratio. The factor is the largest ratio over all runs times the safety
+factor.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TO_FLOAT32 = 2.0**29
 
 
 def measure(ratios: dict[str, float], samples: dict[str, int]) -> Callable[[], None]:
-    """Wraps the computation of bounds so that every rounded operation is measured; returns a function that undoes it."""
+    """Has every rounded operation measured; returns a function that undoes it."""
     original = evaluation._limits
 
     def limits(rule: Any, call: Call, policy: Any, wide: torch.dtype) -> Any:
@@ -78,7 +79,6 @@ def _narrow(value: Any) -> Any:
 def run(names: Sequence[str]) -> dict[str, Any]:
     """Trains the models in this process and returns what was measured."""
     from benchmarks.models import MODELS
-
     from prover import Recorder
 
     warnings.simplefilter("ignore")

@@ -114,5 +114,6 @@ def restrict_files(readable: list[Path], scratch: Path) -> list[str]:
 def program_paths() -> list[Path]:
     """Returns what a running Python needs to read: its own installation, system libraries, and the kernel's tables."""
     paths = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix, *sys.path) if p}
+    paths.add(Path(__file__).resolve().parent)  # an editable installation lies elsewhere
     paths |= {Path(p) for p in ("/usr", "/lib", "/lib64", "/proc", "/sys", "/etc/ld.so.cache")}
     return sorted(p for p in paths if p.exists() and p != Path("/"))

@@ -48,6 +48,14 @@ def gamma(n: float) -> float:
     return n * U / (1 - n * U) if _GROWTH.get() else U
 
 
+def drift(n: float) -> float:
+    """Relative part of calibrated bounds on sums of n terms; nothing in strict ones, which gamma covers.
+
+    Where terms add up instead of cancelling, n roundings of growing partial sums err by about sqrt(n) units at random.
+    """
+    return 0.0 if _GROWTH.get() else math.sqrt(n) * U
+
+
 @dataclass(slots=True)
 class Call:
     """One operation, evaluated wide.
@@ -109,10 +117,10 @@ def mm(call: Call) -> list[Bound]:
     a, b = call["self"], call[next(n for n in ("mat2", "vec", "tensor", "other") if n in call.args)]
     k = a.shape[-1]
     if call.name in ("dot", "vdot"):
-        return [Bound(absolute=float(gamma(k + 2) * _norm(a, 0) * _norm(b, 0)))]
+        return [Bound(rel=drift(k), absolute=float(gamma(k + 2) * _norm(a, 0) * _norm(b, 0)))]
     if call.name == "mv":
-        return [Bound(factors=(_norm(a, 1) * gamma(k + 2), _norm(b, 0)))]
-    return [Bound(factors=(_norm(a, -1).unsqueeze(-1) * gamma(k + 2), _norm(b, -2).unsqueeze(-2)))]
+        return [Bound(rel=drift(k), factors=(_norm(a, 1) * gamma(k + 2), _norm(b, 0)))]
+    return [Bound(rel=drift(k), factors=(_norm(a, -1).unsqueeze(-1) * gamma(k + 2), _norm(b, -2).unsqueeze(-2)))]
 
 
 def addmm(call: Call) -> list[Bound]:
@@ -124,7 +132,7 @@ def addmm(call: Call) -> list[Bound]:
         left, right = _norm(a, 1), _norm(b, 0)
     else:
         left, right = _norm(a, -1).unsqueeze(-1), _norm(b, -2).unsqueeze(-2)
-    return [Bound(rel=g, factors=(left * (2 * g * abs(call["alpha"])), right))]
+    return [Bound(rel=g + drift(a.shape[-1]), factors=(left * (2 * g * abs(call["alpha"])), right))]
 
 
 def _conv_norms(x: Tensor, w_shape: tuple[int, ...], call: Call) -> Tensor:
@@ -159,7 +167,7 @@ def convolution(call: Call) -> list[Bound]:
         filters = torch.linalg.vector_norm(w, dim=[1, *spatial])
     g = gamma(k + 8)
     patch = _spread(_conv_norms(x, tuple(w.shape), call), call.x.shape[1])
-    return [Bound(rel=g, factors=(patch * (2 * g), filters.view(1, -1, *[1] * len(spatial))))]
+    return [Bound(rel=g + drift(k), factors=(patch * (2 * g), filters.view(1, -1, *[1] * len(spatial))))]
 
 
 def _tap_norms(grad: Tensor, x: Tensor, w: Tensor, call: Call) -> Tensor:
@@ -198,14 +206,14 @@ def convolution_backward(call: Call) -> list[Bound]:
                 w.view(groups, w.shape[0] // groups, w.shape[1], -1), dim=(1, 3)
             ).reshape(-1)
         patch = _spread(torch.sqrt(spread.clamp_min(0)), x.shape[1])
-        bounds.append(Bound(factors=(patch * gamma(k + 8), filters.view(1, -1, *[1] * len(spatial)))))
+        bounds.append(Bound(rel=drift(k), factors=(patch * gamma(k + 8), filters.view(1, -1, *[1] * len(spatial)))))
     if mask[1]:
         outer = x if call["transposed"] else grad
         k = outer.shape[0] * math.prod(outer.shape[2:])
         rows = torch.linalg.vector_norm(outer, dim=[0, *spatial]) * gamma(k + 8)
         taps = _tap_norms(grad, x, w, call)
         per_row = taps.repeat_interleave(outer.shape[1] // groups, dim=0) if groups > 1 else taps
-        bounds.append(Bound(factors=(rows.view(-1, 1, *[1] * len(spatial)), per_row)))
+        bounds.append(Bound(rel=drift(k), factors=(rows.view(-1, 1, *[1] * len(spatial)), per_row)))
     if mask[2]:
         k = grad.shape[0] * math.prod(grad.shape[2:])
         bounds.append(Bound(factors=(grad.abs().sum(dim=[0, *spatial]) * gamma(k + 2),)))
@@ -258,7 +266,8 @@ def norm(call: Call) -> list[Bound]:
     """Vector norms: sums of non-negative terms, so a relative bound, which a root of order p < 1 multiplies by 1/p."""
     order = call.args.get("ord", call.args.get("p"))
     grow = max(1.0, 1.0 / abs(float(order))) if order else 1.0
-    return [Bound(rel=gamma(_count(call["self"], call.args.get("dim")) + 32) * grow)]
+    n = _count(call["self"], call.args.get("dim"))
+    return [Bound(rel=(gamma(n + 32) + drift(n)) * grow)]
 
 
 def product(call: Call) -> list[Bound]:
@@ -355,7 +364,7 @@ def layer_norm_backward(call: Call) -> list[Bound]:
         # x - mean may cancel, and kernels may evaluate it as x*rstd - mean*rstd: an absolute error of
         # u*(|x|+|mean|)*rstd.
         lost = (x.abs() + call["mean"].abs()) * call["rstd"].abs()
-        bounds.append(Bound(factors=((g * lost).abs().sum(dim=outer) * gamma(rows + 16),)))
+        bounds.append(Bound(rel=drift(rows), factors=((g * lost).abs().sum(dim=outer) * gamma(rows + 16),)))
     if mask[2]:
         bounds.append(Bound(factors=(g.abs().sum(dim=outer) * gamma(rows + 4),)))
     return bounds

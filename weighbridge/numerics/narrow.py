@@ -1,8 +1,8 @@
 """Rounding to bfloat16 and float16: the contested-element scheme of `rounding` for results of 16 bits.
 
-Results are computed in float32 (in float64 where an operation also has float32 results). A wide value is rounded to float32
-first if need be and then to the narrow type, ties to even; as a monotone function of the wide value that is all the scheme
-needs. Bounds are evaluated in float32 too, so the slack for evaluating them is wider than in `rounding`.
+Results are computed in float32 (in float64 where an operation also has float32 results). A wide value is rounded to
+float32 first if need be and then to the narrow type, ties to even; as a monotone function of the wide value that is all
+the scheme needs. Bounds are evaluated in float32 too, so the slack for evaluating them is wider than in `rounding`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Patterns = npt.NDArray[np.int64]
 
 
 def to_narrow(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Rounds a float32 or float64 tensor to a 16-bit type by way of float32, with +0 for zeros and the canonical NaN."""
+    """Rounds to a 16-bit type by way of float32, with +0 for zeros and the canonical NaN."""
     out = (x.to(torch.float32) + 0.0).to(dtype)
     out = torch.where(out == 0, torch.zeros((), dtype=dtype, device=x.device), out)
     nan = torch.tensor(_NAN[dtype], dtype=torch.int16, device=x.device).view(dtype)
@@ -138,7 +138,7 @@ def _select(
 def explainable(
     x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int
 ) -> bool:
-    """True if changing at most 16 unlogged elements within 8e of a boundary gives `wanted`; see `rounding.explainable`."""
+    """See `rounding.explainable`: at most 16 changes of unlogged elements within 8e of a boundary."""
     y, dtype = flat(x), out.dtype
     e = dense_bound(x, bound).to(y.dtype)
     low, high = (_ordered(to_narrow(y + s * 8 * e, dtype)) for s in (-1, 1))

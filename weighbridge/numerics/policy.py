@@ -1,9 +1,10 @@
 """What a bound claims: `strict` or `calibrated` (design, "What a bound claims").
 
-*Strict* bounds hold for any order of summation, with or without fused multiply-add, rounding to nearest. *Calibrated* bounds are measured:
-in them, the growth gamma(n) of a strict bound is one unit roundoff whatever n is, and the whole bound is multiplied by a factor per
-operation, the largest ratio of error to bound that was observed, times a safety factor. The committed table `calibration.json` says
-where and how it was measured; its digest stands in the manifest draft, and a replay refuses a table that it does not have.
+*Strict* bounds hold for any order of summation, with or without fused multiply-add, rounding to nearest. *Calibrated*
+bounds are measured: in them, the growth gamma(n) of a strict bound is one unit roundoff whatever n is, and the whole
+bound is multiplied by a factor per operation, the largest ratio of error to bound that was observed, times a safety
+factor. The committed table `calibration.json` says where and how it was measured; its digest stands in the manifest
+draft, and a replay refuses a table that it does not have.
 """
 
 from __future__ import annotations

@@ -90,9 +90,10 @@ def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
     else:
         device = torch.device(bound.get("device") or "cpu")
         integral = name in ("randint", "randperm")
-        dtype = bound.get("dtype") or (torch.int64 if integral else torch.get_default_dtype())
+        named = bound.get("dtype")  # a default of the schema is a number instead, that of int64
+        dtype = named if isinstance(named, torch.dtype) else torch.int64 if integral else torch.get_default_dtype()
         shape = (bound["n"],) if name == "randperm" else tuple(bound["size"])
-    if dtype.is_complex or (dtype.is_floating_point and dtype != torch.float32):
+    if dtype.is_complex or dtype is torch.float64:
         raise RefusedOperationError(
             f"{op} for {dtype}: random values are made in float32; convert afterwards", operation=str(op)
         )
