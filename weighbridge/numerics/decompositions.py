@@ -8,31 +8,18 @@ NotImplemented for operands that need none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
 
 import torch
 
 from weighbridge.errors import RefusedOperationError
+from weighbridge.numerics import factorisations, rearrangements, sampling  # noqa: F401 (they enter the table)
+from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes
 from weighbridge.numerics.rules import Op
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-Decomposition = Callable[..., Any]
-
-_TABLE: dict[str, Decomposition] = {}
-
-
-def decomposes(*names: str) -> Callable[[Decomposition], Decomposition]:
-    """Registers a function as the decomposition of `name.overload`s."""
-
-    def add(function: Decomposition) -> Decomposition:
-        for name in names:
-            _TABLE[name] = function
-        return function
-
-    return add
 
 
 def find(op: Op) -> Decomposition | None:
@@ -42,7 +29,7 @@ def find(op: Op) -> Decomposition | None:
 
 @cache
 def _find(name: str, overload: str) -> Decomposition | None:
-    exact = _TABLE.get(f"{name}.{overload or 'default'}")
+    exact = TABLE.get(f"{name}.{overload or 'default'}")
     if exact is not None:
         return exact
     if name.startswith("_foreach_"):
@@ -125,8 +112,8 @@ def _reverse_subtraction(x: Tensor, other: Any, alpha: Any = 1) -> Any:
 
 
 for _name in ("add", "add_", "sub", "sub_"):
-    _TABLE.update({f"{_name}.{overload}": _with_alpha(_name) for overload in ("Tensor", "Scalar")})
-_TABLE.update({f"rsub.{overload}": _reverse_subtraction for overload in ("Tensor", "Scalar")})
+    TABLE.update({f"{_name}.{overload}": _with_alpha(_name) for overload in ("Tensor", "Scalar")})
+TABLE.update({f"rsub.{overload}": _reverse_subtraction for overload in ("Tensor", "Scalar")})
 
 
 @decomposes("item.default")
@@ -145,27 +132,6 @@ def _unsafe_split(x: Tensor, split_size: int, dim: int = 0) -> Any:
 @decomposes("unsafe_split_with_sizes.default")
 def _unsafe_split_with_sizes(x: Tensor, split_sizes: list[int], dim: int = 0) -> Any:
     return aten.split_with_sizes.default(x, split_sizes, dim)
-
-
-# Kernels break ties differently; a stable sort has one right answer.
-
-
-@decomposes("sort.default")
-def _sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
-    return aten.sort.stable(x, stable=True, dim=dim, descending=descending)
-
-
-@decomposes("topk.default")
-def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    values, indices = aten.sort.stable(x, stable=True, dim=dim, descending=largest)
-    return aten.slice.Tensor(values, dim, 0, k).clone(), aten.slice.Tensor(indices, dim, 0, k).clone()
-
-
-@decomposes("exponential_.default")
-def _exponential(x: Tensor, lambd: float = 1, *, generator: torch.Generator | None = None) -> Tensor:
-    uniform = torch.empty_like(x).uniform_(generator=generator)
-    # Never 0, as users rely on; 2^-25 stands for the interval from 0 to 2^-24.
-    return x.copy_(uniform.clamp_min(2.0**-25).log().neg() / lambd)
 
 
 # CUDA keeps no buffer for the backward of this one, the CPU does.
@@ -310,8 +276,8 @@ def _fused_adam(decoupled: bool) -> Decomposition:
     return run
 
 
-_TABLE.update({f"_fused_adamw_.{o}": _fused_adam(True) for o in ("default", "tensor_lr")})
-_TABLE.update({f"_fused_adam_.{o}": _fused_adam(False) for o in ("default", "tensor_lr")})
+TABLE.update({f"_fused_adamw_.{o}": _fused_adam(True) for o in ("default", "tensor_lr")})
+TABLE.update({f"_fused_adam_.{o}": _fused_adam(False) for o in ("default", "tensor_lr")})
 
 
 @decomposes("_fused_sgd_.default", "_fused_sgd_.tensor_lr")
@@ -334,6 +300,22 @@ def _fused_sgd(
                 buffer.mul_(momentum).add_(g * (1 - dampening))
             g = g + buffer * momentum if nesterov else buffer
         p.sub_(g * rate)
+
+
+@decomposes("_fused_adagrad_.default", "_fused_adagrad_.tensor_lr")
+def _fused_adagrad(
+    params: list[Tensor], grads: list[Tensor], state_sums: list[Tensor], state_steps: list[Tensor], *,
+    lr: float | Tensor, lr_decay: float, weight_decay: float, eps: float, maximize: bool,
+    grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
+) -> None:  # fmt: skip
+    _no_scaler(grad_scale=grad_scale, found_inf=found_inf)
+    rate = lr.item() if isinstance(lr, Tensor) else lr
+    for p, grad, total, step in zip(params, grads, state_sums, state_steps, strict=True):
+        g = -grad if maximize else grad
+        if weight_decay:
+            g = g + p * weight_decay
+        total.addcmul_(g, g)
+        p.addcdiv_(g, total.sqrt().add_(eps), value=-rate / (1 + (step.item() - 1) * lr_decay))
 
 
 _FOREACH_RENAMES = {"norm": "linalg_vector_norm", "zero": "zero", "copy": "copy", "lerp": "lerp"}

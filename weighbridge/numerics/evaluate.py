@@ -232,6 +232,22 @@ def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
     return out
 
 
+def _select(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
+    """Maxima, minima and clamps; a zero becomes +0, because kernels disagree about which of two zeros is larger."""
+    out = op(*args, **kwargs)
+    changed = mutated(op)
+    for result in _floats(bound[changed[0]] if changed else out):
+        if not result.numel():
+            continue
+        result.add_(0.0)  # -0 + 0 is +0, and nothing else changes
+        if result.dtype in _RULED:
+            temporary = result if is_dense(result) and not changed else result.contiguous()
+            context.exact(flat(temporary))
+            if temporary.data_ptr() != result.data_ptr():
+                result.copy_(temporary)
+    return out
+
+
 def _check_conversion(op: Op, bound: dict[str, Any]) -> None:
     """Refuses float-to-integer conversions without one right answer (NaN, infinities, out of range)."""
     source = bound.get("src", bound.get("self"))
@@ -284,6 +300,8 @@ def evaluate(
         if op._schema.name in ("aten::_to_copy", "aten::copy_"):
             _check_conversion(op, bound)
         return op(*args, **kwargs)
+    if kind is Kind.SELECT:
+        return _select(op, args, kwargs, bound, context)
     if kind is Kind.EXACT:
         if bound.get("alpha", 1) != 1:
             raise RefusedOperationError(f"{op} with alpha has no rule; scale the operand first", operation=str(op))

@@ -33,6 +33,8 @@ class Kind(StrEnum):
     """Only names memory differently; nothing is computed."""
     MOVE = "move"
     """Copies, compares, selects or converts; one right answer."""
+    SELECT = "select"
+    """Picks the larger or the smaller number; of zeros it is +0, because kernels disagree about the sign."""
     EMPTY = "empty"
     """Allocates without a defined content; the content is zeros."""
     EXACT = "exact"
@@ -73,29 +75,33 @@ swapaxes.default movedim.int transpose.default set.source_Tensor
 """
 
 _MOVE = """
-_to_copy.default abs.default amax.default amin.default aminmax.default arange.default arange.start arange.start_step
-argmax.default argmin.default bitwise_and.Tensor bitwise_and.Scalar bitwise_not.default bitwise_or.Tensor
-bitwise_or.Scalar bitwise_xor.Tensor bucketize.Tensor cat.default ceil.default clamp.default clamp.Tensor
-clamp_min.default clamp_min.Tensor clamp_max.default clamp_max.Tensor clone.default constant_pad_nd.default
-copy.default copysign.Tensor embedding.default eq.Scalar eq.Tensor eye.default eye.m fill.Scalar fill.Tensor
-flip.default floor.default frac.default full.default full_like.default gather.default ge.Scalar ge.Tensor gt.Scalar
-gt.Tensor hardtanh.default hardtanh_backward.default heaviside.default index.Tensor index_fill.int_Scalar
-index_fill.int_Tensor index_select.default isfinite.default isinf.default isnan.default isin.Tensor_Tensor le.Scalar
-le.Tensor logical_and.default logical_not.default logical_or.default logical_xor.default lt.Scalar lt.Tensor
-masked_fill.Scalar masked_fill.Tensor masked_scatter.default masked_select.default max.default max.dim maximum.default
-max_pool2d_with_indices.default max_pool3d_with_indices.default min.default min.dim minimum.default nan_to_num.default
-ne.Scalar ne.Tensor neg.default new_full.default new_ones.default new_zeros.default nonzero.default ones.default
-ones_like.default pixel_shuffle.default pixel_unshuffle.default reflection_pad1d.default reflection_pad2d.default
-relu.default repeat.default repeat_interleave.Tensor replication_pad1d.default replication_pad2d.default roll.default
-round.default scalar_tensor.default scatter.src scatter.value searchsorted.Tensor select_backward.default
-select_scatter.default sign.default signbit.default slice_backward.default slice_scatter.default sort.stable
-stack.default threshold.default threshold_backward.default tril.default triu.default tril_indices.default
-triu_indices.default trunc.default unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default
-where.self where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default
-any.dim any.dims all.default all.dim all.dims bincount.default _unsafe_index.Tensor relu6.default
-bitwise_left_shift.Tensor bitwise_right_shift.Tensor diag_embed.default diagonal_scatter.default index_copy.default
-put.default take.default one_hot.default block_diag.default sgn.default median.default softshrink_backward.default
-hardshrink.default hardshrink_backward.default
+_to_copy.default abs.default arange.default arange.start arange.start_step argmax.default argmin.default
+bitwise_and.Tensor bitwise_and.Scalar bitwise_not.default bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor
+bucketize.Tensor cat.default ceil.default clone.default constant_pad_nd.default copy.default copysign.Tensor
+embedding.default eq.Scalar eq.Tensor eye.default eye.m fill.Scalar fill.Tensor flip.default floor.default frac.default
+full.default full_like.default gather.default ge.Scalar ge.Tensor gt.Scalar gt.Tensor hardtanh_backward.default
+heaviside.default index.Tensor index_fill.int_Scalar index_fill.int_Tensor index_select.default isfinite.default
+isinf.default isnan.default isin.Tensor_Tensor le.Scalar le.Tensor logical_and.default logical_not.default
+logical_or.default logical_xor.default lt.Scalar lt.Tensor masked_fill.Scalar masked_fill.Tensor masked_scatter.default
+masked_select.default max_pool2d_with_indices.default max_pool3d_with_indices.default nan_to_num.default ne.Scalar
+ne.Tensor neg.default new_full.default new_ones.default new_zeros.default nonzero.default ones.default ones_like.default
+pixel_shuffle.default pixel_unshuffle.default reflection_pad1d.default reflection_pad2d.default repeat.default
+repeat_interleave.Tensor replication_pad1d.default replication_pad2d.default roll.default round.default
+scalar_tensor.default scatter.src scatter.value searchsorted.Tensor select_backward.default select_scatter.default
+sign.default signbit.default slice_backward.default slice_scatter.default sort.stable stack.default
+threshold_backward.default tril.default triu.default tril_indices.default triu_indices.default trunc.default
+unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default where.self where.ScalarOther
+where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default any.dim any.dims all.default
+all.dim all.dims bincount.default _unsafe_index.Tensor bitwise_left_shift.Tensor bitwise_right_shift.Tensor
+diag_embed.default diagonal_scatter.default index_copy.default put.default take.default one_hot.default
+block_diag.default sgn.default median.default softshrink_backward.default hardshrink.default hardshrink_backward.default
+_is_all_true.default _is_any_true.default adaptive_max_pool2d.default diagonal_copy.default
+"""
+
+_SELECT = """
+amax.default amin.default aminmax.default clamp.default clamp.Tensor clamp_min.default clamp_min.Tensor
+clamp_max.default clamp_max.Tensor hardtanh.default max.default max.dim maximum.default min.default min.dim
+minimum.default relu.default relu6.default threshold.default
 """
 
 _EMPTY = """
@@ -116,8 +122,9 @@ randint_like.default randint_like.low_dtype randperm.default randperm.generator 
 
 _HOST = "_local_scalar_dense.default equal.default"
 
+_SAMPLE = "rejects samples, as often as the device likes; sample outside the step and pass it in the batch"
+
 _REFUSED = {
-    "multinomial.default": "draw with torch.randint, or sample outside the step and pass it in the batch",
     "floor_divide.default": "division followed by a jump has no bound; divide integers",
     "div.Tensor_mode": "rounding division has no bound in floating point; divide integers instead",
     "div.Scalar_mode": "rounding division has no bound in floating point; divide integers instead",
@@ -125,11 +132,21 @@ _REFUSED = {
     "remainder.Scalar": "has no bound near multiples of the divisor; use integers",
     "fmod.Tensor": "has no bound near multiples of the divisor; use integers",
     "fmod.Scalar": "has no bound near multiples of the divisor; use integers",
-    "linalg_qr.default": "has no fixed-order form here yet",
-    "_linalg_svd.default": "has no fixed-order form here yet",
-    "_linalg_eigh.default": "has no fixed-order form here yet",
-    "linalg_lu_factor_ex.default": "has no fixed-order form here yet",
-    "linalg_cholesky_ex.default": "has no fixed-order form here yet",
+    "_linalg_svd.default": "iterates until it converges; use torch.linalg.qr or power iteration",
+    "_linalg_eigh.default": "iterates until it converges; use torch.linalg.qr or power iteration",
+    "linalg_eig.default": "iterates until it converges; use torch.linalg.qr or power iteration",
+    "poisson.default": _SAMPLE,
+    "_standard_gamma.default": _SAMPLE,
+    "_sample_dirichlet.default": _SAMPLE,
+    "binomial.default": "draw (torch.rand(n, ...) < p).sum(0), or sample outside the step and pass it in the batch",
+    "lgamma.default": "has no bound near its zeros and poles; tabulate it outside the step and pass it in the batch",
+    "digamma.default": "has no bound near its zeros and poles; tabulate it outside the step and pass it in the batch",
+    "_ctc_loss.default": "has no fixed-order form; write the recursion with torch.logsumexp",
+    "_ctc_loss.Tensor": "has no fixed-order form; write the recursion with torch.logsumexp",
+    "_fft_r2c.default": "complex arithmetic has no rule; multiply by a matrix of sines and cosines",
+    "_fft_c2c.default": "complex arithmetic has no rule; multiply by a matrix of sines and cosines",
+    "_embedding_bag.default": "has no fixed-order form; use nn.Embedding and sum over the bag",
+    "linalg_matrix_exp.default": "has no fixed-order form; sum the series with matrix products",
 }
 """Refused on floating operands; integer work under the same name is a move."""
 
@@ -228,6 +245,7 @@ def _build() -> dict[str, Rule]:
     for kind, names in (
         (Kind.VIEW, _VIEW),
         (Kind.MOVE, _MOVE),
+        (Kind.SELECT, _SELECT),
         (Kind.EMPTY, _EMPTY),
         (Kind.EXACT, _EXACT),
         (Kind.RANDOM, _RANDOM),

@@ -33,7 +33,15 @@ def test_no_overload_is_on_two_lists() -> None:
     lists = [
         *(
             names.split()
-            for names in (rules._VIEW, rules._MOVE, rules._EMPTY, rules._EXACT, rules._RANDOM, rules._HOST)
+            for names in (
+                rules._VIEW,
+                rules._MOVE,
+                rules._SELECT,
+                rules._EMPTY,
+                rules._EXACT,
+                rules._RANDOM,
+                rules._HOST,
+            )
         ),
         [name for names in rules._ROUNDED for name in names.split()],
         list(rules._REFUSED),
