@@ -131,6 +131,11 @@ def _select(
     whole = _unordered(np.where(logged >= 0x8000, -(logged & 0x7FFF), logged & 0x7FFF), dtype)
     canonical = torch.where(whole != whole, whole.view(torch.int16) == _NAN[dtype], logged_nonzero(logged))
     whole_ok = ~finite & (entries.widths == 0) & (entries.bits < np.uint64(0x10000)) & canonical.numpy()
+    # As in `rounding`: a whole value may only choose among what is not finite, or among neighbours.
+    known = torch.isfinite(ys).cpu()
+    own = _ordered(to_narrow(torch.where(known, ys.cpu(), torch.zeros((), dtype=ys.dtype)), dtype))
+    near = np.abs(_ordered(whole) - own) <= 1
+    whole_ok &= np.where(known.numpy(), near, ~torch.isfinite(whole).numpy())
     chosen = torch.where(torch.from_numpy(finite), _unordered(np.where(fits, value, 0), dtype), whole)
     return chosen, fits | whole_ok
 

@@ -6,7 +6,8 @@ round(x+2e). Its log entry is the physical index and the low k bits of the round
 mapped to integers in their order, both zeros at 0, infinities next to the largest values), k >= 1 being the least
 number that tells the ordered integers from round(x-4e) to round(x+4e) apart modulo 2^k. A replayer with its own y takes
 the only value between round(y-2e) and round(y+2e) with those bits; if there is none, the entry is inadmissible. Where x
-or e is not finite the whole value is logged (width 0), admitted only if the replayer's is not finite either.
+or e is not finite the whole value is logged (width 0), admitted only if the replayer's is not finite either; and then
+only if the value is not finite like the replayer's y, or next to round(y) where only e is not finite.
 
 Either side may evaluate e itself with a relative error of 2^-21: the reach of 2e carries a slack of 2^-20, and the
 recorder's 4e one more, so that no replayer's range holds two values with the same bits.
@@ -140,6 +141,10 @@ def decode_entries(
     nan = ((pattern & np.uint64(0x7FFFFFFF)) > 0x7F800000) & (pattern != kernels.CANONICAL_NAN)
     whole_ok = ~finite & (widths == 0) & (bits <= np.uint64(0xFFFFFFFF)) & ~nan & (pattern != 0x80000000)
     whole = pattern.astype(np.uint32).view(np.float32)
+    # A whole value could be anything, so it may only say which of the values that are not finite; or, where the value
+    # is finite and its bound is not, which of the neighbours. Or else a log could put any number into a result.
+    near = np.abs(ordered(whole) - ordered(_round(np.where(np.isfinite(y), y, 0.0)))) <= 1
+    whole_ok &= np.where(np.isfinite(y), near, ~np.isfinite(whole))
     chosen = np.where(finite, unordered(np.where(fits, value, 0)), whole)
     return chosen.astype(np.float32), fits | whole_ok
 

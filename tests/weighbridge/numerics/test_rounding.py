@@ -147,9 +147,18 @@ def test_an_infinite_bound_logs_the_whole_value() -> None:
     recorded = rounding.record(wide([1.0, -0.0, 3.0]), bound, 0, 0)
     assert recorded.entries is not None
     assert recorded.entries.bits.tolist() == [0x3F800000, 0]
-    followed = rounding.follow(wide([2.0, 5.0, 3.0]), bound, recorded.entries)
+    beside = float(np.nextafter(np.float32(1.0), np.float32(2.0)))
+    followed = rounding.follow(wide([beside, 5e-324, 3.0]), bound, recorded.entries)
     assert followed.out.tolist() == [1.0, 0.0, 3.0]
     assert followed.inadmissible == 0
+
+
+def test_a_log_cannot_put_numbers_where_nothing_is_finite() -> None:
+    """Otherwise `full(nan)`, any rounded operation and a log would be any weights that a Prover wants."""
+    for value, bound in ((math.nan, Bound()), (math.inf, Bound()), (2.0, Bound(absolute=math.inf))):
+        followed = rounding.follow(wide([value]), bound, entry(0, 0x3F800000))
+        assert followed.inadmissible == 1
+        assert torch.equal(followed.out, rounding.round_plain(wide([value]))[0]) or math.isnan(value)
 
 
 # --- a hostile log --------------------------------------------------------------------------------------------------
@@ -185,13 +194,15 @@ def test_no_entry_moves_a_value_out_of_its_bound(value: float, ulps: float, widt
 @given(st.sampled_from([math.inf, -math.inf, math.nan]), st.integers(0, 255), st.integers(0, 2**64 - 1))
 @example(math.nan, 0, 0x7FC00001)
 @example(math.nan, 0, 0x80000000)
+@example(math.nan, 0, 0x3F800000)
+@example(math.nan, 0, 0xFF800000)
 @example(math.inf, 0, 2**63 | 0x3F800000)
 def test_only_canonical_whole_values_replace_what_is_not_finite(value: float, width: int, bits: int) -> None:
     followed = rounding.follow(wide([value]), Bound(), entry(width, bits))
     canonical = (bits >> 32) == 0 and bits != 0x80000000
     if (bits & 0x7FFFFFFF) > 0x7F800000:
         canonical = bits == kernels.CANONICAL_NAN
-    admitted = width == 0 and canonical
+    admitted = width == 0 and canonical and (bits & 0x7FFFFFFF) >= 0x7F800000
     assert followed.inadmissible == int(not admitted)
     if admitted:
         assert int(followed.out.view(torch.int32).item()) & 0xFFFFFFFF == bits
