@@ -16,11 +16,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import cbor2
 import torch
 
+from weighbridge.bounded import decode_cbor
 from weighbridge.digests import bytes_digest, cbor
-from weighbridge.errors import TapeError
+from weighbridge.errors import FormatError, TapeError
 
 VERSION = 1
 MAX_BYTES = 256 << 20
@@ -151,7 +151,7 @@ class Tape:
         if len(data) > MAX_BYTES:
             raise TapeError(f"the tape has {len(data)} bytes, more than {MAX_BYTES}")
         try:
-            raw = cbor2.loads(data)
+            raw = decode_cbor(data)  # refuses tags: shared references would grow when written out again
             tape = Tape(
                 inputs=[Input(_natural(s), _natural(b), _text(o), _text(n)) for s, b, o, n in raw["inputs"]],
                 refs=[_ref(r) for r in raw["refs"]],
@@ -165,16 +165,7 @@ class Tape:
             canonical = tape.encode()
         except TapeError:
             raise
-        except (
-            cbor2.CBORDecodeError,
-            cbor2.CBOREncodeError,
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as e:
+        except (FormatError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as e:
             raise TapeError(f"the tape is not well-formed: {type(e).__name__}: {str(e)[:200]}") from None
         if canonical != data:
             raise TapeError("the tape is not in canonical form")
