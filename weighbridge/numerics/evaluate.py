@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import randomness
+from weighbridge.numerics import randomness, writes
 from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.narrow import NARROW
 from weighbridge.numerics.policy import STRICT, Policy
@@ -248,6 +248,16 @@ def _select(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str
     return out
 
 
+def _scatter_last(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any]) -> Any:
+    """`scatter` where threads may write in any order; on the CPU the last write wins as it is."""
+    x, dim = bound["self"], bound["dim"]
+    longer = writes.scatter(x, dim, bound["index"], bound["src"]) if x.dim() and bound["index"].numel() else None
+    if longer is None:
+        return op(*args, **kwargs)
+    result = longer[0].scatter(dim, *longer[1:]).narrow(dim, 0, x.shape[dim])
+    return x.copy_(result) if mutated(op) else result.clone()
+
+
 def _check_conversion(op: Op, bound: dict[str, Any]) -> None:
     """Refuses float-to-integer conversions without one right answer (NaN, infinities, out of range)."""
     source = bound.get("src", bound.get("self"))
@@ -299,6 +309,8 @@ def evaluate(
     if kind is Kind.MOVE:
         if op._schema.name in ("aten::_to_copy", "aten::copy_"):
             _check_conversion(op, bound)
+        if op._schema.name in ("aten::scatter", "aten::scatter_") and "src" in bound and bound["self"].is_cuda:
+            return _scatter_last(op, args, kwargs, bound)
         return op(*args, **kwargs)
     if kind is Kind.SELECT:
         return _select(op, args, kwargs, bound, context)
@@ -308,6 +320,11 @@ def evaluate(
         return _exact(op, args, kwargs, bound, context)
     if kind is Kind.ROUNDED:
         _refuse_types(op, bound, context.policy)
+        if base_name(op)[0] == "index_put" and not bound["accumulate"]:
+            fewer = writes.index_put(bound["self"], bound["indices"], bound["values"])
+            if fewer is not None:
+                args, kwargs = [bound["self"], *fewer], {}
+                bound = bind(op, args, kwargs)
         return _rounded(op, args, kwargs, bound, rule, context, layout)
     if kind is Kind.EMPTY:
         return op(*args, **kwargs).zero_()

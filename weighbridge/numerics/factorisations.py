@@ -129,11 +129,11 @@ def _lu_solve(lu: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoi
         b = _solve_triangular(lu.mT, b, upper=False)
         b = _solve_triangular(lu.mT, b, upper=True, unitriangular=True)
     b, order = b.expand(*batch, *b.shape[-2:]), order.expand(*batch, n)
-    b = cast(Tensor, b.gather(-2, order.unsqueeze(-1).expand(b.shape)))
+    b = b.gather(-2, order.unsqueeze(-1).expand(b.shape))
     if adjoint:
         return b
     b = _solve_triangular(lu, b, upper=False, unitriangular=True)
-    return _solve_triangular(lu, b, upper=True)
+    return cast(Tensor, _solve_triangular(lu, b, upper=True))
 
 
 @decomposes("_linalg_solve_ex.default")

@@ -127,6 +127,31 @@ def _scatter_reduce_(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return x.copy_(_scatter_reduce(x, *args, **kwargs))
 
 
+@decomposes("index_copy.default")
+def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    if not x.dim():
+        return source.reshape(x.shape).clone()
+    if not index.dim():
+        index, source = index.view(1), source.unsqueeze(dim) if source.dim() < x.dim() else source
+    return aten.index_put.default(x, [None] * (dim % x.dim()) + [index], source)
+
+
+@decomposes("index_copy_.default")
+def _index_copy_(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return x.copy_(_index_copy(x, dim, index, source))
+
+
+@decomposes("put.default")
+def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    flat = aten.index_put.default(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
+    return flat.view(x.shape)
+
+
+@decomposes("put_.default")
+def _put_(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    return x.copy_(_put(x, index, source, accumulate))
+
+
 @decomposes("diagonal_backward.default")
 def _diagonal_backward(grad: Tensor, input_sizes: list[int], offset: int, dim1: int, dim2: int) -> Tensor:
     out = torch.zeros(input_sizes, dtype=grad.dtype, device=grad.device)

@@ -93,7 +93,7 @@ threshold_backward.default tril.default triu.default tril_indices.default triu_i
 unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default where.self where.ScalarOther
 where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default any.dim any.dims all.default
 all.dim all.dims bincount.default _unsafe_index.Tensor bitwise_left_shift.Tensor bitwise_right_shift.Tensor
-diag_embed.default diagonal_scatter.default index_copy.default put.default take.default one_hot.default
+diag_embed.default diagonal_scatter.default take.default one_hot.default
 block_diag.default sgn.default median.default softshrink_backward.default hardshrink.default hardshrink_backward.default
 _is_all_true.default _is_any_true.default adaptive_max_pool2d.default diagonal_copy.default
 """
