@@ -7,6 +7,7 @@ the memory lives; so births and deaths are exact.
 
 from __future__ import annotations
 
+import copy
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
@@ -50,6 +52,8 @@ class HostCopy:
 
     def tensor(self) -> Tensor:
         """Returns the copy as a tensor on the CPU, sharing its memory."""
+        if not self._bytes.size:
+            return torch.empty(self._shape, dtype=self._dtype)
         return torch.from_numpy(self._bytes).view(self._dtype).view(self._shape)
 
 
@@ -238,6 +242,11 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if slot is not None:
             self.tape.frees.append((len(self.tape.nodes), slot))
 
+    def state_dropped(self, name: str, size: int) -> None:
+        """Notes that a storage of the state died before this step began."""
+        self.tape.inputs.append(Input(self._next, size, "dropped", name))
+        self._next += 1
+
     def state_died(self, address: int, name: str, size: int) -> None:
         """Notes that a storage of the state has died, whether or not this step had used it."""
         if address not in self.slots:
@@ -365,6 +374,22 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tape.values = len(self.values)
         self.tape.hosts = len(self.context.hosts)
         return self.tape
+
+
+class DeepCopies(TorchFunctionMode):
+    """Makes `copy.deepcopy` of a tensor an operation: PyTorch copies its storage behind the dispatcher's back."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not Tensor.__deepcopy__ or type(args[0]) is not Tensor or not args[0].is_leaf:
+            return func(*args, **(kwargs or {}))
+        original, memo = args
+        if id(original) not in memo:
+            copied = original.detach().clone().requires_grad_(original.requires_grad)
+            memo[id(original)] = copied
+            if original.grad is not None:
+                copied.grad = copy.deepcopy(original.grad, memo)
+            copied.__dict__.update(copy.deepcopy(original.__dict__, memo))
+        return memo[id(original)]
 
 
 @cache

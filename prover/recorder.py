@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import weighbridge
 from prover.attached import Attached
-from prover.capture import Capture, Generators, HostCopy, Memory, Recording
+from prover.capture import Capture, DeepCopies, Generators, HostCopy, Memory, Recording
 from weighbridge.chiplink import ChipLink
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.digests import bytes_digest
@@ -122,6 +122,7 @@ class Recorder:
         self._adopted = 0
         self._capture: Capture | None = None
         self._pending: Capture | None = None
+        self._made: dict[int, bytes] = {}
         self._dropped: list[str] = []
         self._snapshots: list[tuple[bytes, int, int]] = []
         self._writer: TranscriptWriter | None = None
@@ -181,6 +182,7 @@ class Recorder:
             yield
         # Named and written by attach(): only then is it known what the tensors are.
         self._pending = self._capture = capture
+        self._made = self._contents(capture.slots)
 
     def attach(self, *objects: Any, **named: Any) -> None:
         """Declares the model, the optimizer and whatever else has tensors that outlive a step.
@@ -196,9 +198,14 @@ class Recorder:
         if out.steps:
             raise UsageError("attach() is called once, before the first step")
         self._attached.add(objects, named)
-        if not self._attached.tensors():
+        tensors = self._attached.tensors()
+        if not tensors:
             raise UsageError("attach() was given no tensors; pass the model and the optimizer")
+        if self._chip is not None:
+            for t in tensors.values():
+                t.detach()  # a chip knows memory once a kernel has met it, and some parameters no step may ever use
         if self._pending is not None:
+            self._check_made()
             capture, self._pending = self._pending, None
             self._finish(capture, "init", {}, None)
         else:
@@ -254,26 +261,24 @@ class Recorder:
 
     @contextmanager
     def _capturing(self, batch: dict[str, Tensor]) -> Iterator[Capture]:
-        capture = Capture(self, Recording(self._seed, self._generators, self._policy))
-        self._capture = capture
-        for name in self._dropped:
-            capture.state_died(-1 - len(capture.slots), self._relative(name), self._sizes[name])
-            del self._sizes[name]
-        self._dropped.clear()
-        capture.begin_batch(batch)
         collecting = gc.isenabled()
-        if not self._frozen:
-            gc.collect()
-            gc.freeze()  # what exists by now stays; without it, each collection would walk the whole program
-            self._frozen = True
-        gc.collect()
         gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
         try:
+            gc.collect()
+            if not self._frozen:
+                gc.freeze()  # what exists by now stays; without it, each collection would walk the whole program
+                self._frozen = True
+            capture = self._capture = Capture(self, Recording(self._seed, self._generators, self._policy))
+            for name in self._dropped:
+                capture.state_dropped(self._relative(name), self._sizes.pop(name))
+            self._dropped.clear()
+            capture.begin_batch(batch)
             with ExitStack() as stack:
                 # Composite kernels below are either decomposed by PyTorch itself or have a rule.
                 stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+                stack.enter_context(DeepCopies())
                 stack.enter_context(capture)
                 self.after_operation(capture)
                 yield capture
@@ -332,16 +337,17 @@ class Recorder:
         records: Sequence[int] | None,
     ) -> StepRecord:
         """Writes a captured step: names what survives, hashes the state, stores tape, log and batch."""
-        self._capture = None
+        out, self._capture = self._out, None
+        self._failed = True  # until the step is in the transcript: what comes after it could not be replayed without it
         self._name_survivors(capture)
         context, tape = capture.context, capture.finish()
         self._hash_state()
         for number, (_, after) in context.rng.items():
             self._rng[number] = after
         logged = sum(len(e.positions) for e in context.entries)
-        record = self._out.append_step(
+        record = out.append_step(
             kind=kind,
-            tape=self._out.put_tape(tape.encode()),
+            tape=out.put_tape(tape.encode()),
             values=capture.values,
             host=context.hosts,
             rng={str(number): pair for number, pair in context.rng.items()},
@@ -359,6 +365,7 @@ class Recorder:
         self.rounded += context.rounded_elements
         self.logged += logged
         self.step_number += 1
+        self._failed = False
         return record
 
     def _name_survivors(self, capture: Capture) -> None:
@@ -419,6 +426,26 @@ class Recorder:
                 raise StateChangedError(
                     f"{name} was changed since step {self.step_number - 1}; "
                     "make the change inside `with recorder.edit():`",
+                    tensor=name,
+                )
+
+    @_unseen
+    def _contents(self, addresses: Iterable[int]) -> dict[int, bytes]:
+        """Returns the digest of every storage among `addresses` that is alive."""
+        storages = {address: self.memory.storage(address) for address in addresses}
+        return {a: bytes_digest(_storage_bytes(s).data) for a, s in storages.items() if s is not None}
+
+    def _check_made(self) -> None:
+        """Raises if what initialisation() made was changed before attach()."""
+        made, self._made = self._made, {}
+        found = self._contents(made) if self._verify else {}
+        for address, digest in found.items():
+            if digest != made[address]:
+                name = self._attached.storage_names().get(address, "a tensor")
+                self._failed = True
+                raise StateChangedError(
+                    f"{name} was changed between initialisation() and attach(); make the change inside "
+                    "`with recorder.initialisation():`, or inside `with recorder.edit():` after attach()",
                     tensor=name,
                 )
 
