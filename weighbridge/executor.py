@@ -9,7 +9,8 @@ executor in the process that `replay` makes for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ from weighbridge.numerics.rules import Kind, Op, base_name, find, mutated
 from weighbridge.state import Checkpoint, state_digest
 from weighbridge.steps import StepRecord
 from weighbridge.tape import DTYPES, MEMORY_FORMATS, Node, Ref, Tape
+from weighbridge.tensorfile import raw_bytes
 
 Tensor = torch.Tensor
 
@@ -225,6 +227,7 @@ class Executor:
         context = Following(record, {(e.op, e.output): e for e in entries}, self._seed, self._policy)
         slots: dict[int, Tensor] = {}
         names: dict[int, str] = {}
+        self.drop(tape, record.step)
         self._lingering = []  # whoever begins a step has let go of the batch before
         entered = self._enter(tape, record, batch, free, slots, names)
         frees: dict[int, list[int]] = {}
@@ -256,43 +259,49 @@ class Executor:
         self._finish(tape, record, context, slots, names, frees, operands, entered)
         return context
 
+    def drop(self, tape: Tape, step: int) -> None:
+        """Lets go of the state that died before a step began; `run` does so by itself."""
+        for item in tape.inputs:
+            if item.origin == "dropped":
+                name = absolute_name(item.name, step)
+                if name not in self.state or self.state.pop(name).numel() != item.bytes:
+                    raise TapeError(f"step {step} drops the state {name!r}, which does not exist then")
+
     # -- the parts of a step -------------------------------------------------------------------------------------------
 
     def _enter(
         self, tape: Tape, record: StepRecord, batch: Mapping[str, Tensor], free: Mapping[str, Tensor],
         slots: dict[int, Tensor], names: dict[int, str],
     ) -> list[Tensor]:  # fmt: skip
-        """Binds the storages that come from outside; returns those that are not state."""
+        """Binds the storages that come from outside; returns those of the batch."""
         views: dict[int, list[tuple[str, Ref]]] = {}
         for name, ref in tape.batch_views:
             views.setdefault(ref[0], []).append((name, ref))
-        entered = []
+        entered, read = [], set[str]()
         for item in tape.inputs:
+            if item.origin == "dropped":
+                continue
             if item.origin == "state":
                 name = absolute_name(item.name, record.step)
                 data = self.state.get(name)
-                if data is None:
-                    raise TapeError(f"step {record.step} reads the state {name!r}, which does not exist then")
+                if data is None or name in read:
+                    raise TapeError(
+                        f"step {record.step} reads the state {name!r}, which does not exist or is read twice"
+                    )
                 names[item.slot] = name
+                read.add(name)
             elif item.origin == "free":
                 if item.name not in free:
                     raise TapeError(f"step {record.step} has no free tensor {item.name!r}")
                 data = free[item.name].reshape(-1).view(torch.uint8).to(self.device, copy=True)
             else:
                 data = torch.zeros(item.bytes, dtype=torch.uint8, device=self.device)
-                for name, ref in views.get(item.slot, ()):
-                    source = batch.get(name)
-                    if source is None or DTYPES[ref[1]] != source.dtype or ref[2] != tuple(source.shape):
-                        raise TapeError(
-                            f"step {record.step}: the batch has no tensor {name!r} of the shape that the tape expects"
-                        )
-                    tensor(data, ref).copy_(source)
+                _fill(data, views.get(item.slot, ()), batch, record.step)
+                entered.append(data)
             if data.numel() != item.bytes:
                 raise TapeError(
                     f"step {record.step}: slot {item.slot} should have {item.bytes} bytes and has {data.numel()}"
                 )
-            if item.origin != "state":
-                entered.append(data)
             slots[item.slot] = data
         return entered
 
@@ -372,23 +381,45 @@ class Executor:
         if context.entries:
             raise LogError(f"step {record.step}: the rounding log has entries for operations that round nothing")
         for slot, name in tape.survivors:
-            if slot not in slots:
-                raise TapeError(f"step {record.step}: slot {slot} survives but does not exist")
-            self.state[absolute_name(name, record.step)] = slots[slot]
+            name = absolute_name(name, record.step)
+            if slot not in slots or slot in names:
+                raise TapeError(f"step {record.step}: slot {slot} survives but does not exist or is state already")
+            if name in self.state:
+                raise TapeError(f"step {record.step}: two storages would be the state {name!r}")
+            self.state[name], names[slot] = slots[slot], name
         for number, (_, after) in record.rng.items():
             self.rng[number] = after
         self._lingering = entered
         self.live = {}
 
 
+_KEPT = re.compile(r"~(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,17})")
+
+
 def absolute_name(name: str, step: int) -> str:
     """Resolves `~n/slot`, what was left behind n steps before `step`, to `kept/<step>/<slot>`."""
-    if not name.startswith("~"):
+    if not name.startswith(("~", "kept/")):
         return name
-    ago, _, slot = name[1:].partition("/")
-    if not (ago.isdigit() and slot.isdigit()) or int(ago) > step:
-        raise TapeError(f"the state name {name!r} is malformed")
-    return f"kept/{step - int(ago)}/{slot}"
+    match = _KEPT.fullmatch(name)
+    if match is None or int(match[1]) > step:
+        raise TapeError(f"the state name {name[:80]!r} is malformed")
+    return f"kept/{step - int(match[1])}/{match[2]}"
+
+
+def _fill(data: Tensor, views: Sequence[tuple[str, Ref]], batch: Mapping[str, Tensor], step: int) -> None:
+    """Puts the batch's tensors where the tape has them in a storage."""
+    for name, ref in views:
+        source = batch.get(name)
+        if source is None or DTYPES[ref[1]] != source.dtype or ref[2] != tuple(source.shape):
+            raise TapeError(f"step {step}: the batch has no tensor {name!r} of the shape that the tape expects")
+        target = tensor(data, ref)
+        for d, (size, stride) in enumerate(zip(ref[2], ref[3], strict=True)):
+            if size > 1 and stride == 0:  # an expanded dimension is there once
+                target, source = target.narrow(d, 0, 1), source.narrow(d, 0, 1)
+        target.copy_(source)
+    for name, ref in views:
+        if raw_bytes(tensor(data, ref)) != raw_bytes(batch[name]):
+            raise TapeError(f"step {step}: the tape lays other parts of the batch over its tensor {name!r}")
 
 
 def tensor(data: Tensor, ref: Ref) -> Tensor:

@@ -79,6 +79,7 @@ class Replay:
                 position = step
                 stop = self._stop[1] if self._stop is not None and self._stop[0] == step else None
                 if stop == 0:
+                    self._executor.drop(self._tape(self._transcript.step(step)), step)
                     break
                 done = self._step(step, stop)
                 if stop is not None:
@@ -143,13 +144,17 @@ class Replay:
             )  # fmt: skip
         self._executor.load(checkpoint)
 
+    def _tape(self, record: StepRecord) -> Tape:
+        tape = self._tapes.get(record.tape)
+        if tape is None:
+            tape = self._tapes[record.tape] = Tape.decode(self._transcript.tape(record.tape))
+        return tape
+
     def _step(self, step: int, stop: int | None) -> bytes:
         """Executes one step; returns the checksums up to the stop."""
         transcript, executor = self._transcript, self._executor
         record = transcript.step(step)
-        tape = self._tapes.get(record.tape)
-        if tape is None:
-            tape = self._tapes[record.tape] = Tape.decode(transcript.tape(record.tape))
+        tape = self._tape(record)
         if record.kind == "init" and not tape.nodes and stop is None:
             self._load(step + 1)  # the model existed before: W_0 is a committed checkpoint
             self._use(record, tape)

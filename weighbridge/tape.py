@@ -47,7 +47,8 @@ class Input:
     Attributes:
         slot: Its slot.
         bytes: Its size.
-        origin: `state`, `batch` or `free`.
+        origin: `state`, `batch`, `free`, or `dropped`: state that died before the step began and that no reference
+            may name.
         name: Name of the state, batch path list joined by newline, or name of the free tensor; state kept from an
             earlier step is `~n/slot`, n steps ago.
     """
@@ -127,7 +128,7 @@ class Tape:
 
     def largest_footprint(self) -> int:
         """Bytes of all storages alive at the same time, at most."""
-        sizes = {i.slot: i.bytes for i in self.inputs}
+        sizes = {i.slot: i.bytes for i in self.inputs if i.origin != "dropped"}
         alive = peak = sum(sizes.values())
         frees: dict[int, list[int]] = {}
         for at, slot in self.frees:
@@ -245,9 +246,10 @@ def _check(tape: Tape) -> None:
     for i in tape.inputs:
         if i.slot in sizes:
             raise TapeError(f"slot {i.slot} enters twice")
-        if i.origin not in ("state", "batch", "free"):
+        if i.origin not in ("state", "batch", "free", "dropped"):
             raise TapeError(f"slot {i.slot} has the unknown origin {i.origin!r}")
-        sizes[i.slot] = i.bytes
+        if i.origin != "dropped":
+            sizes[i.slot] = i.bytes
     frees: dict[int, list[int]] = {}
     for at, slot in tape.frees:
         frees.setdefault(at, []).append(slot)
