@@ -19,7 +19,7 @@ from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.narrow import NARROW
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.rounding import Bound, dense_strides, flat, is_dense, lay_out
-from weighbridge.numerics.rules import Kind, Op, Rule, base_name, find, mutated
+from weighbridge.numerics.rules import FLOAT64_EXACT, Kind, Op, Rule, base_name, find, mutated
 
 Strides = tuple[int, ...] | None
 Layout = Callable[[int], Strides]
@@ -319,6 +319,8 @@ def evaluate(
             raise RefusedOperationError(f"{op} with alpha has no rule; scale the operand first", operation=str(op))
         return _exact(op, args, kwargs, bound, context)
     if kind is Kind.ROUNDED:
+        if base_name(op) in FLOAT64_EXACT and all(t.dtype == torch.float64 for v in bound.values() for t in _floats(v)):
+            return op(*args, **kwargs)
         _refuse_types(op, bound, context.policy)
         if base_name(op)[0] == "index_put" and not bound["accumulate"]:
             fewer = writes.index_put(bound["self"], bound["indices"], bound["values"])

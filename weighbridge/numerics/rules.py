@@ -236,6 +236,9 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "linspace.default arange.default/float arange.start/float arange.start_step/float": pointwise.ramp,
 }
 
+FLOAT64_EXACT = {("reciprocal", "default")}
+"""Rounded operations that are one IEEE operation in float64 on every device, as the gradient scaler uses them."""
+
 MUTATES: dict[str, tuple[str, ...]] = {"native_batch_norm.default": ("running_mean", "running_var")}
 """Operands that an overload changes although its schema does not say so."""
 

@@ -173,3 +173,25 @@ def test_policies_by_name() -> None:
     assert measured.factor("never measured") == 8.0
     with pytest.raises(UsageError, match="strict or calibrated"):
         policy.named("loose")
+
+
+def test_a_gradient_scaler_replays_through_an_overflow(tmp_path: Path) -> None:
+    def build_scaled() -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
+        return (*build(), torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=2))
+
+    scales: list[float] = []
+
+    def scaled(
+        batch: dict[str, torch.Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+    ) -> None:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+
+    train(tmp_path / "run", build_scaled, scaled, batches() * 3, policy="calibrated")
+    assert scales[0] == 2.0**125, "the first step overflows and backs off"
+    assert verdict(tmp_path / "run") == "match"
