@@ -1,0 +1,80 @@
+"""The zoo: models of many kinds, each trained for a few steps, recorded, and replayed here and on two other machines.
+
+The other machines are processes with another instruction set and another number of threads. They serve a whole session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.recordings import Build, Step, replay_here, train
+
+from weighbridge.transcript import Transcript
+
+ELSEWHERE = (
+    {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2"},
+    {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "3"},
+)
+
+
+class Machine:
+    """A process that replays what it is told to."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        root = Path(__file__).parents[2]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "zoo.replay_many"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **environment, "PYTHONPATH": f"{root / 'tests'}{os.pathsep}{root}"},
+        )  # fmt: skip
+
+    def ask(self, path: Path) -> None:
+        """Starts a replay."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{path}\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Waits for the result."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the other machine died"
+        return json.loads(line)
+
+    def stop(self) -> None:
+        """Ends the process."""
+        self._process.communicate(timeout=30)
+
+
+@dataclass
+class Zoo:
+    """Records trainings and asserts that they replay everywhere."""
+
+    path: Path
+    machines: list[Machine]
+
+    def holds(
+        self, build: Build, step: Step, batches: Iterable[Any], *, seed: int = 7, **options: Any
+    ) -> list[dict[str, Any]]:
+        """Asserts that a training replays to the same state after every step; returns the three results.
+
+        A replay compares the digest of the whole state, optimizer included, after each step with the recorded one.
+        """
+        train(self.path, build, step, batches, seed=seed, **options)
+        for machine in self.machines:
+            machine.ask(self.path)
+        results = [replay_here(self.path), *(machine.answer() for machine in self.machines)]
+        transcript = Transcript.open(self.path)
+        final = transcript.step(transcript.steps - 1).state.hex()
+        for result in results:
+            where = result["device"]
+            assert result["verdict"] == "match", f"{where}: {result['first_difference']} {result['findings']}"
+            assert result["steps"] == [0, transcript.steps]
+            assert result["state"] == final, where
+        return results
