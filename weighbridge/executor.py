@@ -125,6 +125,10 @@ class Following(Context):
         span = self.record.rng.get(str(number))
         if span is None:
             raise TapeError(f"operation {self.op} draws from generator {number}, which the step record does not name")
+        if offset and number not in self.rng:
+            raise TapeError(
+                f"operation {self.op} draws first from generator {number}, yet not where its counter begins"
+            )
         counter = (span[0] + offset) & 0xFFFFFFFFFFFFFFFF
         self.rng[number] = (counter + 1) & 0xFFFFFFFFFFFFFFFF
         return Draw(self.seed, self.stream + (number << 12), counter)
@@ -387,8 +391,10 @@ class Executor:
             if name in self.state:
                 raise TapeError(f"step {record.step}: two storages would be the state {name!r}")
             self.state[name], names[slot] = slots[slot], name
-        for number, (_, after) in record.rng.items():
-            self.rng[number] = after
+        drawn = {str(number): after for number, after in context.rng.items()}
+        if drawn != {number: after for number, (_, after) in record.rng.items()}:
+            raise TapeError(f"step {record.step}: the record's counters of randomness are not those after its draws")
+        self.rng.update(drawn)
         self._lingering = entered
         self.live = {}
 
@@ -482,9 +488,9 @@ class _Operands:
         if not isinstance(value, tuple):
             return value
         match value:
-            case ("t", int(index)):
+            case ("t", index) if type(index) is int:
                 return self._tensor(index)
-            case ("v", int(index)) if 0 <= index < len(self._values):
+            case ("v", index) if type(index) is int and 0 <= index < len(self._values):
                 return self._values[index]
             case ("l", tuple(items)):
                 return [self.decode(v) for v in items]

@@ -255,7 +255,7 @@ def _check(tape: Tape) -> None:
         frees.setdefault(at, []).append(slot)
 
     def use(index: int) -> None:
-        if index >= len(tape.refs):
+        if not 0 <= index < len(tape.refs):
             raise TapeError(f"reference {index} does not exist")
         ref = tape.refs[index]
         if ref[0] not in sizes:

@@ -1,0 +1,86 @@
+"""Habits of honest programs that a Recorder must take as they are, or stop with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from prover import Recorder
+from weighbridge.errors import StateChangedError, UsageError
+from weighbridge.replay_worker import Replay
+from weighbridge.transcript import Transcript
+
+
+def replayed(path: Path) -> dict[str, Any]:
+    """Replays a transcript in this process."""
+    request = {
+        "path": path, "steps": None, "device": "cpu", "stop": None, "salt": None, "memory": 1 << 28, "seconds": 60,
+    }  # fmt: skip
+    with torch.no_grad():
+        return Replay(request, [], lambda _: None).run()
+
+
+def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(8, 4)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"x": torch.ones(1, 8).expand(4, 8), "y": torch.arange(3).expand(2, 2, 3)},
+        {"x": torch.arange(20.0).unfold(0, 8, 4)},
+        {"x": torch.arange(32.0).reshape(8, 4).t()},
+        {"x": torch.ones(4, 8), "none": torch.zeros(0, 3), "ids": torch.zeros(0, dtype=torch.int64)},
+        {"x": torch.full((4, 8), float("nan"))},
+    ],
+    ids=["expanded", "sliding", "transposed", "empty", "nan"],
+)
+def test_batches_of_every_layout_replay(tmp_path: Path, batch: dict[str, Tensor]) -> None:
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+        recorder.attach(model, optimizer)
+        for _ in range(2):
+            with recorder.step(batch):
+                update(model, optimizer, batch["x"])
+    assert replayed(tmp_path / "run")["verdict"] == "match"
+
+
+def test_what_initialisation_made_may_not_change_before_attach(tmp_path: Path) -> None:
+    """Loading weights there would be no part of any tape, and the replay of an honest run would differ."""
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+        with torch.no_grad():
+            next(model.parameters()).fill_(1.0)
+        with pytest.raises(StateChangedError, match=r"model\.weight was changed between"):
+            recorder.attach(model, optimizer)
+    assert not Transcript.open(tmp_path / "run").manifest.complete
+
+
+def test_a_step_that_cannot_be_written_ends_the_transcript(tmp_path: Path) -> None:
+    """The model has moved on, so a step recorded after it could not be replayed without it."""
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+        recorder.attach(model, optimizer)
+        with recorder.step(torch.ones(4, 8)):
+            update(model, optimizer, torch.ones(4, 8))
+        with pytest.raises(UsageError, match="record ids"), recorder.step(torch.ones(4, 8), records=[1, 2]):
+            update(model, optimizer, torch.ones(4, 8))
+        with pytest.raises(UsageError, match="earlier step failed"), recorder.step(torch.ones(4, 8)):
+            pass
+    assert Transcript.open(tmp_path / "run").steps == 2
+    assert not Transcript.open(tmp_path / "run").manifest.complete
+    assert replayed(tmp_path / "run")["verdict"] == "match"
