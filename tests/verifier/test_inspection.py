@@ -172,10 +172,11 @@ def test_lies_about_provenance(station: Station, report: dict[str, Any], tmp_pat
     cache = Cache(tmp_path / "cache")
     ours = next(each["id"] for each in report["transcripts"] if each["name"] == "honest")
     op = chip(report, "honest")["snapshots"][0]["op"]
-    # Another run's transcript for a run that nobody declared: another memory, and no commitment on that chip.
+    # Another run's transcript for a run that nobody declared: another memory, not named there, and no commitment.
     stolen = lie(station, "hidden", cache, transcript_id=ours, step=3, op=op)
     assert set(ids(stolen, "violation")) == {
         "transcript.commitment.missing",
+        "snapshot.position.mismatch",
         "snapshot.memory.missing",
         "snapshot.memory.unexplained",
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from verifier.facts import Explanation, SnapshotFacts, digest, number
 from weighbridge.errors import Finding, WeighbridgeError
+from weighbridge.transcript import Transcript
 
 
 def check(snapshot: SnapshotFacts) -> list[Finding]:
-    """Checks that there is a claim, that its position is the one in the token, and that the running heads agree."""
+    """Checks that there is a claim, that token and transcript have its position, and that the running heads agree."""
     claim = snapshot.explanation
     if isinstance(claim, WeighbridgeError):
         return [claim.finding(subject=f"prover of chip {snapshot.chip.ueid.hex()}")]
@@ -62,6 +63,16 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
                 subject=snapshot.subject,
             )
         ]
+    if not _named(transcript, snapshot, claim):
+        return [
+            Finding(
+                id="snapshot.position.mismatch",
+                message="the transcript's own record of that step does not name this snapshot, so it is of another run",
+                expected=f"entry {snapshot.index} of this chip at step {claim.step} operation {claim.op}",
+                found="no such snapshot",
+                subject=snapshot.subject,
+            )
+        ]
     head = transcript.head(claim.step - 1)
     if not token.body["safepoint"] or digest(token, "head") == head:
         return []
@@ -75,3 +86,11 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
             evidence={"transcript": claim.transcript_id, "step": claim.step},
         )
     ]
+
+
+def _named(transcript: Transcript, snapshot: SnapshotFacts, claim: Explanation) -> bool:
+    """Whether the step record names the snapshot; else one position would explain those of other chips and times too."""
+    try:
+        return (snapshot.chip.ueid, snapshot.index, claim.op) in transcript.step(claim.step).snapshots
+    except WeighbridgeError:
+        return False  # the file was altered after it was opened

@@ -38,9 +38,9 @@ def device(manufacturer: CertificateAuthority, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def transcript(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+def transcript(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Transcript:
     path = tmp_path_factory.mktemp("runs") / "run"
-    write_transcript(path)
+    write_transcript(path, ueid=device.ueid)
     return Transcript.open(path)
 
 
@@ -73,7 +73,7 @@ def make(device: Device, manufacturer: CertificateAuthority, transcript: Transcr
     identity = verify_device_chain(device.chain, manufacturer.certificate)
     return SnapshotFacts(
         chip=Chip(ueid=device.ueid, address="localhost:1", prover_address="localhost:2"),
-        index=2,
+        index=12,
         verified=Verified(token=log.token("snapshot", body | claims), identity=identity),
         drafts=[(1, transcript.draft_digest)],
         explanation=Explanation(transcript_id=transcript.digest, step=2, op=4),
@@ -131,6 +131,14 @@ def test_a_claim_of_a_position_that_does_not_exist(honest: SnapshotFacts, step: 
     assert honest.transcript is not None
     lie = replace(honest, explanation=Explanation(transcript_id=honest.transcript.id, step=step, op=4))
     assert set(ids(lie)) == {"snapshot.position.mismatch"}
+
+
+def test_a_snapshot_that_the_transcript_does_not_name(honest: SnapshotFacts, device: Device) -> None:
+    """Or else the transcript of one run explains every later run of the same program, on this and other chips."""
+    again = replace(honest, index=13)
+    assert ids(again) == ["snapshot.position.mismatch"]
+    other = replace(honest, chip=replace(honest.chip, ueid=device.ueid[:-1] + b"\xff"))
+    assert ids(other) == ["snapshot.position.mismatch"]
 
 
 def test_another_history_before_the_same_position(
