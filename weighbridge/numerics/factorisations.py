@@ -24,19 +24,20 @@ def _reflect(x: Tensor, v: Tensor, w: Tensor) -> None:
 
 @decomposes("linalg_qr.default")
 def _qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-    """Householder's QR; the diagonal of R has the sign opposite to that of what it replaces, as in LAPACK."""
+    """Householder's QR with the signs of LAPACK: what a reflection leaves on the diagonal is of the other sign."""
     m, n = a.shape[-2:]
     k = min(m, n)
     r = a.clone(memory_format=torch.contiguous_format)
     reflectors = []
-    for j in range(k):
+    for j in range(min(m - 1, n)):
         column = r[..., j:, j : j + 1]
+        head = column[..., :1, :].clone()
         norm = torch.linalg.vector_norm(column, dim=-2, keepdim=True)
-        diagonal = torch.where(column[..., :1, :] < 0, norm, -norm)
+        done = torch.linalg.vector_norm(column[..., 1:, :], dim=-2, keepdim=True) == 0
+        diagonal = torch.where(done, head, torch.where(head < 0, norm, -norm))
         v = column.clone(memory_format=torch.contiguous_format)
         v[..., :1, :] -= diagonal  # two numbers of one sign are added: nothing cancels
-        scale = norm * v[..., :1, :].abs()  # half of v^T v
-        w = torch.where(scale == 0, 0.0, v / scale)
+        w = torch.where(done, 0.0, v / (norm * v[..., :1, :].abs()))  # v over half of v^T v
         if j + 1 < n:
             _reflect(r[..., j:, j + 1 :], v, w)
         r[..., j : j + 1, j : j + 1] = diagonal
@@ -45,8 +46,8 @@ def _qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         return a.new_empty(0), r[..., :k, :].triu()
     width = m if mode == "complete" else k
     q = torch.eye(m, width, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], m, width).contiguous()
-    for j in reversed(range(k)):
-        _reflect(q[..., j:, j:], *reflectors[j])
+    for j, (v, w) in reversed(list(enumerate(reflectors))):
+        _reflect(q[..., j:, j:], v, w)
     return q, r[..., :width, :].triu()
 
 
@@ -162,16 +163,21 @@ def _parity(pivots: Tensor) -> Tensor:
     return (pivots != still).sum(-1) & 1 == 1
 
 
+def _factored(a: Tensor) -> Tensor:
+    """What a determinant factors: the backward pass expects the factors of the transpose where `a` is contiguous."""
+    return a.mT if a.is_contiguous() else a
+
+
 @decomposes("_linalg_det.default")
 def _determinant(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    lu, pivots, _ = _lu(a)
+    lu, pivots, _ = _lu(_factored(a))
     product = lu.diagonal(dim1=-2, dim2=-1).prod(-1)
     return torch.where(_parity(pivots), -product, product), lu, pivots
 
 
 @decomposes("_linalg_slogdet.default")
 def _log_determinant(a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    lu, pivots, _ = _lu(a)
+    lu, pivots, _ = _lu(_factored(a))
     diagonal = lu.diagonal(dim1=-2, dim2=-1)
     sign = diagonal.sign().prod(-1)
     return torch.where(_parity(pivots), -sign, sign), diagonal.abs().log().sum(-1), lu, pivots
