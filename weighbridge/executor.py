@@ -8,143 +8,25 @@ executor in the process that `replay` makes for it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import torch
 
 from weighbridge.digests import Leaf, bytes_digest, region_digest
 from weighbridge.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
-from weighbridge.numerics import decompositions, narrow, rounding
-from weighbridge.numerics.evaluate import Context, bind, evaluate
+from weighbridge.following import Following
+from weighbridge.numerics.evaluate import bind, evaluate
 from weighbridge.numerics.policy import STRICT, Policy
-from weighbridge.numerics.randomness import Draw
-from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import OpEntries
-from weighbridge.numerics.rules import Kind, Op, base_name, find, mutated
+from weighbridge.numerics.rules import Kind, find, mutated
+from weighbridge.operands import Operands, adopt, check_indices, check_shapes, resolve, same, tensor
 from weighbridge.state import Checkpoint, state_digest
 from weighbridge.steps import StepRecord
-from weighbridge.tape import DTYPES, MEMORY_FORMATS, Node, Ref, Tape
+from weighbridge.tape import DTYPES, Node, Ref, Tape
 from weighbridge.tensorfile import raw_bytes
 
 Tensor = torch.Tensor
-
-
-class DifferenceError(WeighbridgeError):
-    """The replay differs from the transcript; `details` say where."""
-
-    code = "replay.mismatch"
-
-
-@dataclass(slots=True)
-class Following(Context):
-    """The context of a replayed step: follows the log and compares every checksum."""
-
-    record: StepRecord
-    entries: dict[tuple[int, int], OpEntries]
-    seed: int
-    policy: Policy = STRICT
-    stream: int = 0
-    op: int = 0
-    operation: str = ""
-    node: Node | None = None
-    followed: int = 0
-    rounded_elements: int = 0
-    checked: int = 0
-    hosts: int = 0
-    rng: dict[int, int] = field(default_factory=dict)
-    _expected: Any = None
-    _output: int = 0
-
-    def __post_init__(self) -> None:
-        self._expected = np.frombuffer(self.record.checksums, dtype="<u8")
-
-    def begin(self, op: int, node: Node) -> None:
-        """Starts operation number `op`."""
-        self.op, self.node, self.operation, self._output = op, node, node.op, 0
-
-    def _difference(self, expected: object, found: object, **details: Any) -> DifferenceError:
-        return DifferenceError(
-            f"step {self.record.step}, operation {self.op} ({self.operation}): expected {expected}, found {found}",
-            step=self.record.step,
-            op=self.op,
-            operation=self.operation,
-            expected=str(expected),
-            found=str(found),
-            **details,
-        )
-
-    def _next_checksum(self) -> int:
-        if self.checked >= self._expected.size:
-            raise self._difference("no further result", "one more rounded result")
-        self.checked += 1
-        return int(self._expected[self.checked - 1])
-
-    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
-        """See `Context.rounded`."""
-        entries = self.entries.pop((self.op, self._output), None)
-        self._output += 1
-        self.rounded_elements += wide.numel()
-        wanted = self._next_checksum()
-        small = dtype in narrow.NARROW
-        result = narrow.follow(wide, bound, dtype, entries) if small else rounding.follow(wide, bound, entries)
-        self.followed += result.followed
-        if result.checksum != wanted:
-            explainable = narrow.explainable if small else rounding.explainable
-            if not result.inadmissible and explainable(wide, bound, entries, result.out, wanted, result.checksum):
-                raise self._difference(f"{wanted:016x}", f"{result.checksum:016x}", inconclusive=True)
-            raise self._difference(
-                f"{wanted:016x}",
-                f"{result.checksum:016x}",
-                inadmissible=result.inadmissible,
-                entries=0 if entries is None else len(entries.positions),
-            )
-        if result.inadmissible:
-            raise LogError(
-                f"step {self.record.step}, operation {self.op} ({self.operation}): the log asks for "
-                f"{result.inadmissible} outcomes that no conforming device could have rounded to",
-                code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
-            )  # fmt: skip
-        return result.out
-
-    def exact(self, bits: Tensor) -> None:
-        """See `Context.exact`."""
-        wanted, found = self._next_checksum(), (narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits)
-        if wanted != found:
-            raise self._difference(f"{wanted:016x}", f"{found:016x}")
-
-    def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
-        """See `Context.draw`: the tape says which generator and how far it was."""
-        if self.node is None or self.node.draw is None:
-            raise TapeError(f"operation {self.op} ({self.operation}) draws without saying from which generator")
-        number, offset = self.node.draw
-        span = self.record.rng.get(str(number))
-        if span is None:
-            raise TapeError(f"operation {self.op} draws from generator {number}, which the step record does not name")
-        if offset and number not in self.rng:
-            raise TapeError(
-                f"operation {self.op} draws first from generator {number}, yet not where its counter begins"
-            )
-        counter = (span[0] + offset) & 0xFFFFFFFFFFFFFFFF
-        self.rng[number] = (counter + 1) & 0xFFFFFFFFFFFFFFFF
-        return Draw(self.seed, self.stream + (number << 12), counter)
-
-    def host(self, value: bool | int | float) -> bool | int | float:
-        """See `Context.host`."""
-        if self.hosts >= len(self.record.host):
-            raise self._difference("no further host value", repr(value))
-        wanted = self.record.host[self.hosts]
-        self.hosts += 1
-        same = wanted == value or (
-            isinstance(wanted, float) and isinstance(value, float) and wanted != wanted and value != value
-        )
-        if type(wanted) is not type(value) or not same:
-            raise self._difference(repr(wanted), repr(value))
-        return value
 
 
 class Executor:
@@ -241,7 +123,7 @@ class Executor:
         last = len(tape.nodes) if stop is None else stop
         if last > len(tape.nodes):
             raise TapeError(f"step {record.step} has {len(tape.nodes)} operations; position {last} does not exist")
-        operands = _Operands(self.device, tape, slots, record.values)
+        operands = Operands(self.device, tape, slots, record.values)
         for index in range(last):
             for slot in frees.get(index, ()):
                 self._release(slot, slots, names, operands)
@@ -309,7 +191,7 @@ class Executor:
             slots[item.slot] = data
         return entered
 
-    def _release(self, slot: int, slots: dict[int, Tensor], names: dict[int, str], operands: _Operands) -> None:
+    def _release(self, slot: int, slots: dict[int, Tensor], names: dict[int, str], operands: Operands) -> None:
         slots.pop(slot, None)
         operands.forget(slot)
         name = names.pop(slot, None)
@@ -317,7 +199,7 @@ class Executor:
             self.state.pop(name, None)
 
     def _operation(
-        self, node: Node, tape: Tape, slots: dict[int, Tensor], operands: _Operands, context: Following, first: bool
+        self, node: Node, tape: Tape, slots: dict[int, Tensor], operands: Operands, context: Following, first: bool
     ) -> None:
         op = resolve(node.op)
         args = [operands.decode(a) for a in node.args]
@@ -337,8 +219,8 @@ class Executor:
                 raise TapeError(f"operation {context.op} ({node.op}) is a view but makes memory")
             return
         if first:
-            _check_shapes(op, args, kwargs, node, refs, rule.kind)
-        _check_indices(op, bound)
+            check_shapes(op, args, kwargs, node, refs, rule.kind)
+        check_indices(op, bound)
         strides = [None if ref is None else ref[3] for ref in refs]
         try:
             out = evaluate(
@@ -368,15 +250,15 @@ class Executor:
                     f"the tape says {ref[1:3]}"
                 )
             if ref[0] in births:
-                slots[ref[0]] = _adopt(value, ref, births[ref[0]], self.device)
-            elif id(value) not in changed and not _same(value, slots[ref[0]]):
+                slots[ref[0]] = adopt(value, ref, births[ref[0]], self.device)
+            elif id(value) not in changed and not same(value, slots[ref[0]]):
                 raise TapeError(f"operation {context.op} ({node.op}) did not return the storage that the tape names")
         if set(births) - set(slots):
             raise TapeError(f"operation {context.op} ({node.op}) did not make a storage that the tape says it makes")
 
     def _finish(
         self, tape: Tape, record: StepRecord, context: Following, slots: dict[int, Tensor], names: dict[int, str],
-        frees: dict[int, list[int]], operands: _Operands, entered: list[Tensor],
+        frees: dict[int, list[int]], operands: Operands, entered: list[Tensor],
     ) -> None:  # fmt: skip
         for slot in frees.get(len(tape.nodes), ()):
             self._release(slot, slots, names, operands)
@@ -426,168 +308,3 @@ def _fill(data: Tensor, views: Sequence[tuple[str, Ref]], batch: Mapping[str, Te
     for name, ref in views:
         if raw_bytes(tensor(data, ref)) != raw_bytes(batch[name]):
             raise TapeError(f"step {step}: the tape lays other parts of the batch over its tensor {name!r}")
-
-
-def tensor(data: Tensor, ref: Ref) -> Tensor:
-    """Returns the tensor that a reference names on a storage (a uint8 tensor that covers it)."""
-    _, dtype, size, stride, offset = ref
-    return torch.empty(0, dtype=DTYPES[dtype], device=data.device).set_(data.untyped_storage(), offset, size, stride)
-
-
-def resolve(name: str) -> Op:
-    """Returns the ATen overload of a node, if it may stand on a tape.
-
-    Raises:
-        TapeError: With code `tape.forbidden`, if there is no such overload or it has no rule here.
-    """
-    base, _, overload = name.partition(".")
-    packet = getattr(torch.ops.aten, base, None) if base.replace("_", "a").isalnum() else None
-    op = getattr(packet, overload, None) if packet is not None and overload.replace("_", "a").isalnum() else None
-    if not isinstance(op, torch._ops.OpOverload) or (decompositions.find(op) is not None and base not in _CONDITIONAL):
-        raise TapeError(
-            f"the tape names the operation {name[:80]!r}, which is not allowed",
-            code="tape.forbidden",
-            operation=name[:80],
-        )
-    try:
-        find(op, {})
-    except UnknownOperationError:
-        raise TapeError(
-            f"the tape names the operation {name[:80]!r}, which is not allowed",
-            code="tape.forbidden",
-            operation=name[:80],
-        ) from None
-    return op
-
-
-_CONDITIONAL = frozenset({"add", "add_", "sub", "sub_", "rsub", "pow"})
-"""Decomposed for some operands only, and ruled for the others."""
-
-
-class _Operands:
-    """Decodes operands, keeping the tensors of live storages."""
-
-    def __init__(self, device: torch.device, tape: Tape, slots: dict[int, Tensor], values: list[Any]) -> None:
-        self._device, self._tape, self._slots, self._values = device, tape, slots, values
-        self._cache: dict[int, Tensor] = {}
-        self._by_slot: dict[int, list[int]] = {}
-
-    def forget(self, slot: int) -> None:
-        for index in self._by_slot.pop(slot, ()):
-            self._cache.pop(index, None)
-
-    def _tensor(self, index: int) -> Tensor:
-        cached = self._cache.get(index)
-        if cached is None:
-            ref = self._tape.refs[index]
-            cached = self._cache[index] = tensor(self._slots[ref[0]], ref)
-            self._by_slot.setdefault(ref[0], []).append(index)
-        return cached
-
-    def decode(self, value: Any) -> Any:
-        if not isinstance(value, tuple):
-            return value
-        match value:
-            case ("t", index) if type(index) is int:
-                return self._tensor(index)
-            case ("v", index) if type(index) is int and 0 <= index < len(self._values):
-                return self._values[index]
-            case ("l", tuple(items)):
-                return [self.decode(v) for v in items]
-            case ("d", str(name)) if name in DTYPES:
-                return DTYPES[name]
-            case ("s", str(text)):
-                return text
-            case ("m", str(name)) if name in MEMORY_FORMATS:
-                return MEMORY_FORMATS[name]
-            case ("dev",):
-                return self._device
-            case ("lay",):
-                return torch.strided
-        raise TapeError("an operand has an unknown form")
-
-
-def _adopt(value: Tensor, ref: Ref, size: int, device: torch.device) -> Tensor:
-    """Returns the storage of a fresh result, laid out exactly as the tape says, as a uint8 tensor."""
-    storage = value.untyped_storage()
-    if (
-        storage.nbytes() == size
-        and value.storage_offset() == ref[4]
-        and (value.stride() == ref[3] or value.numel() == 0)
-    ):
-        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
-    data = torch.zeros(size, dtype=torch.uint8, device=device)
-    tensor(data, ref).copy_(value)
-    return data
-
-
-def _same(value: Tensor, data: Tensor) -> bool:
-    return value.untyped_storage()._cdata == data.untyped_storage()._cdata or value.numel() == 0
-
-
-def _meta(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    if isinstance(value, list):
-        return [_meta(v) for v in value]
-    return torch.device("meta") if isinstance(value, torch.device) else value
-
-
-_NO_META = frozenset(
-    {"_local_scalar_dense", "equal", "nonzero", "masked_select", "repeat_interleave", "unique_consecutive", "bincount"}
-)
-"""Operations whose results' shapes depend on values, or that return no tensor."""
-
-
-def _check_shapes(
-    op: Op, args: list[Any], kwargs: dict[str, Any], node: Node, refs: list[Ref | None], kind: Kind
-) -> None:
-    """Runs the operation on meta tensors, which checks shapes and dtypes without touching memory."""
-    name = base_name(op)[0]
-    if name in _NO_META or kind in (Kind.RANDOM,):
-        return
-    try:
-        out = op(*[_meta(a) for a in args], **{k: _meta(v) for k, v in kwargs.items()})
-    except NotImplementedError:
-        return  # no meta kernel: the kernel's own checks and the process limits remain
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise TapeError(f"{node.op} cannot be applied to its operands: {str(error).splitlines()[0][:200]}") from None
-    returned = list(out) if isinstance(out, (list, tuple)) else [out]
-    for value, ref in zip(returned, refs, strict=False):
-        if ref is not None and isinstance(value, Tensor) and tuple(value.shape) != ref[2]:
-            raise TapeError(f"{node.op} makes {tuple(value.shape)}; the tape says {ref[2]}")
-
-
-def _check_indices(op: Op, bound: dict[str, Any]) -> None:
-    """Checks every index tensor against what it points into."""
-    name = base_name(op)[0]
-    if name in ("embedding", "embedding_dense_backward"):
-        rows = bound["weight"].shape[0] if name == "embedding" else bound["num_weights"]
-        _within(name, bound["indices"], 0, rows)
-    elif name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "index_copy", "index_fill"):
-        base, dim = bound["self"], bound["dim"]
-        _within(name, bound["index"], 0, base.shape[dim] if base.dim() else 1)
-    elif name in ("index", "index_put", "_unsafe_index"):
-        for d, index in enumerate(i for i in bound["indices"]):
-            if isinstance(index, Tensor) and index.dtype not in (torch.bool, torch.uint8):
-                if d >= bound["self"].dim():
-                    raise TapeError(f"{name} has more indices than dimensions")
-                _within(name, index, -bound["self"].shape[d], bound["self"].shape[d])
-    elif name.startswith("nll_loss"):
-        x = bound["self"]
-        target = bound["target"]
-        kept = target[target != bound["ignore_index"]]
-        _within(name, kept, 0, x.shape[-1 if x.dim() == 1 else 1])
-    elif name in ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"):
-        _within(name, bound["indices"], 0, math.prod(bound["self"].shape[-2 if "2d" in name else -3 :]))
-    elif name in ("take", "put"):
-        _within(name, bound["index"], -bound["self"].numel(), bound["self"].numel())
-    elif name == "bincount":
-        _within(name, bound["self"], 0, 1 << 24)
-    elif name == "repeat_interleave":
-        _within(name, bound["repeats"], 0, 1 << 24)
-
-
-def _within(name: str, index: Tensor, low: int, high: int) -> None:
-    if index.numel() and (int(index.min()) < low or int(index.max()) >= high):
-        raise TapeError(f"{name} has an index outside {low}..{high - 1}", code="tape.out_of_bounds")

@@ -17,7 +17,8 @@ import torch
 
 from weighbridge import confinement
 from weighbridge.errors import Finding, LogError, TapeError, WeighbridgeError
-from weighbridge.executor import DifferenceError, Executor
+from weighbridge.executor import Executor
+from weighbridge.following import DifferenceError
 from weighbridge.numerics import philox, rounding, roundlog
 from weighbridge.numerics import policy as policies
 from weighbridge.state import checkpoint_digest

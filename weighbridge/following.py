@@ -1,0 +1,134 @@
+"""What a replayed step is evaluated in: the rounding log is followed, and every checksum and host value compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from weighbridge.errors import LogError, TapeError, WeighbridgeError
+from weighbridge.numerics import narrow, rounding
+from weighbridge.numerics.evaluate import Context
+from weighbridge.numerics.policy import STRICT, Policy
+from weighbridge.numerics.randomness import Draw
+from weighbridge.numerics.rounding import Bound
+from weighbridge.numerics.roundlog import OpEntries
+from weighbridge.steps import StepRecord
+from weighbridge.tape import Node
+
+Tensor = torch.Tensor
+
+
+class DifferenceError(WeighbridgeError):
+    """The replay differs from the transcript; `details` say where."""
+
+    code = "replay.mismatch"
+
+
+@dataclass(slots=True)
+class Following(Context):
+    """The context of a replayed step: follows the log and compares every checksum."""
+
+    record: StepRecord
+    entries: dict[tuple[int, int], OpEntries]
+    seed: int
+    policy: Policy = STRICT
+    stream: int = 0
+    op: int = 0
+    operation: str = ""
+    node: Node | None = None
+    followed: int = 0
+    rounded_elements: int = 0
+    checked: int = 0
+    hosts: int = 0
+    rng: dict[int, int] = field(default_factory=dict)
+    _expected: Any = None
+    _output: int = 0
+
+    def __post_init__(self) -> None:
+        self._expected = np.frombuffer(self.record.checksums, dtype="<u8")
+
+    def begin(self, op: int, node: Node) -> None:
+        """Starts operation number `op`."""
+        self.op, self.node, self.operation, self._output = op, node, node.op, 0
+
+    def _difference(self, expected: object, found: object, **details: Any) -> DifferenceError:
+        return DifferenceError(
+            f"step {self.record.step}, operation {self.op} ({self.operation}): expected {expected}, found {found}",
+            step=self.record.step,
+            op=self.op,
+            operation=self.operation,
+            expected=str(expected),
+            found=str(found),
+            **details,
+        )
+
+    def _next_checksum(self) -> int:
+        if self.checked >= self._expected.size:
+            raise self._difference("no further result", "one more rounded result")
+        self.checked += 1
+        return int(self._expected[self.checked - 1])
+
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
+        """See `Context.rounded`."""
+        entries = self.entries.pop((self.op, self._output), None)
+        self._output += 1
+        self.rounded_elements += wide.numel()
+        wanted = self._next_checksum()
+        small = dtype in narrow.NARROW
+        result = narrow.follow(wide, bound, dtype, entries) if small else rounding.follow(wide, bound, entries)
+        self.followed += result.followed
+        if result.checksum != wanted:
+            explainable = narrow.explainable if small else rounding.explainable
+            if not result.inadmissible and explainable(wide, bound, entries, result.out, wanted, result.checksum):
+                raise self._difference(f"{wanted:016x}", f"{result.checksum:016x}", inconclusive=True)
+            raise self._difference(
+                f"{wanted:016x}",
+                f"{result.checksum:016x}",
+                inadmissible=result.inadmissible,
+                entries=0 if entries is None else len(entries.positions),
+            )
+        if result.inadmissible:
+            raise LogError(
+                f"step {self.record.step}, operation {self.op} ({self.operation}): the log asks for "
+                f"{result.inadmissible} outcomes that no conforming device could have rounded to",
+                code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
+            )  # fmt: skip
+        return result.out
+
+    def exact(self, bits: Tensor) -> None:
+        """See `Context.exact`."""
+        wanted, found = self._next_checksum(), (narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits)
+        if wanted != found:
+            raise self._difference(f"{wanted:016x}", f"{found:016x}")
+
+    def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
+        """See `Context.draw`: the tape says which generator and how far it was."""
+        if self.node is None or self.node.draw is None:
+            raise TapeError(f"operation {self.op} ({self.operation}) draws without saying from which generator")
+        number, offset = self.node.draw
+        span = self.record.rng.get(str(number))
+        if span is None:
+            raise TapeError(f"operation {self.op} draws from generator {number}, which the step record does not name")
+        if offset and number not in self.rng:
+            raise TapeError(
+                f"operation {self.op} draws first from generator {number}, yet not where its counter begins"
+            )
+        counter = (span[0] + offset) & 0xFFFFFFFFFFFFFFFF
+        self.rng[number] = (counter + 1) & 0xFFFFFFFFFFFFFFFF
+        return Draw(self.seed, self.stream + (number << 12), counter)
+
+    def host(self, value: bool | int | float) -> bool | int | float:
+        """See `Context.host`."""
+        if self.hosts >= len(self.record.host):
+            raise self._difference("no further host value", repr(value))
+        wanted = self.record.host[self.hosts]
+        self.hosts += 1
+        same = wanted == value or (
+            isinstance(wanted, float) and isinstance(value, float) and wanted != wanted and value != value
+        )
+        if type(wanted) is not type(value) or not same:
+            raise self._difference(repr(wanted), repr(value))
+        return value

@@ -1,0 +1,191 @@
+"""From the data on a tape to what an operation is called with, checked before it is.
+
+An allow-list of operations is not enough: some ATen kernels crash on ordinary arguments. So operands are tried on meta
+tensors first (shapes and dtypes, without memory), and index tensors are checked against what they point into.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from weighbridge.errors import TapeError, UnknownOperationError
+from weighbridge.numerics import decompositions
+from weighbridge.numerics.rules import Kind, Op, base_name, find
+from weighbridge.tape import DTYPES, MEMORY_FORMATS, Node, Ref, Tape
+
+Tensor = torch.Tensor
+
+
+def tensor(data: Tensor, ref: Ref) -> Tensor:
+    """Returns the tensor that a reference names on a storage (a uint8 tensor that covers it)."""
+    _, dtype, size, stride, offset = ref
+    return torch.empty(0, dtype=DTYPES[dtype], device=data.device).set_(data.untyped_storage(), offset, size, stride)
+
+
+def resolve(name: str) -> Op:
+    """Returns the ATen overload of a node, if it may stand on a tape.
+
+    Raises:
+        TapeError: With code `tape.forbidden`, if there is no such overload or it has no rule here.
+    """
+    base, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, base, None) if base.replace("_", "a").isalnum() else None
+    op = getattr(packet, overload, None) if packet is not None and overload.replace("_", "a").isalnum() else None
+    if not isinstance(op, torch._ops.OpOverload) or (decompositions.find(op) is not None and base not in _CONDITIONAL):
+        raise TapeError(
+            f"the tape names the operation {name[:80]!r}, which is not allowed",
+            code="tape.forbidden",
+            operation=name[:80],
+        )
+    try:
+        find(op, {})
+    except UnknownOperationError:
+        raise TapeError(
+            f"the tape names the operation {name[:80]!r}, which is not allowed",
+            code="tape.forbidden",
+            operation=name[:80],
+        ) from None
+    return op
+
+
+_CONDITIONAL = frozenset({"add", "add_", "sub", "sub_", "rsub", "pow"})
+"""Decomposed for some operands only, and ruled for the others."""
+
+
+class Operands:
+    """Decodes operands, keeping the tensors of live storages."""
+
+    def __init__(self, device: torch.device, tape: Tape, slots: dict[int, Tensor], values: list[Any]) -> None:
+        self._device, self._tape, self._slots, self._values = device, tape, slots, values
+        self._cache: dict[int, Tensor] = {}
+        self._by_slot: dict[int, list[int]] = {}
+
+    def forget(self, slot: int) -> None:
+        """Lets go of the tensors on a storage that has died."""
+        for index in self._by_slot.pop(slot, ()):
+            self._cache.pop(index, None)
+
+    def _tensor(self, index: int) -> Tensor:
+        cached = self._cache.get(index)
+        if cached is None:
+            ref = self._tape.refs[index]
+            cached = self._cache[index] = tensor(self._slots[ref[0]], ref)
+            self._by_slot.setdefault(ref[0], []).append(index)
+        return cached
+
+    def decode(self, value: Any) -> Any:
+        """Returns what an encoded operand stands for.
+
+        Raises:
+            TapeError: It has an unknown form.
+        """
+        if not isinstance(value, tuple):
+            return value
+        match value:
+            case ("t", index) if type(index) is int:
+                return self._tensor(index)
+            case ("v", index) if type(index) is int and 0 <= index < len(self._values):
+                return self._values[index]
+            case ("l", tuple(items)):
+                return [self.decode(v) for v in items]
+            case ("d", str(name)) if name in DTYPES:
+                return DTYPES[name]
+            case ("s", str(text)):
+                return text
+            case ("m", str(name)) if name in MEMORY_FORMATS:
+                return MEMORY_FORMATS[name]
+            case ("dev",):
+                return self._device
+            case ("lay",):
+                return torch.strided
+        raise TapeError("an operand has an unknown form")
+
+
+def adopt(value: Tensor, ref: Ref, size: int, device: torch.device) -> Tensor:
+    """Returns the storage of a fresh result, laid out exactly as the tape says, as a uint8 tensor."""
+    storage = value.untyped_storage()
+    if (
+        storage.nbytes() == size
+        and value.storage_offset() == ref[4]
+        and (value.stride() == ref[3] or value.numel() == 0)
+    ):
+        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
+    data = torch.zeros(size, dtype=torch.uint8, device=device)
+    tensor(data, ref).copy_(value)
+    return data
+
+
+def same(value: Tensor, data: Tensor) -> bool:
+    """True if a tensor lies on a storage (or is empty)."""
+    return value.untyped_storage()._cdata == data.untyped_storage()._cdata or value.numel() == 0
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, list):
+        return [_meta(v) for v in value]
+    return torch.device("meta") if isinstance(value, torch.device) else value
+
+
+_NO_META = frozenset(
+    {"_local_scalar_dense", "equal", "nonzero", "masked_select", "repeat_interleave", "unique_consecutive", "bincount"}
+)
+"""Operations whose results' shapes depend on values, or that return no tensor."""
+
+
+def check_shapes(
+    op: Op, args: list[Any], kwargs: dict[str, Any], node: Node, refs: list[Ref | None], kind: Kind
+) -> None:
+    """Runs the operation on meta tensors, which checks shapes and dtypes without touching memory."""
+    name = base_name(op)[0]
+    if name in _NO_META or kind in (Kind.RANDOM,):
+        return
+    try:
+        out = op(*[_meta(a) for a in args], **{k: _meta(v) for k, v in kwargs.items()})
+    except NotImplementedError:
+        return  # no meta kernel: the kernel's own checks and the process limits remain
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise TapeError(f"{node.op} cannot be applied to its operands: {str(error).splitlines()[0][:200]}") from None
+    returned = list(out) if isinstance(out, (list, tuple)) else [out]
+    for value, ref in zip(returned, refs, strict=False):
+        if ref is not None and isinstance(value, Tensor) and tuple(value.shape) != ref[2]:
+            raise TapeError(f"{node.op} makes {tuple(value.shape)}; the tape says {ref[2]}")
+
+
+def check_indices(op: Op, bound: dict[str, Any]) -> None:
+    """Checks every index tensor against what it points into."""
+    name = base_name(op)[0]
+    if name in ("embedding", "embedding_dense_backward"):
+        rows = bound["weight"].shape[0] if name == "embedding" else bound["num_weights"]
+        _within(name, bound["indices"], 0, rows)
+    elif name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "index_copy", "index_fill"):
+        base, dim = bound["self"], bound["dim"]
+        _within(name, bound["index"], 0, base.shape[dim] if base.dim() else 1)
+    elif name in ("index", "index_put", "_unsafe_index"):
+        for d, index in enumerate(i for i in bound["indices"]):
+            if isinstance(index, Tensor) and index.dtype not in (torch.bool, torch.uint8):
+                if d >= bound["self"].dim():
+                    raise TapeError(f"{name} has more indices than dimensions")
+                _within(name, index, -bound["self"].shape[d], bound["self"].shape[d])
+    elif name.startswith("nll_loss"):
+        x = bound["self"]
+        target = bound["target"]
+        kept = target[target != bound["ignore_index"]]
+        _within(name, kept, 0, x.shape[-1 if x.dim() == 1 else 1])
+    elif name in ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"):
+        _within(name, bound["indices"], 0, math.prod(bound["self"].shape[-2 if "2d" in name else -3 :]))
+    elif name in ("take", "put"):
+        _within(name, bound["index"], -bound["self"].numel(), bound["self"].numel())
+    elif name == "bincount":
+        _within(name, bound["self"], 0, 1 << 24)
+    elif name == "repeat_interleave":
+        _within(name, bound["repeats"], 0, 1 << 24)
+
+
+def _within(name: str, index: Tensor, low: int, high: int) -> None:
+    if index.numel() and (int(index.min()) < low or int(index.max()) >= high):
+        raise TapeError(f"{name} has an index outside {low}..{high - 1}", code="tape.out_of_bounds")
