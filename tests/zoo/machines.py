@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from support.recordings import Build, Step, replay_here, train
 
 from weighbridge.transcript import Transcript
@@ -78,3 +79,23 @@ class Zoo:
             assert result["steps"] == [0, transcript.steps]
             assert result["state"] == final, where
         return results
+
+    def trains_as_without(self, build: Build, step: Step, batches: Iterable[Any]) -> None:
+        """Asserts that recording, whose checkpoints follow every step, changed the parameters by roundings only.
+
+        For trainings without randomness after the initialisation.
+        """
+        transcript = Transcript.open(self.path)
+
+        def recorded(number: int) -> list[torch.Tensor]:
+            storages = transcript.checkpoint(number).storages
+            named = model.named_parameters()
+            return [storages[f"model.{n}"].view(torch.float32).view(p.shape) for n, p in named]
+
+        model, *others = build()
+        for p, first in zip(model.parameters(), recorded(1), strict=True):
+            p.data.copy_(first)
+        for number, batch in enumerate(batches, start=2):
+            step(batch, model, *others)
+            for p, wanted in zip(model.parameters(), recorded(number), strict=True):
+                torch.testing.assert_close(p.detach(), wanted, rtol=1e-3, atol=1e-4)

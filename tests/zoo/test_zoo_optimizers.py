@@ -44,7 +44,8 @@ def test_an_optimizer(zoo: Zoo, name: str) -> None:
         model = perceptron()
         return model, OPTIMIZERS[name](model.parameters())
 
-    zoo.holds(build, classify, rows(4))
+    zoo.holds(build, classify, rows(4), every=1)
+    zoo.trains_as_without(build, classify, rows(4))
 
 
 def test_lbfgs_calls_back(zoo: Zoo) -> None:
@@ -57,7 +58,7 @@ def test_lbfgs_calls_back(zoo: Zoo) -> None:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(batch["x"]), batch["y"])
             loss.backward()
-            return float(loss)
+            return float(loss.detach())
 
         optimizer.step(closure)  # type: ignore[arg-type]
 
@@ -92,7 +93,8 @@ def test_newton_schulz(zoo: Zoo) -> None:
         model = perceptron()
         return model, Muon(matrices(model), lr=0.02)
 
-    zoo.holds(build, classify, rows())
+    zoo.holds(build, classify, rows(), every=1)
+    zoo.trains_as_without(build, classify, rows())
 
 
 def test_muon_of_pytorch_works_in_bfloat16(zoo: Zoo) -> None:

@@ -37,7 +37,9 @@ def test_a_recurrent_network(zoo: Zoo, kind: Any, options: dict[str, Any]) -> No
         optimizer.step()
         optimizer.zero_grad()
 
-    zoo.holds(build, step, SEQUENCES)
+    zoo.holds(build, step, SEQUENCES, every=1)
+    if not options.get("dropout"):
+        zoo.trains_as_without(build, step, SEQUENCES)
 
 
 def test_sequences_of_different_length(zoo: Zoo) -> None:
