@@ -20,7 +20,17 @@ from weighbridge.numerics.evaluate import bind, evaluate
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.roundlog import OpEntries
 from weighbridge.numerics.rules import Kind, find, mutated
-from weighbridge.operands import Operands, adopt, check_indices, check_shapes, resolve, same, tensor
+from weighbridge.operands import (
+    Operands,
+    adopt,
+    check_indices,
+    check_shapes,
+    check_sizes,
+    resolve,
+    same,
+    storages,
+    tensor,
+)  # fmt: skip
 from weighbridge.state import Checkpoint, state_digest
 from weighbridge.steps import StepRecord
 from weighbridge.tape import DTYPES, Node, Ref, Tape
@@ -220,6 +230,7 @@ class Executor:
             return
         if first:
             check_shapes(op, args, kwargs, node, refs, rule.kind)
+            check_sizes(op, bound)
         check_indices(op, bound)
         strides = [None if ref is None else ref[3] for ref in refs]
         try:
@@ -250,6 +261,8 @@ class Executor:
                     f"the tape says {ref[1:3]}"
                 )
             if ref[0] in births:
+                if value.untyped_storage()._cdata in storages([*args, *kwargs.values()]):
+                    raise TapeError(f"operation {context.op} ({node.op}) makes no memory where the tape says it does")
                 slots[ref[0]] = adopt(value, ref, births[ref[0]], self.device)
             elif id(value) not in changed and not same(value, slots[ref[0]]):
                 raise TapeError(f"operation {context.op} ({node.op}) did not return the storage that the tape names")

@@ -118,6 +118,15 @@ def adopt(value: Tensor, ref: Ref, size: int, device: torch.device) -> Tensor:
     return data
 
 
+def storages(value: Any) -> set[int]:
+    """Returns the identities of the storages behind all tensors among operands."""
+    if isinstance(value, Tensor):
+        return {value.untyped_storage()._cdata}
+    if isinstance(value, (list, tuple)):
+        return {each for v in value for each in storages(v)}
+    return set()
+
+
 def same(value: Tensor, data: Tensor) -> bool:
     """True if a tensor lies on a storage (or is empty)."""
     return value.untyped_storage()._cdata == data.untyped_storage()._cdata or value.numel() == 0
@@ -154,6 +163,40 @@ def check_shapes(
     for value, ref in zip(returned, refs, strict=False):
         if ref is not None and isinstance(value, Tensor) and tuple(value.shape) != ref[2]:
             raise TapeError(f"{node.op} makes {tuple(value.shape)}; the tape says {ref[2]}")
+
+
+def check_sizes(op: Op, bound: dict[str, Any]) -> None:
+    """Checks the sizes of operands whose kernels read, or write, past the end of a smaller one."""
+    name = base_name(op)[0]
+    if name in ("native_batch_norm", "native_batch_norm_backward"):
+        x = bound["input"]
+        channels = x.shape[1] if x.dim() > 1 else -1
+        for part in ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd"):
+            unused = part.startswith("save_") and not bound.get("train")  # an evaluation saves nothing
+            _sized(name, part, bound.get(part), channels, 0 if unused else channels)
+        _sized(name, "grad_out", bound.get("grad_out"), x.numel())
+    elif name == "native_layer_norm_backward":
+        x = bound["input"]
+        inner = math.prod(bound["normalized_shape"])
+        _sized(name, "grad_out", bound["grad_out"], x.numel())
+        for part in ("mean", "rstd"):
+            _sized(name, part, bound[part], x.numel() // max(inner, 1))
+        for part in ("weight", "bias"):
+            _sized(name, part, bound[part], inner)
+    elif name in ("_softmax_backward_data", "_log_softmax_backward_data"):
+        if bound["grad_output"].shape != bound["output"].shape:
+            raise TapeError(f"{name} has a gradient of another shape than its output", code="tape.out_of_bounds")
+    elif name in ("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"):
+        outer = -2 if "2d" in name else -3
+        if bound["grad_output"].shape[:outer] != bound["self"].shape[:outer]:
+            raise TapeError(f"{name} has a gradient of other planes than its operand", code="tape.out_of_bounds")
+
+
+def _sized(name: str, part: str, value: Any, *elements: int) -> None:
+    if isinstance(value, Tensor) and value.numel() not in elements:
+        raise TapeError(
+            f"the operand {part} of {name} has {value.numel()} elements, not {elements[0]}", code="tape.out_of_bounds"
+        )
 
 
 def check_indices(op: Op, bound: dict[str, Any]) -> None:

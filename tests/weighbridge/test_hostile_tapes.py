@@ -130,6 +130,18 @@ def _negative_reference(tape: Tape, _: dict[str, Any]) -> None:
     node(tape, at, args=(("t", -1), *tape.nodes[at].args[1:]))
 
 
+def _birth_of_an_operand(tape: Tape, _: dict[str, Any]) -> None:
+    """Two slots on one memory: a checkpoint would part them, so what follows could replay or not as one likes."""
+    at = next(n for n, each in enumerate(tape.nodes) if each.op == "add_.Tensor")
+    (output,) = tape.nodes[at].outputs
+    assert output is not None
+    slot, dtype, size, stride, offset = tape.refs[output]
+    tape.refs.append((10_000, dtype, size, stride, offset))
+    assert tape.nodes[at].args[0] == ("t", output)
+    bytes_ = next(i.bytes for i in tape.inputs if i.slot == slot)
+    node(tape, at, outputs=(len(tape.refs) - 1,), births=((10_000, bytes_),))
+
+
 def _drop_what_is_not_there(tape: Tape, _: dict[str, Any]) -> None:
     tape.inputs.append(Input(10_000, 4, "dropped", "nothing"))
 
@@ -167,7 +179,7 @@ def _other_rows_below(_: Tape, fields: dict[str, Any]) -> None:
     [
         _state_twice, _two_survivors_of_one_name, _one_storage_under_two_names, _state_survives_again,
         _name("~²/3"), _name("~" + "9" * 5000 + "/1"), _name("kept/0/1"), _name("~01/2"),
-        _boolean_reference, _negative_reference, _drop_what_is_not_there, _use_what_was_dropped,
+        _boolean_reference, _negative_reference, _birth_of_an_operand, _drop_what_is_not_there, _use_what_was_dropped,
         _counter_after, _generator_that_nobody_uses, _later_first_draw, _other_rows_below,
     ],
 )  # fmt: skip
