@@ -251,7 +251,7 @@ def open_batches(path: Path, steps: range, limits: Limits) -> TensorFile:
 def read_batch(file: TensorFile, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Returns (batch, free) tensors of `step` by their names, in host memory."""
     batch, free = (
-        {key.removeprefix(prefix): file.read(key) for key in file if key.startswith(prefix)}
+        {key.removeprefix(prefix): file.read(key) for key in file.below(str(step)) if key.startswith(prefix)}
         for prefix in (f"{step}/batch/", f"{step}/free/")
     )
     return batch, free

@@ -142,6 +142,7 @@ class TensorFile:
                 raise _bad(path, "its header length does not fit the file")
             header = file.read(length)
         self._data_start = 8 + length
+        self._folders: dict[str, list[str]] | None = None
         self.metadata, self._entries = _parse_header(path, header, size - self._data_start, limits)
 
     def __contains__(self, name: str) -> bool:
@@ -152,6 +153,14 @@ class TensorFile:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def below(self, folder: str) -> list[str]:
+        """Returns the names that begin with `folder` and a slash; the first call sorts all names by folder."""
+        if self._folders is None:
+            self._folders = {}
+            for name in self._entries:
+                self._folders.setdefault(name.partition("/")[0], []).append(name)
+        return self._folders.get(folder, [])
 
     def shape(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         """Returns (dtype, shape) of a tensor without reading it."""
