@@ -1,12 +1,14 @@
 # Everything runs from .venv, which the first target that needs it creates from constraints.txt.
 #   PYTHON=python3.12      choose the interpreter (3.11 or newer)
 #   TORCH_INDEX=URL        choose another build of torch, e.g. a CUDA one (before the first install, or after `make clean`)
+#   MINUTES=N  ONLY=NAME    how long `make soak` takes, and which of its subjects
 #   DEVICE=cuda  OUT=DIR   device and directory of `make demo`
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 DEVICE ?= cpu
 OUT ?= runs/demo
 JOBS ?= 2
+MINUTES ?= 15
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +16,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench gpu proto clean
+.PHONY: help install demo test lint bench soak gpu proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +37,9 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 
 bench: $(STAMP) ## Run the benchmarks behind docs/benchmarks.md
 	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python $$script --device $(DEVICE); done
+
+soak: $(STAMP) ## Record and replay full sizes and long runs; MINUTES=15 and ONLY=NAME choose how long and which
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 
 gpu: $(STAMP) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
