@@ -7,6 +7,7 @@ reads its small answer as hostile.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -191,7 +192,7 @@ def _read(stream: Any, progress: Callable[[int, int], None] | None) -> dict[str,
                 continue
             if "error" in message or "result" in message:
                 return cast("dict[str, Any]", message)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             pass
         raise ReplayWorkerError("the replay worker answered something that is not a result")
     return None
@@ -241,7 +242,10 @@ def _finding(raw: Any) -> Finding:
     if raw["severity"] not in ("info", "warning", "violation") or not isinstance(raw["evidence"], dict):
         raise ValueError("finding")
     text = {k: str(raw[k])[:4000] for k in ("id", "message", "expected", "found", "subject")}
-    return Finding(**text, severity=raw["severity"], evidence=raw["evidence"])
+    evidence = {str(k)[:100]: v[:4000] if isinstance(v, str) else v for k, v in list(raw["evidence"].items())[:100]}
+    if not all(v is None or isinstance(v, (str, int)) or math.isfinite(v) for v in evidence.values()):
+        raise ValueError("evidence")
+    return Finding(**text, severity=raw["severity"], evidence=evidence)
 
 
 def _difference(raw: Any) -> dict[str, Any] | None:
