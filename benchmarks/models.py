@@ -96,8 +96,8 @@ def resnet() -> Step:
 def perceptron() -> Step:
     """Dense layers and activations."""
     model = nn.Sequential(
-        nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 256), nn.Tanh(),
-        nn.Linear(256, 256), nn.Sigmoid(), nn.Linear(256, 64), nn.Softplus(), nn.Linear(64, 10),
+        nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 256),
+        nn.Tanh(), nn.Linear(256, 256), nn.Sigmoid(), nn.Linear(256, 64), nn.Softplus(), nn.Linear(64, 10),
     )  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
