@@ -211,6 +211,10 @@ def _parse_header(path: Path, text: bytes, data_size: int, limits: Limits) -> tu
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise _bad(path, "its metadata is not a map of text")
+    try:
+        "".join([*header, *metadata, *metadata.values()]).encode()
+    except UnicodeEncodeError:  # JSON can escape half a character; digests and reports cannot hold it
+        raise _bad(path, "a name or its metadata is not valid Unicode") from None
     if len(header) > limits.tensors:
         raise _bad(path, f"it has {len(header)} tensors, above the limit of {limits.tensors}")
     entries = {name: _parse_entry(path, name, value) for name, value in header.items()}

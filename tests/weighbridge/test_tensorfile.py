@@ -107,6 +107,8 @@ def entry(dtype="U8", shape=(2,), offsets=(0, 2)):
         raw({}, b"x"),
         raw({"__metadata__": []}),
         raw({"__metadata__": {"a": 1}}),
+        raw({"__metadata__": {"a": "\ud800"}}),
+        raw({"\ud800": entry()}, b"ab"),
         raw({"a": 1}, b"ab"),
         raw({"a": {**entry(), "more": 1}}, b"ab"),
         raw({"a": entry(dtype="u8")}, b"ab"),
