@@ -19,8 +19,8 @@ Generator = torch.Generator | None
 
 
 def _unit(x: Tensor, generator: Generator) -> Tensor:
-    """Uniform variates shaped like x, multiples of 2^-24 in [0, 1)."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format).uniform_(generator=generator)
+    """Uniform float32 variates shaped like x, multiples of 2^-24 in [0, 1)."""
+    return torch.empty(x.shape, dtype=torch.float32, device=x.device).uniform_(generator=generator)
 
 
 def _open(x: Tensor, generator: Generator) -> Tensor:
@@ -40,7 +40,8 @@ def _cauchy(x: Tensor, median: float = 0, sigma: float = 1, *, generator: Genera
 
 @decomposes("log_normal_.default")
 def _log_normal(x: Tensor, mean: float = 1, std: float = 2, *, generator: Generator = None) -> Tensor:
-    return x.copy_(torch.empty_like(x).normal_(mean, std, generator=generator).exp())
+    drawn = torch.empty(x.shape, dtype=torch.float32, device=x.device).normal_(mean, std, generator=generator)
+    return x.copy_(drawn.exp())
 
 
 @decomposes("geometric_.default")
@@ -53,14 +54,15 @@ def _multinomial(
     weights: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator = None
 ) -> Tensor:
     """Categories by inversion of their distribution; without replacement those that win a race of exponential times."""
+    weights = weights.to(torch.float32)
     total = weights.sum(-1)
     if not bool((torch.isfinite(total) & (total > 0) & (weights >= 0).all(-1)).all()):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or a row without weight")
     if not replacement and num_samples > 1:
         if num_samples > weights.shape[-1]:
             raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
-        arrivals = torch.empty_like(weights, memory_format=torch.contiguous_format).exponential_(generator=generator)
-        return torch.topk(weights / arrivals, num_samples, dim=-1).indices
+        arrivals = torch.empty(weights.shape, dtype=torch.float32, device=weights.device)
+        return torch.topk(weights / arrivals.exponential_(generator=generator), num_samples, dim=-1).indices
     # Sorting makes rounded sums monotone, so that there is one right answer to where a variate falls among them.
     ends = torch.sort(weights.cumsum(-1), dim=-1, stable=True).values
     last = ends[..., -1:]

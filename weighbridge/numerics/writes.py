@@ -31,7 +31,7 @@ def index_put(x: Tensor, indices: Indices, values: Tensor) -> tuple[Indices, Ten
     Returns:
         Indices and values that name no place twice, or None if the given ones do not (or write one value everywhere).
     """
-    if values.numel() <= 1 or not any(i is not None for i in indices):
+    if values.numel() <= 1 or all(i is None or i.dtype == torch.bool for i in indices):
         return None
     whole: Indices = []
     for index in indices:
