@@ -188,7 +188,8 @@ class Recorder:
         """Declares the model, the optimizer and whatever else has tensors that outlive a step.
 
         Args:
-            *objects: Modules, optimizers, or anything with a `state_dict()` of tensors (an EMA, a gradient scaler).
+            *objects: Modules, optimizers, tensors (a data set that lies on the chip), or anything with a `state_dict()`
+                of tensors (an EMA, a gradient scaler).
             **named: The same, with names of your choice.
 
         Raises:

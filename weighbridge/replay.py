@@ -241,7 +241,8 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
 def _finding(raw: Any) -> Finding:
     if raw["severity"] not in ("info", "warning", "violation") or not isinstance(raw["evidence"], dict):
         raise ValueError("finding")
-    text = {k: str(raw[k])[:4000] for k in ("id", "message", "expected", "found", "subject")}
+    names = ("id", "message", "expected", "found", "subject")
+    text = {k: str(raw[k])[:4000].encode(errors="replace").decode() for k in names}  # half characters cannot be shown
     evidence = {str(k)[:100]: v[:4000] if isinstance(v, str) else v for k, v in list(raw["evidence"].items())[:100]}
     if not all(v is None or isinstance(v, (str, int)) or math.isfinite(v) for v in evidence.values()):
         raise ValueError("evidence")

@@ -71,3 +71,8 @@ def test_long_evidence_is_cut() -> None:
     (finding,) = _parse({"result": {**RESULT, "findings": [{**FINDING, "evidence": evidence}]}}).findings
     assert len(finding.evidence) == 100
     assert max(map(len, finding.evidence.values())) == 4000
+
+
+def test_half_a_character_does_not_reach_the_report() -> None:
+    (finding,) = _parse({"result": {**RESULT, "findings": [{**FINDING, "message": "a\ud800b"}]}}).findings
+    assert finding.message == "a?b"
