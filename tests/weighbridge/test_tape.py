@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import cbor2
@@ -255,3 +256,13 @@ def test_the_footprint_counts_what_lives_at_the_same_time() -> None:
         frees=[(1, 1), (2, 0), (2, 2)],
     )
     assert tape.largest_footprint() == 120
+
+
+def test_the_example_of_the_format_page_decodes() -> None:
+    page = (Path(__file__).parents[2] / "docs/formats/tape.md").read_text()
+    dump = page.split("```")[1]
+    data = bytes.fromhex("".join(dump.split()))
+    tape = Tape.decode(data)
+    assert tape.encode() == data
+    assert tape.digest.hex() in page
+    assert [node.op for node in tape.nodes] == ["mul.Tensor", "mul_.Tensor"]
