@@ -16,16 +16,20 @@ from typing import Any
 import torch
 
 from weighbridge import confinement
-from weighbridge.errors import Finding, LogError, TapeError, WeighbridgeError
+from weighbridge.errors import Finding, LogError, Severity, TapeError, WeighbridgeError
 from weighbridge.executor import Executor
 from weighbridge.following import DifferenceError
 from weighbridge.numerics import philox, rounding, roundlog
 from weighbridge.numerics import policy as policies
+from weighbridge.numerics.rules import table_digest
 from weighbridge.state import checkpoint_digest
 from weighbridge.steps import StepRecord, running_digest
 from weighbridge.tape import Tape
 from weighbridge.tensorfile import raw_bytes
 from weighbridge.transcript import Transcript
+
+_SEVERITIES: dict[str, Severity] = {"replay.inconclusive": "info", "tape.too_large": "warning"}
+"""Of what accuses nobody."""
 
 
 class Replay:
@@ -55,6 +59,12 @@ class Replay:
         seed = self._transcript.draft.get("seed")
         if type(seed) is not int:
             raise TapeError("the draft names no seed", code="transcript.malformed")
+        if self._transcript.draft.get("rules") != table_digest():
+            raise WeighbridgeError(
+                "the run was recorded under another table of rules than this version has; replay it with the version "
+                f"of its draft ({str(self._transcript.draft.get('weighbridge'))[:40]}) and the rules registered there",
+                code="replay.rules.unknown",
+            )
         policy = policies.named(str(self._transcript.draft.get("policy")))
         if policy.digest != self._transcript.draft.get("calibration", ""):
             raise WeighbridgeError(
@@ -130,7 +140,7 @@ class Replay:
             Finding(
                 id=code, message=error.message, expected=str(details.get("expected", "")),
                 found=str(details.get("found", "")), subject=self._transcript.digest,
-                severity="info" if code == "replay.inconclusive" else "violation", evidence=details,
+                severity=_SEVERITIES.get(code, "violation"), evidence=details,
             )
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from prover import Recorder
+from weighbridge.errors import WeighbridgeError
 from weighbridge.manifest import SigningKey
 from weighbridge.numerics import kernels, roundlog
 from weighbridge.replay_worker import Replay
@@ -46,10 +47,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def forge(source: Path, target: Path, change: Change) -> Path:
+def forge(source: Path, target: Path, change: Change, **drafted: Any) -> Path:
     """Writes a transcript again; `change(step, tape, fields of the record)` does what it likes before."""
     old = Transcript.open(source)
-    draft = {k: v for k, v in old.draft.items() if k not in ("format", "data")}
+    draft = {k: v for k, v in old.draft.items() if k not in ("format", "data")} | drafted
     writer = TranscriptWriter(target, draft=draft, key=SigningKey.generate())
     for record in old.records():
         if record.step in old.checkpoint_steps:
@@ -66,10 +67,10 @@ def forge(source: Path, target: Path, change: Change) -> Path:
     return target
 
 
-def replayed(path: Path) -> dict[str, Any]:
+def replayed(path: Path, memory: int = 1 << 28) -> dict[str, Any]:
     """Replays in this process."""
     request = {
-        "path": path, "steps": None, "device": "cpu", "stop": None, "salt": None, "memory": 1 << 28, "seconds": 60,
+        "path": path, "steps": None, "device": "cpu", "stop": None, "salt": None, "memory": memory, "seconds": 60,
     }  # fmt: skip
     with torch.no_grad():
         return Replay(request, [], lambda _: None).run()
@@ -217,3 +218,14 @@ def test_the_log_is_no_way_in(run: Path, tmp_path: Path) -> None:
     result = replayed(forge(run, tmp_path / "forged", at_step(3, change)))
     assert result["verdict"] == "mismatch"
     assert result["first_difference"]["operation"] == "sin_.default"  # it never reaches the state
+
+
+def test_what_this_verifier_cannot_replay_accuses_nobody(run: Path, tmp_path: Path) -> None:
+    result = replayed(run, memory=100)
+    assert result["verdict"] == "inconclusive"
+    assert [(f["id"], f["severity"]) for f in result["findings"] if f["id"] != "data.not_precommitted"] == [
+        ("tape.too_large", "warning")
+    ]
+    with pytest.raises(WeighbridgeError) as caught:
+        replayed(forge(run, tmp_path / "other", lambda *_: None, rules="00" * 32))
+    assert caught.value.reason == "replay.rules.unknown"

@@ -7,6 +7,9 @@ from dataclasses import replace
 from verifier.facts import SnapshotFacts, digest
 from weighbridge.errors import Finding, WeighbridgeError
 
+UNDECIDED = ("replay.worker", "replay.rules.unknown", "replay.calibration.unknown")
+"""Why there was no replay, without anything said about the Prover: the snapshot counts as not verified."""
+
 
 def check(snapshot: SnapshotFacts) -> list[Finding]:
     """Passes on the replay's findings; a running digest that differs from the chip's is one more."""
@@ -15,7 +18,8 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
         return []
     subject = f"transcript {snapshot.transcript.id}"
     if isinstance(result, WeighbridgeError):
-        return [result.finding(subject=subject)]
+        finding = result.finding(subject=subject)
+        return [replace(finding, severity="warning") if finding.id in UNDECIDED else finding]
     findings = [replace(finding, subject=_within(subject, finding.subject)) for finding in result.findings]
     if result.verdict == "mismatch" and not any(finding.severity == "violation" for finding in findings):
         findings.append(_mismatch(subject, result.first_difference))

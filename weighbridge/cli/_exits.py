@@ -35,7 +35,9 @@ _FINDING_PREFIXES = (
     "chip.log",
     "snapshot.",
 )
-_NO_FINDING_PREFIXES = ("transcript.write", "transcript.unknown", "replay.worker")
+_NO_FINDING_PREFIXES = (
+    "transcript.write", "transcript.unknown", "replay.worker", "replay.rules.unknown", "replay.calibration.unknown",
+)  # fmt: skip
 
 
 def exit_of(error: WeighbridgeError) -> Exit:

@@ -230,7 +230,12 @@ def test_a_replay_that_differs_names_step_and_operation(honest: SnapshotFacts) -
 
 
 def test_a_replay_worker_that_died(honest: SnapshotFacts) -> None:
-    assert ids(replace(honest, replayed=ReplayWorkerError("it died"))) == ["replay.worker"]
+    (finding,) = everything(replace(honest, replayed=ReplayWorkerError("it died")))
+    assert (finding.id, finding.severity) == ("replay.worker", "warning")  # perhaps we have too little memory
+    unknown = TranscriptError("other rules", code="replay.rules.unknown")
+    assert [f.severity for f in everything(replace(honest, replayed=unknown))] == ["warning"]
+    altered = TranscriptError("altered", code="transcript.file.altered")
+    assert [f.severity for f in everything(replace(honest, replayed=altered))] == ["violation"]
 
 
 def test_an_unreadable_transcript_is_reported_once_for_all_its_snapshots(honest: SnapshotFacts) -> None:
