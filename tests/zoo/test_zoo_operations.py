@@ -157,6 +157,8 @@ REFUSED: dict[str, tuple[Operation, str]] = {
         "add logarithms",
     ),
     "distances": (lambda h: torch.cdist(h, h, p=1.0), r"norm\(p, -1\)"),
+    "pairs": (F.pdist, "take torch.cdist"),
+    "sampling a grid": (lambda h: F.grid_sample(h[None, None], torch.zeros(1, 2, 2, 2)), "gather the corners"),
     "float to integer": (lambda h: h * (h / 0).to(torch.int64), "clamp it first"),
     "float64": (lambda h: h.double().exp(), "compute in float32"),
     "singular matrix": (lambda h: torch.linalg.inv(h[:3] * 0), "add a multiple of the identity"),

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import factorisations, loss_scaling, rearrangements, sampling  # noqa: F401 (they enter the table)
+from weighbridge.numerics import cells, factorisations, loss_scaling, rearrangements, sampling  # noqa: F401 (they enter the table)
 from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes
 from weighbridge.numerics.rules import Op
 

@@ -281,6 +281,7 @@ def _cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tens
 _FROM_TORCH = """
 soft_margin_loss.default soft_margin_loss_backward.default im2col.default col2im.default linalg_cross.default
 logit.default logit_backward.default sinc.default multilabel_margin_loss_forward.default
+_fused_rms_norm_backward.default
 """
 
 

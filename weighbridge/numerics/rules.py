@@ -85,16 +85,16 @@ isinf.default isnan.default isin.Tensor_Tensor le.Scalar le.Tensor logical_and.d
 logical_or.default logical_xor.default lt.Scalar lt.Tensor masked_fill.Scalar masked_fill.Tensor masked_scatter.default
 masked_select.default max_pool2d_with_indices.default max_pool3d_with_indices.default nan_to_num.default ne.Scalar
 ne.Tensor neg.default new_full.default new_ones.default new_zeros.default nonzero.default ones.default ones_like.default
-pixel_shuffle.default pixel_unshuffle.default reflection_pad1d.default reflection_pad2d.default repeat.default
-repeat_interleave.Tensor replication_pad1d.default replication_pad2d.default roll.default round.default
-scalar_tensor.default scatter.src scatter.value searchsorted.Tensor select_backward.default select_scatter.default
-sign.default signbit.default slice_backward.default slice_scatter.default sort.stable stack.default
-threshold_backward.default tril.default triu.default tril_indices.default triu_indices.default trunc.default
-unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default where.self where.ScalarOther
-where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default any.dim any.dims all.default
-all.dim all.dims bincount.default _unsafe_index.Tensor bitwise_left_shift.Tensor bitwise_right_shift.Tensor
-diag_embed.default diagonal_scatter.default take.default one_hot.default
-block_diag.default sgn.default median.default softshrink_backward.default hardshrink.default hardshrink_backward.default
+pixel_shuffle.default pixel_unshuffle.default reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default
+repeat.default repeat_interleave.Tensor replication_pad1d.default replication_pad2d.default replication_pad3d.default
+bitwise_xor.Scalar roll.default round.default scalar_tensor.default scatter.src scatter.value searchsorted.Tensor
+select_backward.default select_scatter.default sign.default signbit.default slice_backward.default slice_scatter.default
+sort.stable stack.default threshold_backward.default tril.default triu.default tril_indices.default triu_indices.default
+trunc.default unique_consecutive.default upsample_nearest1d.default upsample_nearest2d.default where.self
+where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros_like.default any.default any.dim
+any.dims all.default all.dim all.dims bincount.default _unsafe_index.Tensor bitwise_left_shift.Tensor
+bitwise_right_shift.Tensor diag_embed.default diagonal_scatter.default take.default one_hot.default block_diag.default
+sgn.default median.default softshrink_backward.default hardshrink.default hardshrink_backward.default
 _is_all_true.default _is_any_true.default adaptive_max_pool2d.default diagonal_copy.default
 """
 
@@ -144,6 +144,10 @@ _REFUSED = {
     "_ctc_loss.default": "has no fixed-order form; write the recursion with torch.logsumexp",
     "_ctc_loss.Tensor": "has no fixed-order form; write the recursion with torch.logsumexp",
     "_fft_r2c.default": "complex arithmetic has no rule; multiply by a matrix of sines and cosines",
+    "_fft_c2r.default": "complex arithmetic has no rule; multiply by a matrix of sines and cosines",
+    "_pdist_forward.default": "has no fixed-order form; take torch.cdist(x, x) and select the upper triangle",
+    "grid_sampler_2d.default": "has no fixed-order form; gather the corners and weigh them",
+    "grid_sampler_3d.default": "has no fixed-order form; gather the corners and weigh them",
     "_fft_c2c.default": "complex arithmetic has no rule; multiply by a matrix of sines and cosines",
     "_embedding_bag.default": "has no fixed-order form; use nn.Embedding and sum over the bag",
     "linalg_matrix_exp.default": "has no fixed-order form; sum the series with matrix products",
@@ -228,6 +232,7 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "max_pool2d_with_indices_backward.default max_pool3d_with_indices_backward.default": bounds.max_pool_backward,
     "reflection_pad1d_backward.default reflection_pad2d_backward.default": bounds.linear("grad_output", _area),
     "replication_pad1d_backward.default replication_pad2d_backward.default": bounds.linear("grad_output", _area),
+    "reflection_pad3d_backward.default replication_pad3d_backward.default": bounds.linear("grad_output", _area),
     "upsample_nearest1d_backward.default upsample_nearest2d_backward.default": bounds.linear("grad_output", _area),
     "upsample_bilinear2d.default": bounds.interpolation("self"),
     "upsample_bilinear2d_backward.default": bounds.interpolation("grad_output"),

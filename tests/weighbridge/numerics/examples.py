@@ -512,6 +512,11 @@ def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (make(2, 3, 9, 8), make(2, 3, 6, 5), [2, 1, 1, 2]))
 
 
+@of("reflection_pad3d_backward.default", "replication_pad3d_backward.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make(2, 3, 5, 6, 7), make(2, 3, 3, 4, 5), [1, 1, 0, 2, 1, 1]))
+
+
 @of("upsample_nearest1d_backward.default")
 def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (make(2, 3, 20), [20], [2, 3, 5]))

@@ -272,3 +272,53 @@ def test_noisy_slopes_are_kept_for_the_backward_pass() -> None:
     assert ((noise[negative] >= 0.1) & (noise[negative] <= 0.3)).all()
     (back,) = run("rrelu_with_noise_backward.default", torch.ones(1000), x, noise, 0.1, 0.3, True, False)
     assert torch.equal(back, noise)
+
+
+# --- the cells that only a GPU has ----------------------------------------------------------------------------------
+
+
+def gated(
+    kind: str, gates: Tensor, hidden: Tensor, state: Tensor, biases: tuple[Tensor | None, Tensor | None]
+) -> Tensor:
+    """The cell in PyTorch's own words: identity matrices make its gates the given ones."""
+    n, width = state.shape[1], gates.shape[1]
+    cell = (torch.nn.LSTMCell if kind == "lstm" else torch.nn.GRUCell)(width, n, bias=biases[0] is not None)
+    values = {"weight_ih": torch.eye(width), "bias_ih": biases[0], "bias_hh": biases[1]}
+    call = torch.func.functional_call
+    if kind == "lstm":  # the hidden gates join the input gates
+        given = {**values, "weight_hh": torch.zeros(width, n)}
+        hy, cy = call(cell, {k: v for k, v in given.items() if v is not None}, (gates + hidden, (state * 0, state)))
+        return torch.cat([hy, cy], 1)
+    # With hx = state and a matrix W of full rank, W hx = hidden.
+    weight = torch.linalg.lstsq(state, hidden).solution.T
+    given = {**values, "weight_hh": weight}
+    return call(cell, {k: v for k, v in given.items() if v is not None}, (gates, state))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("biased", [True, False])
+def test_fused_cells(kind: str, biased: bool) -> None:
+    parts, n = (4, 3) if kind == "lstm" else (3, 3)
+    gates, hidden = real(2, parts * n).requires_grad_(), real(2, parts * n, seed=1).requires_grad_()
+    state = real(2, n, seed=2).requires_grad_()
+    biases = (real(parts * n, seed=3), real(parts * n, seed=4)) if biased else (None, None)
+    wanted = gated(kind, gates, hidden, state, biases)
+    found = run(f"_thnn_fused_{kind}_cell.default", gates, hidden, state, *biases)
+    outputs = torch.cat(found[:2], 1) if kind == "lstm" else found[0]
+    torch.testing.assert_close(outputs, wanted, rtol=1e-4, atol=1e-5)
+    grad = real(*outputs.shape, seed=5)
+    if kind == "lstm":
+        back = run(
+            "_thnn_fused_lstm_cell_backward_impl.default", grad[:, :n], grad[:, n:], state, found[1], found[2], biased
+        )
+        of_gates, of_state, of_bias = back
+        of_hidden = of_gates
+    else:
+        of_gates, of_hidden, of_state, of_bias, _ = run("_thnn_fused_gru_cell_backward.default", grad, found[1], biased)
+    by_hand = torch.autograd.grad(outputs, (gates, state, hidden), grad)
+    torch.testing.assert_close(of_gates, by_hand[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(of_state, by_hand[1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(of_hidden, by_hand[2], rtol=1e-4, atol=1e-5)
+    assert (of_bias is None) == (not biased)
+    if biased:
+        torch.testing.assert_close(of_bias, by_hand[0].sum(0), rtol=1e-4, atol=1e-5)
