@@ -13,19 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.forging import at_step, forge, node
 from torch import Tensor, nn
 
 from prover import Recorder
 from weighbridge.errors import WeighbridgeError
-from weighbridge.manifest import SigningKey
 from weighbridge.numerics import kernels, roundlog
 from weighbridge.replay_worker import Replay
-from weighbridge.steps import StepRecord
 from weighbridge.tape import Input, Node, Tape
-from weighbridge.transcript import Transcript
-from weighbridge.writer import TranscriptWriter
-
-Change = Callable[[int, Tape, dict[str, Any]], None]
 
 
 @pytest.fixture(scope="module")
@@ -47,26 +42,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def forge(source: Path, target: Path, change: Change, **drafted: Any) -> Path:
-    """Writes a transcript again; `change(step, tape, fields of the record)` does what it likes before."""
-    old = Transcript.open(source)
-    draft = {k: v for k, v in old.draft.items() if k not in ("format", "data")} | drafted
-    writer = TranscriptWriter(target, draft=draft, key=SigningKey.generate())
-    for record in old.records():
-        if record.step in old.checkpoint_steps:
-            writer.checkpoint(old.checkpoint(record.step))
-        tape = Tape.decode(old.tape(record.tape))
-        fields = {name: getattr(record, name) for name in StepRecord.__slots__ if name not in ("step", "batch")}
-        fields.pop("record_digests")
-        fields.update(
-            rounding=old.rounding(record.step), batch=old.batch(record.step), free=old.free(record.step), records=None
-        )
-        change(record.step, tape, fields)
-        writer.append_step(**{**fields, "tape": writer.put_tape(tape.encode())})
-    writer.close()
-    return target
-
-
 def replayed(path: Path, memory: int = 1 << 28) -> dict[str, Any]:
     """Replays in this process."""
     request = {
@@ -82,16 +57,8 @@ def outcome(path: Path) -> tuple[str, list[str]]:
     return result["verdict"], [f["id"] for f in result["findings"] if f["severity"] == "violation"]
 
 
-def node(tape: Tape, index: int, **fields: Any) -> None:
-    tape.nodes[index] = replace(tape.nodes[index], **fields)
-
-
 def test_a_copy_signed_again_matches(run: Path, tmp_path: Path) -> None:
     assert outcome(forge(run, tmp_path / "copy", lambda *_: None)) == ("match", [])
-
-
-def at_step(number: int, change: Callable[[Tape, dict[str, Any]], None]) -> Change:
-    return lambda step, tape, fields: change(tape, fields) if step == number else None
 
 
 def _state_twice(tape: Tape, _: dict[str, Any]) -> None:
