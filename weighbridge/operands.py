@@ -41,13 +41,15 @@ def resolve(name: str) -> Op:
             operation=name[:80],
         )
     try:
-        find(op, {})
+        rule = find(op, {})
     except UnknownOperationError:
+        rule = None
+    if rule is None or (rule.kind is Kind.REFUSED and not rule.integers):
         raise TapeError(
             f"the tape names the operation {name[:80]!r}, which is not allowed",
             code="tape.forbidden",
             operation=name[:80],
-        ) from None
+        )
     return op
 
 
