@@ -1,0 +1,189 @@
+"""Replays in a worker of its own: other instruction sets, limits, and tapes that kill the process they run in.
+
+A worker takes seconds to start, so what needs none is in `test_executor` and `test_hostile_tapes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.forging import at_step, forge
+from support.recordings import train
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from weighbridge import Limits, ReplayResult, replay
+from weighbridge.errors import ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
+from weighbridge.numerics import roundlog
+from weighbridge.tape import Node, Tape
+from weighbridge.transcript import Transcript
+
+STEPS = 3
+LINUX = sys.platform == "linux"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small net of kernels that differ between instruction sets: its log is not empty."""
+    generator = torch.Generator().manual_seed(2)
+    batches = [
+        {"x": torch.randn(32, 40, generator=generator), "y": torch.randint(0, 10, (32,), generator=generator)}
+        for _ in range(STEPS)
+    ]
+
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.Sequential(nn.Linear(40, 200), nn.LayerNorm(200), nn.SiLU(), nn.Dropout(0.1), nn.Linear(200, 10))
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        F.cross_entropy(model(batch["x"]), batch["y"]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    path = tmp_path_factory.mktemp("runs") / "run"
+    train(path, build, step, batches, every=2)
+    return path
+
+
+ELSEWHERE = [
+    {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "OMP_NUM_THREADS": "1"},
+    {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2"},
+]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(run: Path) -> list[ReplayResult]:
+    """Replays on other instruction sets with other numbers of threads."""
+    return [replay(run, env=environment) for environment in ELSEWHERE]
+
+
+def test_other_instruction_sets_and_threads_give_the_same_state(run: Path, elsewhere: list[ReplayResult]) -> None:
+    transcript = Transcript.open(run)
+    for result, environment in zip(elsewhere, ELSEWHERE, strict=True):
+        assert (result.verdict, result.first_difference) == ("match", None)
+        assert result.state == transcript.step(STEPS).state.hex()
+        assert f"{environment['OMP_NUM_THREADS']} threads" in result.device
+        assert result.logged == sum(record.logged for record in transcript.records()) > 0
+    if LINUX and os.uname().machine == "x86_64":
+        assert "DEFAULT" in elsewhere[0].device
+
+
+def test_the_result_is_plain_data(elsewhere: list[ReplayResult]) -> None:
+    again = json.loads(json.dumps(elsewhere[0].to_json()))
+    assert again["verdict"] == "match"
+    assert again["steps"] == [0, STEPS + 1]
+    assert [finding["id"] for finding in again["findings"]] == ["data.not_precommitted"]
+
+
+@pytest.mark.skipif(not LINUX, reason="confinement is Linux's")
+def test_the_worker_says_what_it_gave_up(elsewhere: list[ReplayResult]) -> None:
+    assert {"memory", "processor-time"} <= set(elsewhere[0].confinement)
+
+
+def test_progress_is_told_and_a_stop_gives_the_memory(run: Path) -> None:
+    told: list[tuple[int, int]] = []
+    salt = os.urandom(32)
+    result = replay(run, stop=(3, 5), salt=salt, progress=lambda done, total: told.append((done, total)))
+    assert result.verdict == "match"
+    assert told == [(1, 1)], "the nearest checkpoint is the one before step 3"
+    assert result.live is not None
+    sizes = sorted(size for size, _ in result.live)
+    assert sizes[-3:] == [40 * 200 * 4] * 3, "the largest: a weight and its two moments"
+    assert result.head == Transcript.open(run).head(2).hex()
+    assert result.running is not None
+
+
+def without_log(tape: Tape, fields: dict[str, Any]) -> None:
+    fields["rounding"] = roundlog.encode([])
+    fields["logged"] = 0
+
+
+def test_without_its_log_a_run_replays_where_it_was_recorded_and_is_never_an_accusation(
+    run: Path, elsewhere: list[ReplayResult], tmp_path: Path
+) -> None:
+    """A lost log is a bound that is too small: where another device rounds otherwise, that explains the difference."""
+    path = forge(run, tmp_path / "bare", lambda step, tape, fields: without_log(tape, fields))
+    capability = torch.backends.cpu.get_cpu_capability().lower()
+    here = replay(path, env={"ATEN_CPU_CAPABILITY": {"default": "default", "avx2": "avx2"}.get(capability, capability)})
+    assert (here.verdict, here.followed) == ("match", 0)
+    if elsewhere[0].followed:
+        there = replay(path, env=ELSEWHERE[0])
+        assert there.verdict == "inconclusive"
+        assert there.first_difference is not None
+        assert not [finding for finding in there.findings if finding.severity == "violation"]
+
+
+# --- what must not reach the parent ---------------------------------------------------------------------------------
+
+
+def crash(tape: Tape, fields: dict[str, Any]) -> None:
+    """The least integer divided by -1: ordinary arguments, and the processor raises a signal."""
+    n, least, minus, out = len(tape.refs), 10_000, 10_001, 10_002
+    tape.refs += [(slot, "i64", (1,), (1,), 0) for slot in (least, minus, out)]
+    one, i64 = ("l", (1,)), {"dtype": ("d", "i64")}
+    fields["values"] = [*fields["values"], -(1 << 63), -1]
+    at = len(tape.nodes)
+    tape.nodes += [
+        Node("full.default", (one, ("v", tape.values)), i64, (n,), ((least, 8),)),
+        Node("full.default", (one, ("v", tape.values + 1)), i64, (n + 1,), ((minus, 8),)),
+        Node("div.Tensor_mode", (("t", n), ("t", n + 1)), {"rounding_mode": ("s", "trunc")}, (n + 2,), ((out, 8),)),
+    ]
+    tape.values += 2
+    tape.frees = [(a, s) for a, s in tape.frees if a < at] + [(at + 3, slot) for slot in (least, minus, out)]
+
+
+def test_a_tape_that_kills_its_process_kills_no_other(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReplayWorkerError, match=r"signal|exit code") as caught:
+        replay(forge(run, tmp_path / "forged", at_step(2, crash)))
+    assert caught.value.reason == "replay.worker"
+    assert caught.value.finding().id == "replay.worker"
+
+
+def hidden_terabyte(tape: Tape, fields: dict[str, Any]) -> None:
+    """Memory that the tape does not say it makes."""
+    tape.nodes.insert(0, Node("zeros.default", (("l", (1 << 38,)),), {}, (None,), ()))
+    tape.frees = [(at + 1, slot) for at, slot in tape.frees]
+
+
+def test_memory_that_a_tape_hides_is_not_to_be_had(run: Path, tmp_path: Path) -> None:
+    result = replay(forge(run, tmp_path / "forged", at_step(2, hidden_terabyte)), limits=Limits(memory=1 << 30))
+    assert result.verdict == "mismatch"
+    assert [f.id for f in result.findings if f.severity == "violation"] == ["tape.malformed"]
+
+
+def test_time_that_runs_out_is_the_workers_end(run: Path) -> None:
+    with pytest.raises(ReplayWorkerError) as caught:
+        replay(run, limits=Limits(seconds=1))
+    assert caught.value.reason == "replay.worker"
+
+
+def test_a_device_that_is_not_there_is_an_error_and_not_a_verdict(run: Path) -> None:
+    with pytest.raises(WeighbridgeError):
+        replay(run, device="cuda:99")
+
+
+# --- what the parent refuses at once --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("salt", [None, b"", bytes(31), bytes(33)])
+def test_a_stop_needs_a_salt(run: Path, salt: bytes | None) -> None:
+    with pytest.raises(UsageError, match="salt"):
+        replay(run, stop=(1, 0), salt=salt)
+
+
+def test_a_directory_that_is_no_transcript_is_an_error_with_its_code(tmp_path: Path) -> None:
+    with pytest.raises(TranscriptError) as caught:
+        replay(tmp_path)
+    assert caught.value.reason == "transcript.file.missing"
+
+
+def test_limits_cannot_be_changed_by_accident() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Limits().seconds = 0  # type: ignore[misc]
