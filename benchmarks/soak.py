@@ -27,6 +27,7 @@ from torch import nn
 from benchmarks import models
 from benchmarks.models import Batch, Step
 from prover import Recorder
+from weighbridge.errors import WeighbridgeError
 from weighbridge.replay import Limits, replay
 from weighbridge.transcript import Transcript
 
@@ -146,30 +147,40 @@ def examine(name: str, subject: Subject, seconds: float) -> dict[str, Any]:
         path = Path(directory) / name
         parameters, done, took = record(subject, path, seconds)
         transcript = Transcript.open(path)
-        final = transcript.step(transcript.steps - 1).state.hex()
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        records = [transcript.step(step) for step in range(transcript.steps)]
+        rounded = sum(r.rounded for r in records)
         log = sum(file.stat().st_size for file in (path / "rounding").iterdir())
-        replays = []
-        for machine in MACHINES:
-            begin = time.perf_counter()
-            result = replay(path, env=machine, limits=Limits(seconds=7200))
-            replays.append(
-                {
-                    "environment": machine,
-                    "device": result.device,
-                    "verdict": result.verdict,
-                    "same_state": result.state == final,
-                    "steps": result.steps[1] - result.steps[0],
-                    "roundings_that_differed": result.followed,
-                    "seconds": round(time.perf_counter() - begin, 1),
-                    "first_difference": result.first_difference,
-                }
-            )
+        return {
+            "parameters": parameters,
+            "updates": done,
+            "seed": SEED,
+            "record_seconds": round(took, 1),
+            "rounded": rounded,
+            "logged": sum(r.logged for r in records),
+            "log_bits_per_rounded_element": round(8 * log / rounded, 5),
+            "transcript_bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+            "state": records[-1].state.hex(),
+            "replays": [again(path, environment, records[-1].state.hex()) for environment in MACHINES],
+        }
+
+
+def again(path: Path, environment: dict[str, str], state: str) -> dict[str, Any]:
+    """Replays in a fresh process; a replay that cannot run is a result too, so that the others still do."""
+    begin = time.perf_counter()
+    try:
+        result = replay(path, env=environment, limits=Limits(seconds=7200))
+    except WeighbridgeError as error:
+        return {"environment": environment, "verdict": "error", "same_state": False, "message": error.message}
     return {
-        "parameters": parameters, "updates": done, "seed": SEED, "record_seconds": round(took, 1),
-        "rounded": result.rounded, "logged": result.logged, "log_bytes": log, "transcript_bytes": size,
-        "log_bits_per_rounded_element": round(8 * log / result.rounded, 5), "state": final, "replays": replays,
-    }  # fmt: skip
+        "environment": environment,
+        "device": result.device,
+        "verdict": result.verdict,
+        "same_state": result.state == state,
+        "steps": result.steps[1] - result.steps[0],
+        "roundings_that_differed": result.followed,
+        "seconds": round(time.perf_counter() - begin, 1),
+        "first_difference": result.first_difference,
+    }
 
 
 def machine() -> dict[str, Any]:
@@ -204,7 +215,7 @@ def main() -> int:
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         matched = all(r["verdict"] == "match" and r["same_state"] for r in result["replays"])
         failed += not matched
-        differed = ", ".join(str(r["roundings_that_differed"]) for r in result["replays"])
+        differed = ", ".join(str(r.get("roundings_that_differed", r.get("message"))) for r in result["replays"])
         print(
             f"{name}: {'match' if matched else 'DIFFERS'}, {result['parameters']:,} parameters, "
             f"{result['updates']} updates in {result['record_seconds']} s, roundings that differed: {differed}",

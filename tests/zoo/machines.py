@@ -50,7 +50,8 @@ class Machine:
 
     def stop(self) -> None:
         """Ends the process."""
-        self._process.communicate(timeout=30)
+        self._process.kill()  # it has nothing to finish, and interpreters take their time to leave
+        self._process.communicate()
 
 
 @dataclass

@@ -44,8 +44,8 @@ def test_an_optimizer(zoo: Zoo, name: str) -> None:
         model = perceptron()
         return model, OPTIMIZERS[name](model.parameters())
 
-    zoo.holds(build, classify, rows(4), every=1)
-    zoo.trains_as_without(build, classify, rows(4))
+    zoo.holds(build, classify, rows(3), every=1)
+    zoo.trains_as_without(build, classify, rows(3))
 
 
 def test_lbfgs_calls_back(zoo: Zoo) -> None:
@@ -130,7 +130,7 @@ def test_a_scheduler(zoo: Zoo, name: str) -> None:
         optimizer.zero_grad()
         scheduler.step(*([loss.item()] if name == "plateau" else []))
 
-    zoo.holds(build, step, rows(5))
+    zoo.holds(build, step, rows(4))
 
 
 def test_averages_of_a_model_with_batch_norm(zoo: Zoo) -> None:
