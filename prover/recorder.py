@@ -28,7 +28,7 @@ from weighbridge.numerics import roundlog
 from weighbridge.numerics.rules import table_digest
 from weighbridge.state import Checkpoint, View, state_digest
 from weighbridge.steps import StepRecord, running_digest
-from weighbridge.tape import DTYPE_NAMES
+from weighbridge.tape import DTYPE_NAMES, Tape
 from weighbridge.writer import TranscriptWriter
 
 Tensor = torch.Tensor
@@ -127,7 +127,8 @@ class Recorder:
         self._snapshots: list[tuple[bytes, int, int]] = []
         self._writer: TranscriptWriter | None = None
         self._failed = False
-        self._frozen = False
+        self._frozen = 0
+        self._tapes: list[tuple[Tape, bytes]] = []
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -266,9 +267,11 @@ class Recorder:
         gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
         try:
             gc.collect()
-            if not self._frozen:
-                gc.freeze()  # what exists by now stays; without it, each collection would walk the whole program
-                self._frozen = True
+            if self._frozen < 3:
+                # What exists by now (the program, then the model, then the optimizer's state) stays; without this, each
+                # collection would walk all of it. What comes later may be garbage one day, so it is not frozen.
+                gc.freeze()
+                self._frozen += 1
             capture = self._capture = Capture(self, Recording(self._seed, self._generators, self._policy))
             for name in self._dropped:
                 capture.state_dropped(self._relative(name), self._sizes.pop(name))
@@ -348,7 +351,7 @@ class Recorder:
         logged = sum(len(e.positions) for e in context.entries)
         record = out.append_step(
             kind=kind,
-            tape=out.put_tape(tape.encode()),
+            tape=self._put_tape(out, tape),
             values=capture.values,
             host=context.hosts,
             rng={str(number): pair for number, pair in context.rng.items()},
@@ -368,6 +371,15 @@ class Recorder:
         self.step_number += 1
         self._failed = False
         return record
+
+    def _put_tape(self, out: TranscriptWriter, tape: Tape) -> bytes:
+        """Stores a tape and returns its digest; steps often repeat a recent tape, which costs less to compare."""
+        for known, digest in self._tapes:
+            if known == tape:
+                return digest
+        digest = out.put_tape(tape.encode())
+        self._tapes = [(tape, digest), *self._tapes[:3]]
+        return digest
 
     def _name_survivors(self, capture: Capture) -> None:
         """Gives every storage that outlives the step its name in the state."""
