@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.machine import processor
 from weighbridge.numerics import evaluate as evaluation
 from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.policy import TABLE
@@ -123,7 +124,7 @@ def main() -> None:
     table = {
         "about": "Largest observed |float32 - float64| over bound per operation, and that times the safety factor.",
         "made": datetime.date.today().isoformat(),
-        "machine": f"{platform.machine()} {_processor()}",
+        "machine": f"{platform.machine()} {processor()}",
         "torch": torch.__version__,
         "settings": settings,
         "safety": SAFETY,
@@ -139,14 +140,6 @@ def main() -> None:
     }
     TABLE.write_text(json.dumps(table, indent=1) + "\n")
     print(TABLE.read_text())
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown processor"
 
 
 if __name__ == "__main__":

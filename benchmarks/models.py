@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-Batch = dict[str, torch.Tensor]
+Tensor = torch.Tensor
+Batch = dict[str, Tensor]
 
 
 @dataclass
@@ -18,26 +20,44 @@ class Step:
     """A model with its optimizer, and how it is fed and updated.
 
     Attributes:
-        attached: What a Recorder must know of.
+        model: The model, in training mode.
+        optimizer: Its optimizer.
         batch: Returns the batch of a step number.
-        update: Does one update.
+        loss: Returns the loss of a batch, a scalar.
+        autocast: The type that autocast computes matrix products in, if it is used.
     """
 
-    attached: tuple[Any, ...]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
     batch: Callable[[int], Batch]
-    update: Callable[[Batch], None]
+    loss: Callable[[Batch], Tensor]
+    autocast: torch.dtype | None = None
+
+    @property
+    def attached(self) -> tuple[Any, ...]:
+        """What a Recorder must know of."""
+        return self.model, self.optimizer
+
+    def update(self, batch: Batch) -> None:
+        """Does one update."""
+        with torch.autocast("cpu", self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+            loss = self.loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def to(self, dtype: torch.dtype) -> Step:
+        """Returns the same training with weights, buffers and batches of another floating type.
+
+        To be called before the first update: the optimizer's state takes the type of the weights.
+        """
+        return replace(self, model=self.model.to(dtype), batch=lambda index: cast_floats(self.batch(index), dtype))
 
 
-def _updater(
-    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[Batch], torch.Tensor]
-) -> Callable[[Batch], None]:
-    def update(batch: Batch) -> None:
-        loss(batch).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return update
+def cast_floats(batch: Batch, dtype: torch.dtype) -> Batch:
+    """Returns a batch whose floating tensors have another type."""
+    return {name: t.to(dtype) if t.is_floating_point() else t for name, t in batch.items()}
 
 
 def _text(vocabulary: int, rows: int, length: int) -> Callable[[int], Batch]:
@@ -50,7 +70,7 @@ def _language_model(model: Any, rows: int = 4, length: int = 64) -> Step:
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loss = lambda batch: model(input_ids=batch["input_ids"], labels=batch["input_ids"]).loss  # noqa: E731
-    return Step((model, optimizer), _text(256, rows, length), _updater(model, optimizer, loss))
+    return Step(model, optimizer, _text(256, rows, length), loss)
 
 
 def gpt2() -> Step:
@@ -79,7 +99,7 @@ def resnet() -> Step:
     """A small ResNet on 64x64 images."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    config = ResNetConfig(embedding_size=16, hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 1, 1], num_labels=10)
+    config = ResNetConfig(embedding_size=16, hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 1, 1], num_labels=10)  # type: ignore[call-arg]
     model = ResNetForImageClassification(config).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, weight_decay=1e-4)
 
@@ -90,7 +110,22 @@ def resnet() -> Step:
             "labels": torch.from_numpy(random.randint(0, 10, 8)),
         }
 
-    return Step((model, optimizer), batch, _updater(model, optimizer, lambda b: model(**b).loss))
+    return Step(model, optimizer, batch, lambda b: cast(Tensor, model(**b).loss))
+
+
+def _points(rows: int, width: int, classes: int) -> Callable[[int], Batch]:
+    def batch(index: int) -> Batch:
+        random = np.random.RandomState(index)
+        return {
+            "x": torch.from_numpy(random.randn(rows, width).astype(np.float32)),
+            "y": torch.from_numpy(random.randint(0, classes, rows)),
+        }
+
+    return batch
+
+
+def _cross_entropy(model: nn.Module) -> Callable[[Batch], Tensor]:
+    return lambda b: nn.functional.cross_entropy(model(b["x"]), b["y"])
 
 
 def perceptron() -> Step:
@@ -100,19 +135,71 @@ def perceptron() -> Step:
         nn.Tanh(), nn.Linear(256, 256), nn.Sigmoid(), nn.Linear(256, 64), nn.Softplus(), nn.Linear(64, 10),
     )  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Step(model, optimizer, _points(64, 64, 10), _cross_entropy(model))
+
+
+class _Recurrent(nn.Module):
+    """An LSTM that reads sequences of 32 vectors and classifies them by its last output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = nn.LSTM(32, 128, num_layers=2, batch_first=True)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.core(x)
+        return cast(Tensor, self.head(out[:, -1]))
+
+
+def lstm() -> Step:
+    """A network of two LSTM layers, which PyTorch computes with a vendor's kernel on the CPU."""
+    model = _Recurrent()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
 
     def batch(index: int) -> Batch:
         random = np.random.RandomState(index)
         return {
-            "x": torch.from_numpy(random.randn(64, 64).astype(np.float32)),
-            "y": torch.from_numpy(random.randint(0, 10, 64)),
+            "x": torch.from_numpy(random.randn(16, 32, 32).astype(np.float32)),
+            "y": torch.from_numpy(random.randint(0, 10, 16)),
         }
 
-    return Step(
-        (model, optimizer),
-        batch,
-        _updater(model, optimizer, lambda b: nn.functional.cross_entropy(model(b["x"]), b["y"])),
-    )
+    return Step(model, optimizer, batch, _cross_entropy(model))
+
+
+def mlp_2m() -> Step:
+    """A perceptron of 1.9 M parameters with dense layers, batch norm and ReLU, trained by SGD with momentum."""
+    widths = (64, 1024, 1024, 768)
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(widths[-1], 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, weight_decay=5e-4)
+    return Step(model, optimizer, _points(16, widths[0], 10), _cross_entropy(model))
+
+
+def gpt2_2m() -> Step:
+    """A GPT-2 of 1.9 M parameters on two rows of 16 tokens, trained by AdamW."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=512, n_positions=16, n_embd=192, n_layer=4, n_head=4)
+    return _language_model(GPT2LMHeadModel(config), rows=2, length=16)
+
+
+def gpt2_11m() -> Step:
+    """A GPT-2 of 11 M parameters on four rows of 128 tokens."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=1024, n_positions=128, n_embd=384, n_layer=6, n_head=6)
+    return _language_model(GPT2LMHeadModel(config), rows=4, length=128)
 
 
 MODELS: dict[str, Callable[[], Step]] = {"gpt2": gpt2, "llama": llama, "resnet": resnet, "perceptron": perceptron}
+"""What the bounds are calibrated with."""
+
+OTHERS: dict[str, Callable[[], Step]] = {"lstm": lstm, "mlp-2m": mlp_2m, "gpt2-2m": gpt2_2m, "gpt2-11m": gpt2_11m}
+"""What else is measured."""
+
+
+def named(name: str) -> Callable[[], Step]:
+    """Returns the maker of a model."""
+    return {**MODELS, **OTHERS}[name]

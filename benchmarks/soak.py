@@ -8,35 +8,27 @@ the result says how many. Results go to benchmarks/results/soak.json; subjects t
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
 
-from benchmarks import models
+from benchmarks import machine, models
 from benchmarks.models import Batch, Step
 from prover import Recorder
 from weighbridge.errors import WeighbridgeError
 from weighbridge.replay import Limits, replay
 from weighbridge.transcript import Transcript
 
-RESULTS = Path(__file__).parent / "results" / "soak.json"
 SEED = 11
-MACHINES = (
-    {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "OMP_NUM_THREADS": "2"},
-    {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OMP_NUM_THREADS": "1"},
-)
+MACHINES = (machine.SSE2, machine.AVX2)
 
 
 @dataclass(frozen=True)
@@ -57,15 +49,7 @@ class Subject:
 
 
 def _classifier(model: Any, optimizer: torch.optim.Optimizer, batch: Callable[[int], Batch]) -> Step:
-    model.train()
-
-    def update(values: Batch) -> None:
-        model(**values).loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Step((model, optimizer), batch, update)
+    return Step(model.train(), optimizer, batch, lambda values: cast(torch.Tensor, model(**values).loss))
 
 
 def gpt2_124m() -> Step:
@@ -164,15 +148,15 @@ def examine(name: str, subject: Subject, seconds: float) -> dict[str, Any]:
         }
 
 
-def again(path: Path, environment: dict[str, str], state: str) -> dict[str, Any]:
+def again(path: Path, environment: machine.Environment, state: str) -> dict[str, Any]:
     """Replays in a fresh process; a replay that cannot run is a result too, so that the others still do."""
     begin = time.perf_counter()
     try:
         result = replay(path, env=environment, limits=Limits(seconds=7200))
     except WeighbridgeError as error:
-        return {"environment": environment, "verdict": "error", "same_state": False, "message": error.message}
+        return {"environment": dict(environment), "verdict": "error", "same_state": False, "message": error.message}
     return {
-        "environment": environment,
+        "environment": dict(environment),
         "device": result.device,
         "verdict": result.verdict,
         "same_state": result.state == state,
@@ -181,15 +165,6 @@ def again(path: Path, environment: dict[str, str], state: str) -> dict[str, Any]
         "seconds": round(time.perf_counter() - begin, 1),
         "first_difference": result.first_difference,
     }
-
-
-def machine() -> dict[str, Any]:
-    """What recorded."""
-    return {
-        "date": str(date.today()), "machine": platform.machine(), "torch": torch.__version__,
-        "capability": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-    }  # fmt: skip
 
 
 def main() -> int:
@@ -202,17 +177,16 @@ def main() -> int:
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    RESULTS.parent.mkdir(exist_ok=True)
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = machine.load("soak") or {}
     chosen = options.only or list(SUBJECTS)
     end = time.perf_counter() + 60 * options.minutes
     failed = 0
     for number, name in enumerate(chosen):
         share = max(0.0, end - time.perf_counter()) / (len(chosen) - number)
         # Each of the replays takes about as long as the recording.
-        result = {**machine(), **examine(name, SUBJECTS[name], share / (1 + len(MACHINES)))}
+        result = {**machine.about(), **examine(name, SUBJECTS[name], share / (1 + len(MACHINES)))}
         results[name] = result
-        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        machine.save("soak", dict(sorted(results.items())))
         matched = all(r["verdict"] == "match" and r["same_state"] for r in result["replays"])
         failed += not matched
         differed = ", ".join(str(r.get("roundings_that_differed", r.get("message"))) for r in result["replays"])
