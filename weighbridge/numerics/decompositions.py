@@ -14,9 +14,20 @@ from typing import Any, cast
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import cells, factorisations, loss_scaling, rearrangements, sampling  # noqa: F401 (they enter the table)
+from weighbridge.numerics import (  # noqa: F401 (they enter the table)
+    alignment,
+    bags,
+    cells,
+    factorisations,
+    forms,
+    loss_scaling,
+    losses,
+    rearrangements,
+    reflections,
+    sampling,
+)
 from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes
-from weighbridge.numerics.rules import Op
+from weighbridge.numerics.rules import Op, known
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -24,17 +35,37 @@ Tensor = torch.Tensor
 
 def find(op: Op) -> Decomposition | None:
     """Returns the decomposition of an overload, or None."""
-    return _find(op._schema.name.partition("::")[2], op._overloadname)
+    return _find(op)
 
 
 @cache
-def _find(name: str, overload: str) -> Decomposition | None:
-    exact = TABLE.get(f"{name}.{overload or 'default'}")
-    if exact is not None:
-        return exact
-    if name.startswith("_foreach_"):
-        return _foreach(name, overload)
-    return None
+def _find(op: Op) -> Decomposition | None:
+    own = _own(op)
+    if own is not None or known(op) or not op._schema.name.startswith("aten::"):
+        return own
+    other = forms.counterpart(op)
+    # A functional form rests on an in-place one only if that has a line of its own; the two would wait for each other.
+    if other is None or not (supported(other) if forms.is_variant(op) else _own(other) is not None or known(other)):
+        return None
+    return forms.by_counterpart(op, other)
+
+
+def _own(op: Op) -> Decomposition | None:
+    name = op._schema.name.removeprefix("aten::")
+    exact = TABLE.get(f"{name}.{op._overloadname or 'default'}")
+    if exact is None and name.startswith("_foreach_"):
+        return _foreach(name, op._overloadname)
+    return exact
+
+
+def composite(op: Op) -> bool:
+    """True for an operation that PyTorch defines by others, for every device."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
+
+
+def supported(op: Op) -> bool:
+    """True for an overload that has a rule (if only to refuse it), a decomposition, or one by PyTorch itself."""
+    return known(op) or find(op) is not None or composite(op)
 
 
 @decomposes("native_dropout.default")
@@ -135,6 +166,37 @@ def _unsafe_split_with_sizes(x: Tensor, split_sizes: list[int], dim: int = 0) ->
 
 
 # CUDA keeps no buffer for the backward of this one, the CPU does.
+
+
+# Names of batch_norm that the export of programs and functional transforms use.
+
+
+@decomposes("_native_batch_norm_legit.default")
+def _batch_norm(*args: Any, **kwargs: Any) -> Any:
+    return aten.native_batch_norm.default(*args, **kwargs)
+
+
+@decomposes("_native_batch_norm_legit.no_stats")
+def _batch_norm_without_statistics(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> Any:
+    return aten.native_batch_norm.default(x, weight, bias, None, None, training, momentum, eps)
+
+
+@decomposes("_native_batch_norm_legit_no_training.default")
+def _batch_norm_in_evaluation(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
+) -> Any:
+    return aten.native_batch_norm.default(x, weight, bias, mean, variance, False, momentum, eps)
+
+
+@decomposes("round.decimals")
+def _round_to_decimals(x: Tensor, *, decimals: int = 0) -> Tensor:
+    """Both scalings are what PyTorch's kernels do; between them lies one rounding with one right answer."""
+    scale = 10.0 ** abs(decimals)
+    if decimals == 0:
+        return torch.round(x)
+    return torch.round(x * scale) / scale if decimals > 0 else torch.round(x / scale) * scale
 
 
 @decomposes("log_sigmoid_forward.default")
@@ -316,6 +378,11 @@ def _fused_adagrad(
             g = g + p * weight_decay
         total.addcmul_(g, g)
         p.addcdiv_(g, total.sqrt().add_(eps), value=-rate / (1 + (step.item() - 1) * lr_decay))
+
+
+@decomposes("_foreach_powsum.Scalar")
+def _foreach_sum_of_powers(x: list[Tensor], ord: Any = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
+    return [(t if dtype is None else t.to(dtype)).abs().pow(ord).sum() for t in x]
 
 
 _FOREACH_RENAMES = {"norm": "linalg_vector_norm", "zero": "zero", "copy": "copy", "lerp": "lerp"}

@@ -185,6 +185,11 @@ def _adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, indices: Tensor) -> T
     return flat.scatter_add(-1, indices.flatten(-2), grad.flatten(-2)).view(x.shape)
 
 
+@decomposes("adaptive_avg_pool3d_backward.grad_input")
+def _adaptive_avg_pool3d_backward_into(grad: Tensor, x: Tensor, *, grad_input: Tensor) -> Tensor:
+    return grad_input.copy_(aten._adaptive_avg_pool3d_backward.default(grad, x))
+
+
 def _flat_scale(scale: float | None) -> tuple[float | None, float | None]:
     return None, scale
 

@@ -19,8 +19,9 @@ import torch
 
 from weighbridge.digests import record_digest
 from weighbridge.errors import UnknownOperationError
-from weighbridge.numerics import bounds
+from weighbridge.numerics import bounds, refusals
 from weighbridge.numerics import bounds_pointwise as pointwise
+from weighbridge.numerics import bounds_resampling as resampling
 from weighbridge.numerics.rounding import Bound
 
 Op = torch._ops.OpOverload
@@ -95,7 +96,9 @@ where.ScalarOther where.ScalarSelf where.Scalar zero.default zeros.default zeros
 any.dims all.default all.dim all.dims bincount.default _unsafe_index.Tensor bitwise_left_shift.Tensor
 bitwise_right_shift.Tensor diag_embed.default diagonal_scatter.default take.default one_hot.default block_diag.default
 sgn.default median.default softshrink_backward.default hardshrink.default hardshrink_backward.default
-_is_all_true.default _is_any_true.default adaptive_max_pool2d.default diagonal_copy.default
+_is_all_true.default _is_any_true.default adaptive_max_pool2d.default adaptive_max_pool3d.default diagonal_copy.default
+bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor upsample_nearest3d.default
+_upsample_nearest_exact1d.default _upsample_nearest_exact2d.default _upsample_nearest_exact3d.default
 """
 
 _SELECT = """
@@ -121,44 +124,6 @@ randint_like.default randint_like.low_dtype randperm.default randperm.generator 
 """
 
 _HOST = "_local_scalar_dense.default equal.default"
-
-_SAMPLE = "rejects samples, as often as the device likes; sample outside the step and pass it in the batch"
-
-_REFUSED = {
-    "floor_divide.default": "division followed by a jump has no bound; divide integers",
-    "div.Tensor_mode": "rounding division has no bound in floating point; divide integers instead",
-    "div.Scalar_mode": "rounding division has no bound in floating point; divide integers instead",
-    "remainder.Tensor": "has no bound near multiples of the divisor; use integers",
-    "remainder.Scalar": "has no bound near multiples of the divisor; use integers",
-    "fmod.Tensor": "has no bound near multiples of the divisor; use integers",
-    "fmod.Scalar": "has no bound near multiples of the divisor; use integers",
-    "_linalg_svd.default": "iterates until it converges; use torch.linalg.qr or power iteration",
-    "_linalg_eigh.default": "iterates until it converges; use torch.linalg.qr or power iteration",
-    "linalg_eig.default": "iterates until it converges; use torch.linalg.qr or power iteration",
-    "poisson.default": _SAMPLE,
-    "_standard_gamma.default": _SAMPLE,
-    "_sample_dirichlet.default": _SAMPLE,
-    "binomial.default": "draw (torch.rand(n, ...) < p).sum(0), or sample outside the step and pass it in the batch",
-    "lgamma.default": "has no bound near its zeros and poles; tabulate it outside the step and pass it in the batch",
-    "digamma.default": "has no bound near its zeros and poles; tabulate it outside the step and pass it in the batch",
-    "_ctc_loss.default": "has no fixed-order form; write the recursion with torch.logsumexp",
-    "_ctc_loss.Tensor": "has no fixed-order form; write the recursion with torch.logsumexp",
-    "_fft_r2c.default": "complex arithmetic has no rule; multiply by a matrix of sines and cosines",
-    "_fft_c2r.default": "complex arithmetic has no rule; multiply by a matrix of sines and cosines",
-    "_pdist_forward.default": "has no fixed-order form; take torch.cdist(x, x) and select the upper triangle",
-    "grid_sampler_2d.default": "has no fixed-order form; gather the corners and weigh them",
-    "grid_sampler_3d.default": "has no fixed-order form; gather the corners and weigh them",
-    "_fft_c2c.default": "complex arithmetic has no rule; multiply by a matrix of sines and cosines",
-    "_embedding_bag.default": "has no fixed-order form; use nn.Embedding and sum over the bag",
-    "linalg_matrix_exp.default": "has no fixed-order form; sum the series with matrix products",
-}
-"""Refused on floating operands; integer work under the same name is a move."""
-
-_NEVER = {
-    "resize.default": "allocate a tensor of the new size instead",
-    "set.source_Storage": "write through copy_() instead of replacing storage inside a step",
-}
-"""Refused whatever the operands: they change which memory a tensor names, and `resize_` leaves it undefined."""
 
 
 def _window(call: bounds.Call) -> int:
@@ -234,8 +199,16 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "replication_pad1d_backward.default replication_pad2d_backward.default": bounds.linear("grad_output", _area),
     "reflection_pad3d_backward.default replication_pad3d_backward.default": bounds.linear("grad_output", _area),
     "upsample_nearest1d_backward.default upsample_nearest2d_backward.default": bounds.linear("grad_output", _area),
-    "upsample_bilinear2d.default": bounds.interpolation("self"),
+    "upsample_nearest3d_backward.default _upsample_nearest_exact1d_backward.default": bounds.linear(
+        "grad_output", _area
+    ),
+    "_upsample_nearest_exact2d_backward.default": bounds.linear("grad_output", _area),
+    "_upsample_nearest_exact3d_backward.default": bounds.linear("grad_output", _area),
+    "upsample_bilinear2d.default upsample_trilinear3d.default": bounds.interpolation("self"),
     "upsample_bilinear2d_backward.default": bounds.interpolation("grad_output"),
+    "upsample_trilinear3d_backward.default": bounds.interpolation("grad_output"),
+    "upsample_bicubic2d.default": resampling.cubic("self"),
+    "upsample_bicubic2d_backward.default": resampling.cubic("grad_output"),
     "index_add.default index_put.default scatter_add.default": bounds.accumulate,
     "embedding_dense_backward.default": bounds.embedding_backward,
     "linspace.default arange.default/float arange.start/float arange.start_step/float": pointwise.ramp,
@@ -262,8 +235,8 @@ def _build() -> dict[str, Rule]:
         table.update({name: Rule(kind) for name in names.split()})
     for names, bound in _ROUNDED.items():
         table.update({name: Rule(Kind.ROUNDED, bound) for name in names.split()})
-    table.update({name: Rule(Kind.REFUSED, note=note) for name, note in _REFUSED.items()})
-    table.update({name: Rule(Kind.REFUSED, note=note, integers=False) for name, note in _NEVER.items()})
+    table.update({name: Rule(Kind.REFUSED, note=note) for name, note in refusals.ON_FLOATS.items()})
+    table.update({name: Rule(Kind.REFUSED, note=note, integers=False) for name, note in refusals.ALWAYS.items()})
     return table
 
 
@@ -272,13 +245,16 @@ RULES: dict[str, Rule] = _build()
 
 
 def base_name(op: Op) -> tuple[str, str]:
-    """Returns (functional name, overload): `add_.Tensor` and `add.out` give those of `add.Tensor`."""
+    """Returns (functional name, overload): `add_.Tensor` and `add.out` give those of `add.Tensor`.
+
+    The name of an operator outside ATen keeps its namespace: `mylib::scale`.
+    """
     return _base_name(op._schema.name, op._overloadname or "default")
 
 
 @cache
 def _base_name(qualified: str, overload: str) -> tuple[str, str]:
-    name = qualified.partition("::")[2]
+    name = qualified.removeprefix("aten::")
     if name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
     if overload == "out" or overload.endswith("_out"):
@@ -316,7 +292,7 @@ def find(op: Op, args: dict[str, Any]) -> Rule:
     if name == "arange" and any(isinstance(args.get(end), float) for end in ("start", "end", "step")):
         key += "/float"
     rule = RULES.get(key)
-    if rule is None or not op._schema.name.startswith("aten::"):
+    if rule is None:
         raise UnknownOperationError(
             f"operation {op} has no rule; write the step without it, or register one with "
             f"weighbridge.numerics.rules.register('{key}', kind, bound)",

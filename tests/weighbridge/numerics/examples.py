@@ -527,6 +527,43 @@ def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (make(2, 3, 10, 12), [10, 12], [2, 3, 5, 4]))
 
 
+@of("_upsample_nearest_exact1d_backward.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make(2, 3, 20), [20], [2, 3, 5]))
+
+
+@of("_upsample_nearest_exact2d_backward.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make(2, 3, 10, 12), [10, 12], [2, 3, 5, 4]))
+
+
+@of("upsample_nearest3d_backward.default", "_upsample_nearest_exact3d_backward.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make(2, 3, 4, 6, 5), [4, 6, 5], [2, 3, 2, 3, 4]))
+
+
+@of("upsample_trilinear3d.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make(2, 3, 3, 4, 5), [7, 9, 4], False))
+    yield Example(op, (make(2, 3, 3, 4, 5), [7, 9, 11], True))
+
+
+@of("upsample_trilinear3d_backward.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make(2, 3, 7, 9, 4), [7, 9, 4], [2, 3, 3, 4, 5], False))
+
+
+@of("upsample_bicubic2d.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make(2, 3, 5, 4), [11, 13], False))
+    yield Example(op, (make(2, 3, 5, 40), [5, 93], True))
+
+
+@of("upsample_bicubic2d_backward.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make(2, 3, 11, 13), [11, 13], [2, 3, 5, 4], False))
+
+
 @of("upsample_bilinear2d.default")
 def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (make(2, 3, 5, 4), [11, 13], False))

@@ -9,7 +9,7 @@ import torch
 
 from examples import EXAMPLES
 from weighbridge.errors import UnknownOperationError
-from weighbridge.numerics import decompositions, rules
+from weighbridge.numerics import decompositions, refusals, rules
 from weighbridge.numerics.bounds import relative
 from weighbridge.numerics.rules import Kind
 
@@ -44,8 +44,8 @@ def test_no_overload_is_on_two_lists() -> None:
             )
         ),
         [name for names in rules._ROUNDED for name in names.split()],
-        list(rules._REFUSED),
-        list(rules._NEVER),
+        list(refusals.ON_FLOATS),
+        list(refusals.ALWAYS),
     ]
     for first, second in itertools.combinations(lists, 2):
         assert not set(first) & set(second)
