@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import weighbridge
 from prover.attached import Attached
+from prover.bookkeeping import storage_bytes, unseen
 from prover.capture import Capture, DeepCopies, Generators, HostCopy, Memory, Recording
 from weighbridge.chiplink import ChipLink
 from weighbridge.data import DataCommitment, flatten
@@ -32,28 +32,6 @@ from weighbridge.tape import DTYPE_NAMES, Tape
 from weighbridge.writer import TranscriptWriter
 
 Tensor = torch.Tensor
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _storage_bytes(storage: torch.UntypedStorage) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of a storage in host memory, without an operation that a chip would count as the workload's."""
-    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    data: np.ndarray[Any, np.dtype[np.uint8]] = whole.cpu().numpy()
-    return data
-
-
-def _unseen(method: Callable[P, T]) -> Callable[P, T]:
-    """Marks bookkeeping between steps: the host's work, which a chip must not take for the workload's."""
-
-    @wraps(method)
-    def without_modes(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _disable_current_modes():
-            return method(*args, **kwargs)
-
-    return without_modes
 
 
 class Recorder:
@@ -332,7 +310,7 @@ class Recorder:
 
     # -- ends of steps -------------------------------------------------------------------------------------------------
 
-    @_unseen
+    @unseen
     def _finish(
         self,
         capture: Capture,
@@ -419,13 +397,13 @@ class Recorder:
         for address, name in self._names.items():
             storage = self.memory.storage(address)
             assert storage is not None, "state outlived its storage"
-            data = _storage_bytes(storage)
+            data = storage_bytes(storage)
             self._digests[name] = (data.size, bytes_digest(data.data))
 
     def _state_digest(self) -> bytes:
         return state_digest(self._digests, {str(n): c for n, c in self._rng.items()})
 
-    @_unseen
+    @unseen
     def _check_state(self) -> None:
         """Raises if the state is not as the last step left it."""
         if not self._verify:
@@ -434,7 +412,7 @@ class Recorder:
             storage = self.memory.storage(address)
             if storage is None:
                 continue
-            if bytes_digest(_storage_bytes(storage).data) != self._digests[name][1]:
+            if bytes_digest(storage_bytes(storage).data) != self._digests[name][1]:
                 self._failed = True
                 raise StateChangedError(
                     f"{name} was changed since step {self.step_number - 1}; "
@@ -442,11 +420,11 @@ class Recorder:
                     tensor=name,
                 )
 
-    @_unseen
+    @unseen
     def _contents(self, addresses: Iterable[int]) -> dict[int, bytes]:
         """Returns the digest of every storage among `addresses` that is alive."""
         storages = {address: self.memory.storage(address) for address in addresses}
-        return {a: bytes_digest(_storage_bytes(s).data) for a, s in storages.items() if s is not None}
+        return {a: bytes_digest(storage_bytes(s).data) for a, s in storages.items() if s is not None}
 
     def _check_made(self) -> None:
         """Raises if what initialisation() made was changed before attach()."""
@@ -462,14 +440,14 @@ class Recorder:
                     tensor=name,
                 )
 
-    @_unseen
+    @unseen
     def _checkpoint(self) -> None:
         storages = {}
         by_address = {}
         for address, name in self._names.items():
             storage = self.memory.storage(address)
             assert storage is not None
-            storages[name] = torch.from_numpy(np.array(_storage_bytes(storage)))
+            storages[name] = torch.from_numpy(np.array(storage_bytes(storage)))
             by_address[address] = name
         views = [
             View(
