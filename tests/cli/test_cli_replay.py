@@ -184,17 +184,6 @@ def test_show_lists_what_a_transcript_contains(honest_run: Path) -> None:
     assert in_process(["show", str(honest_run)])[0].startswith("name")
 
 
-def test_ops_lists_the_rules_of_operations() -> None:
-    stdout, _, code = in_process(["ops", "--json"])
-    assert code == 0
-    rules = json.loads(stdout)
-    assert rules["mm.default"]["kind"] == "rounded"
-    assert rules["mul.Tensor"]["kind"] == "exact"
-    only = in_process(["ops", "--kind", "refused"])[0].splitlines()
-    assert 0 < len(only) < len(rules)
-    assert all(" refused " in line for line in only)
-
-
 def test_analysis_agrees_with_the_library() -> None:
     numbers = [
         "--threshold",

@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from weighbridge import __version__
-from weighbridge.cli import analysis, chip, demo, identity, inspect, replay, show
+from weighbridge.cli import analysis, chip, demo, identity, inspect, ops, replay, show
 from weighbridge.cli._exits import Exit, crash, fail
 from weighbridge.errors import UsageError, WeighbridgeError
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 app.command("replay")(replay.command)
 app.command("show")(show.show)
-app.command("ops")(show.ops)
+app.command("ops")(ops.command)
 app.command("demo")(demo.command)
 app.add_typer(chip.app, name="chip")
 app.add_typer(identity.app, name="identity")

@@ -1,4 +1,4 @@
-"""`weighbridge show RUN` (what a transcript contains) and `weighbridge ops` (which operations can be recorded)."""
+"""`weighbridge show RUN`: what a transcript contains."""
 
 from __future__ import annotations
 
@@ -66,21 +66,3 @@ def describe(transcript: Transcript) -> dict[str, Any]:
         "bytes": sum(size for _, size, _ in manifest.files),
         "head": manifest.head,
     }
-
-
-def ops(
-    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, e.g. rounded.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Print the table from ATen overload to rule: what a recorded step may contain."""
-    from weighbridge.numerics.rules import RULES, Kind
-
-    if kind is not None and kind not in set(Kind):
-        raise UsageError(f"there is no kind {kind!r}; choose one of {', '.join(Kind)}")
-    chosen = {name: rule for name, rule in sorted(RULES.items()) if kind is None or rule.kind == kind}
-    if as_json:
-        print_json({name: {"kind": rule.kind.value, "note": rule.note} for name, rule in chosen.items()})
-        return
-    width = max((len(name) for name in chosen), default=0)
-    for name, rule in chosen.items():
-        print(f"{name:{width}}  {rule.kind.value:8}  {rule.note}".rstrip())

@@ -108,3 +108,15 @@ def _fused_dropout(x: Tensor, p: float, generator: torch.Generator | None = None
     """The CUDA dropout of old programs; `p` is the probability of keeping."""
     mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(p, generator=generator)
     return x * mask * (1.0 / p), mask.to(torch.uint8)
+
+
+@decomposes("_embedding_bag_backward.default")
+def _embedding_bag_backward(
+    grad: Tensor, indices: Tensor, offsets: Tensor, bag: Tensor, sizes: Tensor, largest: Tensor, rows: int,
+    by_frequency: bool, mode: int, sparse: bool, weights: Tensor | None, padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    if sparse:
+        raise RefusedOperationError("sparse gradients have no rule; make the EmbeddingBag with sparse=False")
+    return aten._embedding_bag_dense_backward.default(
+        grad, indices, bag, sizes, largest, rows, by_frequency, mode, weights, padding_idx
+    )
