@@ -42,6 +42,10 @@ class Step:
         """Does one update."""
         with torch.autocast("cpu", self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             loss = self.loss(batch)
+        self.descend(loss)
+
+    def descend(self, loss: Tensor) -> None:
+        """Does the part of an update that follows the loss."""
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -69,7 +73,14 @@ def _text(vocabulary: int, rows: int, length: int) -> Callable[[int], Batch]:
 def _language_model(model: Any, rows: int = 4, length: int = 64) -> Step:
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loss = lambda batch: model(input_ids=batch["input_ids"], labels=batch["input_ids"]).loss  # noqa: E731
+
+    def loss(batch: Batch) -> Tensor:
+        """As the library's own, which would compute it in float32 even in a float64 model."""
+        tokens = batch["input_ids"]
+        logits = model(input_ids=tokens).logits[:, :-1]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
     return Step(model, optimizer, _text(256, rows, length), loss)
 
 
