@@ -56,7 +56,7 @@ def record(name: str, seed: int, steps: int, path: Path) -> None:
 def again(path: Path, environment: machine.Environment) -> dict[str, Any]:
     """Replays a run elsewhere; returns the checkpoints compared and those that did not match."""
     transcript = Transcript.open(path)
-    checkpoints = len([c for c in transcript.checkpoint_steps if c > 1]  # 1 is W_0)
+    checkpoints = len([c for c in transcript.checkpoint_steps if c > 1])  # 1 is W_0
     begin = time.perf_counter()
     try:
         result = replay(path, env=environment)
