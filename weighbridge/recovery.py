@@ -27,7 +27,7 @@ from weighbridge.steps import (
     tape_path,
 )
 from weighbridge.tensorfile import TensorFile
-from weighbridge.writer import DRAFT, LEAVES, MANIFEST, ORDER, TEMPORARY, TranscriptWriter, journal_path
+from weighbridge.writer import DRAFT, LEAVES, MANIFEST, ORDER, RESUMPTIONS, TEMPORARY, TranscriptWriter, journal_path
 
 
 def recover(path: str | Path, *, key: SigningKey, limits: Limits = DEFAULT_LIMITS) -> str:
@@ -48,26 +48,44 @@ def recover(path: str | Path, *, key: SigningKey, limits: Limits = DEFAULT_LIMIT
     root = Path(path)
     if (root / MANIFEST).exists():
         raise UsageError(f"{root} holds a closed transcript; there is nothing to recover")
-    return _Recovery(root, key, limits).close(complete=False)
+    recovery = Recovery(root, key, limits)
+    recovery.tidy()
+    return recovery.close(complete=False)
 
 
-class _Recovery(TranscriptWriter):
-    """A writer that starts from what is already in the directory."""
+class Recovery(TranscriptWriter):
+    """A writer that starts from what is already in the directory; it changes nothing there until it is told to."""
 
-    def __init__(self, root: Path, key: SigningKey, limits: Limits) -> None:
-        self._start(root, key, read_file(root / DRAFT, max_bytes=limits.manifest), segment_steps=1 << 30)
+    def __init__(self, root: Path, key: SigningKey, limits: Limits, segment_steps: int = 1 << 30) -> None:
+        """Takes over every whole step.
+
+        Args:
+            root: The directory; it holds no manifest.
+            key: Signs the manifest at the end.
+            limits: As for reading a transcript.
+            segment_steps: As for a `TranscriptWriter`.
+
+        Raises:
+            TranscriptError: The directory holds no recording, or a tape that its steps need is gone.
+        """
+        self._start(root, key, read_file(root / DRAFT, max_bytes=limits.manifest), segment_steps)
         self._data, self._used, self._limits = None, 0, limits
         leftovers = {name for name, _ in walk_files(root, max_files=limits.files)}
-        for name in [DRAFT, LEAVES, ORDER, *(name for name in leftovers if name.startswith("tapes/"))]:
+        for name in [DRAFT, LEAVES, ORDER, RESUMPTIONS, *(name for name in leftovers if name.startswith("tapes/"))]:
             if name in leftovers and not name.endswith(TEMPORARY):
                 self._list(name, root / name)
         states = self._take_segments(leftovers)
         self._take_journal(states)
         self._take_checkpoints(leftovers, states)
-        for name in leftovers:
-            # Only what a recording may have left is removed; the reader will name any other file.
-            if name not in self._files and LAYOUT.fullmatch(name.removesuffix(TEMPORARY)):
-                (root / name).unlink()
+        # Only what a recording may have left is removed; the reader will name any other file.
+        self._torn = [n for n in leftovers if n not in self._files and LAYOUT.fullmatch(n.removesuffix(TEMPORARY))]
+
+    def tidy(self) -> None:
+        """Removes the files of segments and checkpoints that are not whole."""
+        for name in self._torn:
+            if name not in self._files:  # it may have been written again since
+                (self._root / name).unlink(missing_ok=True)
+        self._torn = []
 
     def _take_segments(self, leftovers: set[str]) -> list[bytes]:
         """Takes over whole segments; returns the state digest after every step of theirs."""
@@ -108,6 +126,7 @@ class _Recovery(TranscriptWriter):
             if (record.step, rounding, batch_digest(batch, free)) != (self.steps, record.rounding, record.batch):
                 return
             self._open_segment.append(record.step)
+            self._segment_bytes += (self._root / journal_path(record.step)).stat().st_size
             states.append(self._accept(record))
 
     def _take_checkpoints(self, leftovers: set[str], states: list[bytes]) -> None:

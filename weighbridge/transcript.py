@@ -18,9 +18,11 @@ from torch import Tensor
 from weighbridge import digests
 from weighbridge.bounded import DEFAULT_LIMITS, Limits, decode_cbor, decompress, file_digest, read_file, walk_files
 from weighbridge.data import DataCommitment, batch_digest, record_digests
-from weighbridge.errors import Finding, TranscriptError, WeighbridgeError
+from weighbridge.errors import Finding, TapeError, TranscriptError, WeighbridgeError
 from weighbridge.manifest import Manifest, SigningKey, load_or_create_key, open_manifest
 from weighbridge.recovery import recover
+from weighbridge.resumption import Resumption
+from weighbridge.resumption import decode as decode_resumptions
 from weighbridge.state import Checkpoint, checkpoint_digest, read_checkpoint
 from weighbridge.steps import (
     LAYOUT,
@@ -35,8 +37,9 @@ from weighbridge.steps import (
     steps_path,
     tape_path,
 )
+from weighbridge.tape import Tape
 from weighbridge.tensorfile import TensorFile
-from weighbridge.writer import DRAFT, DRAFT_FORMAT, LEAVES, MANIFEST, ORDER, TranscriptWriter
+from weighbridge.writer import DRAFT, DRAFT_FORMAT, LEAVES, MANIFEST, ORDER, RESUMPTIONS, TranscriptWriter
 
 __all__ = [
     "Limits",
@@ -60,7 +63,8 @@ class Transcript:
         draft_digest: Its digest (32 bytes).
         data: The commitment to data set and order, or None.
         steps: Number of steps.
-        checkpoint_steps: Steps that have a checkpoint, ascending.
+        checkpoint_steps: Steps whose checkpoint is here, ascending; the manifest may list more, which were left out.
+        resumptions: The crashes that the recording survived.
     """
 
     path: Path
@@ -71,6 +75,7 @@ class Transcript:
     data: DataCommitment | None
     steps: int
     checkpoint_steps: list[int]
+    resumptions: list[Resumption]
 
     def __init__(self, path: Path, manifest: Manifest, limits: Limits) -> None:
         """Use `Transcript.open`; this only takes over what it has verified."""
@@ -78,6 +83,7 @@ class Transcript:
         self.digest = manifest.digest
         self.steps = manifest.steps
         self.checkpoint_steps = list(manifest.checkpoints)
+        self.resumptions = []
         self._firsts: list[int] = []
         self._digests: list[bytes] = []
         self._heads: list[bytes] = []
@@ -88,6 +94,8 @@ class Transcript:
     @classmethod
     def open(cls, path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> Transcript:
         """Opens a transcript and verifies it.
+
+        Checkpoints that a replay makes again may be absent; their state is then checked when a replay gets there.
 
         Raises:
             TranscriptError: The manifest does not verify (`transcript.manifest.*`); a file is missing, altered,
@@ -109,6 +117,7 @@ class Transcript:
         transcript._check_files()
         transcript._load_draft()
         transcript._load_steps()
+        transcript._check_absent()
         return transcript
 
     def step(self, step: int) -> StepRecord:
@@ -121,6 +130,14 @@ class Transcript:
                 raise _altered(steps_path(first))
             self._records = (first, records)
         return self._records[1][step - first]
+
+    def snapshots(self, step: int) -> list[tuple[bytes, int, int]]:
+        """Returns (chip UEID, log index, operations complete) of every snapshot that was taken in `step`.
+
+        Those that the step's record names, and those taken when it was made again after a crash.
+        """
+        again = [(s[0], s[1], s[3]) for r in self.resumptions for s in r.snapshots if s[2] == step]
+        return [*self.step(step).snapshots, *again]
 
     def records(self) -> Iterator[StepRecord]:
         """Yields the records of all steps in order."""
@@ -272,11 +289,14 @@ class Transcript:
                 )
             if path != MANIFEST:
                 self._check_size(path, status.st_size if stat.S_ISREG(status.st_mode) else None)
-        if missing:
+        self.checkpoint_steps = [step for step in self.checkpoint_steps if checkpoint_path(step) not in missing]
+        if needed := missing - set(map(checkpoint_path, self.manifest.checkpoints)):
             raise TranscriptError(
-                f"{min(missing)} is missing; fetch it again", code="transcript.file.missing", path=min(missing)
+                f"{min(needed)} is missing; fetch it again", code="transcript.file.missing", path=min(needed)
             )
         for path, (size, digest) in self._listed.items():
+            if path in missing:
+                continue
             found = file_digest(self.path / path)
             if found != (size, bytes.fromhex(digest)):
                 raise _altered(path)
@@ -308,6 +328,8 @@ class Transcript:
             raise TranscriptError(f"draft.cbor is not a draft of format {DRAFT_FORMAT}; use a matching version")
         self.draft = draft
         self.data = self._load_data(draft["data"])
+        if RESUMPTIONS in self._listed:
+            self.resumptions = decode_resumptions(read_file(self.path / RESUMPTIONS, max_bytes=self.limits.manifest))
 
     def _load_data(self, summary: Any) -> DataCommitment | None:
         present = {path for path in (LEAVES, ORDER) if path in self._listed}
@@ -337,7 +359,7 @@ class Transcript:
         self._firsts = sorted(places["steps"])
         if not self._firsts == sorted(places["rounding"]) == sorted(places["batches"]):
             raise TranscriptError("a segment lacks its steps, its rounding logs or its batches; fetch it again")
-        if sorted(places["checkpoints"]) != self.checkpoint_steps:
+        if sorted(places["checkpoints"]) != list(self.manifest.checkpoints):
             raise TranscriptError("checkpoints/ does not hold the checkpoints of the manifest; fetch it again")
         head = self.draft_digest
         for first in self._firsts:
@@ -357,6 +379,24 @@ class Transcript:
                 code="transcript.head.mismatch",
                 expected=self.manifest.head,
                 found=head.hex(),
+            )
+        if self.resumptions and self.resumptions[-1].step > self.steps:
+            raise TranscriptError("the transcript resumes after its last step; fetch resumptions.cbor again")
+
+    def _check_absent(self) -> None:
+        """Raises if a checkpoint was left out that no replay can make: W_0, unless step 0 is a recorded program."""
+        if 1 not in self.manifest.checkpoints or 1 in self.checkpoint_steps:
+            return
+        try:
+            made = bool(Tape.decode(self.tape(self.step(0).tape)).nodes)
+        except TapeError:
+            made = False
+        if not made:
+            path = checkpoint_path(1)
+            raise TranscriptError(
+                f"{path} is missing, and no tape makes it: the model existed before the recording; fetch it again",
+                code="transcript.file.missing",
+                path=path,
             )
 
 

@@ -44,6 +44,7 @@ MANIFEST = "manifest.json"
 DRAFT = "draft.cbor"
 LEAVES = "data/leaves.bin"
 ORDER = "data/order.bin"
+RESUMPTIONS = "resumptions.cbor"
 JOURNAL = "journal"
 TEMPORARY = ".tmp"
 DRAFT_FORMAT = 1
@@ -89,14 +90,7 @@ class TranscriptWriter:
         """
         if segment_steps < 1:
             raise UsageError("segment_steps must be at least 1")
-        if clash := [name for name in _RESERVED if name in draft]:
-            raise UsageError(f"the draft may not set {clash[0]!r}, which the transcript writes itself; rename it")
-        summary = None if data is None else data.summary()
-        try:
-            text = digests.cbor({**draft, "format": DRAFT_FORMAT, "data": summary})
-            decode_cbor(text)
-        except (FormatError, cbor2.CBORError, ValueError) as error:
-            raise UsageError(f"the draft cannot be written as plain CBOR ({error}); use text, numbers, lists") from None
+        text = draft_bytes(draft, data)
         self._start(Path(path), key, text, segment_steps)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -227,9 +221,12 @@ class TranscriptWriter:
         self._adopt(record)
         self._open_segment.append(record.step)
         self._segment_bytes += journal.stat().st_size
+        self._finish_large_segment()
+        return record
+
+    def _finish_large_segment(self) -> None:
         if len(self._open_segment) >= self._segment_steps or self._segment_bytes >= _SEGMENT_BYTES:
             self.finish_segment()
-        return record
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
         """Stores the state before the next step and ends the segment.
@@ -379,6 +376,22 @@ class TranscriptWriter:
     def _list(self, path: str, file: Path) -> None:
         size, digest = file_digest(file)
         self._files[path] = (size, digest.hex())
+
+
+def draft_bytes(draft: Mapping[str, Any], data: DataCommitment | None) -> bytes:
+    """Returns the bytes of `draft.cbor`.
+
+    Raises:
+        UsageError: It cannot be written, or sets what the transcript writes itself.
+    """
+    if clash := [name for name in _RESERVED if name in draft]:
+        raise UsageError(f"the draft may not set {clash[0]!r}, which the transcript writes itself; rename it")
+    try:
+        text = digests.cbor({**draft, "format": DRAFT_FORMAT, "data": None if data is None else data.summary()})
+        decode_cbor(text)
+    except (FormatError, cbor2.CBORError, ValueError) as error:
+        raise UsageError(f"the draft cannot be written as plain CBOR ({error}); use text, numbers, lists") from None
+    return text
 
 
 def journal_path(step: int) -> str:
