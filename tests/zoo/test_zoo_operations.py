@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Operation, str]] = {
     "svd": (torch.linalg.svdvals, "use torch.linalg.qr or power iteration"),
     "eigenvalues": (lambda h: torch.linalg.eigvalsh(spread(h)), "use torch.linalg.qr or power iteration"),
     "fourier": (lambda h: torch.fft.rfft(h).abs(), "sines and cosines"),
-    "bags": (lambda h: F.embedding_bag(torch.tensor([[0, 1]]), h), "use nn.Embedding"),
+    "bags": (lambda h: F.embedding_bag(torch.tensor([[0, 1]]), h, mode="max"), "use nn.Embedding"),
     "gamma function": (torch.lgamma, "outside the step"),
     "matrix exponential": (lambda h: torch.linalg.matrix_exp(h[:3]), "sum the series"),
     "products by place": (
@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[Operation, str]] = {
         "add logarithms",
     ),
     "distances": (lambda h: torch.cdist(h, h, p=1.0), r"norm\(p, -1\)"),
-    "pairs": (F.pdist, "take torch.cdist"),
+    "pairs": (lambda h: F.pdist(h, p=1.0), r"norm\(p, -1\)"),
     "sampling a grid": (lambda h: F.grid_sample(h[None, None], torch.zeros(1, 2, 2, 2)), "gather the corners"),
     "float to integer": (lambda h: h * (h / 0).to(torch.int64), "clamp it first"),
     "float64": (lambda h: h.double().exp(), "compute in float32"),
