@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,14 @@ class Attached:
             raise UsageError(
                 f"attach() cannot find tensors in a {type(item).__name__}; pass modules, optimizers or tensors"
             )
+
+    def modules(self) -> ItemsView[str, torch.nn.Module]:
+        """Returns name and module of each module."""
+        return self._modules.items()
+
+    def optimizers(self) -> ItemsView[str, torch.optim.Optimizer]:
+        """Returns name and optimizer of each optimizer."""
+        return self._optimizers.items()
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns all tensors by name: parameters and buffers, then gradients, optimizer state, others."""

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from prover.paths import Paths
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
 from weighbridge.numerics import decompositions, narrow, rounding
 from weighbridge.numerics.evaluate import Context, bind, evaluate
@@ -200,9 +201,11 @@ def _hoisted(op: Op) -> tuple[frozenset[int], frozenset[str]]:
 class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the operations of one step into a tape while evaluating them under their rules."""
 
-    def __init__(self, owner: Owner, context: Recording) -> None:
+    def __init__(self, owner: Owner, context: Recording, paths: Paths) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.owner, self.context = owner, context
+        self._where = paths
+        self._paths: dict[str, int] = {}
         self.tape = Tape()
         self.values: list[bool | int | float] = []
         self.free: dict[str, HostCopy] = {}
@@ -364,9 +367,22 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = tuple(self._outputs(out, births))
         name = f"{func._schema.name.partition('::')[2]}.{func._overloadname or 'default'}"
         draw = self.context.draw_key if rule.kind is Kind.RANDOM else None
-        self.tape.nodes.append(Node(name, encoded, encoded_kwargs, outputs, tuple(births), draw))
+        self.tape.nodes.append(Node(name, encoded, encoded_kwargs, outputs, tuple(births), draw, self._path()))
         self.owner.after_operation(self)
         return out
+
+    def _path(self) -> int | None:
+        """The present module path as an index into the tape's paths."""
+        path = self._where.current()
+        if path is None:
+            return None
+        if path not in self._paths:
+            # A module may be named by anything; what is no text, or longer than a name, has no place in a tape.
+            text = path[-1000:].encode(errors="replace").decode()
+            if text not in self.tape.paths:
+                self.tape.paths.append(text)
+            self._paths[path] = self.tape.paths.index(text)
+        return self._paths[path]
 
     def finish(self) -> Tape:
         """Completes the tape: sorts what has no order of its own and counts what entered."""

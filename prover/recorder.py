@@ -18,6 +18,8 @@ import weighbridge
 from prover.attached import Attached
 from prover.bookkeeping import storage_bytes, unseen
 from prover.capture import Capture, DeepCopies, Generators, HostCopy, Memory, Recording
+from prover.formulas import declaration
+from prover.paths import Paths
 from weighbridge.chiplink import ChipLink
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.digests import bytes_digest
@@ -64,6 +66,8 @@ class Recorder:
         metadata: Mapping[str, Any] | None = None,
         verify_state: bool = True,
         policy: str = "strict",
+        formulas: Mapping[str, str] | None = None,
+        programs: Iterable[bytes] | None = None,
     ) -> None:
         """Prepares a recording; nothing is written before the `with` block begins.
 
@@ -80,6 +84,8 @@ class Recorder:
             verify_state: Hash the state before each step to notice changes made outside steps.
             policy: `strict` (bounds that hold for any order of summation) or `calibrated` (measured bounds: smaller
                 logs, and the only ones for bfloat16 and float16).
+            formulas: How numbers that change from step to step follow from its number; see `prover.formulas`.
+            programs: Digests of the tapes that may run, from a rehearsal (`weighbridge tape show`); any by default.
         """
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
@@ -91,6 +97,7 @@ class Recorder:
         self._data, self._chip, self._key = data, chip, key or SigningKey.generate()
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy)
+        self._declared = declaration(formulas or {}, programs)
         self._generators = Generators()
         self._attached = Attached()
         self._names: dict[int, str] = {}
@@ -122,6 +129,7 @@ class Recorder:
             "weighbridge": weighbridge.__version__,
             "checkpoint_every": self._every,
             "metadata": self._metadata,
+            **self._declared,
         }
         self._writer = TranscriptWriter(
             self.path, draft=draft, key=self._key, data=self._data, segment_steps=self._every
@@ -250,7 +258,7 @@ class Recorder:
                 # collection would walk all of it. What comes later may be garbage one day, so it is not frozen.
                 gc.freeze()
                 self._frozen += 1
-            capture = self._capture = Capture(self, Recording(self._seed, self._generators, self._policy))
+            capture = self._capture = self._new_capture(paths := Paths(self._attached))
             for name in self._dropped:
                 capture.state_dropped(self._relative(name), self._sizes.pop(name))
             self._dropped.clear()
@@ -261,6 +269,7 @@ class Recorder:
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
                 stack.enter_context(DeepCopies())
+                stack.enter_context(paths)
                 stack.enter_context(capture)
                 self.after_operation(capture)
                 yield capture
@@ -271,6 +280,9 @@ class Recorder:
         finally:
             if collecting:
                 gc.enable()
+
+    def _new_capture(self, paths: Paths) -> Capture:
+        return Capture(self, Recording(self._seed, self._generators, self._policy), paths)
 
     def state_name(self, address: int) -> str | None:
         """See `prover.capture.Owner`."""
@@ -389,8 +401,7 @@ class Recorder:
             self._sizes[name] = storage.nbytes()
 
     def _write_empty_initialisation(self) -> None:
-        capture = Capture(self, Recording(self._seed, self._generators, self._policy))
-        self._finish(capture, "init", {}, None)
+        self._finish(self._new_capture(Paths(self._attached)), "init", {}, None)
 
     def _hash_state(self) -> None:
         self._digests = {}

@@ -22,7 +22,7 @@ from weighbridge.bounded import decode_cbor
 from weighbridge.digests import bytes_digest, cbor
 from weighbridge.errors import FormatError, TapeError
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 256 << 20
 
 DTYPES: dict[str, torch.dtype] = {
@@ -70,6 +70,7 @@ class Node:
         outputs: For each returned value: index of its reference, or None for what is not a tensor.
         births: Storages that the operation made: (slot, bytes).
         draw: For random operations: (generator number, draws of it so far in this step).
+        path: Where in the program it ran, by the Prover's word: an index into the tape's paths, or None.
     """
 
     op: str
@@ -78,6 +79,7 @@ class Node:
     outputs: tuple[int | None, ...]
     births: tuple[tuple[int, int], ...] = ()
     draw: tuple[int, int] | None = None
+    path: int | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +96,7 @@ class Tape:
             have state name `batch`, and slot numbers stand for their storage in `inputs`.
         values: Length of the step's values vector.
         hosts: Number of host values.
+        paths: Distinct module paths in order of first use, for locating only: nothing checks that they are true.
     """
 
     inputs: list[Input] = field(default_factory=list)
@@ -104,6 +107,7 @@ class Tape:
     batch_views: list[tuple[str, Ref]] = field(default_factory=list)
     values: int = 0
     hosts: int = 0
+    paths: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """Returns the tape's canonical bytes; `Tape.decode(t.encode()) == t`."""
@@ -112,14 +116,20 @@ class Tape:
                 "v": VERSION,
                 "inputs": [[i.slot, i.bytes, i.origin, i.name] for i in self.inputs],
                 "refs": self.refs,
-                "nodes": [[n.op, n.args, n.kwargs, n.outputs, n.births, n.draw] for n in self.nodes],
+                "nodes": [[n.op, n.args, n.kwargs, n.outputs, n.births, n.draw, n.path] for n in self.nodes],
                 "frees": self.frees,
                 "survivors": self.survivors,
                 "batch": self.batch_views,
                 "values": self.values,
                 "hosts": self.hosts,
+                "paths": self.paths,
             }
         )
+
+    def path_of(self, op: int) -> str | None:
+        """The module path of an operation, as the Prover claims it; None where there is none."""
+        path = self.nodes[op].path if 0 <= op < len(self.nodes) else None
+        return None if path is None else self.paths[path]
 
     @property
     def digest(self) -> bytes:
@@ -162,6 +172,7 @@ class Tape:
                 batch_views=[(_text(n), _ref(r)) for n, r in raw["batch"]],
                 values=_natural(raw["values"]),
                 hosts=_natural(raw["hosts"]),
+                paths=[_text(p) for p in raw["paths"]],
             )
             canonical = tape.encode()
         except TapeError:
@@ -204,7 +215,7 @@ def _freeze(value: Any, depth: int = 0) -> Any:
 
 
 def _node(raw: Any) -> Node:
-    op, args, kwargs, outputs, births, draw = raw
+    op, args, kwargs, outputs, births, draw, path = raw
     if not isinstance(kwargs, dict):
         raise TapeError("keyword operands are not a map")
     return Node(
@@ -214,6 +225,7 @@ def _node(raw: Any) -> Node:
         outputs=tuple(None if o is None else _natural(o) for o in outputs),
         births=tuple((_natural(s), _natural(b)) for s, b in births),
         draw=None if draw is None else (_natural(draw[0]), _signed(draw[1])),
+        path=None if path is None else _natural(path),
     )
 
 
@@ -284,6 +296,19 @@ def _check(tape: Tape) -> None:
             raise TapeError(f"slot {slot} is freed while it does not exist")
     if frees:
         raise TapeError("a storage is freed after the end of the step")
+    _check_paths(tape)
     for slot, _ in tape.survivors:
         if slot not in sizes:
             raise TapeError(f"slot {slot} survives but does not exist")
+
+
+def _check_paths(tape: Tape) -> None:
+    """Checks that the table of paths has each path once, in order of first use, so that a tape has one encoding."""
+    used = 0
+    for node in tape.nodes:
+        if node.path is not None:
+            if node.path > used:
+                raise TapeError("a module path is named before those that stand in the table before it")
+            used = max(used, node.path + 1)
+    if used != len(tape.paths) or len(set(tape.paths)) != used:
+        raise TapeError("the table of module paths is not that of the paths that the operations name")

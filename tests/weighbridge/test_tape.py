@@ -64,7 +64,10 @@ def tapes(draw: st.DrawFn) -> Tape:
             reference() if len(alive) > 0 and draw(st.booleans()) else None for _ in range(draw(st.integers(0, 2)))
         )
         key = draw(st.none() | st.tuples(st.integers(0, 9), st.integers(-9, 9)))
-        tape.nodes.append(Node(draw(names), args, kwargs, outputs, births, key))
+        path = draw(st.none() | st.integers(0, len(tape.paths)))
+        if path == len(tape.paths):
+            tape.paths.append(draw(names.filter(lambda name: name not in tape.paths)))
+        tape.nodes.append(Node(draw(names), args, kwargs, outputs, births, key, path))
         if len(alive) > 0 and draw(st.booleans()):
             slot = draw(st.sampled_from(sorted(alive)))
             del alive[slot]
@@ -108,7 +111,9 @@ junk = st.recursive(
 
 
 @given(
-    tapes(), st.sampled_from(["v", "inputs", "refs", "nodes", "frees", "survivors", "batch", "values", "hosts"]), junk
+    tapes(),
+    st.sampled_from(["v", "inputs", "refs", "nodes", "frees", "survivors", "batch", "values", "hosts", "paths"]),
+    junk,
 )
 def test_a_field_of_another_form_raises_only_our_errors(tape: Tape, field: str, value: Any) -> None:
     raw = cbor2.loads(tape.encode())
@@ -121,7 +126,7 @@ def test_a_field_of_another_form_raises_only_our_errors(tape: Tape, field: str, 
     assert decoded != tape
 
 
-@given(tapes(), st.integers(0, 5), junk)
+@given(tapes(), st.integers(0, 6), junk)
 def test_a_node_of_another_form_raises_only_our_errors(tape: Tape, place: int, value: Any) -> None:
     assume(tape.nodes)
     raw = cbor2.loads(tape.encode())
@@ -146,10 +151,11 @@ def small() -> Tape:
         refs=[REF, (1, "f32", (2, 3), (3, 1), 0)],
         nodes=[
             Node("alias.default", (("t", 0),), {}, (0,)),
-            Node("add.Tensor", (("t", 0), ("t", 0)), {}, (1,), births=((1, 24),)),
+            Node("add.Tensor", (("t", 0), ("t", 0)), {}, (1,), births=((1, 24),), path=0),
         ],
         frees=[(2, 0)],
         survivors=[(1, "model.other")],
+        paths=["model.layer"],
     )
 
 
@@ -161,6 +167,7 @@ def test_the_small_tape_is_sound() -> None:
     assert Tape.decode(small().encode()) == small()
     assert extent(REF) == 28
     assert small().largest_footprint() == 52
+    assert [small().path_of(op) for op in (-1, 0, 1, 2)] == [None, None, "model.layer", None]
 
 
 NODES = small().nodes
@@ -192,6 +199,15 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"refs": [(0, "f32", (1 << 61, 3), (1 << 61, 1), 0), small().refs[1]]}, "tape.out_of_bounds",
     ),
     "float operand": ({"nodes": [Node("mul.Scalar", (("t", 0), 0.5), {}, (0,))]}, "tape.malformed"),
+    "path that does not exist": ({"paths": []}, "tape.malformed"),
+    "path that no operation names": ({"paths": ["model.layer", "model"]}, "tape.malformed"),
+    "path twice in the table": (
+        {"nodes": [dataclasses.replace(n, path=i) for i, n in enumerate(NODES)], "paths": ["m", "m"]}, "tape.malformed",
+    ),
+    "paths out of order": (
+        {"nodes": [dataclasses.replace(n, path=1 - i) for i, n in enumerate(NODES)], "paths": ["a", "b"]},
+        "tape.malformed",
+    ),
     "negative count": ({"values": -1}, "tape.malformed"),
 }  # fmt: skip
 
