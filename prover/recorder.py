@@ -18,6 +18,7 @@ import weighbridge
 from prover.attached import Attached
 from prover.bookkeeping import storage_bytes, unseen
 from prover.capture import Capture, DeepCopies, Generators, HostCopy, Memory, Recording
+from prover.formulas import declaration
 from prover.paths import Paths
 from weighbridge.chiplink import ChipLink
 from weighbridge.data import DataCommitment, flatten
@@ -65,6 +66,8 @@ class Recorder:
         metadata: Mapping[str, Any] | None = None,
         verify_state: bool = True,
         policy: str = "strict",
+        formulas: Mapping[str, str] | None = None,
+        programs: Iterable[bytes] | None = None,
     ) -> None:
         """Prepares a recording; nothing is written before the `with` block begins.
 
@@ -81,6 +84,8 @@ class Recorder:
             verify_state: Hash the state before each step to notice changes made outside steps.
             policy: `strict` (bounds that hold for any order of summation) or `calibrated` (measured bounds: smaller
                 logs, and the only ones for bfloat16 and float16).
+            formulas: How numbers that change from step to step follow from its number; see `prover.formulas`.
+            programs: Digests of the tapes that may run, from a rehearsal (`weighbridge tape show`); any by default.
         """
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
@@ -92,6 +97,7 @@ class Recorder:
         self._data, self._chip, self._key = data, chip, key or SigningKey.generate()
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy)
+        self._declared = declaration(formulas or {}, programs)
         self._generators = Generators()
         self._attached = Attached()
         self._names: dict[int, str] = {}
@@ -123,6 +129,7 @@ class Recorder:
             "weighbridge": weighbridge.__version__,
             "checkpoint_every": self._every,
             "metadata": self._metadata,
+            **self._declared,
         }
         self._writer = TranscriptWriter(
             self.path, draft=draft, key=self._key, data=self._data, segment_steps=self._every
