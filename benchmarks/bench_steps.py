@@ -1,0 +1,219 @@
+"""What a step costs: plain, computed wide, recorded, replayed, and trained by the published method.
+
+`python -m benchmarks.bench_steps [--rounds N] [--only NAME ...] [--full]`. Each way has a process of its own with one
+thread, kept waiting between steps; rounds go through the ways in turn, one step each, so that all meet the same state
+of the machine. The first steps, which compile kernels and allocate, are not counted. The ways:
+
+- *plain*: float32, as PyTorch does it unasked.
+- *wide*: the same training with weights, buffers, optimizer state and batches in float64, nothing rounded or recorded:
+  what any method that computes wide must pay. Attention by its mathematical form, as in recording, because that is what
+  it is compared with; dropout is PyTorch's own.
+- *recorded*: an eager Recorder with its defaults: state hashed before and after the step, log and record written.
+  `checkpoint_every` is beyond the run, since how often to write checkpoints is the user's choice.
+- *replayed*: the replay worker executing such a transcript step by step, with every comparison it makes.
+- *published*: the published method's trainer (`benchmarks.baselines`), float64, packing its log in memory.
+
+Ratios are of medians. Results go to benchmarks/results/steps.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks import machine, models
+from benchmarks.baselines.hooks import Hooks
+from benchmarks.baselines.training import Trainer, update
+from benchmarks.soak import SUBJECTS as FULL
+from prover import Recorder
+
+NAMES = ("gpt2", "gpt2-11m", "resnet")
+FULL_NAMES = ("gpt2-124m", "resnet50")
+WAYS = ("plain", "wide", "recorded", "replayed", "published")
+WARM = 2
+SEED = 11
+
+
+def _build(name: str) -> models.Step:
+    return FULL[name].build() if name in FULL_NAMES else models.named(name)()
+
+
+def _timed(step: Callable[[int], None]) -> None:
+    """Does one step for every line on stdin and answers how many seconds it took."""
+    for number, _ in enumerate(sys.stdin):
+        begin = time.perf_counter()
+        step(number)
+        print(json.dumps(time.perf_counter() - begin), flush=True)
+
+
+def plain(name: str) -> None:
+    """Trains in float32."""
+    made = _build(name)
+    _timed(lambda number: made.update(made.batch(number)))
+
+
+def wide(name: str) -> None:
+    """Trains in float64."""
+    made = _build(name).to(torch.float64)
+    with sdpa_kernel([SDPBackend.MATH]):
+        _timed(lambda number: made.update(made.batch(number)))
+
+
+def published(name: str) -> None:
+    """Trains by the published method."""
+    made = _build(name).to(torch.float64)
+
+    def step(number: int) -> None:
+        hooks = Hooks(made.model, Trainer())
+        update(made, hooks, made.batch(number))
+        hooks.detach()
+
+    with sdpa_kernel([SDPBackend.MATH]):
+        _timed(step)
+
+
+def recorded(name: str, path: Path, steps: int | None = None) -> None:
+    """Records: so many steps, or one for every line on stdin."""
+    with Recorder(path, seed=SEED, checkpoint_every=1 << 20) as recorder:
+        with recorder.initialisation():
+            made = _build(name)
+        recorder.attach(*made.attached)
+
+        def step(number: int) -> None:
+            batch = made.batch(number)
+            with recorder.step(batch):
+                made.update(batch)
+
+        if steps is None:
+            _timed(step)
+        else:
+            for number in range(steps):
+                step(number)
+
+
+def replayed(path: Path) -> None:
+    """Replays a transcript, one step for every line on stdin."""
+    from weighbridge import replay_worker
+
+    begin = 0.0
+
+    def wait(message: dict[str, Any]) -> None:
+        """Called by the worker after every step."""
+        nonlocal begin
+        if begin:
+            print(json.dumps(time.perf_counter() - begin), flush=True)
+        if not sys.stdin.readline():
+            raise SystemExit
+        begin = time.perf_counter()
+
+    replay_worker._prepare("cpu")
+    request = {
+        "path": str(path), "steps": None, "device": "cpu", "stop": None, "salt": None, "memory": 32 << 30,
+        "seconds": 36000,
+    }  # fmt: skip
+    result = replay_worker.Replay(request, [], wait).run()
+    if result["verdict"] != "match":
+        raise SystemExit(f"the replay ended in {result['verdict']}: {result['first_difference']}")
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Measures one model in all ways; returns times in milliseconds and ratios of medians."""
+    with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
+        path = Path(directory)
+        shared = ("--child", name, "--path")
+        # The replay needs one step more than it answers for: it waits after each.
+        ready = ("--way", "transcript", "--rounds", str(WARM + rounds + 1), *shared, str(path / "transcript"))
+        machine.ask("benchmarks.bench_steps", *ready, environment=machine.HERE)
+        paths = {"recorded": path / "recording", "replayed": path / "transcript"}
+        processes: dict[str, subprocess.Popen[str]] = {}
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
+        try:
+            for way in WAYS:
+                arguments = ("--way", way, *shared, str(paths.get(way, path)))
+                processes[way] = machine.start(
+                    "benchmarks.bench_steps", *arguments, environment=machine.HERE, stdin=subprocess.PIPE
+                )
+            for _ in range(WARM + rounds):
+                for way, process in processes.items():
+                    times[way].append(_step(way, process))
+        finally:
+            for process in processes.values():
+                process.kill()
+                process.communicate()
+    kept = {way: sorted(1e3 * t for t in taken[WARM:]) for way, taken in times.items()}
+    medians = {way: statistics.median(taken) for way, taken in kept.items()}
+    return {
+        "rounds": rounds,
+        "milliseconds": {
+            way: {"median": round(medians[way], 2), "min": round(taken[0], 2), "max": round(taken[-1], 2)}
+            for way, taken in kept.items()
+        },
+        "recorded_over_wide": round(medians["recorded"] / medians["wide"], 3),
+        "replayed_over_recorded": round(medians["replayed"] / medians["recorded"], 3),
+        "published_over_wide": round(medians["published"] / medians["wide"], 3),
+        "wide_over_plain": round(medians["wide"] / medians["plain"], 3),
+    }
+
+
+def _step(way: str, process: subprocess.Popen[str]) -> float:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the process that measures the way {way!r} died; its message is above")
+    return float(json.loads(line))
+
+
+def child(way: str, name: str, path: Path, rounds: int) -> None:
+    """Is one of the processes."""
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    if way == "transcript":
+        recorded(name, path, rounds)
+        print(json.dumps("recorded"))
+    elif way == "recorded":
+        recorded(name, path)
+    elif way == "replayed":
+        replayed(path)
+    else:
+        {"plain": plain, "wide": wide, "published": published}[way](name)
+
+
+def main() -> None:
+    """Measures every model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=[*NAMES, *FULL_NAMES], help="this model; may be repeated")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--full", action="store_true", help="measure GPT-2 124 M and ResNet-50 too")
+    parser.add_argument("--way", choices=[*WAYS, "transcript"], help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    if options.child:
+        child(options.way, options.child, options.path, options.rounds)
+        return
+    torch.set_num_threads(1)
+    result: dict[str, Any] = {**machine.about(), "seed": SEED, "models": {}}
+    for name in options.only or [*NAMES, *(FULL_NAMES if options.full else ())]:
+        found = result["models"][name] = measure(name, options.rounds)
+        print(f"{name}: {json.dumps(found)}", flush=True)
+    machine.save("steps", result)
+
+
+if __name__ == "__main__":
+    main()
