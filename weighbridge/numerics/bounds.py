@@ -18,11 +18,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from weighbridge.numerics import reductions
 from weighbridge.numerics.rounding import Bound
 
 U = 2.0**-53
@@ -63,12 +64,19 @@ class Call:
     Attributes:
         name: Operator name without namespace and overload, trailing underscore stripped, e.g. `addmm`.
         args: Operands by schema name, floating tensors widened, as they were before the operation ran.
+        given: The same, not widened.
         results: Wide floating results: returned ones first, then mutated operands in schema order.
     """
 
     name: str
     args: dict[str, Any]
     results: list[Tensor]
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def narrow(self, name: str) -> Tensor:
+        """An operand as cheaply as it can be read: as given where that is float32, else widened."""
+        given = self.given.get(name)
+        return given if isinstance(given, Tensor) and given.dtype == torch.float32 else self.args[name]
 
     def __getitem__(self, name: str) -> Any:
         return self.args[name]
@@ -91,11 +99,6 @@ def relative(ulps: float) -> BoundFunction:
     return bound
 
 
-def _norm(x: Tensor, dim: int | list[int]) -> Tensor:
-    result: Tensor = torch.linalg.vector_norm(x, dim=dim)
-    return result
-
-
 def _count(x: Tensor, dim: Any) -> int:
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return max(1, x.numel())
@@ -103,7 +106,8 @@ def _count(x: Tensor, dim: Any) -> int:
     return max(1, math.prod(x.shape[d] for d in dims) if x.dim() else 1)
 
 
-def _dims(x: Tensor, dim: Any) -> list[int]:
+def reduced(x: Tensor, dim: Any) -> list[int]:
+    """Returns the dimensions that an operand `dim` of a reduction names; all of them for None or nothing."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(x.dim()))
     return [dim] if isinstance(dim, int) else list(dim)
@@ -114,24 +118,25 @@ def _dims(x: Tensor, dim: Any) -> list[int]:
 
 def mm(call: Call) -> list[Bound]:
     """mm, bmm, dot, mv: gamma(K) * norm(row) * norm(column)."""
-    a, b = call["self"], call[next(n for n in ("mat2", "vec", "tensor", "other") if n in call.args)]
+    other = next(n for n in ("mat2", "vec", "tensor", "other") if n in call.args)
+    a, b = call.narrow("self"), call.narrow(other)
     k = a.shape[-1]
+    left, right = reductions.norm(a, [-1]), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name in ("dot", "vdot"):
-        return [Bound(rel=drift(k), absolute=float(gamma(k + 2) * _norm(a, 0) * _norm(b, 0)))]
+        return [Bound(rel=drift(k), absolute=float(gamma(k + 2) * left * right))]
     if call.name == "mv":
-        return [Bound(rel=drift(k), factors=(_norm(a, 1) * gamma(k + 2), _norm(b, 0)))]
-    return [Bound(rel=drift(k), factors=(_norm(a, -1).unsqueeze(-1) * gamma(k + 2), _norm(b, -2).unsqueeze(-2)))]
+        left = left.squeeze(-1)
+    return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right))]
 
 
 def addmm(call: Call) -> list[Bound]:
     """addmm, addmv, baddbmm: the added term is part of the sum; it is at most |x| + |alpha|*norm*norm."""
     names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "addmv": ("mat", "vec")}[call.name]
-    a, b = call[names[0]], call[names[1]]
+    a, b = call.narrow(names[0]), call.narrow(names[1])
     g = gamma(a.shape[-1] + 6)
+    left, right = reductions.norm(a, [-1]), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name == "addmv":
-        left, right = _norm(a, 1), _norm(b, 0)
-    else:
-        left, right = _norm(a, -1).unsqueeze(-1), _norm(b, -2).unsqueeze(-2)
+        left = left.squeeze(-1)
     return [Bound(rel=g + drift(a.shape[-1]), factors=(left * (2 * g * abs(call["alpha"])), right))]
 
 
@@ -237,21 +242,16 @@ def _unless_exact(total: Tensor, least: Tensor) -> Tensor:
     return torch.where(total <= least * 2.0**29, torch.zeros_like(total), total)
 
 
-def _least(x: Tensor, dims: list[int], keep: bool) -> Tensor:
-    size = x.abs()
-    return torch.where(size == 0, math.inf, size).amin(dim=dims, keepdim=keep)
-
-
 def summation(call: Call) -> list[Bound]:
     """sum, mean, nansum: gamma(n) * sum|x|, nothing where the sum is exact (and no division follows)."""
-    x, dim = call["self"], call.args.get("dim")
+    x, dim = call.narrow("self"), call.args.get("dim")
     n = _count(x, dim)
     if not x.dim() or not x.numel():
         return [Bound(rel=4 * U)]
-    dims, keep = _dims(x, dim), bool(call.args.get("keepdim", False))
-    total = x.abs().sum(dim=dims, keepdim=keep)
+    total, least = reductions.sizes(x, reduced(x, dim))
+    total = total.view(call.x.shape)
     if call.name != "mean":
-        total = _unless_exact(total, _least(x, dims, keep))
+        total = _unless_exact(total, least.view(call.x.shape))
     return [Bound(factors=(total * (gamma(n + 2) / (n if call.name == "mean" else 1)),))]
 
 
@@ -282,159 +282,6 @@ def positive(count: Callable[[Call], int]) -> BoundFunction:
         return [Bound(rel=gamma(count(call) + 32)) for _ in call.results]
 
     return bound
-
-
-def _deviations(x: Tensor, dims: list[int], keep: bool) -> tuple[Tensor, Tensor, int]:
-    """Bounds on mean and population variance over `dims`, by any of the textbook algorithms, and the count.
-
-    Two-pass, Welford and sum-of-squares variances all err by at most a small multiple of gamma(n)*mean(x^2)
-    (Chan, Golub, LeVeque 1983, table 1, with kappa^2 = mean(x^2)/var).
-    """
-    n = max(1, math.prod(x.shape[d] for d in dims))
-    square = (x * x).mean(dim=dims, keepdim=keep)
-    return torch.sqrt(square) * gamma(n + 8), square * (8 * gamma(n + 8)), n
-
-
-def variance(call: Call) -> list[Bound]:
-    """var, std, var_mean: see `_deviations`; the root of a variance near zero errs by the root of its error."""
-    x, dims = call["self"], _dims(call["self"], call.args.get("dim"))
-    keep = bool(call.args.get("keepdim", False))
-    e_mean, e_var, n = _deviations(x, dims, keep)
-    correction = call.args.get("correction", 1)
-    if correction is None:
-        correction = int(call.args.get("unbiased", True))
-    e_var = e_var * (n / max(n - float(correction), 1e-300))
-    if call.name.startswith("std"):
-        first = Bound(rel=8 * U, factors=(e_var / torch.maximum(call.x, torch.sqrt(e_var)).clamp_min(1e-300),))
-    else:
-        first = Bound(rel=8 * U, factors=(e_var,))
-    return [first, Bound(rel=4 * U, factors=(e_mean,))][: len(call.results)]
-
-
-# --- norms ----------------------------------------------------------------------------------------------------------
-
-
-def layer_norm(call: Call) -> list[Bound]:
-    """native_layer_norm: out, mean, rstd.
-
-    |d out| <= rstd*|d mean|*|w| + |out - b|*(relative error of rstd), and |out - b| <= |out| + |b|.
-    """
-    x, eps = call["input"], call["eps"]
-    shape = list(call["normalized_shape"])
-    dims = list(range(x.dim() - len(shape), x.dim()))
-    e_mean, e_var, _ = _deviations(x, dims, True)
-    _, mean, rstd = call.results
-    relative_rstd = rstd * rstd * e_var / 2 + 8 * U
-    w = call["weight"].abs() if call["weight"] is not None else x.new_ones(shape)
-    wb = w + call["bias"].abs() if call["bias"] is not None else w
-    worst = float(relative_rstd.max()) if relative_rstd.numel() else 0.0
-    del eps, mean
-    return [
-        Bound(rel=2 * worst + 8 * U, factors=(2 * (rstd * e_mean + relative_rstd), wb)),
-        Bound(factors=(e_mean,)),
-        Bound(factors=(rstd * relative_rstd,)),
-    ]
-
-
-def _normalised_gradient(a: Tensor, xhat: Tensor, scale: Tensor, dims: list[int]) -> Tensor:
-    """Row bound of scale*(a - mean(a) - xhat*mean(a*xhat)), reduced over `dims` (kept)."""
-    n = max(1, math.prod(a.shape[d] for d in dims))
-    top = xhat.abs().amax(dim=dims, keepdim=True)
-    size = torch.linalg.vector_norm(a, dim=dims, keepdim=True)
-    spread = torch.linalg.vector_norm(xhat, dim=dims, keepdim=True)
-    largest = a.abs().amax(dim=dims, keepdim=True)
-    sums = size * (2 / math.sqrt(n)) + top * size * spread * (2 / n)
-    row: Tensor = scale.abs() * (sums * gamma(n + 16) + largest * (16 * U))
-    return row
-
-
-def layer_norm_backward(call: Call) -> list[Bound]:
-    """native_layer_norm_backward: the saved mean and rstd are operands, exact as given."""
-    g, x, mask = call["grad_out"], call["input"], call["output_mask"]
-    shape = list(call["normalized_shape"])
-    dims = list(range(x.dim() - len(shape), x.dim()))
-    outer = list(range(x.dim() - len(shape)))
-    xhat = (x - call["mean"]) * call["rstd"]
-    bounds = []
-    if mask[0]:
-        a = g * call["weight"] if call["weight"] is not None else g
-        bounds.append(Bound(rel=16 * U, factors=(_normalised_gradient(a, xhat, call["rstd"], dims),)))
-    rows = max(1, math.prod(x.shape[d] for d in outer))
-    if mask[1]:
-        # x - mean may cancel, and kernels may evaluate it as x*rstd - mean*rstd: an absolute error of
-        # u*(|x|+|mean|)*rstd.
-        lost = (x.abs() + call["mean"].abs()) * call["rstd"].abs()
-        bounds.append(Bound(rel=drift(rows), factors=((g * lost).abs().sum(dim=outer) * gamma(rows + 16),)))
-    if mask[2]:
-        bounds.append(Bound(factors=(g.abs().sum(dim=outer) * gamma(rows + 4),)))
-    return bounds
-
-
-def batch_norm(call: Call) -> list[Bound]:
-    """native_batch_norm: out, save_mean, save_invstd, then running statistics if they were updated."""
-    x, train, momentum = call["input"], call["training"], call["momentum"]
-    dims = [0, *range(2, x.dim())]
-    tail = [1] * (x.dim() - 2)
-    ones = x.new_ones(x.shape[1])
-    w = call["weight"].abs() if call["weight"] is not None else ones
-    b = call["bias"].abs() if call["bias"] is not None else 0 * ones
-    if not train:
-        scale = w / torch.sqrt(call["running_var"] + call["eps"])
-        shift = b + call["running_mean"].abs() * scale
-        return [
-            Bound(rel=32 * U, factors=((shift * (32 * U)).view(1, -1, *tail),)),
-            *[Bound() for _ in call.results[1:]],
-        ]
-    mean = call.results[1]
-    rstd = call.results[2]
-    e_mean, e_var, n = _deviations(x, dims, False)
-    relative_rstd = rstd * rstd * e_var / 2 + 8 * U
-    worst = float(relative_rstd.max())
-    # Kernels may evaluate x*scale + shift, which rounds at the size of shift.
-    shift = mean.abs() * rstd * w
-    row = (rstd * e_mean + relative_rstd) * (w + b) * 2 + shift * (relative_rstd + 16 * U) * 2
-    bounds = [
-        Bound(rel=2 * worst + 16 * U, factors=(row.view(1, -1, *tail),)),
-        Bound(factors=(e_mean,)),
-        Bound(factors=(rstd * relative_rstd,)),
-    ]
-    if len(call.results) > 3:
-        m = abs(float(momentum))
-        bounds.append(Bound(rel=8 * U, factors=(e_mean * m + (call["running_mean"].abs() + mean.abs() * m) * (8 * U),)))
-        variance_now = 1 / (rstd * rstd)
-        grow = n / max(n - 1, 1)
-        bounds.append(
-            Bound(
-                rel=8 * U,
-                factors=(e_var * (2 * m * grow) + (call["running_var"].abs() + variance_now * 2 * m) * (16 * U),),
-            )
-        )
-    return bounds
-
-
-def batch_norm_backward(call: Call) -> list[Bound]:
-    """native_batch_norm_backward: gradients of input, weight, bias."""
-    g, x, mask, train = call["grad_out"], call["input"], call["output_mask"], call["train"]
-    dims = [0, *range(2, x.dim())]
-    shape = [1, -1, *[1] * (x.dim() - 2)]
-    mean = call["save_mean"] if train else call["running_mean"]
-    rstd = call["save_invstd"] if train else 1 / torch.sqrt(call["running_var"] + call["eps"])
-    w = call["weight"] if call["weight"] is not None else x.new_ones(x.shape[1])
-    centre, scale = mean.view(shape), rstd.view(shape)
-    xhat = (x - centre) * scale
-    n = max(1, math.prod(x.shape[d] for d in dims))
-    bounds = []
-    if mask[0]:
-        if train:
-            bounds.append(Bound(rel=16 * U, factors=(_normalised_gradient(g, xhat, (w * rstd).view(shape), dims),)))
-        else:
-            bounds.append(Bound(rel=16 * U))
-    if mask[1]:
-        lost = (x.abs() + centre.abs()) * scale.abs()
-        bounds.append(Bound(factors=((g * lost).abs().sum(dim=dims) * gamma(n + 16),)))
-    if mask[2]:
-        bounds.append(Bound(factors=(g.abs().sum(dim=dims) * gamma(n + 4),)))
-    return bounds
 
 
 # --- linear operators whose error is the operator applied to absolute values ----------------------------------------
@@ -471,9 +318,9 @@ def interpolation(operand: str) -> BoundFunction:
 
 def max_pool_backward(call: Call) -> list[Bound]:
     """max_pool{2,3}d_with_indices_backward: sums of at most a window of gradients, exact more often than not."""
-    g, spatial = call["grad_output"], list(range(-len(call["kernel_size"]), 0))
+    g, spatial = call.narrow("grad_output"), list(range(-len(call["kernel_size"]), 0))
     sums = linear("grad_output", lambda c: math.prod(c["kernel_size"]))(call)[0].factors[0]
-    return [Bound(factors=(_unless_exact(sums, _least(g, spatial, True)),))] if g.numel() else [Bound()]
+    return [Bound(factors=(_unless_exact(sums, reductions.sizes(g, spatial)[1]),))] if g.numel() else [Bound()]
 
 
 def accumulate(call: Call) -> list[Bound]:
@@ -496,7 +343,7 @@ def embedding_backward(call: Call) -> list[Bound]:
     g, index, rows = call["grad_output"], call["indices"], call["num_weights"]
     sums = aten.embedding_dense_backward(g.abs(), index, rows, call["padding_idx"], call["scale_grad_by_freq"])
     if not call["scale_grad_by_freq"] and g.numel():
-        sums = _unless_exact(sums, _least(g, list(range(g.dim() - 1)), False))
+        sums = _unless_exact(sums, reductions.sizes(call.narrow("grad_output"), list(range(g.dim() - 1)))[1].view(-1))
     uses = torch.bincount(index.reshape(-1), minlength=rows)[:rows].to(g.dtype) + 4
     return [Bound(factors=(sums, (uses * (2 * U)).unsqueeze(-1)))]
 

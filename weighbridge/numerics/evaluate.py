@@ -171,7 +171,7 @@ def _rounded(
     aliases = {id(t): by_name[n] for n, t in targets}
     fresh = [(i, t) for i, t in enumerate(returned) if _is_float(t) and id(t) not in aliases]
     name, overload = base_name(op)
-    call = Call(name, {**before, "__overload__": overload}, [t for _, t in fresh] + [t for _, t in targets])
+    call = Call(name, {**before, "__overload__": overload}, [t for _, t in fresh] + [t for _, t in targets], bound)
     limits = _limits(rule, call, context.policy, wide_type)
     if len(limits) < len(call.results):
         raise RefusedOperationError(

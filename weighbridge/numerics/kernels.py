@@ -1,9 +1,9 @@
 """The rounding pass on the CPU: one trip over memory that rounds, canonicalises, checks and finds contested elements.
 
 Every kernel walks a float64 array `x` in physical order and writes float32 `out`. An element is *contested* iff
-`float32(x - 2e) != float32(x + 2e)` for its bound e, or x or e is not finite. Contested elements are only counted per
-block here; `list_dense` and `list_rank_one` then list those of the blocks that have any, which is rare. The checksum is
-the sum modulo 2^64 of `bits * weight(index)`; being an integer sum it does not depend on the order of evaluation.
+`float32(x - 2e) != float32(x + 2e)` for its bound e, or x or e is not finite. A block's contested elements are marked
+while it is rounded and listed while it is in the cache. The checksum is the sum modulo 2^64 of `bits * weight(index)`;
+being an integer sum it does not depend on the order of evaluation.
 
 `torch_pass` and `torch_checksum` are the same functions out of PyTorch operations, for other devices and as an oracle
 in the tests.
@@ -60,26 +60,52 @@ def _finish(bits: Array, first: int) -> np.uint64:
 
 
 @_jit
-def _round_block(x: Array, rel: float, absolute: float, e: Array, out: Array) -> np.int32:
-    """Rounds one block and returns how many of its elements are contested; `e` may be empty."""
-    contested = np.int32(0)
+def _round_block(x: Array, rel: float, absolute: float, f: float, e: Array, out: Array, odd: Array) -> int:
+    """Rounds one block, marks its contested elements in `odd` and returns their number.
+
+    The bound is rel*|x| + absolute + f*e; `e` may be empty, which is zero.
+    """
+    contested = 0
     if e.size == 0:
         for i in range(x.size):
             v = x[i]
             d = REACH * (rel * abs(v) + absolute)
             out[i] = np.float32(v) + np.float32(0.0)
-            contested += np.int32((np.float32(v - d) != np.float32(v + d)) | (v - v != 0.0))
+            mark = (np.float32(v - d) != np.float32(v + d)) | (v - v != 0.0)
+            odd[i] = mark
+            contested += mark
     else:
         for i in range(x.size):
             v = x[i]
-            d = REACH * (rel * abs(v) + absolute + e[i])
+            d = REACH * (rel * abs(v) + absolute + f * e[i])
             out[i] = np.float32(v) + np.float32(0.0)
-            contested += np.int32((np.float32(v - d) != np.float32(v + d)) | (v - v != 0.0) | (d - d != 0.0))
+            mark = (np.float32(v - d) != np.float32(v + d)) | (v - v != 0.0) | (d - d != 0.0)
+            odd[i] = mark
+            contested += mark
     return contested
 
 
 @_jit
-def pass_dense(x: Array, rel: float, absolute: float, e: Array, out: Array, bits: Array, counts: Array) -> np.uint64:
+def _list_block(
+    x: Array, first: int, rel: float, absolute: float, f: float, e: Array, odd: Array, k: int,
+    positions: Array, bounds: Array,
+) -> int:  # fmt: skip
+    """Writes the marked elements of the block that starts at `first` from place `k` on; returns the next free place."""
+    words = odd.view(np.uint64)  # most groups of eight have none
+    for w in range((x.size + 7) // 8):
+        if words[w] != 0:
+            for i in range(8 * w, min(8 * w + 8, x.size)):
+                if odd[i] != 0:
+                    positions[k] = first + i
+                    bounds[k] = rel * abs(x[i]) + absolute + (f * e[i] if e.size > 0 else 0.0)
+                    k += 1
+    return k
+
+
+@_jit
+def pass_dense(
+    x: Array, rel: float, absolute: float, e: Array, out: Array, bits: Array, positions: Array, bounds: Array
+) -> tuple[np.uint64, int]:
     """Rounds with e = rel*|x| + absolute + e[i]; an empty `e` is zero.
 
     Args:
@@ -89,16 +115,28 @@ def pass_dense(x: Array, rel: float, absolute: float, e: Array, out: Array, bits
         e: Float64 bounds laid out like `x`, or empty.
         out: Flat float32 results.
         bits: `out` viewed as uint32.
-        counts: One int32 a block: how many of its elements are contested.
+        positions: Receives the physical indices (int64) of contested elements, as many blocks of them as fit.
+        bounds: Receives their bounds (float64).
+
+    Returns:
+        The checksum, and the number of contested elements; if it is larger than `positions`, the lists are incomplete.
     """
     n = x.size
     total = np.uint64(0)
-    for block in range(counts.size):
-        start = block * BLOCK
+    odd = np.zeros(BLOCK, dtype=np.uint8)
+    found = listed = start = 0
+    while start < n:
         stop = min(n, start + BLOCK)
-        counts[block] = _round_block(x[start:stop], rel, absolute, e[start:stop], out[start:stop])
+        count = _round_block(x[start:stop], rel, absolute, 1.0, e[start:stop], out[start:stop], odd)
+        if count > 0:
+            if listed == found and found + count <= positions.size:
+                listed = _list_block(
+                    x[start:stop], start, rel, absolute, 1.0, e[start:stop], odd, found, positions, bounds
+                )
+            found += count
         total += _finish(bits[start:stop], start)
-    return total
+        start = stop
+    return total, found
 
 
 @_jit
@@ -136,63 +174,71 @@ def _expand(
 def pass_rank_one(
     x: Array, rel: float, absolute: float, rows: int, columns: int,
     left: Array, ls: Strides, right: Array, rs: Strides,
-    scratch: Array, out: Array, bits: Array, counts: Array,
-) -> np.uint64:  # fmt: skip
-    """Rounds with e = rel*|x| + absolute + left*right over (batches, rows, columns), bounds made block by block."""
+    out: Array, bits: Array, positions: Array, bounds: Array,
+) -> tuple[np.uint64, int]:  # fmt: skip
+    """Rounds with e = rel*|x| + absolute + left*right over (batches, rows, columns), bounds made block by block.
+
+    The longer rows of a product with a column of factors are blocks of their own: then nothing need be expanded.
+    """
     n = x.size
+    straight = columns >= 128 and ls[2] == 0 and rs[2] == 1
     total = np.uint64(0)
-    for block in range(counts.size):
-        start = block * BLOCK
-        stop = min(n, start + BLOCK)
-        _expand(start, stop, rows, columns, left, ls, right, rs, scratch)
-        counts[block] = _round_block(x[start:stop], rel, absolute, scratch[: stop - start], out[start:stop])
+    odd = np.zeros(BLOCK, dtype=np.uint8)
+    scratch = np.empty(BLOCK, dtype=np.float64)
+    found = listed = start = 0
+    while start < n:
+        if straight:
+            j = start % columns
+            stop = start + min(BLOCK, columns - j)
+            b, i = divmod(start // columns, rows)
+            q = b * rs[0] + i * rs[1] + j
+            f, e = left[b * ls[0] + i * ls[1]], right[q : q + stop - start]
+        else:
+            stop = min(n, start + BLOCK)
+            f, e = 1.0, scratch[: stop - start]
+            _expand(start, stop, rows, columns, left, ls, right, rs, e)
+        count = _round_block(x[start:stop], rel, absolute, f, e, out[start:stop], odd)
+        if count > 0:
+            if listed == found and found + count <= positions.size:
+                listed = _list_block(x[start:stop], start, rel, absolute, f, e, odd, found, positions, bounds)
+            found += count
         total += _finish(bits[start:stop], start)
-    return total
+        start = stop
+    return total, found
 
 
 @_jit
-def _list_block(
-    x: Array, first: int, rel: float, absolute: float, e: Array, k: int, positions: Array, bounds: Array
-) -> int:
-    """Writes the contested elements of one block from place `k` on; returns the next free place."""
+def _ordered(value: float) -> np.int64:
+    """Maps a float64, rounded to float32, to an integer in the order of the values; both zeros to 0."""
+    pattern = np.float32(value).view(np.int32)
+    return np.int64(pattern) if pattern >= 0 else -np.int64(pattern & np.int32(0x7FFFFFFF))
+
+
+@_jit
+def encode(x: Array, e: Array, span: float, widths: Array, bits: Array) -> None:
+    """Writes widths (uint8) and low bits (uint64) of the log entries for wide values `x` with bounds `e`.
+
+    Args:
+        x: Float64 values.
+        e: Their bounds, float64.
+        span: How many bounds apart the ends of the range are that the bits must tell apart, to either side.
+        widths: Receives the number of bits; 0 where `x` or its bound is not finite, and the whole value is written.
+        bits: Receives the low bits of the rounded value as an ordered integer, or its float32 pattern.
+    """
     for i in range(x.size):
-        v = x[i]
-        bound = rel * abs(v) + absolute
-        if e.size > 0:
-            bound += e[i]
-        d = REACH * bound
-        if np.float32(v - d) != np.float32(v + d) or v - v != 0.0 or d - d != 0.0:
-            positions[k] = first + i
-            bounds[k] = bound
-            k += 1
-    return k
-
-
-@_jit
-def list_dense(x: Array, rel: float, absolute: float, e: Array, counts: Array, positions: Array, bounds: Array) -> None:
-    """Lists what `pass_dense` counted: physical indices (int64) and bounds (float64), `counts.sum()` of each."""
-    k = 0
-    for block in range(counts.size):
-        if counts[block] > 0:
-            start = block * BLOCK
-            stop = min(x.size, start + BLOCK)
-            k = _list_block(x[start:stop], start, rel, absolute, e[start:stop], k, positions, bounds)
-
-
-@_jit
-def list_rank_one(
-    x: Array, rel: float, absolute: float, rows: int, columns: int,
-    left: Array, ls: Strides, right: Array, rs: Strides,
-    scratch: Array, counts: Array, positions: Array, bounds: Array,
-) -> None:  # fmt: skip
-    """Lists what `pass_rank_one` counted."""
-    k = 0
-    for block in range(counts.size):
-        if counts[block] > 0:
-            start = block * BLOCK
-            stop = min(x.size, start + BLOCK)
-            _expand(start, stop, rows, columns, left, ls, right, rs, scratch)
-            k = _list_block(x[start:stop], start, rel, absolute, scratch[: stop - start], k, positions, bounds)
+        v, d = x[i], span * e[i]
+        if v - v == 0.0 and e[i] - e[i] == 0.0:
+            apart = _ordered(v + d) - _ordered(v - d)
+            k = np.int64(1)
+            while (np.int64(1) << k) - 1 < apart:
+                k += 1
+            widths[i] = k
+            bits[i] = np.uint64(_ordered(v) & ((np.int64(1) << k) - 1))
+        else:
+            widths[i] = 0
+            pattern = np.float32(np.float32(v) + np.float32(0.0)).view(np.uint32)
+            nan = (pattern & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+            bits[i] = np.uint64(CANONICAL_NAN) if nan else np.uint64(pattern)
 
 
 @_jit

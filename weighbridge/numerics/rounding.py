@@ -31,6 +31,7 @@ _SPAN = 2 * _REACH * kernels.SLACK
 
 Ints = npt.NDArray[np.int64]
 _EMPTY = np.empty(0, dtype=np.float64)
+_ONE = torch.ones((), dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +103,9 @@ def encode_entries(
         positions: Physical indices (only their number matters here).
     """
     assert x.shape == e.shape == positions.shape
-    finite = np.isfinite(x) & np.isfinite(e)
-    xs, es = np.where(finite, x, 0.0), np.where(finite, e, 0.0)
-    low, high = ordered(_round(xs - _SPAN * es)), ordered(_round(xs + _SPAN * es))
-    span = (high - low).astype(np.uint64)
-    widths = np.maximum(1, np.ceil(np.log2(span.astype(np.float64) + 1)).astype(np.int64))
-    widths = np.where((np.int64(1) << widths) - 1 < span.astype(np.int64), widths + 1, widths)  # log2 may round down
-    chosen = ordered(_round(xs)) & ((np.int64(1) << widths) - 1)
-    rounded = _round(x)
-    rounded = np.where(np.isnan(rounded), np.uint32(kernels.CANONICAL_NAN).view(np.float32), rounded)
-    whole = rounded.view(np.uint32).astype(np.uint64)
-    return (
-        np.where(finite, widths, 0).astype(np.uint8),
-        np.where(finite, chosen.astype(np.uint64), whole),
-    )
+    widths, bits = np.empty(x.size, dtype=np.uint8), np.empty(x.size, dtype=np.uint64)
+    kernels.encode(x, e, _SPAN, widths, bits)
+    return widths, bits
 
 
 def decode_entries(
@@ -225,7 +215,7 @@ def bound_at(x: torch.Tensor, bound: Bound, positions: torch.Tensor) -> torch.Te
     return e
 
 
-def _merge(shape: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+def merge(shape: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
     """Merges neighbouring dimensions that every stride list walks as one."""
     out_shape: list[int] = []
     out: list[list[int]] = [[] for _ in strides]
@@ -251,35 +241,32 @@ def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, In
     """Runs the fused kernel; returns (checksum, contested positions, their bounds)."""
     xs, outs = flat(x).numpy(), flat(out).numpy()
     bits = outs.view(np.uint32)
-    counts = np.zeros((xs.size + kernels.BLOCK - 1) // kernels.BLOCK, dtype=np.int32)
     rel, absolute = bound.rel, bound.absolute
-    ranked: tuple[int, int, kernels.Array, kernels.Strides, kernels.Array, kernels.Strides, kernels.Array] | None = None
+    ranked: tuple[int, int, kernels.Array, kernels.Strides, kernels.Array, kernels.Strides] | None = None
     e = _EMPTY
     if bound.factors:
         factors = [_physical(x, f) for f in bound.factors]
         if len(factors) == 1:
-            factors.append(torch.ones((), dtype=x.dtype).expand(factors[0].shape))
-        shape, (ls, rs) = _merge(list(factors[0].shape), [list(f.stride()) for f in factors])
+            factors.append(_ONE.expand(factors[0].shape))
+        shape, (ls, rs) = merge(list(factors[0].shape), [list(f.stride()) for f in factors])
         if len(shape) == 3:
-            left, right = (torch.as_strided(f, (_extent(f),), (1,)).numpy() for f in factors)
-            steps = [(s[0], s[1], s[2]) for s in (ls, rs)]
-            ranked = (shape[1], shape[2], left, steps[0], right, steps[1], np.empty(kernels.BLOCK))
+            left, right = (torch.as_strided(f, (extent(f),), (1,)).numpy() for f in factors)
+            ranked = (shape[1], shape[2], left, (ls[0], ls[1], ls[2]), right, (rs[0], rs[1], rs[2]))
         else:
             e = (factors[0] * factors[1]).reshape(-1).numpy()
-    if ranked is not None:
-        checksum = kernels.pass_rank_one(xs, rel, absolute, *ranked, outs, bits, counts)
-    else:
-        checksum = kernels.pass_dense(xs, rel, absolute, e, outs, bits, counts)
-    found = int(counts.sum())
-    positions, bounds = np.empty(found, dtype=np.int64), np.empty(found, dtype=np.float64)
-    if found and ranked is not None:
-        kernels.list_rank_one(xs, rel, absolute, *ranked, counts, positions, bounds)
-    elif found:
-        kernels.list_dense(xs, rel, absolute, e, counts, positions, bounds)
-    return int(checksum), positions, bounds
+    room = 64 + xs.size // 32  # virtual memory that is touched only as far as it is used
+    while True:
+        positions, bounds = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
+        if ranked is not None:
+            checksum, found = kernels.pass_rank_one(xs, rel, absolute, *ranked, outs, bits, positions, bounds)
+        else:
+            checksum, found = kernels.pass_dense(xs, rel, absolute, e, outs, bits, positions, bounds)
+        if found <= room:
+            return int(checksum), positions[:found].copy(), bounds[:found]
+        room = int(found)
 
 
-def _extent(t: torch.Tensor) -> int:
+def extent(t: torch.Tensor) -> int:
     """Elements of memory from a tensor's first element to its last."""
     return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
 

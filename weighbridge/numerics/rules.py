@@ -20,6 +20,7 @@ import torch
 from weighbridge.digests import record_digest
 from weighbridge.errors import UnknownOperationError
 from weighbridge.numerics import bounds, refusals
+from weighbridge.numerics import bounds_norms as norms
 from weighbridge.numerics import bounds_pointwise as pointwise
 from weighbridge.numerics import bounds_resampling as resampling
 from weighbridge.numerics.rounding import Bound
@@ -150,11 +151,11 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "cumsum.default": bounds.cumulative_sum,
     "prod.default prod.dim_int cumprod.default": bounds.product,
     "linalg_vector_norm.default norm.Scalar norm.ScalarOpt_dim": bounds.norm,
-    "var.correction std.correction var_mean.correction std_mean.correction var.dim std.dim": bounds.variance,
-    "native_layer_norm.default": bounds.layer_norm,
-    "native_layer_norm_backward.default": bounds.layer_norm_backward,
-    "native_batch_norm.default": bounds.batch_norm,
-    "native_batch_norm_backward.default": bounds.batch_norm_backward,
+    "var.correction std.correction var_mean.correction std_mean.correction var.dim std.dim": norms.variance,
+    "native_layer_norm.default": norms.layer_norm,
+    "native_layer_norm_backward.default": norms.layer_norm_backward,
+    "native_batch_norm.default": norms.batch_norm,
+    "native_batch_norm_backward.default": norms.batch_norm_backward,
     "_softmax.default _safe_softmax.default": pointwise.softmax,
     "_softmax_backward_data.default": pointwise.softmax_backward,
     "_log_softmax.default": pointwise.log_softmax,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from examples import EXAMPLES, STYLES, Example, Maker
-from weighbridge.numerics import bounds, bounds_pointwise, rounding
+from weighbridge.numerics import bounds, bounds_norms, bounds_pointwise, rounding
 from weighbridge.numerics.evaluate import Context, evaluate
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
@@ -82,6 +82,7 @@ def single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds for arithmetic in float32 instead of float64."""
     monkeypatch.setattr(bounds, "U", 2.0**-24)
     monkeypatch.setattr(bounds_pointwise, "U", 2.0**-24)
+    monkeypatch.setattr(bounds_norms, "U", 2.0**-24)
     monkeypatch.setattr(bounds, "_unless_exact", lambda total, least: total)
 
 

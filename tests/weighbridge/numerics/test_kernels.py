@@ -24,11 +24,9 @@ def run_dense(
     x: Floats, rel: float, absolute: float, e: Floats
 ) -> tuple[npt.NDArray[np.float32], int, npt.NDArray[np.int64], Floats]:
     out = np.empty(x.size, dtype=np.float32)
-    counts = np.zeros((x.size + kernels.BLOCK - 1) // kernels.BLOCK, dtype=np.int32)
-    checksum = kernels.pass_dense(x, rel, absolute, e, out, out.view(np.uint32), counts)
-    positions, found = np.empty(counts.sum(), dtype=np.int64), np.empty(counts.sum())
-    kernels.list_dense(x, rel, absolute, e, counts, positions, found)
-    return out, int(checksum), positions, found
+    positions, found = np.empty(x.size, dtype=np.int64), np.empty(x.size)
+    checksum, count = kernels.pass_dense(x, rel, absolute, e, out, out.view(np.uint32), positions, found)
+    return out, int(checksum), positions[:count], found[:count]
 
 
 def oracle(x: Floats, e: Floats) -> tuple[npt.NDArray[np.uint32], int, list[int]]:
@@ -134,3 +132,11 @@ def test_a_pass_over_a_permuted_tensor_walks_its_memory() -> None:
     assert moved.entries is not None
     at = torch.arange(x.numel()).view(5, 6, 4).permute(0, 2, 1).reshape(-1)  # physical index of each logical element
     assert sorted(at[plain.entries.positions].tolist()) == moved.entries.positions.tolist()
+
+
+@given(data)
+def test_a_list_without_room_is_still_counted(x: Floats) -> None:
+    _, checksum, positions, _ = run_dense(x, 1e-3, 0.0, EMPTY)
+    out, room = np.empty(x.size, dtype=np.float32), np.empty(positions.size // 2, dtype=np.int64)
+    again = kernels.pass_dense(x, 1e-3, 0.0, EMPTY, out, out.view(np.uint32), room, np.empty(room.size))
+    assert (int(again[0]), int(again[1])) == (checksum, positions.size)

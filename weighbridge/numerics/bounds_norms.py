@@ -1,0 +1,158 @@
+"""Error bounds of variances and normalisations; notation and contract as in `bounds`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from weighbridge.numerics import reductions
+from weighbridge.numerics.bounds import Call, U, drift, gamma, reduced
+from weighbridge.numerics.rounding import Bound
+
+Tensor = torch.Tensor
+
+
+def _deviations(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, int]:
+    """Bounds on mean and population variance over `dims` (kept), by any of the textbook algorithms, and the count.
+
+    Two-pass, Welford and sum-of-squares variances all err by at most a small multiple of gamma(n)*mean(x^2)
+    (Chan, Golub, LeVeque 1983, table 1, with kappa^2 = mean(x^2)/var).
+    """
+    n = max(1, math.prod(x.shape[d] for d in dims))
+    root = reductions.norm(x, dims) / math.sqrt(n)
+    return root * gamma(n + 8), root * root * (8 * gamma(n + 8)), n
+
+
+def variance(call: Call) -> list[Bound]:
+    """var, std, var_mean: see `_deviations`; the root of a variance near zero errs by the root of its error."""
+    x = call.narrow("self")
+    e_mean, e_var, n = _deviations(x, reduced(x, call.args.get("dim")))
+    e_mean, e_var = e_mean.view(call.x.shape), e_var.view(call.x.shape)
+    correction = call.args.get("correction", 1)
+    if correction is None:
+        correction = int(call.args.get("unbiased", True))
+    e_var = e_var * (n / max(n - float(correction), 1e-300))
+    if call.name.startswith("std"):
+        first = Bound(rel=8 * U, factors=(e_var / torch.maximum(call.x, torch.sqrt(e_var)).clamp_min(1e-300),))
+    else:
+        first = Bound(rel=8 * U, factors=(e_var,))
+    return [first, Bound(rel=4 * U, factors=(e_mean,))][: len(call.results)]
+
+
+def layer_norm(call: Call) -> list[Bound]:
+    """native_layer_norm: out, mean, rstd.
+
+    |d out| <= rstd*|d mean|*|w| + |out - b|*(relative error of rstd), and |out - b| <= |out| + |b|.
+    """
+    x = call.narrow("input")
+    inner = len(call["normalized_shape"])
+    e_mean, e_var, _ = _deviations(x, list(range(x.dim() - inner, x.dim())))
+    rstd = call.results[2]
+    relative_rstd = rstd * rstd * e_var / 2 + 8 * U
+    w = call["weight"].abs() if call["weight"] is not None else rstd.new_ones(x.shape[x.dim() - inner :])
+    wb = w + call["bias"].abs() if call["bias"] is not None else w
+    worst = float(relative_rstd.max()) if relative_rstd.numel() else 0.0
+    return [
+        Bound(rel=2 * worst + 8 * U, factors=(2 * (rstd * e_mean + relative_rstd), wb)),
+        Bound(factors=(e_mean,)),
+        Bound(factors=(rstd * relative_rstd,)),
+    ]
+
+
+def _gradient_rows(terms: reductions.Terms, scale: Tensor, n: int) -> Tensor:
+    """Bound of scale*(a - mean(a) - xhat*mean(a*xhat)) for each of the groups of n elements behind `terms`."""
+    sums = terms.norm * (2 / math.sqrt(n)) + terms.top * terms.norm * terms.spread * (2 / n)
+    row: Tensor = scale.abs() * (sums * gamma(n + 16) + terms.largest * (16 * U))
+    return row
+
+
+# Gradients of weights: x - mean may cancel, and kernels may evaluate it as x*rstd - mean*rstd, an absolute error of
+# u*(|x| + |mean|)*rstd. `Terms.lost` adds that up with the gradient's size.
+
+
+def layer_norm_backward(call: Call) -> list[Bound]:
+    """native_layer_norm_backward: the saved mean and rstd are operands, exact as given."""
+    g, x, mask = call.narrow("grad_out"), call.narrow("input"), call["output_mask"]
+    shape = list(call["normalized_shape"])
+    n = max(1, math.prod(shape))
+    rows = max(1, x.numel() // n)
+    mean, rstd = (call[name].reshape(-1) for name in ("mean", "rstd"))
+    weight = None if call["weight"] is None else call["weight"].reshape(-1)
+    terms = reductions.gradient_terms(g.reshape(1, rows, n), x.reshape(1, rows, n), weight, mean, rstd)
+    bounds = []
+    if mask[0]:
+        row = _gradient_rows(terms, rstd, n)
+        bounds.append(Bound(rel=16 * U, factors=(row.view(call["mean"].shape),)))
+    if mask[1]:
+        bounds.append(Bound(rel=drift(rows), factors=((terms.lost_columns * gamma(rows + 16)).view(shape),)))
+    if mask[2]:
+        bounds.append(Bound(factors=((terms.size_columns * gamma(rows + 4)).view(shape),)))
+    return bounds
+
+
+def batch_norm(call: Call) -> list[Bound]:
+    """native_batch_norm: out, save_mean, save_invstd, then running statistics if they were updated."""
+    x, train, momentum = call.narrow("input"), call["training"], call["momentum"]
+    dims = [0, *range(2, x.dim())]
+    tail = [1] * (x.dim() - 2)
+    ones = call.x.new_ones(x.shape[1])
+    w = call["weight"].abs() if call["weight"] is not None else ones
+    b = call["bias"].abs() if call["bias"] is not None else 0 * ones
+    if not train:
+        scale = w / torch.sqrt(call["running_var"] + call["eps"])
+        shift = b + call["running_mean"].abs() * scale
+        return [
+            Bound(rel=32 * U, factors=((shift * (32 * U)).view(1, -1, *tail),)),
+            *[Bound() for _ in call.results[1:]],
+        ]
+    mean = call.results[1]
+    rstd = call.results[2]
+    e_mean, e_var, n = _deviations(x, dims)
+    e_mean, e_var = e_mean.view(-1), e_var.view(-1)
+    relative_rstd = rstd * rstd * e_var / 2 + 8 * U
+    worst = float(relative_rstd.max())
+    # Kernels may evaluate x*scale + shift, which rounds at the size of shift.
+    shift = mean.abs() * rstd * w
+    row = (rstd * e_mean + relative_rstd) * (w + b) * 2 + shift * (relative_rstd + 16 * U) * 2
+    bounds = [
+        Bound(rel=2 * worst + 16 * U, factors=(row.view(1, -1, *tail),)),
+        Bound(factors=(e_mean,)),
+        Bound(factors=(rstd * relative_rstd,)),
+    ]
+    if len(call.results) > 3:
+        m = abs(float(momentum))
+        bounds.append(Bound(rel=8 * U, factors=(e_mean * m + (call["running_mean"].abs() + mean.abs() * m) * (8 * U),)))
+        variance_now = 1 / (rstd * rstd)
+        grow = n / max(n - 1, 1)
+        bounds.append(
+            Bound(
+                rel=8 * U,
+                factors=(e_var * (2 * m * grow) + (call["running_var"].abs() + variance_now * 2 * m) * (16 * U),),
+            )
+        )
+    return bounds
+
+
+def batch_norm_backward(call: Call) -> list[Bound]:
+    """native_batch_norm_backward: gradients of input, weight, bias."""
+    g, x, mask, train = call.narrow("grad_out"), call.narrow("input"), call["output_mask"], call["train"]
+    batch, channels, tail = x.shape[0], x.shape[1], [1] * (x.dim() - 2)
+    mean = call["save_mean"] if train else call["running_mean"]
+    rstd = call["save_invstd"] if train else 1 / torch.sqrt(call["running_var"] + call["eps"])
+    w = call["weight"] if call["weight"] is not None else rstd.new_ones(channels)
+    n = max(1, x.numel() // channels)
+    terms = reductions.gradient_terms(
+        g.reshape(batch, channels, -1), x.reshape(batch, channels, -1), None, mean.reshape(-1), rstd.reshape(-1)
+    )
+    bounds = []
+    if mask[0]:
+        if train:
+            bounds.append(Bound(rel=16 * U, factors=(_gradient_rows(terms, w * rstd, n).view(1, -1, *tail),)))
+        else:
+            bounds.append(Bound(rel=16 * U))
+    if mask[1]:
+        bounds.append(Bound(factors=(terms.lost * gamma(n + 16),)))
+    if mask[2]:
+        bounds.append(Bound(factors=(terms.size * gamma(n + 4),)))
+    return bounds

@@ -1,0 +1,258 @@
+"""Sums of squares and of absolute values, as bounds need them: one trip over the operand as it is, accumulated wide.
+
+On the CPU a compiled kernel reads float32 and adds up in float64, in whatever order is fastest: a bound may err in its
+last digits (`kernels.SLACK`). Other devices and types take PyTorch's reductions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from weighbridge.numerics.rounding import extent, merge
+
+Tensor = torch.Tensor
+Array = npt.NDArray[Any]
+Triple = tuple[int, int, int]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _jit(function: Callable[P, R]) -> Callable[P, R]:
+    """Compiles with Numba; sums may be reassociated, NaN and infinities are kept."""
+    compiled: Callable[P, R] = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function)
+    return compiled
+
+
+@_jit
+def _row_squares(x: Array) -> float:
+    total = 0.0
+    for i in range(x.size):
+        v = np.float64(x[i])
+        total += v * v
+    return total
+
+
+@_jit
+def _add_squares(x: Array, out: Array) -> None:
+    for i in range(x.size):
+        v = np.float64(x[i])
+        out[i] += v * v
+
+
+@_jit
+def _squares(x: Array, shape: Triple, xs: Triple, out: Array, os: Triple) -> None:
+    """out[where] += x^2; an output stride of 0 says that a dimension is summed over."""
+    n = shape[2]
+    for a in range(shape[0]):
+        for b in range(shape[1]):
+            p, q = a * xs[0] + b * xs[1], a * os[0] + b * os[1]
+            if os[2] == 0:
+                out[q] += _row_squares(x[p : p + n])
+            else:
+                _add_squares(x[p : p + n], out[q : q + n])
+
+
+@_jit
+def _row_sizes(x: Array, bits: Array) -> tuple[float, np.uint32]:
+    total, least = 0.0, np.uint32(0xFFFFFFFF)
+    for i in range(x.size):
+        total += np.float64(abs(x[i]))
+        least = min(least, np.uint32((bits[i] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))  # zero becomes the largest
+    return total, least
+
+
+@_jit
+def _add_sizes(x: Array, bits: Array, out: Array, least: Array) -> None:
+    for i in range(x.size):
+        out[i] += np.float64(abs(x[i]))
+        least[i] = min(least[i], np.uint32((bits[i] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
+
+
+@_jit
+def _sizes(x: Array, bits: Array, shape: Triple, xs: Triple, out: Array, least: Array, os: Triple) -> None:
+    """out[where] += |x| and least[where] = the bits of the smallest |x| that is not zero, less one."""
+    n = shape[2]
+    for a in range(shape[0]):
+        for b in range(shape[1]):
+            p, q = a * xs[0] + b * xs[1], a * os[0] + b * os[1]
+            if os[2] == 0:
+                total, small = _row_sizes(x[p : p + n], bits[p : p + n])
+                out[q] += total
+                least[q] = min(least[q], small)
+            else:
+                _add_sizes(x[p : p + n], bits[p : p + n], out[q : q + n], least[q : q + n])
+
+
+def _plan(x: Tensor, dims: Sequence[int]) -> tuple[Triple, Triple, Triple, list[int], int] | None:
+    """Returns (shape, strides of x, strides of the result, the result's shape with kept dimensions, its size).
+
+    None where the operand is not on the CPU, not float32, or no three nested loops walk it in unit strides.
+    """
+    if x.device.type != "cpu" or x.dtype != torch.float32 or not x.numel():
+        return None
+    summed = {d % x.dim() for d in dims}
+    kept = [1 if d in summed else n for d, n in enumerate(x.shape)]
+    strides, step = [0] * x.dim(), 1
+    for d in reversed(range(x.dim())):
+        if d not in summed:
+            strides[d] = step
+            step *= x.shape[d]
+    walk = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: (-walk[d], d))
+    shape, (xs, os) = merge([x.shape[d] for d in order], [[walk[d] for d in order], [strides[d] for d in order]])
+    if len(shape) != 3 or (shape[2] != 1 and (xs[2] != 1 or os[2] not in (0, 1))):
+        return None
+    return (shape[0], shape[1], shape[2]), (xs[0], xs[1], xs[2]), (os[0], os[1], os[2]), kept, step
+
+
+def _flat(x: Tensor) -> Array:
+    array: Array = torch.as_strided(x.detach(), (extent(x),), (1,)).numpy()
+    return array
+
+
+def norm(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Returns the Euclidean norms over `dims`, which stay as dimensions of size 1; float64 of float32."""
+    plan = _plan(x, dims)
+    if plan is None:
+        wide = x.double() if x.dtype == torch.float32 and x.device.type == "cpu" else x
+        result: Tensor = torch.linalg.vector_norm(wide, dim=list(dims), keepdim=True)
+        return result
+    shape, xs, os, kept, size = plan
+    out = np.zeros(size)
+    _squares(_flat(x), shape, xs, out, os)
+    return torch.from_numpy(np.sqrt(out, out=out)).view(kept)
+
+
+def sizes(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Returns (sums of absolute values, the least absolute value that is not zero or infinity) over `dims`, kept."""
+    plan = _plan(x, dims)
+    if plan is None:
+        size = x.abs() if x.dtype != torch.float32 else x.abs().double()
+        least = torch.where(size == 0, math.inf, size).amin(dim=list(dims), keepdim=True)
+        return size.sum(dim=list(dims), keepdim=True), least
+    shape, xs, os, kept, count = plan
+    flat = _flat(x)
+    out, bits = np.zeros(count), np.full(count, 0xFFFFFFFF, dtype=np.uint32)
+    _sizes(flat, flat.view(np.uint32), shape, xs, out, bits, os)
+    none = bits >= 0x7F800000
+    small = np.where(none, np.uint32(0x7F800000), bits + np.uint32(1)).view(np.float32)
+    return torch.from_numpy(out).view(kept), torch.from_numpy(small.astype(np.float64)).view(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What bounds of normalisation gradients are made of, for each group of elements that is normalised together.
+
+    With a = g*w and xhat = (x - mean)*rstd. All are non-negative tensors, float64 of float32.
+
+    Attributes:
+        norm: Norm of a, (groups,).
+        spread: Norm of xhat, (groups,).
+        largest: Largest |a|, (groups,).
+        top: Largest |xhat|, (groups,).
+        lost: Sum of |g|*(|x| + |mean|)*|rstd|, (groups,).
+        size: Sum of |g|, (groups,).
+        lost_columns: The same as `lost` summed over the groups instead, (elements of the innermost dimension,).
+        size_columns: The same as `size` summed over the groups instead, (elements of the innermost dimension,).
+    """
+
+    norm: Tensor
+    spread: Tensor
+    largest: Tensor
+    top: Tensor
+    lost: Tensor
+    size: Tensor
+    lost_columns: Tensor
+    size_columns: Tensor
+
+
+@_jit
+def _largest(bits: Array) -> np.uint32:
+    top = np.uint32(0)
+    for i in range(bits.size):
+        top = max(top, np.uint32(bits[i] & np.uint32(0x7FFFFFFF)))
+    return top
+
+
+@_jit
+def _row_terms(
+    g: Array, x: Array, w: Array, mean: float, rstd: float, a: Array, h: Array, lost: Array, size: Array
+) -> tuple[float, float, float, float]:
+    squares, spread, all_lost, all_size = 0.0, 0.0, 0.0, 0.0
+    am, ar = abs(mean), abs(rstd)
+    for i in range(g.size):
+        gi, xi = np.float64(g[i]), np.float64(x[i])
+        ai, hi, si = gi * w[i], (xi - mean) * rstd, abs(gi)
+        li = si * (abs(xi) + am) * ar
+        a[i], h[i] = np.float32(ai), np.float32(hi)
+        squares += ai * ai
+        spread += hi * hi
+        all_lost += li
+        all_size += si
+        lost[i] += li
+        size[i] += si
+    return squares, spread, all_lost, all_size
+
+
+@_jit
+def _gradient_terms(
+    g: Array, x: Array, shape: Triple, w: Array, mean: Array, rstd: Array, rows: Array, tops: Array,
+    lost: Array, size: Array,
+) -> None:  # fmt: skip
+    n = shape[2]
+    a, h = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
+    abits, hbits = a.view(np.uint32), h.view(np.uint32)
+    for outer in range(shape[0]):
+        for c in range(shape[1]):
+            p = (outer * shape[1] + c) * n
+            found = _row_terms(g[p : p + n], x[p : p + n], w, mean[c], rstd[c], a, h, lost, size)
+            for k in range(4):
+                rows[k, c] += found[k]
+            tops[0, c] = max(tops[0, c], _largest(abits))
+            tops[1, c] = max(tops[1, c], _largest(hbits))
+
+
+def gradient_terms(g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor) -> Terms:
+    """Returns the terms of a normalisation over the first and last of three dimensions.
+
+    Args:
+        g: Gradient of the output, (outer, groups, inner).
+        x: Operand, of the same shape.
+        weight: Factors along the innermost dimension, (inner,), or None.
+        mean: Mean of each group, (groups,).
+        rstd: Its reciprocal standard deviation, (groups,).
+    """
+    outer, groups, inner = x.shape
+    if x.device.type != "cpu" or x.dtype != torch.float32 or g.dtype != torch.float32:
+        return _torch_terms(g.to(mean.dtype), x.to(mean.dtype), weight, mean, rstd)
+    w = np.ones(inner) if weight is None else weight.detach().double().contiguous().numpy()
+    rows, tops = np.zeros((4, groups)), np.zeros((2, groups), dtype=np.uint32)
+    lost, size = np.zeros(inner), np.zeros(inner)
+    flat = [t.detach().contiguous().reshape(-1).numpy() for t in (g, x)]
+    centre, scale = (t.detach().double().contiguous().numpy() for t in (mean, rstd))
+    _gradient_terms(flat[0], flat[1], (outer, groups, inner), w, centre, scale, rows, tops, lost, size)
+    sums, largest = torch.from_numpy(rows), torch.from_numpy(tops.view(np.float32).astype(np.float64))
+    return Terms(
+        sums[0].sqrt(), sums[1].sqrt(), largest[0], largest[1], sums[2], sums[3],
+        torch.from_numpy(lost), torch.from_numpy(size),
+    )  # fmt: skip
+
+
+def _torch_terms(g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor) -> Terms:
+    centre, scale, dims = mean.view(1, -1, 1), rstd.view(1, -1, 1), (0, 2)
+    a = g if weight is None else g * weight
+    xhat, size = (x - centre) * scale, g.abs()
+    lost = size * (x.abs() + centre.abs()) * scale.abs()
+    return Terms(
+        torch.linalg.vector_norm(a, dim=dims), torch.linalg.vector_norm(xhat, dim=dims),
+        a.abs().amax(dim=dims), xhat.abs().amax(dim=dims), lost.sum(dim=dims), size.sum(dim=dims),
+        lost.sum(dim=(0, 1)), size.sum(dim=(0, 1)),
+    )  # fmt: skip
