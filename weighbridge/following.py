@@ -27,6 +27,12 @@ class DifferenceError(WeighbridgeError):
     code = "replay.mismatch"
 
 
+_ADVICE = (
+    "; a few elements next to a boundary would explain it, so the bound may be too small for this device: this accuses "
+    "nobody, replay it on another device"
+)
+
+
 @dataclass(slots=True)
 class Following(Context):
     """The context of a replayed step: follows the log and compares every checksum."""
@@ -56,7 +62,8 @@ class Following(Context):
 
     def _difference(self, expected: object, found: object, **details: Any) -> DifferenceError:
         return DifferenceError(
-            f"step {self.record.step}, operation {self.op} ({self.operation}): expected {expected}, found {found}",
+            f"step {self.record.step}, operation {self.op} ({self.operation}): the transcript says {expected}, "
+            f"this replay found {found}{_ADVICE if details.get('inconclusive') else ''}",
             step=self.record.step,
             op=self.op,
             operation=self.operation,

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from weighbridge import location
 from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
 
 Verdict = Literal["match", "mismatch", "inconclusive"]
@@ -57,7 +58,9 @@ class ReplayResult:
         rounded: Elements rounded.
         tapes: By hex digest of the tape: `kind`, `count` of executions, `operations`, `free_values` that entered.
         findings: What is wrong or worth knowing.
-        first_difference: `step`, `op`, `operation`, `expected`, `found`; None on a match.
+        first_difference: `step`, `op`, `operation`, `expected`, `found`; `path` and `upstream` (see
+            `weighbridge.location.locate`): the module, by the Prover's word, and what the operands came from. None on
+            a match.
         live: At a stop: live storages as (bytes, hex keyed digest).
         running: At a stop: hex digest of the step's operations so far.
         head: At a stop: hex running head of the transcript before the step in progress.
@@ -256,4 +259,5 @@ def _difference(raw: Any) -> dict[str, Any] | None:
         "step": int(raw["step"]),
         "op": int(raw["op"]),
         **{k: str(raw[k])[:200] for k in ("operation", "expected", "found")},
+        **location.checked(raw),
     }

@@ -19,6 +19,7 @@ from weighbridge import confinement
 from weighbridge.errors import Finding, LogError, Severity, TapeError, WeighbridgeError
 from weighbridge.executor import Executor
 from weighbridge.following import DifferenceError
+from weighbridge.location import locate
 from weighbridge.numerics import philox, rounding, roundlog
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics.rules import table_digest
@@ -105,6 +106,7 @@ class Replay:
         except DifferenceError as error:
             verdict = "inconclusive" if error.details.get("inconclusive") else "mismatch"
             difference = {k: error.details[k] for k in ("step", "op", "operation", "expected", "found")}
+            self._locate(difference, error)
             self._note(error, "replay.inconclusive" if verdict == "inconclusive" else "replay.mismatch")
             if 0 < error.details.get("inadmissible", 0) <= error.details["entries"] // 20:
                 # Other data would make most entries inadmissible; a few among many are outcomes made to order.
@@ -114,6 +116,7 @@ class Replay:
             if isinstance(error, LogError):
                 difference = {k: error.details.get(k, "") for k in ("operation", "expected", "found")}
                 difference.update(step=error.details.get("step", position), op=error.details.get("op", 0))
+                self._locate(difference, error)
             self._note(error, error.reason)
         if self._stop is None:
             self._findings += self._transcript.check_data()
@@ -133,6 +136,17 @@ class Replay:
             "device": _describe(self._device),
             "confinement": self._confined,
         }
+
+    def _locate(self, difference: dict[str, Any], error: WeighbridgeError) -> None:
+        """Adds to a difference, and to its message, in which module it is and what its operands came from."""
+        difference.update(path=None, upstream=[])
+        if 0 <= difference["step"] < self._transcript.steps:
+            tape, op = self._tape(self._transcript.step(difference["step"])), difference["op"]
+            if 0 <= op < len(tape.nodes) and tape.nodes[op].op == difference["operation"]:
+                difference.update(locate(tape, op))
+        if difference["path"] is not None:
+            error.details["path"] = difference["path"]
+            error.message = f"{error.message} (by the Prover's word this is in {difference['path']})"
 
     def _note(self, error: WeighbridgeError, code: str) -> None:
         details = {k: v for k, v in error.details.items() if isinstance(v, (int, str, float, bool))}

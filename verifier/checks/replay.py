@@ -52,5 +52,5 @@ def _mismatch(subject: str, difference: object) -> Finding:
         expected=str(place.get("expected", "")),
         found=str(place.get("found", "")),
         subject=subject,
-        evidence=dict(place),
+        evidence={name: value for name, value in place.items() if isinstance(value, (str, int))},
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weighbridge.cli._exits import Exit, findings_line, print_json
+from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
 from weighbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def _print(result: ReplayResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from weighbridge.location import upstream_line
+
     console = Console(highlight=False)
     color = {"match": "green", "mismatch": "red"}.get(result.verdict, "yellow")
     first, last = result.steps
@@ -112,7 +114,10 @@ def _print(result: ReplayResult) -> None:
     if result.first_difference is not None:
         where = result.first_difference
         position = f"step {where['step']}, operation {where['op']} ({where['operation']})"
-        console.print(f"[red]first difference: {escape(position)}[/]")
+        path = "" if where["path"] is None else f" in {where['path']}"
+        console.print(f"[red]first difference: {escape(one_line(position + path))}[/]", soft_wrap=True)
+        for source in where["upstream"]:
+            console.print(f"  from {escape(one_line(upstream_line(source)))}", soft_wrap=True)
     table = Table("tape", "kind", "ran", "operations", "free values", box=None, header_style="bold")
     for digest, facts in result.tapes.items():
         row = (digest[:16], facts["kind"], facts["count"], facts["operations"], facts["free_values"])
