@@ -20,9 +20,10 @@ from weighbridge.errors import Finding, LogError, Severity, TapeError, Weighbrid
 from weighbridge.executor import Executor
 from weighbridge.following import DifferenceError
 from weighbridge.location import locate
-from weighbridge.numerics import philox, rounding, roundlog
+from weighbridge.numerics import philox, probes, rounding, roundlog
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics.rules import table_digest
+from weighbridge.numerics.switches import switch_off
 from weighbridge.state import checkpoint_digest
 from weighbridge.steps import StepRecord, running_digest
 from weighbridge.tape import Tape
@@ -72,6 +73,7 @@ class Replay:
                 "the run was recorded with a calibration table that this version does not have",
                 code="replay.calibration.unknown",
             )
+        probes.require(self._device, policy)
         self._executor = Executor(self._device, seed, int(request["memory"]), policy)
         self._tapes: dict[bytes, Tape] = {}
         self._uses: dict[bytes, dict[str, Any]] = {}
@@ -233,9 +235,7 @@ def _describe(device: str) -> str:
 
 def _prepare(device: str) -> None:
     """Switches off algorithms that no bound covers, and warms up what must be loaded before files are out of reach."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.enabled = False
-    torch._C._set_mkldnn_enabled(False)
+    switch_off()
     torch.set_grad_enabled(False)
     philox.normal_float32(philox.words(0, 0, 0, 4))
     rounding.canonicalise(rounding.round_plain(torch.ones(2, dtype=torch.float64))[0])
