@@ -26,8 +26,9 @@ from weighbridge.digests import bytes_digest
 from weighbridge.errors import StateChangedError, UsageError
 from weighbridge.manifest import SigningKey
 from weighbridge.numerics import policy as policies
-from weighbridge.numerics import roundlog
+from weighbridge.numerics import probes
 from weighbridge.numerics.rules import table_digest
+from weighbridge.numerics.switches import conforming
 from weighbridge.state import Checkpoint, View, state_digest
 from weighbridge.steps import StepRecord, running_digest
 from weighbridge.tape import DTYPE_NAMES, Tape
@@ -98,6 +99,7 @@ class Recorder:
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy)
         self._declared = declaration(formulas or {}, programs)
+        self._probed: set[torch.device] = set()
         self._generators = Generators()
         self._attached = Attached()
         self._names: dict[int, str] = {}
@@ -117,7 +119,16 @@ class Recorder:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
+    @unseen
+    def _require_arithmetic(self, tensors: Iterable[Tensor]) -> None:
+        """Tests every device once, before anything is computed on it under this run's bounds."""
+        for device in {torch.device("cpu"), *(t.device for t in tensors)} - self._probed:
+            if device.type != "meta":
+                probes.require(device, self._policy)
+            self._probed.add(device)
+
     def __enter__(self) -> Self:
+        self._require_arithmetic(())
         draft = {
             "name": self.path.resolve().name,
             "seed": self._seed,
@@ -189,6 +200,7 @@ class Recorder:
         tensors = self._attached.tensors()
         if not tensors:
             raise UsageError("attach() was given no tensors; pass the model and the optimizer")
+        self._require_arithmetic(tensors.values())
         if self._chip is not None:
             for t in tensors.values():
                 t.detach()  # a chip knows memory once a kernel has met it, and some parameters no step may ever use
@@ -249,6 +261,7 @@ class Recorder:
 
     @contextmanager
     def _capturing(self, batch: dict[str, Tensor]) -> Iterator[Capture]:
+        self._require_arithmetic(batch.values())
         collecting = gc.isenabled()
         gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
         try:
@@ -266,8 +279,7 @@ class Recorder:
             with ExitStack() as stack:
                 # Composite kernels below are either decomposed by PyTorch itself or have a rule.
                 stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+                stack.enter_context(conforming())
                 stack.enter_context(DeepCopies())
                 stack.enter_context(paths)
                 stack.enter_context(capture)
@@ -338,7 +350,6 @@ class Recorder:
         self._hash_state()
         for number, (_, after) in context.rng.items():
             self._rng[number] = after
-        logged = sum(len(e.positions) for e in context.entries)
         record = out.append_step(
             kind=kind,
             tape=self._put_tape(out, tape),
@@ -347,17 +358,17 @@ class Recorder:
             rng={str(number): pair for number, pair in context.rng.items()},
             state=self._state_digest(),
             checksums=np.array(context.checksums, dtype="<u8").tobytes(),
-            rounding=roundlog.encode(context.entries),
+            rounding=context.log.finish(),
             batch={name: copy.tensor() for name, copy in batch.items()},
             free={name: copy.tensor() for name, copy in capture.free.items()},
             records=records,
             snapshots=self._snapshots,
             rounded=context.rounded_elements,
-            logged=logged,
+            logged=context.log.entries,
         )
         self._snapshots = []
         self.rounded += context.rounded_elements
-        self.logged += logged
+        self.logged += context.log.entries
         self.step_number += 1
         self._failed = False
         return record

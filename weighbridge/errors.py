@@ -140,6 +140,12 @@ class RefusedOperationError(WeighbridgeError):
     code = "record.operation.refused"
 
 
+class DeviceArithmeticError(WeighbridgeError):
+    """A device computes in a way that no bound covers."""
+
+    code = "device.arithmetic"
+
+
 class StateChangedError(WeighbridgeError):
     """State changed outside a recorded step."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from verifier.facts import SnapshotFacts, digest
 from weighbridge.errors import Finding, WeighbridgeError
 
-UNDECIDED = ("replay.worker", "replay.rules.unknown", "replay.calibration.unknown")
+UNDECIDED = ("replay.worker", "replay.rules.unknown", "replay.calibration.unknown", "device.arithmetic")
 """Why there was no replay, without anything said about the Prover: the snapshot counts as not verified."""
 
 
