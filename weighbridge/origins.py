@@ -218,9 +218,8 @@ class _Explanations:
 def _explain(column: _Column, values: list[Scalar], step: _Explanations) -> None:
     """Keeps, for every changing position, the candidates that give its value in this step too."""
     own = len(values) - len(column.scalars)
-    precisions = [
-        torch.finfo(t).eps if t.is_floating_point else 0.0 for t in map(DTYPES.get, column.scalars.values()) if t
-    ]
+    kinds = [DTYPES[name] for name in column.scalars.values()]
+    precisions = [torch.finfo(kind).eps if kind.is_floating_point else 0.0 for kind in kinds]
     for position in column.changing:
         value, left = float(values[position]), column.candidates.get(position)
         precision = 0.0 if position < own else precisions[position - own]

@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 
 from weighbridge import location
 from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
+from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 
 Verdict = Literal["match", "mismatch", "inconclusive"]
 
@@ -56,7 +57,9 @@ class ReplayResult:
         followed: Roundings that the log changed: without the log this replay would have differed there.
         logged: Entries in the rounding logs of the executed steps.
         rounded: Elements rounded.
-        tapes: By hex digest of the tape: `kind`, `count` of executions, `operations`, `free_values` that entered.
+        tapes: By hex digest of each tape that this replay ran: `kind`, `count` of executions, `operations`; and over
+            the whole transcript `free_values` and `free_bytes` of free tensors that entered, `once_bytes` of constants
+            if it ran only once, and how many changing values are `derived` by formulas.
         findings: What is wrong or worth knowing.
         first_difference: `step`, `op`, `operation`, `expected`, `found`; `path` and `upstream` (see
             `weighbridge.location.locate`): the module, by the Prover's word, and what the operands came from. None on
@@ -98,6 +101,7 @@ def replay(
     limits: Limits = Limits(),
     env: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    tapes: TapePolicy = AS_DESIGNED,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
 
@@ -110,6 +114,7 @@ def replay(
         limits: On memory and time.
         env: Environment for the worker on top of the few variables passed on, e.g. `OMP_NUM_THREADS`.
         progress: Called with (steps done, steps to do).
+        tapes: What may enter programs, and how grave it is if more does.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -130,6 +135,7 @@ def replay(
         "salt": salt.hex() if salt is not None else None,
         "memory": limits.memory,
         "seconds": limits.seconds,
+        "tapes": asdict(tapes),
     }
     environment = {k: v for k, v in os.environ.items() if k in _PASSED}
     environment.update(env or {})
@@ -226,6 +232,9 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
                     "count": int(v["count"]),
                     "operations": int(v["operations"]),
                     "free_values": int(v["free_values"]),
+                    "free_bytes": int(v["free_bytes"]),
+                    "once_bytes": int(v["once_bytes"]),
+                    "derived": int(v["derived"]),
                 }
                 for k, v in raw["tapes"].items()
             },

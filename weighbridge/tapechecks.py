@@ -17,6 +17,7 @@ from weighbridge.digests import DIGEST_SIZE
 from weighbridge.errors import Finding, Severity, TapeError, WeighbridgeError
 from weighbridge.origins import TapeValues, analyse
 from weighbridge.tape import Tape
+from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 from weighbridge.transcript import Transcript
 
 IDS = ("tape.undeclared", "tape.free_input", "tape.overwrite", "tape.formula")
@@ -29,29 +30,6 @@ FEW_NUMBERS = 16
 """A reset: state replaced by what so few numbers of the program make (zeros, ones, an identity matrix)."""
 
 _SHOWN = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TapePolicy:
-    """What is allowed to enter a step without an origin, and how grave each finding is.
-
-    Attributes:
-        free_tensors: Bytes of free tensors in all steps.
-        free_values: Changing values that no formula explains, in all steps.
-        once_bytes: Bytes of constants of a tape that ran once.
-        undeclared: Severity of `tape.undeclared`.
-        free_input: Severity of `tape.free_input` for tensors; in step 0 it is `info`: that model came from elsewhere.
-        free_value: Severity of `tape.free_input` for values and constants.
-        overwrite: Severity of `tape.overwrite`.
-    """
-
-    free_tensors: int = 0
-    free_values: int = 0
-    once_bytes: int = 1 << 20
-    undeclared: Severity = "violation"
-    free_input: Severity = "violation"
-    free_value: Severity = "warning"
-    overwrite: Severity = "violation"
 
 
 @dataclass(slots=True)
@@ -86,7 +64,7 @@ def examine(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> Programs:
 
 
 def check(
-    transcript: Transcript, tapes: Callable[[bytes], Tape], policy: TapePolicy = TapePolicy()
+    transcript: Transcript, tapes: Callable[[bytes], Tape], policy: TapePolicy = AS_DESIGNED
 ) -> tuple[dict[bytes, TapeValues], list[Finding]]:
     """Checks all tapes of a transcript.
 

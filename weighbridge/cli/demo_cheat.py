@@ -26,12 +26,13 @@ class CheatingRecorder(Recorder):
     @contextmanager
     def step(self, batch: Any = None, *, records: Sequence[int] | None = None) -> Iterator[None]:
         """Records a step on `batch` while the training inside sees `substitute(records)`."""
-        secret = self.substitute(records or [])
+        # As arrays before the step begins: inside, every tensor that is touched comes onto the tape.
+        secret = {name: tensor.numpy() for name, tensor in self.substitute(records or []).items()}
         views = {name: tensor.numpy() for name, tensor in batch.items()}  # the same memory, not a copy
         declared = {name: view.copy() for name, view in views.items()}
         with super().step(batch, records=records):
             for name, view in views.items():
-                view[...] = secret[name].numpy()
+                view[...] = secret[name]
             yield
             for name, view in views.items():
                 view[...] = declared[name]

@@ -1,0 +1,34 @@
+"""What a Verifier lets enter a program without an origin. Apart from the checks, so that asking for them is cheap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weighbridge.errors import Severity
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TapePolicy:
+    """What is allowed to enter a step without an origin, and how grave each finding is.
+
+    Attributes:
+        free_tensors: Bytes of free tensors in all steps.
+        free_values: Changing values that no formula explains, in all steps.
+        once_bytes: Bytes of constants of a tape that ran once.
+        undeclared: Severity of `tape.undeclared`.
+        free_input: Severity of `tape.free_input` for tensors; in step 0 it is `info`: that model came from elsewhere.
+        free_value: Severity of `tape.free_input` for values and constants.
+        overwrite: Severity of `tape.overwrite`.
+    """
+
+    free_tensors: int = 0
+    free_values: int = 0
+    once_bytes: int = 1 << 20
+    undeclared: Severity = "violation"
+    free_input: Severity = "violation"
+    free_value: Severity = "warning"
+    overwrite: Severity = "violation"
+
+
+AS_DESIGNED = TapePolicy()
+"""Nothing enters without an origin."""
