@@ -10,12 +10,14 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weighbridge import confinement
+from weighbridge import confinement, tapechecks
 from weighbridge.errors import Finding, LogError, Severity, TapeError, WeighbridgeError
 from weighbridge.executor import Executor
 from weighbridge.following import DifferenceError
@@ -27,7 +29,7 @@ from weighbridge.numerics.switches import switch_off
 from weighbridge.state import checkpoint_digest
 from weighbridge.steps import StepRecord, running_digest
 from weighbridge.tape import Tape
-from weighbridge.tensorfile import raw_bytes
+from weighbridge.tapepolicy import TapePolicy
 from weighbridge.transcript import Transcript
 
 _SEVERITIES: dict[str, Severity] = {"replay.inconclusive": "info", "tape.too_large": "warning"}
@@ -77,7 +79,7 @@ class Replay:
         self._executor = Executor(self._device, seed, int(request["memory"]), policy)
         self._tapes: dict[bytes, Tape] = {}
         self._uses: dict[bytes, dict[str, Any]] = {}
-        self._references: dict[bytes, tuple[list[Any], dict[str, bytes]]] = {}
+        self._policy = TapePolicy(**request.get("tapes", {}))
         self._logged = 0
         self._findings: list[Finding] = []
 
@@ -123,6 +125,7 @@ class Replay:
         if self._stop is None:
             self._findings += self._transcript.check_data()
         return {
+        self._examine()
             "verdict": verdict,
             "steps": [begin, position],
             "state": self._executor.state_digest().hex(),
@@ -172,9 +175,12 @@ class Replay:
         self._executor.load(checkpoint)
 
     def _tape(self, record: StepRecord) -> Tape:
-        tape = self._tapes.get(record.tape)
+        return self._program(record.tape)
+
+    def _program(self, digest: bytes) -> Tape:
+        tape = self._tapes.get(digest)
         if tape is None:
-            tape = self._tapes[record.tape] = Tape.decode(self._transcript.tape(record.tape))
+            tape = self._tapes[digest] = Tape.decode(self._transcript.tape(digest))
         return tape
 
     def _step(self, step: int, stop: int | None) -> bytes:
@@ -208,21 +214,23 @@ class Replay:
         return record.checksums[: 8 * context.checked]
 
     def _use(self, record: StepRecord, tape: Tape) -> None:
-        """Counts which programs ran, and what entered without an origin.
-
-        Values and scalar constants that are the same in every execution of a tape belong to the program; what changes
-        and is not a host value, and any larger tensor without an origin, is counted as free.
-        """
-        free = self._transcript.free(record.step)
-        constants = {name: bytes(raw_bytes(t)) for name, t in free.items() if t.numel() * t.itemsize <= 8}
-        use = self._uses.setdefault(
-            record.tape, {"kind": record.kind, "count": 0, "operations": len(tape.nodes), "free_values": 0}
-        )
-        values, fixed = self._references.setdefault(record.tape, (record.values, constants))
+        """Counts which programs ran."""
+        use = self._uses.setdefault(record.tape, {"kind": record.kind, "count": 0, "operations": len(tape.nodes)})
         use["count"] += 1
-        known = set(record.host) | {-v for v in record.host}
-        changed = {v for v, r in zip(record.values, values, strict=True) if v != r and v not in known}
-        use["free_values"] += len(changed) + sum(constants.get(name) != fixed.get(name, b"") for name in free)
+
+    def _examine(self) -> None:
+        """Says what entered the programs that ran, and what is to be said about all programs of the transcript."""
+        values, findings = tapechecks.check(self._transcript, self._program, self._policy)
+        known = {finding.id for finding in self._findings}
+        for finding in findings:
+            if values or finding.id not in known:  # a tape that cannot be read has ended the replay already
+                self._findings.append(replace(finding, severity=_SEVERITIES.get(finding.id, finding.severity)))
+        for digest, use in self._uses.items():
+            entered = values.get(digest)
+            use["free_values"] = entered.free_values if entered else 0
+            use["free_bytes"] = entered.free_bytes if entered else 0
+            use["once_bytes"] = entered.once_bytes if entered else 0
+            use["derived"] = sum(name is not None for name in entered.changing.values()) if entered else 0
 
 
 def _describe(device: str) -> str:
