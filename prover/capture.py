@@ -365,7 +365,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = evaluate(func, args, kwargs, self.context, rule=rule)
         births: list[tuple[int, int]] = []
         outputs = tuple(self._outputs(out, births))
-        name = f"{func._schema.name.partition('::')[2]}.{func._overloadname or 'default'}"
+        name = f"{func._schema.name.removeprefix('aten::')}.{func._overloadname or 'default'}"
         draw = self.context.draw_key if rule.kind is Kind.RANDOM else None
         self.tape.nodes.append(Node(name, encoded, encoded_kwargs, outputs, tuple(births), draw, self._path()))
         self.owner.after_operation(self)

@@ -14,7 +14,7 @@ import torch
 from weighbridge.errors import TapeError, UnknownOperationError
 from weighbridge.numerics import decompositions
 from weighbridge.numerics.evaluate import bind
-from weighbridge.numerics.rules import Kind, Op, base_name, find
+from weighbridge.numerics.rules import RULES, Kind, Op, base_name, find
 from weighbridge.tape import DTYPES, MEMORY_FORMATS, Node, Ref, Tape
 
 Tensor = torch.Tensor
@@ -27,13 +27,17 @@ def tensor(data: Tensor, ref: Ref) -> Tensor:
 
 
 def resolve(name: str) -> Op:
-    """Returns the ATen overload of a node, if it may stand on a tape.
+    """Returns the overload of a node, if it may stand on a tape.
 
     Raises:
         TapeError: With code `tape.forbidden`, if there is no such overload or it has no rule here.
     """
     base, _, overload = name.partition(".")
-    packet = getattr(torch.ops.aten, base, None) if base.replace("_", "a").isalnum() else None
+    space: Any = torch.ops.aten
+    if "::" in base and name in RULES:  # looking up any other would make a namespace of what the tape says
+        library, _, base = base.partition("::")
+        space = getattr(torch.ops, library)
+    packet = getattr(space, base, None) if base.replace("_", "a").isalnum() else None
     op = getattr(packet, overload, None) if packet is not None and overload.replace("_", "a").isalnum() else None
     if not isinstance(op, torch._ops.OpOverload) or (decompositions.find(op) is not None and base not in _CONDITIONAL):
         raise TapeError(

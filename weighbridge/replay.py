@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -100,6 +100,7 @@ def replay(
     salt: bytes | None = None,
     limits: Limits = Limits(),
     env: Mapping[str, str] | None = None,
+    rules: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
     tapes: TapePolicy = AS_DESIGNED,
 ) -> ReplayResult:
@@ -113,6 +114,8 @@ def replay(
         salt: Keys the digests of the live storages; required with `stop`.
         limits: On memory and time.
         env: Environment for the worker on top of the few variables passed on, e.g. `OMP_NUM_THREADS`.
+        rules: Modules, or paths of Python files, that register rules for operators outside ATen. They run in the worker
+            with the rights it has before it confines itself: name only what you trust, never what a Prover sent.
         progress: Called with (steps done, steps to do).
         tapes: What may enter programs, and how grave it is if more does.
 
@@ -135,6 +138,7 @@ def replay(
         "salt": salt.hex() if salt is not None else None,
         "memory": limits.memory,
         "seconds": limits.seconds,
+        "rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in rules],
         "tapes": asdict(tapes),
     }
     environment = {k: v for k, v in os.environ.items() if k in _PASSED}

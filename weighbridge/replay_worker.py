@@ -22,7 +22,7 @@ from weighbridge.errors import Finding, LogError, Severity, TapeError, Weighbrid
 from weighbridge.executor import Executor
 from weighbridge.following import DifferenceError
 from weighbridge.location import locate
-from weighbridge.numerics import philox, probes, rounding, roundlog
+from weighbridge.numerics import custom, philox, probes, rounding, roundlog
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics.rules import table_digest
 from weighbridge.numerics.switches import switch_off
@@ -66,7 +66,8 @@ class Replay:
         if self._transcript.draft.get("rules") != table_digest():
             raise WeighbridgeError(
                 "the run was recorded under another table of rules than this version has; replay it with the version "
-                f"of its draft ({str(self._transcript.draft.get('weighbridge'))[:40]}) and the rules registered there",
+                f"of its draft ({str(self._transcript.draft.get('weighbridge'))[:40]}), and with the rules that were "
+                "registered there (--rules)",
                 code="replay.rules.unknown",
             )
         policy = policies.named(str(self._transcript.draft.get("policy")))
@@ -264,6 +265,8 @@ def main() -> None:
     cpu = not str(request["device"]).startswith("cuda")
     try:
         _prepare(request["device"])
+        for name in request.get("rules", ()):
+            custom.load(name)
         confined = confinement.limit_resources(
             2 * int(request["memory"]) + (2 << 30), int(request["seconds"]), address_space=cpu
         )

@@ -58,6 +58,10 @@ def command(
     run: Annotated[Path, typer.Argument(help="Transcript directory.")],
     steps: Annotated[str | None, typer.Option(help="Only the steps A to B-1, as A:B.")] = None,
     device: Annotated[str, typer.Option(help="Device to replay on: cpu, cuda, cuda:1.")] = "cpu",
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rules", help="Module or .py file of yours that registers rules for custom operators."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Replay a transcript: exit 0 on a match, 1 otherwise, naming the first step and operation that differ."""
@@ -79,6 +83,7 @@ def command(
             run,
             steps=wanted,
             device=device,
+            rules=rules or (),
             progress=lambda done, total: bars.update(bar, completed=done, total=total),
         )
     if as_json:

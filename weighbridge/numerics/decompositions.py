@@ -50,6 +50,12 @@ def _find(op: Op) -> Decomposition | None:
     return forms.by_counterpart(op, other)
 
 
+def add(key: str, function: Decomposition) -> None:
+    """Enters a decomposition for `library::name.overload` at run time."""
+    TABLE[key] = function
+    _find.cache_clear()
+
+
 def _own(op: Op) -> Decomposition | None:
     name = op._schema.name.removeprefix("aten::")
     exact = TABLE.get(f"{name}.{op._overloadname or 'default'}")

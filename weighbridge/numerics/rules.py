@@ -60,12 +60,14 @@ class Rule:
         bound: For `rounded`: computes the error bounds.
         note: Why, or what to write instead.
         integers: For `refused`: whether work without floating operands under the same name runs as it is.
+        source: For a user's rule: the text of its bound, so that the table's digest names it.
     """
 
     kind: Kind
     bound: bounds.BoundFunction | None = None
     note: str = ""
     integers: bool = True
+    source: str = ""
 
 
 _VIEW = """
@@ -256,6 +258,8 @@ def base_name(op: Op) -> tuple[str, str]:
 @cache
 def _base_name(qualified: str, overload: str) -> tuple[str, str]:
     name = qualified.removeprefix("aten::")
+    if "::" in name:
+        return name, overload  # other libraries have other conventions: each overload is a line of its own
     if name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
     if overload == "out" or overload.endswith("_out"):
@@ -296,19 +300,22 @@ def find(op: Op, args: dict[str, Any]) -> Rule:
     if rule is None:
         raise UnknownOperationError(
             f"operation {op} has no rule; write the step without it, or register one with "
-            f"weighbridge.numerics.rules.register('{key}', kind, bound)",
+            f"@weighbridge.numerics.rule('{op._schema.name}.{overload}') (docs/custom-operators.md)",
             operation=str(op),
         )
     return rule
 
 
-def register(key: str, kind: Kind, bound: Callable[[bounds.Call], list[Bound]] | None = None) -> None:
+def register(
+    key: str, kind: Kind, bound: Callable[[bounds.Call], list[Bound]] | None = None, *, source: str = ""
+) -> None:
     """Adds a line to the table for this process; Prover and Verifier must both agree to it.
 
     Args:
         key: `name.overload` of the functional form, e.g. `cross.default`.
         kind: Its rule.
         bound: For `rounded`: one `Bound` per floating result.
+        source: The text of the bound.
 
     Raises:
         ValueError: If the key is taken, or a rounded rule comes without a bound.
@@ -317,13 +324,13 @@ def register(key: str, kind: Kind, bound: Callable[[bounds.Call], list[Bound]] |
         raise ValueError(f"{key} has a rule already; a reviewed line is not replaced at run time")
     if (kind is Kind.ROUNDED) != (bound is not None):
         raise ValueError("a rounded rule needs a bound, and only a rounded rule has one")
-    RULES[key] = Rule(kind, bound)
+    RULES[key] = Rule(kind, bound, source=source)
 
 
 def table_digest() -> str:
     """Returns the hex digest of the table: which overload has which rule and which family of bound."""
     lines = [
-        [key, str(rule.kind), rule.bound.__name__ if rule.bound is not None else ""]
+        [key, str(rule.kind), *([rule.bound.__name__] if rule.bound else [""]), *([rule.source] if rule.source else [])]
         for key, rule in sorted(RULES.items())
     ]
     return record_digest("rules/1", lines).hex()
