@@ -1,7 +1,7 @@
 # Everything runs from .venv, which the first target that needs it creates from constraints.txt.
 #   PYTHON=python3.12      choose the interpreter (3.11 or newer)
 #   TORCH_INDEX=URL        choose another build of torch, e.g. a CUDA one (before the first install, or after `make clean`)
-#   MINUTES=N  ONLY=NAME    how long `make soak` takes, and which of its subjects
+#   MINUTES=N  ONLY=NAME   how long the first part of `make soak` takes, and which of its subjects; then there is no second
 #   DEVICE=cuda  OUT=DIR   device and directory of `make demo`
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
@@ -9,6 +9,7 @@ DEVICE ?= cpu
 OUT ?= runs/demo
 JOBS ?= 2
 MINUTES ?= 15
+CHECKPOINTS ?= 1000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,11 +36,16 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## Run the benchmarks behind docs/benchmarks.md
-	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python $$script --device $(DEVICE); done
+bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (15 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_differences
+	$(BIN)/python -m benchmarks.tables
 
-soak: $(STAMP) ## Record and replay full sizes and long runs; MINUTES=15 and ONLY=NAME choose how long and which
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
+soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=NAME), then CHECKPOINTS=1000 each of two models
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_checkpoints --checkpoints $(CHECKPOINTS))
+	$(BIN)/python -m benchmarks.tables
 
 gpu: $(STAMP) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu

@@ -9,7 +9,7 @@ return and pass back. Its trainer runs here in float64 on the same model and bat
 fixed band, and with bands measured between this instruction set and SSE2; its log is also compressed with zstd, which
 the published method does not do.
 
-Results go to benchmarks/results/logs.json.
+Results go to benchmarks/results/logs.json, unless only some models were measured.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def main() -> None:
         result["models"][name] = found
         bits = ", ".join(f"{p} {m['bits_per_element']}" for p, m in found["ours"].items())
         print(f"{name}: bits per rounded element: {bits}; dense {DENSE_BITS}", flush=True)
-    machine.save("logs", result)
+    if not options.only:
+        machine.save("logs", result)
 
 
 if __name__ == "__main__":

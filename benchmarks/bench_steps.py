@@ -13,7 +13,7 @@ of the machine. The first steps, which compile kernels and allocate, are not cou
 - *replayed*: the replay worker executing such a transcript step by step, with every comparison it makes.
 - *published*: the published method's trainer (`benchmarks.baselines`), float64, packing its log in memory.
 
-Ratios are of medians. Results go to benchmarks/results/steps.json.
+Ratios are of medians. Results go to benchmarks/results/steps.json, unless only some models were measured.
 """
 
 from __future__ import annotations
@@ -212,7 +212,8 @@ def main() -> None:
     for name in options.only or [*NAMES, *(FULL_NAMES if options.full else ())]:
         found = result["models"][name] = measure(name, options.rounds)
         print(f"{name}: {json.dumps(found)}", flush=True)
-    machine.save("steps", result)
+    if not options.only:
+        machine.save("steps", result)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from torch import nn
 Tensor = torch.Tensor
 Batch = dict[str, Tensor]
 
+_TOKENS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}  # the library's own lie outside small vocabularies
+
 
 @dataclass
 class Step:
@@ -88,7 +90,9 @@ def gpt2() -> Step:
     """A GPT-2 of 0.5 M parameters."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return _language_model(GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=64, n_embd=128, n_layer=2, n_head=4)))
+    return _language_model(
+        GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=64, n_embd=128, n_layer=2, n_head=4, **_TOKENS))
+    )
 
 
 def llama() -> Step:
@@ -192,7 +196,7 @@ def gpt2_2m() -> Step:
     """A GPT-2 of 1.9 M parameters on two rows of 16 tokens, trained by AdamW."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=512, n_positions=16, n_embd=192, n_layer=4, n_head=4)
+    config = GPT2Config(vocab_size=512, n_positions=16, n_embd=192, n_layer=4, n_head=4, **_TOKENS)
     return _language_model(GPT2LMHeadModel(config), rows=2, length=16)
 
 
@@ -200,7 +204,7 @@ def gpt2_11m() -> Step:
     """A GPT-2 of 11 M parameters on four rows of 128 tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=1024, n_positions=128, n_embd=384, n_layer=6, n_head=6)
+    config = GPT2Config(vocab_size=1024, n_positions=128, n_embd=384, n_layer=6, n_head=6, **_TOKENS)
     return _language_model(GPT2LMHeadModel(config), rows=4, length=128)
 
 

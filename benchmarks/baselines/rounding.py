@@ -28,7 +28,7 @@ def unit(wide: Tensor) -> Tensor:
     """Returns one unit in the last place of float32 at each value of a float64 tensor, float64, same shape."""
     exponent = torch.frexp(wide).exponent - 1
     floor = torch.where(wide == 0, _SMALLEST_EXPONENT, exponent.clamp(min=_SMALLEST_EXPONENT))
-    return torch.ldexp(torch.ones((), dtype=torch.float64), floor - _MANTISSA32)
+    return torch.ldexp(torch.ones_like(wide), floor - _MANTISSA32)
 
 
 def to_grid(wide: Tensor, bits: int = 32) -> Tensor:

@@ -1,0 +1,180 @@
+"""Writes the tables of docs/benchmarks.md from the result files.
+
+`python -m benchmarks.tables` replaces what stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, so that no
+figure in the page is typed by hand; a test compares the page with the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+Result = dict[str, Any]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Returns a table in Markdown; the first column is text, the others are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def measured_on(result: Result) -> str:
+    """Returns the line that says when and on what a result was measured."""
+    threads = "1 thread" if result["threads"] == 1 else f"{result['threads']} threads"
+    return (
+        f"{result['date']}: {result.get('processor', result['machine'])}, {result['capability']}, {threads}, "
+        f"torch {result['torch']}."
+    )
+
+
+def _bits(value: float) -> str:
+    return f"{value:.5f}" if value < 0.1 else f"{value:.3f}"
+
+
+def logs(result: Result) -> str:
+    """Log sizes, ours and published."""
+    rows: list[Sequence[object]] = []
+    compared: list[Sequence[object]] = []
+    for name, model in result["models"].items():
+        for precision, m in model["ours"].items():
+            share = m["logged"] / m["rounded"]
+            rows.append((
+                f"{name}, {precision}", f"{m['rounded'] // m['steps']:,}", f"{share:.2e}", _bits(m["bits_per_element"]),
+                f"{m['log_bytes'] / m['steps'] / 1e3:,.1f}", f"{m['dense_bytes'] / m['steps'] / 1e3:,.0f}",
+            ))  # fmt: skip
+        p = model["published"]
+        steps = 1e3 * p["steps"]
+        compared.append((
+            name, f"{p['rounded'] // p['steps']:,}", _bits(p["bits_per_element"]), f"{p['log_bytes'] / steps:,.0f}",
+            f"{p['in_band']:.3f}", f"{p['compressed_bytes'] / steps:,.0f}", f"{p['adaptive_in_band']:.2e}",
+            f"{p['adaptive_compressed_bytes'] / steps:,.1f}",
+        ))  # fmt: skip
+    ours = table(("model", "elements a step", "logged", "bits an element", "kB a step", "dense kB a step"), rows)
+    theirs = table(
+        ("model", "elements a step", "bits an element", "kB a step", "in the band", "zstd kB", "in the measured band",
+         "zstd kB"), compared,
+    )  # fmt: skip
+    return f"{measured_on(result)}\n\n{ours}\n\nThe published method on the same models:\n\n{theirs}"
+
+
+def steps(result: Result) -> str:
+    """Step times and their ratios."""
+    ways = ("plain", "wide", "recorded", "replayed", "published")
+    rows: list[Sequence[object]] = []
+    for name, m in result["models"].items():
+        cells = [
+            f"{t['median']:,.0f} ({t['min']:,.0f} to {t['max']:,.0f})" for t in (m["milliseconds"][way] for way in ways)
+        ]
+        ratios = ("recorded_over_wide", "replayed_over_recorded", "published_over_wide")
+        rows.append((name, *cells, *(f"{m[ratio]:.2f}" for ratio in ratios)))
+    head = ("model", *(f"{way} ms" for way in ways), "recorded / wide", "replayed / recorded", "published / wide")
+    return f"{measured_on(result)} Medians of {_rounds(result)} steps (least to most).\n\n{table(head, rows)}"
+
+
+def _rounds(result: Result) -> str:
+    return " or ".join(sorted({str(m["rounds"]) for m in result["models"].values()}))
+
+
+def differences(result: Result) -> str:
+    """What differs between instruction sets with and without the log."""
+    rows = [
+        (
+            f"{name}, {place}", m["steps"], f"{m['weights']:,}", f"{e['plain_weights_differing']:,}",
+            f"{e['rounded_weights_differing']:,}", e["first_step_differing_without_log"] or "none",
+            f"{m['rounded_per_step'] * m['steps']:,}", f"{e['roundings_changed_by_log']:,}",
+            f"{e['verdict']}, {'same' if e['same_state'] else 'another'} state",
+        )
+        for name, m in result["models"].items()
+        for place, e in m["elsewhere"].items()
+    ]  # fmt: skip
+    head = (
+        "model", "updates", "weights", "differ: plain", "differ: rounded, no log", "first step to differ",
+        "roundings", "changed by the log", "with the log",
+    )  # fmt: skip
+    return f"{measured_on(result)}\n\n{table(head, rows)}"
+
+
+def checkpoints(result: Result) -> str:
+    """Honest checkpoints that did not match, ours and published."""
+    rows: list[Sequence[object]] = []
+    for name, m in result.items():
+        totals = m["totals"]
+        for place in totals["ours"]:
+            mine, theirs = totals["ours"][place], totals["baseline"][place]
+            rows.append((
+                f"{name}, {place}", f"{m['parameters']:,}", f"{totals['checkpoints']:,}", mine["not_matched"],
+                f"{mine['roundings_that_differed']:,}", theirs["not_matched"],
+                theirs["not_matched_but_for_attention_biases"],
+            ))  # fmt: skip
+    head = (
+        "model", "parameters", "checkpoints", "ours: not matched", "roundings changed by the log",
+        "published: not matched", "of which not only in attention biases",
+    )  # fmt: skip
+    first = next(iter(result.values()))
+    return f"{measured_on(first)}\n\n{table(head, rows)}"
+
+
+def soak(result: Result) -> str:
+    """Full sizes and long runs."""
+    rows = [
+        (
+            name, f"{m['parameters']:,}", m["updates"], f"{m['rounded']:,}", m["log_bits_per_rounded_element"],
+            "; ".join(_replay(r) for r in m["replays"]), m["date"],
+        )
+        for name, m in result.items()
+    ]  # fmt: skip
+    head = ("run", "parameters", "updates", "rounded elements", "log bits an element", "replays", "date")
+    return f"{measured_on(next(iter(result.values())))}\n\n{table(head, rows)}"
+
+
+def _replay(replay: Result) -> str:
+    if "device" not in replay:
+        return f"error: {replay['message']}"
+    return f"{replay['device'].split()[1].rstrip(',')}: {replay['verdict']}, {replay['roundings_that_differed']:,}"
+
+
+TABLES: dict[str, Callable[[Result], str]] = {
+    "logs": logs,
+    "steps": steps,
+    "differences": differences,
+    "soak_checkpoints": checkpoints,
+    "soak": soak,
+}
+"""By name of the result file and of the place in the page."""
+
+
+def render(page: str) -> str:
+    """Returns the page with every table as the result files give it.
+
+    Raises:
+        ValueError: The page lacks the place of a table.
+    """
+    for name, make in TABLES.items():
+        result = machine.load(name)
+        text = make(result) if result else f"Not measured yet: `python -m benchmarks.{module(name)}`."
+        place = re.compile(f"(<!-- begin {name} -->\n).*?(\n<!-- end {name} -->)", re.DOTALL)
+        if not place.search(page):
+            raise ValueError(f"the page has no place for the table {name!r}; add its begin and end marks")
+        page = place.sub(lambda found, text=text: found[1] + text + found[2], page)  # type: ignore[misc]
+    return page
+
+
+def module(name: str) -> str:
+    """Returns the script that makes a result file."""
+    return name if name.startswith("soak") else f"bench_{name}"
+
+
+def main() -> None:
+    """Rewrites the page."""
+    PAGE.write_text(render(PAGE.read_text()))
+    print(f"wrote the tables of {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
