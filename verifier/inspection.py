@@ -17,7 +17,7 @@ from cryptography.x509 import Certificate
 
 from verifier import report
 from verifier.cache import Cache
-from verifier.checks import chip_identity, chip_log, chip_rate, commitment, data, memory, provenance
+from verifier.checks import chip_identity, chip_log, chip_rate, commitment, data, memory, provenance, tapes
 from verifier.checks import replay as replay_check
 from verifier.clients import ChipClient, ProverClient
 from verifier.facts import Entry, Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts, digest, number
@@ -255,7 +255,7 @@ class Inspection:
         """Runs the checks over a snapshot and settles its status."""
         against = [*provenance.check(snapshot), *replay_check.check(snapshot), *memory.check(snapshot)]
         uncommitted = commitment.check(snapshot)
-        self._report([*against, *uncommitted])
+        self._report([*against, *uncommitted, *tapes.check(snapshot)])
         violated = any(finding.severity == "violation" for finding in against)
         if snapshot.explanation is None:
             snapshot.status = "unexplained"

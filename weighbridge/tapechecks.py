@@ -20,9 +20,6 @@ from weighbridge.tape import Tape
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 from weighbridge.transcript import Transcript
 
-IDS = ("tape.undeclared", "tape.free_input", "tape.overwrite", "tape.formula")
-"""Findings about what programs are, not about whether they were followed."""
-
 RARE = 100
 """Without declared programs, a tape that ran in fewer than one of so many steps is pointed out."""
 

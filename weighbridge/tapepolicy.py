@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from weighbridge.errors import Severity
 
+IDS = ("tape.undeclared", "tape.free_input", "tape.overwrite", "tape.formula")
+"""Findings about what programs are, whether or not replaying them gives what the transcript says."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TapePolicy:

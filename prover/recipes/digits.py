@@ -72,6 +72,10 @@ class Digits:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         return Training(model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0))
 
+    def formulas(self) -> dict[str, str]:
+        """Returns no formulas: no number changes in this training."""
+        return {}
+
     def update(self, training: Training, batch: Batch) -> Tensor:
         """Does one update on the cross-entropy of the labels."""
         loss = nn.functional.cross_entropy(training.model(batch["image"]), batch["label"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from prover import formulas
 from prover.recipes.corpus import library_records
 from prover.recipes.recipe import Batch, Training
 
@@ -75,6 +76,10 @@ class Gpt2:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / self.warmup))
         return Training(model, optimizer, schedule)
+
+    def formulas(self) -> dict[str, str]:
+        """Returns how the numbers that change follow from the step: warm-up and AdamW's corrections."""
+        return formulas.warmup(1e-3, self.warmup) | formulas.adamw(weight_decay=0.01)
 
     def update(self, training: Training, batch: Batch) -> Tensor:
         """Does one update on the next-byte loss, gradients clipped to norm 1."""

@@ -27,7 +27,13 @@ def main(recipe: Recipe) -> None:
 
     try:
         data = commit(recipe, seed=options.seed, steps=options.steps) if options.data_commitment else None
-        with Recorder(options.out, seed=options.seed, data=data, checkpoint_every=options.checkpoint_every) as recorder:
+        with Recorder(
+            options.out,
+            seed=options.seed,
+            data=data,
+            checkpoint_every=options.checkpoint_every,
+            formulas=recipe.formulas(),
+        ) as recorder:
             train(recipe, recorder, steps=options.steps, seed=options.seed, on_step=report)
     except WeighbridgeError as error:
         print(error, file=sys.stderr)

@@ -64,6 +64,10 @@ class Recipe(Protocol):
         """Builds model, optimizer and schedule, drawing from torch's default generator."""
         ...
 
+    def formulas(self) -> dict[str, str]:
+        """Returns the formulas to declare: how numbers that change from step to step follow from its number."""
+        ...
+
     def update(self, training: Training, batch: Batch) -> Tensor:
         """Does one update; returns the loss (a tensor with one element)."""
         ...

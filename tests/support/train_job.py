@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from firmware_sim import Shim
-from prover import Recorder
+from prover import Recorder, formulas
 
 STEPS = 4
+FORMULAS = formulas.constant(1e-2) | formulas.adamw()
 SNAPSHOT_IN = 3
 
 
@@ -46,7 +47,7 @@ def main(mode: str, socket: str, out: str | None) -> None:
         recorder: Any = nullcontext()
         if mode != "hidden":
             assert out is not None
-            recorder = Recorder(out, seed=1, chip=chip, checkpoint_every=2)
+            recorder = Recorder(out, seed=1, chip=chip, checkpoint_every=2, formulas=FORMULAS)
         with recorder:
             with recorder.initialisation() if mode != "hidden" else nullcontext():
                 model, optimizer = build()

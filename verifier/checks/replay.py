@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from verifier.facts import SnapshotFacts, digest
+from weighbridge import tapepolicy
 from weighbridge.errors import Finding, WeighbridgeError
 
 UNDECIDED = ("replay.worker", "replay.rules.unknown", "replay.calibration.unknown", "device.arithmetic")
@@ -20,7 +21,11 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
     if isinstance(result, WeighbridgeError):
         finding = result.finding(subject=subject)
         return [replace(finding, severity="warning") if finding.id in UNDECIDED else finding]
-    findings = [replace(finding, subject=_within(subject, finding.subject)) for finding in result.findings]
+    findings = [
+        replace(finding, subject=within(subject, finding.subject))
+        for finding in result.findings
+        if finding.id not in tapepolicy.IDS  # see `tapes`
+    ]
     if result.verdict == "mismatch" and not any(finding.severity == "violation" for finding in findings):
         findings.append(_mismatch(subject, result.first_difference))
     token = snapshot.verified.token
@@ -39,7 +44,8 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
     return findings
 
 
-def _within(subject: str, inner: str) -> str:
+def within(subject: str, inner: str) -> str:
+    """Names a finding's subject inside its transcript."""
     return subject if not inner or inner in subject else f"{subject}: {inner}"
 
 

@@ -42,6 +42,7 @@ def _recorder(
         "chip": chip,
         "data": data,
         "checkpoint_every": options.checkpoint_every,
+        "formulas": recipe.formulas(),
         "metadata": {"recipe": recipe.name, "steps": options.steps},
     }
     if options.mode == "honest":
