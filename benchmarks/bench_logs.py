@@ -85,8 +85,9 @@ def published(name: str, steps: int) -> dict[str, Any]:
         module = "benchmarks.baselines.training"
         fixed = machine.ask(module, "train", *shared, "--steps", str(steps), environment=machine.HERE)
         packed = _compressed(Path(directory))
-        machine.ask(module, "train", *shared, "--steps", "2", "--values", environment=machine.HERE)
-        compared = machine.ask(module, "audit", *shared, "--steps", "2", "--values", environment=machine.SSE2)
+        seen = (*shared, "--steps", str(min(2, steps)), "--values")
+        machine.ask(module, "train", *seen, environment=machine.HERE)
+        compared = machine.ask(module, "audit", *seen, environment=machine.SSE2)
         measured = pivots(compared["widths"])
         arguments = ("train", *shared, "--steps", str(steps), "--pivots", json.dumps(measured))
         adaptive = machine.ask(module, *arguments, environment=machine.HERE)

@@ -103,6 +103,7 @@ SUBJECTS = {
     "llama": Subject(models.llama, steps=100),
     "resnet": Subject(models.resnet, steps=50),
     "perceptron": Subject(models.perceptron, steps=300),
+    "lstm": Subject(models.lstm, steps=100),
 }
 
 
