@@ -218,6 +218,21 @@ def _log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
 # --- activations ----------------------------------------------------------------------------------------------------
 
 
+def _single(*operands: Tensor) -> bool:
+    """True where intermediate results may be rounded to the operands' own type, as PyTorch's kernels do."""
+    return all(t.dtype == torch.float32 for t in operands)
+
+
+@decomposes("tanh_backward.default")
+def _tanh_backward(grad: Tensor, output: Tensor) -> Any:
+    return grad * (1 - output * output) if _single(grad, output) else NotImplemented
+
+
+@decomposes("sigmoid_backward.default")
+def _sigmoid_backward(grad: Tensor, output: Tensor) -> Any:
+    return grad * (1 - output) * output if _single(grad, output) else NotImplemented
+
+
 @decomposes("_prelu_kernel.default")
 def _prelu(x: Tensor, weight: Tensor) -> Tensor:
     return torch.where(x > 0, x, x * weight)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import randomness, writes
+from weighbridge.numerics import quotients, randomness, writes
 from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.narrow import NARROW
 from weighbridge.numerics.policy import STRICT, Policy
@@ -208,7 +208,10 @@ def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: di
     types = _result_types(op, by_name)
     wide = {k: _widen(v, torch.float32) for k, v in by_name.items()}
     positional = names[: len(args)]
-    result = op(*[wide[n] for n in positional], **{k: v for k, v in wide.items() if k not in positional})
+    if quotients.is_quotient(op):
+        result = quotients.evaluate(op, {**bound, **wide})
+    else:
+        result = op(*[wide[n] for n in positional], **{k: v for k, v in wide.items() if k not in positional})
     dtype = by_name[changed[0]].dtype if changed else types[0] if types is not None else None
     narrow = result if dtype is None else result.to(dtype).contiguous()
     if narrow.numel() and narrow.is_floating_point():
@@ -219,8 +222,18 @@ def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: di
 def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
     if any(t.dtype in NARROW for v in bound.values() for t in _floats(v)):
         return _exact_narrow(op, args, kwargs, bound, context)
-    out = op(*args, **kwargs)
     changed = mutated(op)
+    if not quotients.is_quotient(op):
+        out = op(*args, **kwargs)
+    elif base_name(op) in FLOAT64_EXACT and all(t.dtype == torch.float64 for v in bound.values() for t in _floats(v)):
+        return op(*args, **kwargs)
+    else:
+        _refuse_types(op, bound, context.policy)
+        out = quotients.evaluate(op, bound)
+        if changed:
+            out = out.contiguous()
+            context.exact(flat(out))
+            return bound[changed[0]].copy_(out)
     result = bound[changed[0]] if changed else out
     if not isinstance(result, Tensor) or result.dtype != torch.float32 or result.numel() == 0:
         return out  # integers, and other floating types, whose sums and products have one right answer too
@@ -327,8 +340,6 @@ def evaluate(
             raise RefusedOperationError(f"{op} with alpha has no rule; scale the operand first", operation=str(op))
         return _exact(op, args, kwargs, bound, context)
     if kind is Kind.ROUNDED:
-        if base_name(op) in FLOAT64_EXACT and all(t.dtype == torch.float64 for v in bound.values() for t in _floats(v)):
-            return op(*args, **kwargs)
         _refuse_types(op, bound, context.policy)
         if base_name(op)[0] == "index_put" and not bound["accumulate"]:
             fewer = writes.index_put(bound["self"], bound["indices"], bound["values"])

@@ -242,6 +242,13 @@ def encode(x: Array, e: Array, span: float, widths: Array, bits: Array) -> None:
 
 
 @_jit
+def square_root(x: Array, out: Array) -> None:
+    """Writes the correctly rounded square roots of float32 values: the processor's instruction, not a library's."""
+    for i in range(x.size):
+        out[i] = np.sqrt(x[i])
+
+
+@_jit
 def pass_plain(x: Array, out: Array, bits: Array) -> np.uint64:
     """Rounds without looking for contested elements: what a replay does before it follows the log."""
     n = x.size

@@ -117,7 +117,11 @@ empty_permuted.default
 
 _EXACT = """
 add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar softshrink.default
+div.Tensor div.Scalar reciprocal.default sqrt.default
 """
+
+QUOTIENTS = ("div", "reciprocal", "sqrt")
+"""Exact operations that kernels do not all compute as IEEE says; `quotients` does."""
 
 _RANDOM = """
 bernoulli.default bernoulli.p bernoulli.Tensor bernoulli.float normal.default normal.Tensor_float normal.float_Tensor
@@ -171,7 +175,7 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "binary_cross_entropy_backward.default xlogy.Tensor": bounds.relative(16),
     "logsumexp.default": pointwise.log_sum_exp,
     "logaddexp.default logaddexp2.default": pointwise.log_add_exp,
-    "div.Tensor div.Scalar reciprocal.default sqrt.default rsqrt.default": bounds.relative(4),
+    "rsqrt.default": bounds.relative(4),
     "exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default": _libm,
     "sin.default cos.default tan.default tanh.default sigmoid.default silu.default erf.default erfc.default": _libm,
     "atan.default atan2.default asin.default acos.default hypot.default elu.default": _libm,
@@ -218,7 +222,7 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
 }
 
 FLOAT64_EXACT = {("reciprocal", "default")}
-"""Rounded operations that are one IEEE operation in float64 on every device, as the gradient scaler uses them."""
+"""Quotients that are one IEEE operation in float64 on every device, as the gradient scaler uses them."""
 
 MUTATES: dict[str, tuple[str, ...]] = {"native_batch_norm.default": ("running_mean", "running_var")}
 """Operands that an overload changes although its schema does not say so."""
