@@ -9,13 +9,13 @@ executor in the process that `replay` makes for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from weighbridge.digests import Leaf, bytes_digest, region_digest
 from weighbridge.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
-from weighbridge.following import Following
+from weighbridge.following import Following, Seen
 from weighbridge.numerics.evaluate import bind, evaluate
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.roundlog import OpEntries
@@ -48,6 +48,7 @@ class Executor:
             seen.
         followed: Roundings that the log changed so far.
         rounded: Elements rounded so far.
+        watch: Called with every result that has a checksum, once it was compared.
     """
 
     def __init__(self, device: str | torch.device, seed: int, max_bytes: int, policy: Policy = STRICT) -> None:
@@ -65,6 +66,7 @@ class Executor:
         self.live: dict[int, Tensor] = {}
         self.followed = 0
         self.rounded = 0
+        self.watch: Callable[[Seen], None] | None = None
         self._lingering: list[Tensor] = []
         self._seed, self._max_bytes, self._policy = seed, max_bytes, policy
         self._checked: set[tuple[bytes, int]] = set()
@@ -120,7 +122,7 @@ class Executor:
                 "raise the memory limit if this machine has them",
                 code="tape.too_large",
             )
-        context = Following(record, {(e.op, e.output): e for e in entries}, self._seed, self._policy)
+        context = Following(record, {(e.op, e.output): e for e in entries}, self._seed, self._policy, self.watch)
         slots: dict[int, Tensor] = {}
         names: dict[int, str] = {}
         self.drop(tape, record.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,27 @@ class DifferenceError(WeighbridgeError):
     code = "replay.mismatch"
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One result with a checksum, as the replay made it.
+
+    Attributes:
+        op: Index of its operation.
+        index: Number of its checksum in the step.
+        out: The result; for an exact operation its elements in one dimension.
+        wide: The wide result that `out` was rounded from, of the same layout; None for an exact operation.
+        bound: The bound on its error, or None.
+        entries: What the log said about it, or None.
+    """
+
+    op: int
+    index: int
+    out: Tensor
+    wide: Tensor | None = None
+    bound: Bound | None = None
+    entries: OpEntries | None = None
+
+
 _ADVICE = (
     "; a few elements next to a boundary would explain it, so the bound may be too small for this device: this accuses "
     "nobody, replay it on another device"
@@ -41,6 +63,7 @@ class Following(Context):
     entries: dict[tuple[int, int], OpEntries]
     seed: int
     policy: Policy = STRICT
+    watch: Callable[[Seen], None] | None = None
     stream: int = 0
     op: int = 0
     operation: str = ""
@@ -103,6 +126,8 @@ class Following(Context):
                 f"{result.inadmissible} outcomes that no conforming device could have rounded to",
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
+        if self.watch is not None:
+            self.watch(Seen(self.op, self.checked - 1, result.out, wide, bound, entries))
         return result.out
 
     def exact(self, bits: Tensor) -> None:
@@ -110,6 +135,8 @@ class Following(Context):
         wanted, found = self._next_checksum(), (narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits)
         if wanted != found:
             raise self._difference(f"{wanted:016x}", f"{found:016x}")
+        if self.watch is not None:
+            self.watch(Seen(self.op, self.checked - 1, bits))
 
     def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
         """See `Context.draw`: the tape says which generator and how far it was."""

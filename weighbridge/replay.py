@@ -141,9 +141,31 @@ def replay(
         "rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in rules],
         "tapes": asdict(tapes),
     }
+    return _parse(run_worker("weighbridge.replay_worker", request, limits, env, progress))
+
+
+def run_worker(
+    module: str,
+    request: Mapping[str, Any],
+    limits: Limits,
+    env: Mapping[str, str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Asks a worker process that runs `module` and returns its answer, which is hostile.
+
+    Args:
+        module: One whose `main` is that of `weighbridge.replay_worker`.
+        request: What it is asked, JSON-compatible.
+        limits: On its time; those on memory are part of the request.
+        env: Its environment on top of the few variables passed on.
+        progress: Called with (steps done, steps to do).
+
+    Raises:
+        ReplayWorkerError: If it died, ran out of its limits or answered nonsense.
+    """
     environment = {k: v for k, v in os.environ.items() if k in _PASSED}
     environment.update(env or {})
-    command = [sys.executable, "-m", "weighbridge.replay_worker"]
+    command = [sys.executable, "-m", module]
     with (
         tempfile.TemporaryDirectory(prefix="weighbridge-replay-") as scratch,
         subprocess.Popen(
@@ -183,7 +205,7 @@ def replay(
             "if it ran out of memory or time, raise the limits",
             exit=code,
         )
-    return _parse(answer)
+    return answer
 
 
 def _tail(stream: Any) -> list[bytes]:
@@ -211,14 +233,24 @@ def _read(stream: Any, progress: Callable[[int, int], None] | None) -> dict[str,
     return None
 
 
+def raise_error(message: dict[str, Any]) -> None:
+    """Raises the error that a worker answered, if it did.
+
+    Raises:
+        WeighbridgeError: That error.
+        KeyError, TypeError, ValueError: The answer is malformed; for the caller to turn into its own error.
+    """
+    if "error" in message:
+        error = message["error"]
+        code, text = str(error["code"])[:200], str(error["message"])[:2000]
+        kind: type[WeighbridgeError] = UsageError if code == "usage" else TranscriptError
+        raise kind(text, code=code)
+
+
 def _parse(message: dict[str, Any]) -> ReplayResult:
     """Reads the worker's answer as hostile: every field has its type or the answer is refused."""
     try:
-        if "error" in message:
-            error = message["error"]
-            code, text = str(error["code"])[:200], str(error["message"])[:2000]
-            kind: type[WeighbridgeError] = UsageError if code == "usage" else TranscriptError
-            raise kind(text, code=code)
+        raise_error(message)
         raw = message["result"]
         if raw["verdict"] not in ("match", "mismatch", "inconclusive"):
             raise ValueError("verdict")

@@ -125,8 +125,8 @@ class Replay:
             self._note(error, error.reason)
         if self._stop is None:
             self._findings += self._transcript.check_data()
-        return {
         self._examine()
+        return {
             "verdict": verdict,
             "steps": [begin, position],
             "state": self._executor.state_digest().hex(),
@@ -251,8 +251,12 @@ def _prepare(device: str) -> None:
     torch.ones(2, device=device).sum().item()
 
 
-def main() -> None:
-    """Answers one request."""
+def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]]) -> None:
+    """Answers one request.
+
+    Args:
+        answered: Gives the answer to (request, restrictions in force, a function that sends other messages).
+    """
     warnings.filterwarnings("ignore")
     request = json.loads(sys.stdin.buffer.read(1 << 20))
     answer = os.fdopen(os.dup(1), "wb")
@@ -271,10 +275,11 @@ def main() -> None:
             2 * int(request["memory"]) + (2 << 30), int(request["seconds"]), address_space=cpu
         )
         confined += confinement.restrict_files(
-            [*confinement.program_paths(), Path(request["path"])], Path(tempfile.gettempdir())
+            [*confinement.program_paths(), *map(Path, request.get("paths") or [request["path"]])],
+            Path(tempfile.gettempdir()),
         )
         confined += confinement.deny_system_calls(allow_exec=not cpu)
-        send({"result": Replay(request, confined, send).run()})
+        send({"result": answered(request, confined, send)})
     except WeighbridgeError as error:
         send({"error": {"code": error.reason, "message": error.message}})
     except (MemoryError, RuntimeError) as error:
@@ -287,6 +292,11 @@ def main() -> None:
                 }
             }
         )
+
+
+def main() -> None:
+    """Answers one request for a replay."""
+    serve(lambda request, confined, send: Replay(request, confined, send).run())
 
 
 if __name__ == "__main__":
