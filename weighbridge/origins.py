@@ -179,7 +179,7 @@ def _entering(transcript: Transcript, record: StepRecord, column: _Column, note:
         if dtype is not None and t.numel() * t.itemsize == DTYPES[dtype].itemsize:
             number = torch.frombuffer(bytearray(raw_bytes(t)), dtype=DTYPES[dtype])[0].item()
             scalars.append(number)
-        elif note:
+        elif note and t.numel():
             steps, size = column.found.free_tensors.get(name, (0, 0))
             column.found.free_tensors[name] = (steps + 1, size + t.numel() * t.itemsize)
     return [*record.values, *scalars]
