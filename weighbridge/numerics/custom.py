@@ -53,9 +53,9 @@ def rule(operator: str, *, kind: How = "rounded") -> Callable[[T], T]:
     key = f"{'' if library == 'aten' else library + '::'}{name}.{overload or 'default'}"
 
     def add(function: T) -> T:
+        if key in TABLE or (kind == "decomposed" and key in RULES):
+            raise _taken(operator)
         if kind == "decomposed":
-            if key in RULES or key in TABLE:
-                raise _taken(operator)
             decompositions.add(key, function)  # type: ignore[arg-type]
             return function
         source = _text(operator, function) if kind == "rounded" else ""
