@@ -103,6 +103,14 @@ def recorded(name: str, path: Path, steps: int | None = None) -> None:
                 step(number)
 
 
+def request(path: Path) -> dict[str, Any]:
+    """Returns what the replay worker is asked: the whole transcript."""
+    return {
+        "path": str(path), "steps": None, "device": "cpu", "stop": None, "salt": None, "memory": 32 << 30,
+        "seconds": 36000,
+    }  # fmt: skip
+
+
 def replayed(path: Path) -> None:
     """Replays a transcript, one step for every line on stdin."""
     from weighbridge import replay_worker
@@ -119,11 +127,7 @@ def replayed(path: Path) -> None:
         begin = time.perf_counter()
 
     replay_worker._prepare("cpu")
-    request = {
-        "path": str(path), "steps": None, "device": "cpu", "stop": None, "salt": None, "memory": 32 << 30,
-        "seconds": 36000,
-    }  # fmt: skip
-    result = replay_worker.Replay(request, [], wait).run()
+    result = replay_worker.Replay(request(path), [], wait).run()
     if result["verdict"] != "match":
         raise SystemExit(f"the replay ended in {result['verdict']}: {result['first_difference']}")
 

@@ -86,7 +86,7 @@ def differences(result: Result) -> str:
     rows = [
         (
             f"{name}, {place}", m["steps"], f"{m['weights']:,}", f"{e['plain_weights_differing']:,}",
-            f"{e['rounded_weights_differing']:,}", e["first_step_differing_without_log"] or "none",
+            f"{e['rounded_weights_differing']:,}", _or_none(e["first_step_differing_without_log"]),
             f"{m['rounded_per_step'] * m['steps']:,}", f"{e['roundings_changed_by_log']:,}",
             f"{e['verdict']}, {'same' if e['same_state'] else 'another'} state",
         )
@@ -98,6 +98,10 @@ def differences(result: Result) -> str:
         "roundings", "changed by the log", "with the log",
     )  # fmt: skip
     return f"{measured_on(result)}\n\n{table(head, rows)}"
+
+
+def _or_none(step: int | None) -> str:
+    return "none" if step is None else str(step)
 
 
 def checkpoints(result: Result) -> str:
