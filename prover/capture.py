@@ -28,7 +28,7 @@ from weighbridge.numerics.evaluate import Context, bind, evaluate
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
-from weighbridge.numerics.roundlog import OpEntries
+from weighbridge.numerics.roundlog import LogWriter
 from weighbridge.numerics.rules import Kind, Op, find, known
 from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
 
@@ -129,7 +129,7 @@ class Recording(Context):
         self.policy = policy
         self.op = 0
         self.checksums: list[int] = []
-        self.entries: list[OpEntries] = []
+        self.log = LogWriter()
         self.hosts: list[bool | int | float] = []
         self.rng: dict[int, tuple[int, int]] = {}
         self.draw_key: tuple[int, int] | None = None
@@ -151,7 +151,7 @@ class Recording(Context):
         self.rounded_elements += wide.numel()
         self.checksums.append(result.checksum)
         if result.entries is not None:
-            self.entries.append(result.entries)
+            self.log.add(result.entries)
         return result.out
 
     def exact(self, bits: Tensor) -> None:

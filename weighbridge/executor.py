@@ -18,7 +18,7 @@ from weighbridge.errors import LogError, RefusedOperationError, TapeError, Unkno
 from weighbridge.following import Following, Seen
 from weighbridge.numerics.evaluate import bind, evaluate
 from weighbridge.numerics.policy import STRICT, Policy
-from weighbridge.numerics.roundlog import OpEntries
+from weighbridge.numerics.roundlog import LogReader
 from weighbridge.numerics.rules import Kind, find, mutated
 from weighbridge.operands import (
     Operands,
@@ -92,7 +92,7 @@ class Executor:
         return [(d.numel(), region_digest(d.cpu().numpy().data, salt)) for d in seen.values() if d.numel()]
 
     def run(
-        self, tape: Tape, tape_digest: bytes, record: StepRecord, entries: list[OpEntries], batch: Mapping[str, Tensor],
+        self, tape: Tape, tape_digest: bytes, record: StepRecord, log: LogReader, batch: Mapping[str, Tensor],
         free: Mapping[str, Tensor], stop: int | None = None,
     ) -> Following:  # fmt: skip
         """Executes one step.
@@ -101,7 +101,7 @@ class Executor:
             tape: The program.
             tape_digest: Its content address; operand checks are remembered per tape.
             record: The step's record.
-            entries: Its rounding log.
+            log: Its rounding log, from the beginning.
             batch: Batch tensors by path.
             free: Free tensors by name.
             stop: Stop when so many operations are complete, leaving `live` as it is then.
@@ -122,7 +122,7 @@ class Executor:
                 "raise the memory limit if this machine has them",
                 code="tape.too_large",
             )
-        context = Following(record, {(e.op, e.output): e for e in entries}, self._seed, self._policy, self.watch)
+        context = Following(record, log, self._seed, self._policy, self.watch)
         slots: dict[int, Tensor] = {}
         names: dict[int, str] = {}
         self.drop(tape, record.step)
@@ -279,7 +279,7 @@ class Executor:
             self._release(slot, slots, names, operands)
         if context.checked * 8 != len(record.checksums) or context.hosts != len(record.host):
             raise TapeError(f"step {record.step}: the record has checksums or host values that no operation made")
-        if context.entries:
+        if context.log.left:
             raise LogError(f"step {record.step}: the rounding log has entries for operations that round nothing")
         for slot, name in tape.survivors:
             name = absolute_name(name, record.step)

@@ -15,7 +15,7 @@ from weighbridge.numerics.evaluate import Context
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
-from weighbridge.numerics.roundlog import OpEntries
+from weighbridge.numerics.roundlog import LogReader, OpEntries
 from weighbridge.steps import StepRecord
 from weighbridge.tape import Node
 
@@ -60,7 +60,7 @@ class Following(Context):
     """The context of a replayed step: follows the log and compares every checksum."""
 
     record: StepRecord
-    entries: dict[tuple[int, int], OpEntries]
+    log: LogReader
     seed: int
     policy: Policy = STRICT
     watch: Callable[[Seen], None] | None = None
@@ -101,9 +101,18 @@ class Following(Context):
         self.checked += 1
         return int(self._expected[self.checked - 1])
 
+    def _entries(self, elements: int) -> OpEntries | None:
+        try:
+            return self.log.take(self.op, self._output, elements)
+        except LogError as error:
+            raise LogError(
+                f"step {self.record.step}, operation {self.op} ({self.operation}): {error.message}",
+                step=self.record.step, op=self.op, operation=self.operation,
+            ) from None  # fmt: skip
+
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
-        entries = self.entries.pop((self.op, self._output), None)
+        entries = self._entries(wide.numel())
         self._output += 1
         self.rounded_elements += wide.numel()
         wanted = self._next_checksum()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from weighbridge import confinement, tapechecks
@@ -193,9 +194,11 @@ class Replay:
             self._load(step + 1)  # the model existed before: W_0 is a committed checkpoint
             self._use(record, tape)
             return b""
-        entries = roundlog.decode(transcript.rounding(step), max_entries=1 << 31)
-        context = executor.run(tape, record.tape, record, entries, transcript.batch(step), transcript.free(step), stop)
-        self._logged += sum(len(e.positions) for e in entries)
+        log = roundlog.LogReader(transcript.rounding(step), max_entries=record.logged)
+        if log.entries != record.logged:
+            raise LogError(f"step {step} has {log.entries} log entries and its record says {record.logged}", step=step)
+        context = executor.run(tape, record.tape, record, log, transcript.batch(step), transcript.free(step), stop)
+        self._logged += log.entries
         self._use(record, tape)
         if stop is None:
             found = executor.state_digest()
@@ -249,6 +252,10 @@ def _prepare(device: str) -> None:
     philox.normal_float32(philox.words(0, 0, 0, 4))
     rounding.canonicalise(rounding.round_plain(torch.ones(2, dtype=torch.float64))[0])
     torch.ones(2, device=device).sum().item()
+    one = np.ones(1, dtype=np.int64)
+    roundlog.decode(
+        roundlog.encode([roundlog.OpEntries(0, 0, one, one.astype(np.uint8), one.astype(np.uint64))]), max_entries=1
+    )
 
 
 def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]]) -> None:

@@ -312,7 +312,8 @@ def rewritten(
     """A change of a step's rounding log."""
 
     def apply(tape: Tape, fields: Fields) -> None:
-        fields["rounding"] = roundlog.encode(change(roundlog.decode(fields["rounding"], max_entries=1 << 20), tape))
+        entries = change(roundlog.decode(fields["rounding"], max_entries=1 << 20), tape)
+        fields["rounding"], fields["logged"] = roundlog.encode(entries), sum(len(e.positions) for e in entries)
 
     return apply
 
@@ -500,5 +501,6 @@ def test_a_state_of_another_size_is_not_taken(run: Path) -> None:
     executor.load(replace(checkpoint, storages=short))
     record = transcript.step(3)
     with pytest.raises(WeighbridgeError, match="should have 16 bytes and has 12") as caught:
-        executor.run(Tape.decode(transcript.tape(record.tape)), record.tape, record, [], transcript.batch(3), {})
+        log = roundlog.LogReader(roundlog.encode([]), max_entries=0)
+        executor.run(Tape.decode(transcript.tape(record.tape)), record.tape, record, log, transcript.batch(3), {})
     assert caught.value.reason == "tape.malformed"

@@ -1,30 +1,33 @@
 """The rounding log of one step, as bytes (docs/formats/rounding-log.md).
 
-The log is stored by column (sections, gaps, widths, bits), so that NumPy encodes and decodes a whole step at once and
-zstd finds the repetition. Every log has exactly one encoding.
+A log is a chain of blocks of at most 65,536 entries, each coded on its own (`logcoding`) behind a header that says
+where it begins. So a writer keeps one block in memory and a reader one block and what was asked for, and the entries of
+one operation are found from the headers without decoding what comes before. A log is written in exactly one way.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+import bisect
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.errors import LogError, UsageError
+from weighbridge.numerics import logcoding, rangecoder
 
-MAGIC = b"WBRL\x01"
+MAGIC = b"WBRL\x02"
 """Four letters and the version of the format."""
 
-WHOLE_BITS = 64
-"""Bits that an entry of width 0 (the whole value) takes."""
+BLOCK = 1 << 16
+"""Entries of every block but the last."""
 
+MAX_BLOCKS = 1 << 16
 MAX_WIDTH = 63
-MAX_POSITION = 1 << 40
-MAX_SECTIONS = 1 << 20
-_MAX_VARINT = 9
+MAX_POSITION = logcoding.LIMIT
+_MAX_VARINT = 6
 
 Ints = NDArray[np.int64]
 
@@ -36,7 +39,7 @@ class OpEntries:
     Attributes:
         op: Index of the operation in the step's tape.
         output: Index of the output of that operation.
-        positions: int64, row-major indices of contested elements, strictly increasing, below 2^40.
+        positions: int64, indices of contested elements in the result's memory, strictly increasing, below 2^40.
         widths: uint8, k of each entry, at most 63; 0 means that the whole value is logged.
         bits: uint64, the low k bits of the ordered integer; for k = 0 the whole bit pattern.
     """
@@ -46,6 +49,198 @@ class OpEntries:
     positions: Ints
     widths: NDArray[np.uint8]
     bits: NDArray[np.uint64]
+
+    def part(self, start: int, stop: int | None = None) -> OpEntries:
+        """Returns the entries from number `start` to before `stop`, sharing memory."""
+        where = slice(start, stop)
+        return OpEntries(self.op, self.output, self.positions[where], self.widths[where], self.bits[where])
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a block's header says, and where its bytes are.
+
+    Attributes:
+        entries: How many entries it has, 1 to 65,536.
+        key: (operation, output, position) of its first entry.
+        coded: First and last + 1 of its coded bytes in the log.
+        plain: The same for its plain bytes.
+    """
+
+    entries: int
+    key: tuple[int, int, int]
+    coded: tuple[int, int]
+    plain: tuple[int, int]
+
+
+class LogWriter:
+    """Encodes a log while it is made; holds the entries of one block, and the bytes of those before.
+
+    Attributes:
+        entries: Entries added so far.
+    """
+
+    entries: int
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self._out = [MAGIC]
+        self._waiting: list[OpEntries] = []
+        self._last = (-1, 0)
+
+    def add(self, section: OpEntries) -> None:
+        """Appends the entries of one output; sections ascend strictly by (op, output).
+
+        Raises:
+            UsageError: The order or the arrays break a rule stated in `OpEntries`, or the log is longer than 2^32.
+        """
+        if self.entries + len(section.positions) > BLOCK * MAX_BLOCKS:
+            raise UsageError(f"a rounding log has at most {BLOCK * MAX_BLOCKS} entries; split the step")
+        _check_section(section)
+        if (section.op, section.output) <= self._last:
+            raise UsageError("sections of a rounding log must ascend strictly by (op, output); sort and merge them")
+        self._last = (section.op, section.output)
+        start = 0
+        while start < len(section.positions):
+            part = section.part(start, start + BLOCK - self.entries % BLOCK)
+            self._waiting.append(part)
+            self.entries += len(part.positions)
+            start += len(part.positions)
+            if self.entries % BLOCK == 0:
+                self._flush()
+
+    def finish(self) -> bytes:
+        """Returns the whole log; nothing can be added after it."""
+        if self._waiting:
+            self._flush()
+        return b"".join([*self._out, b"\x00"])
+
+    def _flush(self) -> None:
+        parts, self._waiting = self._waiting, []
+        table = np.array([(p.op, p.output, len(p.positions)) for p in parts], dtype=np.int64)
+        positions = np.concatenate([p.positions for p in parts])
+        room = logcoding.WORST * len(positions)
+        coded, plain = np.zeros(room, dtype=np.uint8), np.zeros(room, dtype=np.uint8)
+        sizes = logcoding.encode_block(
+            table, positions, np.concatenate([p.widths for p in parts]),
+            np.concatenate([p.bits for p in parts]).view(np.int64), _contexts(), coded, plain,
+        )  # fmt: skip
+        header = (len(positions), *table[0, :2].tolist(), int(positions[0]), *sizes)
+        self._out += [_varints(header), coded[: sizes[0]].tobytes(), plain[: sizes[1]].tobytes()]
+
+
+class LogReader:
+    """Reads a hostile log in order, block by block, or anywhere in it.
+
+    Attributes:
+        entries: Entries that the log declares, no more than allowed. An entry exists once it was decoded.
+        blocks: The headers, in order: the index of the log.
+    """
+
+    entries: int
+    blocks: list[Block]
+
+    def __init__(self, data: bytes, *, max_entries: int) -> None:
+        """Reads the headers.
+
+        Args:
+            data: The encoded log; it is not copied.
+            max_entries: Most entries to accept in all blocks together.
+
+        Raises:
+            LogError: The headers break the rules of the format, or declare too many entries.
+        """
+        if data[: len(MAGIC)] != MAGIC:
+            raise _bad("it does not start with the magic bytes of version 2")
+        self._data = np.frombuffer(data, dtype=np.uint8)
+        self.blocks, self.entries = [], 0
+        for block in _headers(data):
+            self.blocks.append(block)
+            self.entries += block.entries
+            if self.entries > max_entries or len(self.blocks) > MAX_BLOCKS:
+                raise _bad(f"it declares more than {MAX_BLOCKS} blocks or the {max_entries} entries that may be there")
+        self._next = 0
+        self._sections: deque[OpEntries] = deque()
+
+    @property
+    def left(self) -> bool:
+        """Whether `take` has entries still to give."""
+        return bool(self._sections) or self._next < len(self.blocks)
+
+    def take(self, op: int, output: int, elements: int) -> OpEntries | None:
+        """Returns the next section if it is that of this output, else None; outputs are asked for in ascending order.
+
+        Args:
+            op: Index of the operation.
+            output: Index of its output.
+            elements: Elements of the output. No more memory is used than so many entries and a block take.
+
+        Raises:
+            LogError: An entry is malformed or points outside the output, or belongs to an earlier one.
+        """
+        parts: list[OpEntries] = []
+        while self.left:
+            if not self._sections:
+                self._sections.extend(self._decode(self._next))
+                self._next += 1
+            section = self._sections[0]
+            if (section.op, section.output) < (op, output):
+                raise LogError(
+                    f"the rounding log has entries for output {section.output} of operation {section.op}, which rounds "
+                    "nothing; ask the Prover for the log of this step"
+                )
+            if (section.op, section.output) > (op, output):
+                break
+            if int(section.positions[-1]) >= elements:
+                raise LogError(
+                    f"a rounding-log entry of operation {op} points at element {int(section.positions[-1])} of "
+                    f"{elements}; ask the Prover for the log of this step"
+                )
+            parts.append(self._sections.popleft())
+        return _joined(parts)
+
+    def read(self, op: int, output: int, first: int = 0, last: int = MAX_POSITION) -> OpEntries | None:
+        """Returns the entries of the elements `first` to before `last` of one output, or None if there are none.
+
+        Only the blocks that can hold them are decoded; `take` goes on where it was.
+
+        Raises:
+            LogError: An entry in one of these blocks is malformed.
+        """
+        keys = [block.key for block in self.blocks]
+        start = max(0, bisect.bisect_right(keys, (op, output, first)) - 1)
+        stop = bisect.bisect_left(keys, (op, output, last))
+        parts = []
+        for number in range(start, stop):
+            for section in self._decode(number):
+                if (section.op, section.output) == (op, output):
+                    low, high = np.searchsorted(section.positions, [first, last]).tolist()
+                    if low < high:
+                        parts.append(section.part(low, high))
+        return _joined(parts)
+
+    def __iter__(self) -> Iterator[OpEntries]:
+        """Yields the sections from the beginning on; one that spans blocks comes in as many parts."""
+        for number in range(len(self.blocks)):
+            yield from self._decode(number)
+
+    def _decode(self, number: int) -> list[OpEntries]:
+        block = self.blocks[number]
+        table = np.empty((block.entries, 3), dtype=np.int64)
+        positions, bits = np.empty(block.entries, dtype=np.int64), np.empty(block.entries, dtype=np.int64)
+        widths = np.empty(block.entries, dtype=np.uint8)
+        coded, plain = self._data[slice(*block.coded)], self._data[slice(*block.plain)]
+        fault, found = logcoding.decode_block(coded, plain, *block.key, _contexts(), table, positions, widths, bits)
+        if fault:
+            raise _bad(f"in block {number}, {logcoding.FAULTS[fault]}")
+        cuts = np.cumsum(table[:found, 2])
+        if number + 1 < len(self.blocks) and (*table[found - 1, :2].tolist(), int(positions[-1])) >= (
+            self.blocks[number + 1].key
+        ):
+            raise _bad(f"block {number + 1} begins before block {number} ends")
+        rows = zip(table[:found].tolist(), (cuts - table[:found, 2]).tolist(), cuts.tolist(), strict=True)
+        words = bits.view(np.uint64)
+        return [OpEntries(r[0], r[1], positions[a:b], widths[a:b], words[a:b]) for r, a, b in rows]
 
 
 def encode(log: Sequence[OpEntries]) -> bytes:
@@ -57,33 +252,14 @@ def encode(log: Sequence[OpEntries]) -> bytes:
     Raises:
         UsageError: The sections or their arrays break a rule stated in `OpEntries`.
     """
-    if len(log) > MAX_SECTIONS:
-        raise UsageError(f"a rounding log holds at most {MAX_SECTIONS} sections; split the step")
-    keys = [(section.op, section.output) for section in log]
-    if any(first >= second for first, second in itertools.pairwise(keys)):
-        raise UsageError("sections of a rounding log must ascend strictly by (op, output); sort and merge them")
+    writer = LogWriter()
     for section in log:
-        _check_section(section)
-    counts = np.array([len(section.positions) for section in log], dtype=np.int64)
-    table = np.array(
-        [(op, output, int(count)) for (op, output), count in zip(keys, counts, strict=True)], dtype=np.int64
-    )
-    table = table.reshape(-1, 3)
-    table[:, 0] = np.diff(table[:, 0], prepend=0)
-    out = [MAGIC, _pack_varints(np.array([len(log)], dtype=np.int64)), _pack_varints(table.reshape(-1))]
-    if log:
-        positions = np.concatenate([section.positions for section in log])
-        gaps = np.diff(positions, prepend=np.int64(-1)) - 1
-        starts = np.cumsum(counts) - counts
-        gaps[starts] = positions[starts]
-        widths = np.concatenate([section.widths for section in log])
-        bits = np.concatenate([section.bits for section in log])
-        out += [_pack_varints(gaps), _pack_runs(widths), _pack_bits(bits, widths)]
-    return b"".join(out)
+        writer.add(section)
+    return writer.finish()
 
 
 def decode(data: bytes, *, max_entries: int) -> list[OpEntries]:
-    """Decodes a rounding log; accepts exactly what `encode` writes.
+    """Decodes a whole rounding log at once.
 
     Args:
         data: The encoded log.
@@ -92,39 +268,80 @@ def decode(data: bytes, *, max_entries: int) -> list[OpEntries]:
     Raises:
         LogError: The bytes are not the encoding of a log, or hold too many entries.
     """
-    if data[: len(MAGIC)] != MAGIC:
-        raise _bad("it does not start with the magic bytes of version 1")
-    raw = np.frombuffer(data, dtype=np.uint8)[len(MAGIC) :]
-    (sections,), raw = _take_varints(raw, 1)
-    if sections > MAX_SECTIONS:
-        raise _bad(f"it has more than {MAX_SECTIONS} sections")
-    table, raw = _take_varints(raw, 3 * int(sections))
-    if not sections:
-        if len(raw):
-            raise _bad("bytes follow an empty log")
-        return []
-    columns = table.reshape(-1, 3)
-    ops, outputs, counts = _check_table(columns[:, 0], columns[:, 1], columns[:, 2], min(max_entries, len(data)))
-    total = int(counts.sum())
-    gaps, raw = _take_varints(raw, total)
-    ends = np.cumsum(counts)
-    positions = _positions(gaps, ends - counts, counts)
-    widths, raw = _take_runs(raw, total)
-    bits = _take_bits(raw, widths)
-    cuts = ends[:-1]
-    parts = zip(
-        ops.tolist(),
-        outputs.tolist(),
-        np.split(positions, cuts),
-        np.split(widths, cuts),
-        np.split(bits, cuts),
-        strict=True,
-    )
-    return [OpEntries(*part) for part in parts]
+    whole: dict[tuple[int, int], list[OpEntries]] = {}
+    for section in LogReader(data, max_entries=max_entries):
+        whole.setdefault((section.op, section.output), []).append(section)
+    return [joined for parts in whole.values() if (joined := _joined(parts)) is not None]
+
+
+def _joined(parts: list[OpEntries]) -> OpEntries | None:
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    columns = [np.concatenate([getattr(p, name) for p in parts]) for name in ("positions", "widths", "bits")]
+    return OpEntries(parts[0].op, parts[0].output, *columns)
+
+
+def _contexts() -> Ints:
+    return np.full(logcoding.CONTEXTS, rangecoder.EVEN, dtype=np.int64)
 
 
 def _bad(why: str) -> LogError:
     return LogError(f"malformed rounding log: {why}; fetch the transcript again")
+
+
+def _headers(data: bytes) -> Iterator[Block]:
+    """Yields the headers of all blocks after checking them."""
+    at = len(MAGIC)
+    before: Block | None = None
+    while True:
+        count, at = _varint(data, at)
+        if count == 0:
+            break
+        op, at = _varint(data, at)
+        output, at = _varint(data, at)
+        first, at = _varint(data, at)
+        coded, at = _varint(data, at)
+        plain, at = _varint(data, at)
+        if count > BLOCK or (before is not None and before.entries != BLOCK):
+            raise _bad(f"a block has more than {BLOCK} entries, or one before the last has fewer")
+        if before is not None and (op, output, first) <= before.key:
+            raise _bad("its blocks do not ascend strictly")
+        if max(op, output, first) >= MAX_POSITION:
+            raise _bad("an operation, output or element index is 2^40 or more")
+        if coded + plain > len(data) - at:
+            raise _bad("a block is cut off")
+        before = Block(count, (op, output, first), (at, at + coded), (at + coded, at + coded + plain))
+        at += coded + plain
+        yield before
+    if at != len(data):
+        raise _bad("bytes follow its end")
+
+
+def _varints(values: Sequence[int]) -> bytes:
+    """LEB128: seven bits a byte, least significant first, the high bit set on all but the last byte."""
+    out = bytearray()
+    for value in values:
+        rest = int(value)
+        while rest >= 0x80:
+            out.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        out.append(rest)
+    return bytes(out)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Reads a number; returns (number, the place after it)."""
+    value = 0
+    for size in range(_MAX_VARINT):
+        if at + size >= len(data):
+            raise _bad("a header is cut off")
+        byte = data[at + size]
+        value |= (byte & 0x7F) << 7 * size
+        if byte < 0x80:
+            if byte == 0 and size:
+                break
+            return value, at + size + 1
+    raise _bad("a number is not in its shortest form, or longer than six bytes")
 
 
 def _check_section(section: OpEntries) -> None:
@@ -136,119 +353,7 @@ def _check_section(section: OpEntries) -> None:
         raise UsageError(f"{place}: arrays must have one equal length above 0; leave out empty sections")
     if not (0 <= section.op < MAX_POSITION and 0 <= section.output < MAX_POSITION):
         raise UsageError(f"{place}: operation and output must be from 0 to 2^40 - 1")
-    if positions[0] < 0 or positions[-1] >= MAX_POSITION or bool(np.any(np.diff(positions) <= 0)):
+    if positions[0] < 0 or positions[-1] >= MAX_POSITION or bool(np.any(positions[1:] <= positions[:-1])):
         raise UsageError(f"{place}: positions must ascend strictly from 0 to 2^40 - 1; sort them")
     if widths.max() > MAX_WIDTH or bool(np.any((bits >> widths.astype(np.uint64) != 0) & (widths != 0))):
         raise UsageError(f"{place}: bits must fit their width, and widths be at most {MAX_WIDTH}; mask them")
-
-
-def _check_table(steps: Ints, outputs: Ints, counts: Ints, most: int) -> tuple[Ints, Ints, Ints]:
-    """Returns (operations, outputs, entry counts) of all sections after checking order and sizes."""
-    if bool(np.any(steps >= MAX_POSITION)) or bool(np.any(outputs >= MAX_POSITION)):
-        raise _bad("an operation or output index is 2^40 or more")
-    ops = np.cumsum(steps)
-    if ops[-1] >= MAX_POSITION:
-        raise _bad("an operation index is 2^40 or more")
-    if bool(np.any((steps[1:] == 0) & (np.diff(outputs) <= 0))):
-        raise _bad("its sections do not ascend strictly")
-    if bool(np.any(counts == 0)) or bool(np.any(counts > most)) or int(counts.sum()) > most:
-        raise _bad(f"a section is empty, or there are more entries than the {most} that may be here")
-    return ops, outputs, counts
-
-
-def _positions(gaps: Ints, starts: Ints, counts: Ints) -> Ints:
-    """Turns gaps into element indices, starting afresh in every section."""
-    if bool(np.any(gaps >= MAX_POSITION)):
-        raise _bad("an element index is 2^40 or more")
-    total = np.cumsum(gaps + 1)
-    base = np.repeat(total[starts] - gaps[starts], counts)
-    positions = total - base
-    # No sum wraps unseen: the first index that is out of range is found before 2^20 sections could add up to 2^63.
-    if bool(np.any(positions >= MAX_POSITION)):
-        raise _bad("an element index is 2^40 or more")
-    return positions
-
-
-def _pack_varints(values: Ints) -> bytes:
-    """LEB128: seven bits a byte, least significant first, the high bit set on all but the last byte."""
-    lengths = np.ones(len(values), dtype=np.int64)
-    for size in range(1, _MAX_VARINT):
-        lengths += values >= 1 << 7 * size
-    ends = np.cumsum(lengths)
-    out = np.zeros(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
-    for place in range(_MAX_VARINT):
-        chosen = lengths > place
-        if not chosen.any():
-            break
-        more = (lengths[chosen] > place + 1).astype(np.uint8) << 7
-        out[(ends - lengths)[chosen] + place] = (values[chosen] >> 7 * place & 0x7F).astype(np.uint8) | more
-    return out.tobytes()
-
-
-def _take_varints(raw: NDArray[np.uint8], count: int) -> tuple[Ints, NDArray[np.uint8]]:
-    """Splits `count` varints off `raw`; returns (values, the rest)."""
-    if count == 0:
-        return np.zeros(0, dtype=np.int64), raw
-    ends = np.flatnonzero(raw[: _MAX_VARINT * count] < 0x80)[:count]
-    if len(ends) < count:
-        raise _bad("a number is cut off or longer than nine bytes")
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    lengths = ends - starts + 1
-    if int(lengths.max()) > _MAX_VARINT or bool(np.any((raw[ends] == 0) & (lengths > 1))):
-        raise _bad("a number is not in its shortest form")
-    values = np.zeros(count, dtype=np.int64)
-    for place in range(int(lengths.max())):
-        chosen = lengths > place
-        values[chosen] |= (raw[starts[chosen] + place].astype(np.int64) & 0x7F) << 7 * place
-    return values, raw[int(ends[-1]) + 1 :]
-
-
-def _pack_runs(widths: NDArray[np.uint8]) -> bytes:
-    starts = np.concatenate(([0], np.flatnonzero(np.diff(widths)) + 1))
-    runs = np.diff(starts, append=len(widths))
-    return _pack_varints(np.array([len(runs)], dtype=np.int64)) + widths[starts].tobytes() + _pack_varints(runs)
-
-
-def _take_runs(raw: NDArray[np.uint8], total: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    (count,), raw = _take_varints(raw, 1)
-    if count > min(total, len(raw)):
-        raise _bad("it has more runs of widths than entries")
-    values, raw = raw[:count], raw[count:]
-    runs, raw = _take_varints(raw, int(count))
-    if bool(np.any(runs > total)) or bool(np.any(runs == 0)) or int(runs.sum()) != total:
-        raise _bad("its runs of widths do not add up to its entries")
-    if bool(np.any(values > MAX_WIDTH)) or bool(np.any(values[1:] == values[:-1])):
-        raise _bad("a width is above 63, or two neighbouring runs have the same width")
-    return np.repeat(values, runs), raw
-
-
-def _bit_places(widths: NDArray[np.uint8]) -> tuple[Ints, Ints]:
-    """Returns (bits that each entry takes, its first bit)."""
-    sizes = np.where(widths == 0, WHOLE_BITS, widths).astype(np.int64)
-    return sizes, np.cumsum(sizes) - sizes
-
-
-def _pack_bits(bits: NDArray[np.uint64], widths: NDArray[np.uint8]) -> bytes:
-    sizes, places = _bit_places(widths)
-    flat = np.zeros(int(sizes.sum()), dtype=np.uint8)
-    chosen = np.arange(len(widths))
-    for place in range(int(sizes.max())):
-        chosen = chosen[sizes[chosen] > place]
-        flat[places[chosen] + place] = (bits[chosen] >> np.uint64(place) & np.uint64(1)).astype(np.uint8)
-    return np.packbits(flat, bitorder="little").tobytes()
-
-
-def _take_bits(raw: NDArray[np.uint8], widths: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    sizes, places = _bit_places(widths)
-    total = int(sizes.sum())
-    if len(raw) != (total + 7) // 8:
-        raise _bad("its bits are cut off or followed by other bytes")
-    flat = np.unpackbits(raw, bitorder="little")
-    if flat[total:].any():
-        raise _bad("its padding is not zero")
-    bits = np.zeros(len(widths), dtype=np.uint64)
-    chosen = np.arange(len(widths))
-    for place in range(int(sizes.max())):
-        chosen = chosen[sizes[chosen] > place]
-        bits[chosen] |= flat[places[chosen] + place].astype(np.uint64) << np.uint64(place)
-    return bits
