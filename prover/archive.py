@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from weighbridge.bounded import DEFAULT_LIMITS, walk_files
+from weighbridge.bounded import DEFAULT_LIMITS, read_file, walk_files
 from weighbridge.digests import bytes_digest
 from weighbridge.errors import TranscriptError, UsageError, WeighbridgeError
 from weighbridge.manifest import open_manifest
+from weighbridge.resumption import decode
 from weighbridge.steps import read_records
+from weighbridge.writer import RESUMPTIONS
 
 MANIFEST = "manifest.json"
 CHUNK = 1 << 20
@@ -141,6 +143,12 @@ def _declare(manifest: Path) -> Declared:
                 snapshots.update({(ueid, index): (record.step, op) for ueid, index, op in record.snapshots})
         except WeighbridgeError as error:
             damage.append(f"{path.name}: {error}")
+    again = manifest.parent / RESUMPTIONS
+    try:
+        for resumption in decode(read_file(again, max_bytes=_MANIFEST_CAP)) if again.exists() else []:
+            snapshots.update({(ueid, index): (step, op) for ueid, index, step, op in resumption.snapshots})
+    except WeighbridgeError as error:
+        damage.append(f"{RESUMPTIONS}: {error}")
     return Declared(
         id=bytes_digest(text).hex(), path=manifest.parent, name=name, steps=steps, snapshots=snapshots, damage=damage
     )

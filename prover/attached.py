@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from prover import plain
 from weighbridge.errors import UsageError
+from weighbridge.state import View
+from weighbridge.tape import DTYPE_NAMES
 
 Tensor = torch.Tensor
 
@@ -59,11 +62,9 @@ class Attached:
     def tensors(self) -> dict[str, Tensor]:
         """Returns all tensors by name: parameters and buffers, then gradients, optimizer state, others."""
         found: dict[str, Tensor] = {}
-        owners: dict[int, str] = {}
         for prefix, module in self._modules.items():
             for name, p in module.named_parameters(remove_duplicate=False):
                 found[f"{prefix}.{name}"] = p
-                owners.setdefault(id(p), f"{prefix}.{name}" if prefix != "model" else name)
             for name, b in module.named_buffers(remove_duplicate=False):
                 found[f"{prefix}.{name}"] = b
         for prefix, module in self._modules.items():
@@ -71,22 +72,84 @@ class Attached:
                 if p.grad is not None:
                     found[f"{prefix}.{name}.grad"] = p.grad
         for prefix, optimizer in self._optimizers.items():
-            count = 0
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    owner = owners.get(id(p), f"param{count}")
-                    count += 1
-                    for key, value in sorted(optimizer.state.get(p, {}).items()):
-                        if isinstance(value, Tensor):
-                            found[f"{prefix}.{owner}.{key}"] = value
+            for param, owner in zip(_parameters(optimizer), self._owners(prefix, optimizer), strict=True):
+                for key, value in sorted(optimizer.state.get(param, {}).items()):
+                    if isinstance(value, Tensor):
+                        found[f"{owner}.{key}"] = value
         for prefix, item in self._others.items():
             if isinstance(item, Tensor):
                 found[prefix] = item
             else:
-                for key, value in item.state_dict().items():
+                # A gradient scaler keeps tensors that its state_dict() shows as numbers only.
+                for key, value in {**getattr(item, "__dict__", {}), **item.state_dict()}.items():
                     if isinstance(value, Tensor):
                         found[f"{prefix}.{key}"] = value
         return found
+
+    def _owners(self, prefix: str, optimizer: torch.optim.Optimizer) -> list[str]:
+        """Returns what the names of an optimizer's tensors begin with, for each of its parameters."""
+        owners: dict[int, str] = {}
+        for model, module in self._modules.items():
+            for name, p in module.named_parameters(remove_duplicate=False):
+                owners.setdefault(id(p), f"{model}.{name}" if model != "model" else name)
+        return [f"{prefix}.{owners.get(id(p), f'param{n}')}" for n, p in enumerate(_parameters(optimizer))]
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the numbers and texts by which optimizers and other objects go on: groups, counts, schedules.
+
+        They are CBOR values; what is neither plain nor a tensor is left out.
+        """
+        found: dict[str, Any] = {}
+        for prefix, optimizer in self._optimizers.items():
+            groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+            state = [optimizer.state.get(p, {}) for p in _parameters(optimizer)]
+            found[prefix] = {"groups": plain.reduce(groups), "state": plain.reduce(state)}
+        for prefix, item in self._others.items():
+            if not isinstance(item, Tensor):
+                found[prefix] = plain.reduce(item.state_dict())
+        return found
+
+    def put_back(self, stored: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Gives what was attached the state of an earlier moment; values of parameters must be in place already.
+
+        Args:
+            stored: What `plain` returned then.
+            tensors: What `tensors` returned then, restored.
+
+        Raises:
+            UsageError: An object does not take its state back.
+        """
+        for prefix, module in self._modules.items():
+            for name, p in module.named_parameters():
+                p.grad = tensors.get(f"{prefix}.{name}.grad")
+            for name, b in list(module.named_buffers(remove_duplicate=False)):
+                wanted = tensors.get(f"{prefix}.{name}")
+                if wanted is not None and (b.dtype, b.shape) != (wanted.dtype, wanted.shape):
+                    parent, _, leaf = name.rpartition(".")
+                    module.get_submodule(parent)._buffers[leaf] = wanted
+        for prefix, optimizer in self._optimizers.items():
+            for group, values in zip(optimizer.param_groups, stored[prefix]["groups"], strict=True):
+                group.update(plain.merge({k: v for k, v in group.items() if k != "params"}, values))
+            owners = self._owners(prefix, optimizer)
+            for param, owner, values in zip(_parameters(optimizer), owners, stored[prefix]["state"], strict=True):
+                found = {k.removeprefix(f"{owner}."): t for k, t in tensors.items() if k.startswith(f"{owner}.")}
+                if found or values:
+                    optimizer.state[param] = {**values, **found}
+        for prefix, item in self._others.items():
+            if not isinstance(item, Tensor):
+                self._put_back_other(prefix, item, stored[prefix], tensors)
+
+    def _put_back_other(self, prefix: str, item: Any, stored: Any, tensors: Mapping[str, Tensor]) -> None:
+        found = {k.removeprefix(f"{prefix}."): t for k, t in tensors.items() if k.startswith(f"{prefix}.")}
+        if not hasattr(item, "load_state_dict"):
+            raise UsageError(
+                f"the attached {type(item).__name__} has no load_state_dict(); give it one, or attach tensors"
+            )
+        fresh = item.state_dict()
+        item.load_state_dict({**plain.merge(fresh, stored), **{k: t for k, t in found.items() if k in fresh}})
+        for key, value in found.items():
+            if key not in fresh:
+                setattr(item, key, value)
 
     def storage_names(self) -> dict[int, str]:
         """Returns the name of each storage: that of the first tensor on it."""
@@ -96,9 +159,28 @@ class Attached:
                 names.setdefault(t.untyped_storage()._cdata, name)
         return names
 
+    def views(self, names: Mapping[int, str]) -> list[View]:
+        """Returns a view for every tensor that lies on one of the storages in `names` (address to name)."""
+        return [
+            View(
+                name,
+                names[t.untyped_storage()._cdata],
+                DTYPE_NAMES[t.dtype],
+                tuple(t.shape),
+                t.stride(),
+                int(t.storage_offset()),
+            )
+            for name, t in self.tensors().items()
+            if t.untyped_storage()._cdata in names
+        ]
+
     def storage(self, address: int) -> torch.UntypedStorage:
         """Returns the storage with an address, which must be among `storage_names()`."""
         for t in self.tensors().values():
             if t.untyped_storage()._cdata == address:
                 return t.untyped_storage()
         raise KeyError(address)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

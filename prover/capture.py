@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,6 +98,7 @@ class Generators:
 
     def __init__(self) -> None:
         self._kept: list[torch.Generator] = []
+        self._restored: dict[int, int] = {}
 
     def resolve(self, generator: torch.Generator | None, device: torch.device) -> torch.Generator:
         """Returns the generator that an operation would use."""
@@ -119,7 +120,20 @@ class Generators:
             if kept is generator:
                 return i + 2
         self._kept.append(generator)
-        return len(self._kept) + 1
+        number = len(self._kept) + 1
+        if number in self._restored:
+            generator.manual_seed(self._restored.pop(number))
+        return number
+
+    def restore(self, counters: Mapping[int, int]) -> None:
+        """Sets the counters of generators, by number; of those that this program has yet to use, when it does."""
+        self._restored = dict(counters)
+        known = [(0, torch.default_generator), *((1, g) for g in torch.cuda.default_generators)]
+        for number, generator in [*known, *enumerate(self._kept, 2)]:
+            if number in self._restored:
+                generator.manual_seed(self._restored[number])
+        for number in [n for n in self._restored if n < len(self._kept) + 2]:
+            del self._restored[number]
 
 
 class Recording(Context):
@@ -387,6 +401,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def finish(self) -> Tape:
         """Completes the tape: sorts what has no order of its own and counts what entered."""
         self.tape.inputs.sort(key=lambda i: i.slot)
+        self.tape.frees.sort()
         self.tape.values = len(self.values)
         self.tape.hosts = len(self.context.hosts)
         return self.tape

@@ -16,22 +16,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import weighbridge
 from prover.attached import Attached
-from prover.bookkeeping import storage_bytes, unseen
+from prover.bookkeeping import unseen
 from prover.capture import Capture, DeepCopies, Generators, HostCopy, Memory, Recording
 from prover.formulas import declaration
+from prover.held import Held
 from prover.paths import Paths
+from prover.resuming import Kept, Resuming
 from weighbridge.chiplink import ChipLink
 from weighbridge.data import DataCommitment, flatten
-from weighbridge.digests import bytes_digest
 from weighbridge.errors import StateChangedError, UsageError
 from weighbridge.manifest import SigningKey
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics import probes
 from weighbridge.numerics.rules import table_digest
 from weighbridge.numerics.switches import conforming
-from weighbridge.state import Checkpoint, View, state_digest
 from weighbridge.steps import StepRecord, running_digest
-from weighbridge.tape import DTYPE_NAMES, Tape
+from weighbridge.tape import Tape
 from weighbridge.writer import TranscriptWriter
 
 Tensor = torch.Tensor
@@ -53,6 +53,7 @@ class Recorder:
     Attributes:
         path: The transcript directory.
         step_number: Number of the next step; step 0 is the initialisation.
+        updates: Steps made by `step()` before the next one: where a loop over batches begins after a crash.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Recorder:
         metadata: Mapping[str, Any] | None = None,
         verify_state: bool = True,
         policy: str = "strict",
+        resume: bool = False,
         formulas: Mapping[str, str] | None = None,
         programs: Iterable[bytes] | None = None,
     ) -> None:
@@ -85,13 +87,15 @@ class Recorder:
             verify_state: Hash the state before each step to notice changes made outside steps.
             policy: `strict` (bounds that hold for any order of summation) or `calibrated` (measured bounds: smaller
                 logs, and the only ones for bfloat16 and float16).
+            resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
+                next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
             formulas: How numbers that change from step to step follow from its number; see `prover.formulas`.
             programs: Digests of the tapes that may run, from a rehearsal (`weighbridge tape show`); any by default.
         """
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
         self.path = Path(path)
-        self.step_number = 0
+        self.step_number = self.updates = 0
         self.rounded = self.logged = 0
         self.memory = Memory()
         self._seed = seed & 0xFFFFFFFFFFFFFFFF
@@ -100,13 +104,11 @@ class Recorder:
         self._policy = policies.named(policy)
         self._declared = declaration(formulas or {}, programs)
         self._probed: set[torch.device] = set()
+        self._resume = resume
+        self._resuming: Resuming | None = None
         self._generators = Generators()
         self._attached = Attached()
-        self._names: dict[int, str] = {}
-        self._sizes: dict[str, int] = {}
-        self._digests: dict[str, tuple[int, bytes]] = {}
-        self._rng: dict[int, int] = {}
-        self._adopted = 0
+        self._held = Held(self.memory)
         self._capture: Capture | None = None
         self._pending: Capture | None = None
         self._made: dict[int, bytes] = {}
@@ -142,10 +144,13 @@ class Recorder:
             "metadata": self._metadata,
             **self._declared,
         }
-        self._writer = TranscriptWriter(
-            self.path, draft=draft, key=self._key, data=self._data, segment_steps=self._every
-        )
-        if self._chip is not None:
+        key, data, every = self._key, self._data, self._every
+        if self._resume:
+            self._resuming = Resuming(self.path, draft=draft, key=key, data=data, segment_steps=every)
+            self._writer = self._resuming.writer
+        else:
+            self._writer = TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
+        if self._chip is not None and self._writer.steps == 0:
             self._chip.log_event("manifest-draft", self._writer.draft_digest)
         self.memory.on_death(self._died)
         torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.randomness)
@@ -156,8 +161,11 @@ class Recorder:
     ) -> None:
         if self._frozen:
             gc.unfreeze()
-        if self._writer is not None:
-            self._writer.close(complete=error is None and not self._failed)
+        complete = error is None and not self._failed
+        if self._resuming is not None:
+            self._resuming.close(complete)
+        elif self._writer is not None:
+            self._writer.close(complete)
 
     @property
     def _out(self) -> TranscriptWriter:
@@ -174,13 +182,14 @@ class Recorder:
     @contextmanager
     def initialisation(self) -> Iterator[None]:
         """Records the making of model and optimizer as step 0, so that "the initialisation was random" is a replay."""
-        if self._out.steps or self._pending is not None:
+        self._out  # noqa: B018 (raises where there is none)
+        if self.step_number or self._pending is not None:
             raise UsageError("initialisation() comes first, once, before attach()")
         with self._capturing({}) as capture:
             yield
         # Named and written by attach(): only then is it known what the tensors are.
         self._pending = self._capture = capture
-        self._made = self._contents(capture.slots)
+        self._made = self._held.contents(capture.slots)
 
     def attach(self, *objects: Any, **named: Any) -> None:
         """Declares the model, the optimizer and whatever else has tensors that outlive a step.
@@ -193,8 +202,8 @@ class Recorder:
         Raises:
             UsageError: If nothing with tensors was given, or attach() was called before.
         """
-        out = self._out
-        if out.steps:
+        self._out  # noqa: B018 (raises where there is none)
+        if self.step_number:
             raise UsageError("attach() is called once, before the first step")
         self._attached.add(objects, named)
         tensors = self._attached.tensors()
@@ -209,8 +218,12 @@ class Recorder:
             capture, self._pending = self._pending, None
             self._finish(capture, "init", {}, None)
         else:
-            self._begin_state()
+            self._held.begin(self._attached)
             self._write_empty_initialisation()
+        if self._resuming is not None and (kept := self._resuming.start()) is not None:
+            self._restore(self._resuming, kept)
+            for t in [*self._attached.tensors().values(), *self._resuming.orphans.values()]:
+                t.detach()  # for the chip, as above
         self._checkpoint()
 
     @contextmanager
@@ -226,6 +239,8 @@ class Recorder:
             StateChangedError: If the state was changed since the last step.
         """
         self._ready()
+        if self._resuming is not None:
+            self._keep(self._resuming)
         flat = flatten(batch) if batch is not None else {}
         stored = self._stored_batch({name: t for name, t in flat.items()})
         with self._capturing(dict(flat)) as capture:
@@ -247,7 +262,8 @@ class Recorder:
     def _ready(self) -> None:
         if self._capture is not None and self._pending is None:
             raise UsageError("steps cannot be nested")
-        if self._out.steps == 0:
+        self._out  # noqa: B018 (raises where there is none)
+        if self.step_number == 0:
             raise UsageError("call attach(model, optimizer) before the first step")
         self._check_state()
 
@@ -272,8 +288,10 @@ class Recorder:
                 gc.freeze()
                 self._frozen += 1
             capture = self._capture = self._new_capture(paths := Paths(self._attached))
+            if self._resuming is not None:
+                self._resuming.enter(self.step_number)
             for name in self._dropped:
-                capture.state_dropped(self._relative(name), self._sizes.pop(name))
+                capture.state_dropped(self._relative(name), self._held.sizes.pop(name))
             self._dropped.clear()
             capture.begin_batch(batch)
             with ExitStack() as stack:
@@ -294,11 +312,17 @@ class Recorder:
                 gc.enable()
 
     def _new_capture(self, paths: Paths) -> Capture:
+        if self._resuming is not None:
+            return Capture(
+                self, self._resuming.context(self.step_number, self._seed, self._generators, self._policy), paths
+            )
         return Capture(self, Recording(self._seed, self._generators, self._policy), paths)
 
     def state_name(self, address: int) -> str | None:
         """See `prover.capture.Owner`."""
-        name = self._names.get(address)
+        name = self._held.names.get(address)
+        if name is None and self._resuming is not None:
+            name = self._claimed(self._resuming, address)
         return None if name is None else self._relative(name)
 
     def _relative(self, name: str) -> str:
@@ -310,25 +334,30 @@ class Recorder:
 
     def after_operation(self, capture: Capture) -> None:
         """See `prover.capture.Owner`: a safepoint for the chip."""
+        if self._resuming is not None:
+            self._resuming.release(len(capture.tape.nodes))
         chip = self._chip
         if chip is None or not chip.pending or self._writer is None:
             return
         op = len(capture.tape.nodes)
         running = running_digest(self.step_number, op, np.array(capture.context.checksums, dtype="<u8").tobytes())
-        index = chip.safepoint(self.step_number, op, running, self._writer.head, self._writer.flush)
-        if index is not None:
+        head = self._writer.head if self._resuming is None else self._resuming.head(self.step_number)
+        index = chip.safepoint(self.step_number, op, running, head, self._writer.flush)
+        if index is not None and (
+            self._resuming is None or self._resuming.snapshot(chip.ueid, index, self.step_number, op)
+        ):
             self._snapshots.append((chip.ueid, index, op))
 
     def _died(self, address: int) -> None:
-        name = self._names.pop(address, None)
+        name = self._held.names.pop(address, None)
         if name is not None:
-            self._digests.pop(name, None)
+            self._held.digests.pop(name, None)
         capture = self._capture
         if capture is None:
             if name is not None:
                 self._dropped.append(name)
         elif name is not None:
-            capture.state_died(address, self._relative(name), self._sizes.pop(name))
+            capture.state_died(address, self._relative(name), self._held.sizes.pop(name))
         else:
             capture.died(address)
 
@@ -345,18 +374,18 @@ class Recorder:
         """Writes a captured step: names what survives, hashes the state, stores tape, log and batch."""
         out, self._capture = self._out, None
         self._failed = True  # until the step is in the transcript: what comes after it could not be replayed without it
-        self._name_survivors(capture)
+        self._held.name_survivors(capture, self._attached, self.step_number)
         context, tape = capture.context, capture.finish()
-        self._hash_state()
+        self._held.hash()
         for number, (_, after) in context.rng.items():
-            self._rng[number] = after
+            self._held.rng[number] = after
         record = out.append_step(
             kind=kind,
             tape=self._put_tape(out, tape),
             values=capture.values,
             host=context.hosts,
             rng={str(number): pair for number, pair in context.rng.items()},
-            state=self._state_digest(),
+            state=self._held.digest(),
             checksums=np.array(context.checksums, dtype="<u8").tobytes(),
             rounding=context.log.finish(),
             batch={name: copy.tensor() for name, copy in batch.items()},
@@ -370,6 +399,7 @@ class Recorder:
         self.rounded += context.rounded_elements
         self.logged += context.log.entries
         self.step_number += 1
+        self.updates += kind == "step"
         self._failed = False
         return record
 
@@ -382,76 +412,23 @@ class Recorder:
         self._tapes = [(tape, digest), *self._tapes[:3]]
         return digest
 
-    def _name_survivors(self, capture: Capture) -> None:
-        """Gives every storage that outlives the step its name in the state."""
-        names = self._attached.storage_names()
-        batch = {i.slot for i in capture.tape.inputs if i.origin == "batch"}
-        known = {i.slot for i in capture.tape.inputs if i.origin == "state"}
-        for address, slot in sorted(capture.slots.items(), key=lambda item: item[1]):
-            if address < 0 or slot in known or (slot in batch and address not in names):
-                continue
-            name = names.get(address)
-            if name is None or name in self._sizes:
-                if address in capture.adopted:
-                    name = f"adopted/{self._adopted}"
-                    self._adopted += 1
-                else:
-                    name = f"kept/{self.step_number}/{slot}"
-            storage = self.memory.storage(address)
-            assert storage is not None, "a slot outlived its storage"
-            self._names[address] = name
-            self._sizes[name] = storage.nbytes()
-            capture.tape.survivors.append((slot, name if not name.startswith("kept/") else f"~0/{slot}"))
-
-    def _begin_state(self) -> None:
-        """Takes over the state of a model that exists already."""
-        for address, name in self._attached.storage_names().items():
-            storage = self._attached.storage(address)
-            self.memory.watch(storage)
-            self._names[address] = name
-            self._sizes[name] = storage.nbytes()
-
     def _write_empty_initialisation(self) -> None:
         self._finish(self._new_capture(Paths(self._attached)), "init", {}, None)
 
-    def _hash_state(self) -> None:
-        self._digests = {}
-        for address, name in self._names.items():
-            storage = self.memory.storage(address)
-            assert storage is not None, "state outlived its storage"
-            data = storage_bytes(storage)
-            self._digests[name] = (data.size, bytes_digest(data.data))
-
-    def _state_digest(self) -> bytes:
-        return state_digest(self._digests, {str(n): c for n, c in self._rng.items()})
-
-    @unseen
     def _check_state(self) -> None:
         """Raises if the state is not as the last step left it."""
-        if not self._verify:
-            return
-        for address, name in self._names.items():
-            storage = self.memory.storage(address)
-            if storage is None:
-                continue
-            if bytes_digest(storage_bytes(storage).data) != self._digests[name][1]:
-                self._failed = True
-                raise StateChangedError(
-                    f"{name} was changed since step {self.step_number - 1}; "
-                    "make the change inside `with recorder.edit():`",
-                    tensor=name,
-                )
-
-    @unseen
-    def _contents(self, addresses: Iterable[int]) -> dict[int, bytes]:
-        """Returns the digest of every storage among `addresses` that is alive."""
-        storages = {address: self.memory.storage(address) for address in addresses}
-        return {a: bytes_digest(storage_bytes(s).data) for a, s in storages.items() if s is not None}
+        name = self._held.changed() if self._verify else None
+        if name is not None:
+            self._failed = True
+            raise StateChangedError(
+                f"{name} was changed since step {self.step_number - 1}; make the change inside `with recorder.edit():`",
+                tensor=name,
+            )
 
     def _check_made(self) -> None:
         """Raises if what initialisation() made was changed before attach()."""
         made, self._made = self._made, {}
-        found = self._contents(made) if self._verify else {}
+        found = self._held.contents(made) if self._verify else {}
         for address, digest in found.items():
             if digest != made[address]:
                 name = self._attached.storage_names().get(address, "a tensor")
@@ -464,24 +441,39 @@ class Recorder:
 
     @unseen
     def _checkpoint(self) -> None:
-        storages = {}
-        by_address = {}
-        for address, name in self._names.items():
-            storage = self.memory.storage(address)
-            assert storage is not None
-            storages[name] = torch.from_numpy(np.array(storage_bytes(storage)))
-            by_address[address] = name
-        views = [
-            View(
-                name,
-                by_address[t.untyped_storage()._cdata],
-                DTYPE_NAMES[t.dtype],
-                tuple(t.shape),
-                t.stride(),
-                int(t.storage_offset()),
-            )
-            for name, t in self._attached.tensors().items()
-            if t.untyped_storage()._cdata in by_address
-        ]
-        rng = {str(n): c for n, c in self._rng.items()}
-        self._out.checkpoint(Checkpoint(step=self.step_number, storages=storages, views=views, rng=rng))
+        self._out.checkpoint(self._held.checkpoint(self.step_number, self._attached))
+
+    # -- resuming ------------------------------------------------------------------------------------------------------
+
+    @unseen
+    def _keep(self, resuming: Resuming) -> None:
+        """Keeps what is needed to begin the next step again."""
+        numbers = {"adopted": self._held.adopted, "rounded": self.rounded, "logged": self.logged}
+        views = self._attached.views(self._held.names)
+        resuming.begin_step(
+            self.step_number,
+            lambda: Kept.of(views, self._attached, step=self.step_number, updates=self.updates, **numbers),
+        )
+
+    @unseen
+    def _restore(self, resuming: Resuming, kept: Kept) -> None:
+        """Goes on before the step that was chosen, with the state of then."""
+        names, self._held.names = self._held.names, {}
+        self._held.names, rng = resuming.restore(kept, self._attached, names, self.memory, self._seed, self._policy)
+        self._held.rng = {int(number): counter for number, counter in rng.items()}
+        self._generators.restore(self._held.rng)
+        self.step_number, self.updates, self._held.adopted = kept.step, kept.updates, kept.adopted
+        self.rounded, self.logged = kept.rounded, kept.logged
+        self._dropped.clear()
+        self._held.hash()
+        self._held.sizes = {name: size for name, (size, _) in self._held.digests.items()}
+
+    def _claimed(self, resuming: Resuming, address: int) -> str | None:
+        """Lets a storage take the place of the orphan that it is, if it is one."""
+        slot = None if self._capture is None else self._capture.slots.get(address)
+        storage = self.memory.storage(address)
+        name = None if slot is None or storage is None else resuming.claim(slot, storage)
+        if name is not None:
+            self._held.names = {a: n for a, n in self._held.names.items() if n != name} | {address: name}
+            del resuming.orphans[name]
+        return name

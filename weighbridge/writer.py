@@ -128,6 +128,11 @@ class TranscriptWriter:
         """The transcript's directory."""
         return self._root
 
+    @property
+    def durable(self) -> int:
+        """Number of steps that are in finished segments, which a loss of power does not take away."""
+        return self._open_segment[0] if self._open_segment else self.steps
+
     def put_tape(self, data: bytes) -> bytes:
         """Stores a tape durably, once.
 

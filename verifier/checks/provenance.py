@@ -89,8 +89,8 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
 
 
 def _named(transcript: Transcript, snapshot: SnapshotFacts, claim: Explanation) -> bool:
-    """Whether the step record names the snapshot; else a position would explain those of other chips and times too."""
+    """Whether the transcript names the snapshot; else a position would explain those of other chips and times too."""
     try:
-        return (snapshot.chip.ueid, snapshot.index, claim.op) in transcript.step(claim.step).snapshots
+        return (snapshot.chip.ueid, snapshot.index, claim.op) in transcript.snapshots(claim.step)
     except WeighbridgeError:
         return False  # the file was altered after it was opened
