@@ -383,16 +383,22 @@ class Transcript:
         if self.resumptions and self.resumptions[-1].step > self.steps:
             raise TranscriptError("the transcript resumes after its last step; fetch resumptions.cbor again")
 
-    def _check_absent(self) -> None:
-        """Raises if a checkpoint was left out that no replay can make: W_0, unless step 0 is a recorded program."""
-        if 1 not in self.manifest.checkpoints or 1 in self.checkpoint_steps:
-            return
+    def remakable(self) -> list[int]:
+        """Returns the steps whose checkpoints may be left out, because a replay makes their states again.
+
+        All of them if step 0 is a recorded program; else all but the first, usually that of W_0.
+        """
+        steps = list(self.manifest.checkpoints)
         try:
-            made = bool(Tape.decode(self.tape(self.step(0).tape)).nodes)
+            made = self.steps > 0 and bool(Tape.decode(self.tape(self.step(0).tape)).nodes)
         except TapeError:
             made = False
-        if not made:
-            path = checkpoint_path(1)
+        return steps if made else steps[1:]
+
+    def _check_absent(self) -> None:
+        absent = set(self.manifest.checkpoints) - set(self.checkpoint_steps)
+        if absent and (needed := absent - set(self.remakable())):
+            path = checkpoint_path(min(needed))
             raise TranscriptError(
                 f"{path} is missing, and no tape makes it: the model existed before the recording; fetch it again",
                 code="transcript.file.missing",

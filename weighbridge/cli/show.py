@@ -57,6 +57,8 @@ def describe(transcript: Transcript) -> dict[str, Any]:
         "steps": dict(kinds),
         "tapes": {digest.hex()[:16]: count for digest, count in programs.most_common()},
         "checkpoints": list(manifest.checkpoints),
+        "left out": [step for step in manifest.checkpoints if step not in transcript.checkpoint_steps],
+        "resumed": [resumption.step for resumption in transcript.resumptions],
         "snapshots": snapshots,
         "free tensors": free,
         "data": f"{len(data)} records, committed to before training" if data else "not committed to before training",

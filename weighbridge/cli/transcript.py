@@ -1,0 +1,68 @@
+"""`weighbridge transcript export RUN OUT` (a copy that travels) and `transcript recover RUN` (close a crashed one)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weighbridge.cli._exits import print_json
+from weighbridge.errors import UsageError
+
+app = typer.Typer(help="Copy a transcript, whole or minimal; close one whose recording crashed.", no_args_is_help=True)
+
+_Run = Annotated[Path, typer.Argument(help="Transcript directory.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("export")
+def export(
+    run: _Run,
+    out: Annotated[Path, typer.Argument(help="New directory for the copy.")],
+    minimal: Annotated[bool, typer.Option("--minimal", help="Leave out what a replay makes again.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Copy a transcript. A minimal copy has the same signed manifest and replays to the same state, from step 0 on."""
+    if not (run / "manifest.json").is_file():
+        raise UsageError(f"{run} is no transcript: it has no manifest.json")
+    from weighbridge.export import export as copy
+
+    done = copy(run, out, minimal=minimal)
+    before, after = sum(done.before.values()), sum(done.after.values())
+    if as_json:
+        print_json(
+            {
+                "id": done.id, "bytes_before": before, "bytes_after": after,
+                "before": done.before, "after": done.after, "left_out": done.left_out,
+            }
+        )  # fmt: skip
+        return
+    print(f"{'':16}{'before':>16}{'after':>16}")
+    for folder, size in done.before.items():
+        print(f"{folder:16}{size:16,}{done.after.get(folder, 0):16,}")
+    print(f"{'bytes':16}{before:16,}{after:16,}")
+    print(f"{len(done.left_out)} files left out; `weighbridge replay {out}` makes their contents again")
+
+
+@app.command("recover")
+def recover(
+    run: _Run,
+    key: Annotated[
+        Path | None, typer.Option(help="Key file that signs; by default a key that exists for this only.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Close a recording that crashed and will not be resumed: keep its whole steps and sign them as incomplete."""
+    from weighbridge.manifest import SigningKey, load_or_create_key
+    from weighbridge.transcript import Transcript
+    from weighbridge.transcript import recover as close
+
+    if not (run / "draft.cbor").is_file():
+        raise UsageError(f"{run} holds no recording: it has no draft.cbor")
+    identifier = close(run, key=SigningKey.generate() if key is None else load_or_create_key(key))
+    steps = Transcript.open(run).steps
+    if as_json:
+        print_json({"id": identifier, "steps": steps})
+    else:
+        print(f"{steps} whole steps, signed as incomplete: {identifier}")
