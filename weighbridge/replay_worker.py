@@ -140,7 +140,7 @@ class Replay:
             "live": live,
             "running": running.hex() if running is not None else None,
             "head": None if self._stop is None else self._transcript.head(self._stop[0] - 1).hex(),
-            "device": _describe(self._device),
+            "device": describe_device(self._device),
             "confinement": self._confined,
         }
 
@@ -237,7 +237,8 @@ class Replay:
             use["derived"] = sum(name is not None for name in entered.changing.values()) if entered else 0
 
 
-def _describe(device: str) -> str:
+def describe_device(device: str) -> str:
+    """Says in one line what executes here."""
     if device.startswith("cuda"):
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     return (
