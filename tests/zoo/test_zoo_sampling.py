@@ -49,6 +49,12 @@ DRAWS: list[Callable[[Tensor], Tensor]] = [
     lambda h: torch.multinomial(h.detach().exp(), 2).float(),
     lambda h: torch.multinomial(h.detach().exp()[0], 7, replacement=True).float(),
     lambda h: torch.empty_like(h).log_normal_(0, 0.1) + torch.empty_like(h).geometric_(0.5),
+    lambda h: D.Normal(h, h.exp()).sample() * h,
+    lambda h: torch.normal(h.detach(), 1.0) * torch.normal(0.5, h.detach().abs()) * torch.normal(0.0, 1.0, h.shape),
+    lambda h: torch.rand(5, 3, out=torch.empty(5, 3)) * torch.normal(h.detach(), 0.1, out=torch.empty(5, 3)) * h,
+    lambda h: h[torch.randperm(5, out=torch.empty(5, dtype=torch.int64))] * torch.randint_like(h, -2, 3),
+    lambda h: h * torch.empty_like(h).uniform_(-1, 1) * torch.empty_like(h).random_(0, 5) * torch.rand_like(h),
+    lambda h: h * torch.bernoulli(h.detach().sigmoid()) + h * torch.empty_like(h).bernoulli_(h.detach().sigmoid()),
 ]
 
 

@@ -63,6 +63,20 @@ def _affine(values: Tensor, scale: Any, shift: Any) -> Tensor:
     return result
 
 
+def drawn_shape(bound: dict[str, Any]) -> tuple[int, ...]:
+    """Returns the shape of what a random overload makes.
+
+    Args:
+        bound: Its operands by schema name.
+    """
+    if isinstance(bound.get("self"), Tensor):
+        return tuple(bound["self"].shape)
+    if "size" in bound:
+        return tuple(bound["size"])
+    parameters = [v.shape for v in (bound.get("mean"), bound.get("std")) if isinstance(v, Tensor)]
+    return tuple(torch.broadcast_shapes(*parameters)) if parameters else (bound["n"],)  # type: ignore[no-untyped-call]
+
+
 def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], drawer: Drawer) -> Any:
     """Evaluates a random overload.
 
@@ -79,7 +93,7 @@ def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
     Raises:
         RefusedOperationError: For dtypes other than float32, integers and bool.
     """
-    name, overload = base_name(op)
+    name, _ = base_name(op)
     existing = bound.get("self")
     if isinstance(existing, Tensor):
         device, dtype, shape = existing.device, existing.dtype, tuple(existing.shape)
@@ -88,24 +102,18 @@ def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
         if bound.get("device") is not None:
             device = torch.device(bound["device"])
     else:
-        device = torch.device(bound.get("device") or "cpu")
+        parameters = [v for v in (bound.get("mean"), bound.get("std")) if isinstance(v, Tensor)]
+        device = parameters[0].device if parameters else torch.device(bound.get("device") or "cpu")
         integral = name in ("randint", "randperm")
         named = bound.get("dtype")  # a default of the schema is a number instead, that of int64
         dtype = named if isinstance(named, torch.dtype) else torch.int64 if integral else torch.get_default_dtype()
-        shape = (bound["n"],) if name == "randperm" else tuple(bound["size"])
+        dtype = parameters[0].dtype if parameters else dtype
+        shape = drawn_shape(bound)
     if dtype.is_complex or dtype is torch.float64:
         raise RefusedOperationError(
             f"{op} for {dtype}: random values are made in float32; convert afterwards", operation=str(op)
         )
     count = int(np.prod(shape, dtype=np.int64)) if shape else 1
-    if name == "normal" and not isinstance(existing, Tensor):
-        operand = (
-            next(v for v in (bound.get("mean"), bound.get("std")) if isinstance(v, Tensor))
-            if overload != "float_float"
-            else None
-        )
-        if operand is not None:
-            shape, device, count = tuple(operand.shape), operand.device, operand.numel()
     draw = drawer(bound.get("generator"), device)
 
     def put(values: Tensor) -> Tensor:
@@ -133,7 +141,7 @@ def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
         if high is None:
             high = (1 << 24) + 1 if dtype.is_floating_point else 2 if dtype is torch.bool else torch.iinfo(dtype).max
         result = put(integers(draw, low, high, count))
-    if op._schema.name.endswith("_") and isinstance(existing, Tensor):
-        existing.copy_(result)
-        return existing
+    target = bound.get("out") if not op._schema.name.endswith("_") else existing
+    if isinstance(target, Tensor):
+        return target.copy_(result)
     return result.to(dtype)
