@@ -60,10 +60,22 @@ def layer_norm(call: Call) -> list[Bound]:
     ]
 
 
-def _gradient_rows(terms: reductions.Terms, scale: Tensor, n: int) -> Tensor:
-    """Bound of scale*(a - mean(a) - xhat*mean(a*xhat)) for each of the groups of n elements behind `terms`."""
-    sums = terms.norm * (2 / math.sqrt(n)) + terms.top * terms.norm * terms.spread * (2 / n)
-    row: Tensor = scale.abs() * (sums * gamma(n + 16) + terms.largest * (16 * U))
+def _gradient_rows(terms: reductions.Terms, scale: Tensor, n: int, shift: Tensor | float = 0.0) -> Tensor:
+    """Bound of scale*(a - mean(a) - xhat*mean(a*xhat)) for each of the groups of n elements behind `terms`.
+
+    Kernels may evaluate xhat = (x - mean)*rstd as x*rstd - mean*rstd, within sums too: then what is summed is not of
+    the size of xhat, but of |x|*rstd + |mean|*rstd <= |xhat| + 2*shift.
+
+    Args:
+        terms: What is known of the groups.
+        scale: The factor in front, one for each group.
+        n: Elements of a group.
+        shift: |mean|*rstd of each group; 0 where every kernel subtracts the mean first.
+    """
+    spread = terms.spread + shift * (2 * math.sqrt(n))
+    sums = terms.norm * (2 / math.sqrt(n)) + terms.top * terms.norm * spread * (2 / n)
+    last = terms.largest + terms.norm * terms.spread * shift * (2 / n)
+    row: Tensor = scale.abs() * (sums * gamma(n + 16) + last * (16 * U))
     return row
 
 
@@ -82,7 +94,7 @@ def layer_norm_backward(call: Call) -> list[Bound]:
     terms = reductions.gradient_terms(g.reshape(1, rows, n), x.reshape(1, rows, n), weight, mean, rstd)
     bounds = []
     if mask[0]:
-        row = _gradient_rows(terms, rstd, n)
+        row = _gradient_rows(terms, rstd, n, (mean * rstd).abs())
         bounds.append(Bound(rel=16 * U, factors=(row.view(call["mean"].shape),)))
     if mask[1]:
         bounds.append(Bound(rel=drift(rows), factors=((terms.lost_columns * gamma(rows + 16)).view(shape),)))
