@@ -287,9 +287,9 @@ class Recorder:
                 # collection would walk all of it. What comes later may be garbage one day, so it is not frozen.
                 gc.freeze()
                 self._frozen += 1
-            capture = self._capture = self._new_capture(paths := Paths(self._attached))
             if self._resuming is not None:
                 self._resuming.enter(self.step_number)
+            capture = self._capture = self._new_capture(paths := Paths(self._attached))
             for name in self._dropped:
                 capture.state_dropped(self._relative(name), self._held.sizes.pop(name))
             self._dropped.clear()
