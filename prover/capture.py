@@ -206,10 +206,14 @@ _NUMBER_TYPES = ("number", "Scalar", "Optional[number]", "Optional[Scalar]", "Te
 
 
 @cache
-def _hoisted(op: Op) -> tuple[frozenset[int], frozenset[str]]:
-    """Operands whose integers are values, not structure: scalars, and numbers in place of tensors."""
+def _shape(op: Op) -> tuple[str, frozenset[int], frozenset[str]]:
+    """An overload's name on a tape, and the operands whose integers are values, not structure.
+
+    Those are scalars, and numbers in place of tensors.
+    """
     at = [(i, a.name) for i, a in enumerate(op._schema.arguments) if str(a.type) in _NUMBER_TYPES]
-    return frozenset(i for i, _ in at), frozenset(name for _, name in at)
+    name = f"{op._schema.name.removeprefix('aten::')}.{op._overloadname or 'default'}"
+    return name, frozenset(i for i, _ in at), frozenset(n for _, n in at)
 
 
 class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -228,6 +232,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._refs: dict[Ref, int] = {}
         self._bases: dict[int, int] = {}
         self._next = 0
+        self._running = 0
 
     # -- storages ----------------------------------------------------------------------------------------------------
 
@@ -256,8 +261,8 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def died(self, address: int) -> None:
         """Notes that a storage has died."""
         slot = self.slots.pop(address, None)
-        if slot is not None:
-            self.tape.frees.append((len(self.tape.nodes), slot))
+        if slot is not None:  # what an operation itself lets go of (`set_`) was its operand still
+            self.tape.frees.append((len(self.tape.nodes) + self._running, slot))
 
     def state_dropped(self, name: str, size: int) -> None:
         """Notes that a storage of the state died before this step began."""
@@ -371,15 +376,19 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
 
     def _record(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
-        rule = find(func, bind(func, args, kwargs))
-        positions, names = _hoisted(func)
+        bound = bind(func, args, kwargs)
+        rule = find(func, bound)
+        name, positions, names = _shape(func)
         encoded = tuple(self._encode(a, i in positions) for i, a in enumerate(args))
         encoded_kwargs = {k: self._encode(v, k in names) for k, v in sorted(kwargs.items())}
         self.context.begin(len(self.tape.nodes))
-        out = evaluate(func, args, kwargs, self.context, rule=rule)
+        self._running = 1
+        try:
+            out = evaluate(func, args, kwargs, self.context, rule=rule, bound=bound)
+        finally:
+            self._running = 0
         births: list[tuple[int, int]] = []
         outputs = tuple(self._outputs(out, births))
-        name = f"{func._schema.name.removeprefix('aten::')}.{func._overloadname or 'default'}"
         draw = self.context.draw_key if rule.kind is Kind.RANDOM else None
         self.tape.nodes.append(Node(name, encoded, encoded_kwargs, outputs, tuple(births), draw, self._path()))
         self.owner.after_operation(self)

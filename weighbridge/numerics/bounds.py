@@ -14,6 +14,7 @@ precision functions, SLEEF's `_u10` family and glibc for everything in the table
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -177,15 +178,25 @@ def convolution(call: Call) -> list[Bound]:
 
 def _tap_norms(grad: Tensor, x: Tensor, w: Tensor, call: Call) -> Tensor:
     """Norm of all that a filter tap multiplies, (groups, channels, *taps); zero for taps that see only padding."""
-    groups, transposed = call["groups"], call["transposed"]
-    ones = (x if transposed else grad).new_ones(grad.shape[0], groups, *(x if transposed else grad).shape[2:])
-    operands = (grad * grad, ones) if transposed else (ones, x * x)
-    like = w.new_zeros(groups, w.shape[1], *w.shape[2:])
-    squares = aten.convolution_backward(
-        *operands, like, None, call["stride"], call["padding"], call["dilation"],
-        transposed, call["output_padding"], groups, [False, True, False],
-    )[1]  # fmt: skip
-    return torch.sqrt(squares.clamp_min(0))
+    inner, outer = (grad, x) if call["transposed"] else (x, grad)
+    squares = (inner * inner).sum(0)
+    taps = squares.new_zeros(squares.shape[0], *w.shape[2:])
+    windows = [
+        [_seen(k * call["dilation"][d] - call["padding"][d], call["stride"][d], outer.shape[2 + d], inner.shape[2 + d])
+         for k in range(size)]
+        for d, size in enumerate(w.shape[2:])
+    ]  # fmt: skip
+    for tap in itertools.product(*(range(n) for n in w.shape[2:])):
+        window = squares[(slice(None), *(windows[d][k] for d, k in enumerate(tap)))]
+        taps[(slice(None), *tap)] = window.sum(dim=list(range(1, window.dim())))
+    return torch.sqrt(taps).view(call["groups"], w.shape[1], *w.shape[2:])
+
+
+def _seen(start: int, stride: int, count: int, length: int) -> slice:
+    """Those of start, start + stride, ... (`count` of them) that lie in 0..length."""
+    first = max(0, -(start // stride))  # rounded up
+    last = min(count - 1, (length - 1 - start) // stride)
+    return slice(start + first * stride, start + last * stride + 1, stride) if first <= last else slice(0, 0)
 
 
 def convolution_backward(call: Call) -> list[Bound]:

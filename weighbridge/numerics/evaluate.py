@@ -220,7 +220,7 @@ def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: di
 
 
 def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
-    if any(t.dtype in NARROW for v in bound.values() for t in _floats(v)):
+    if any(isinstance(v, Tensor) and v.dtype in NARROW for v in bound.values()):
         return _exact_narrow(op, args, kwargs, bound, context)
     changed = mutated(op)
     if not quotients.is_quotient(op):
@@ -303,6 +303,7 @@ def evaluate(
     context: Context,
     *,
     rule: Rule | None = None,
+    bound: dict[str, Any] | None = None,
     layout: Layout = row_major,
 ) -> Any:
     """Evaluates one operation under its rule.
@@ -313,6 +314,7 @@ def evaluate(
         kwargs: Keyword operands.
         context: Where roundings, checksums, draws and host values go.
         rule: The rule, if the caller has looked it up.
+        bound: The operands by schema name, if the caller has bound them.
         layout: Strides wanted for the i-th returned tensor, or None for the kernel's own.
 
     Returns:
@@ -322,15 +324,17 @@ def evaluate(
         UnknownOperationError: If it has no rule.
         RefusedOperationError: If its rule or its operand types refuse it.
     """
-    bound = bind(op, args, kwargs)
+    if bound is None:
+        bound = bind(op, args, kwargs)
     rule = rule or find(op, bound)
     kind = rule.kind
     if kind is Kind.VIEW:
         return op(*args, **kwargs)
     if kind is Kind.MOVE:
-        if op._schema.name in ("aten::_to_copy", "aten::copy_"):
+        name = base_name(op)[0]
+        if name in ("_to_copy", "copy"):
             _check_conversion(op, bound)
-        if op._schema.name in ("aten::scatter", "aten::scatter_") and "src" in bound and bound["self"].is_cuda:
+        elif name == "scatter" and "src" in bound and bound["self"].is_cuda:
             return _scatter_last(op, args, kwargs, bound)
         return op(*args, **kwargs)
     if kind is Kind.SELECT:

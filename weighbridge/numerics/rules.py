@@ -251,6 +251,7 @@ RULES: dict[str, Rule] = _build()
 """Rules by `name.overload` of the functional form; `arange.*/float` for fractional ramps."""
 
 
+@cache
 def base_name(op: Op) -> tuple[str, str]:
     """Returns (functional name, overload): `add_.Tensor` and `add.out` give those of `add.Tensor`.
 
@@ -273,6 +274,7 @@ def _base_name(qualified: str, overload: str) -> tuple[str, str]:
     return name, overload
 
 
+@cache
 def mutated(op: Op) -> tuple[str, ...]:
     """Returns the names of the operands that an overload changes."""
     corrected = MUTATES.get(".".join(base_name(op)))
@@ -283,7 +285,12 @@ def mutated(op: Op) -> tuple[str, ...]:
 
 def known(op: Op) -> bool:
     """True if the table has a line for an overload, whatever its operands."""
-    return ".".join(base_name(op)) in RULES
+    return _key(op) in RULES
+
+
+@cache
+def _key(op: Op) -> str:
+    return ".".join(base_name(op))
 
 
 def find(op: Op, args: dict[str, Any]) -> Rule:
@@ -296,15 +303,14 @@ def find(op: Op, args: dict[str, Any]) -> Rule:
     Raises:
         UnknownOperationError: If the table has no line for it.
     """
-    name, overload = base_name(op)
-    key = f"{name}.{overload}"
-    if name == "arange" and any(isinstance(args.get(end), float) for end in ("start", "end", "step")):
+    key = _key(op)
+    if key.startswith("arange.") and any(isinstance(args.get(end), float) for end in ("start", "end", "step")):
         key += "/float"
     rule = RULES.get(key)
     if rule is None:
         raise UnknownOperationError(
             f"operation {op} has no rule; write the step without it, or register one with "
-            f"@weighbridge.numerics.rule('{op._schema.name}.{overload}') (docs/custom-operators.md)",
+            f"@weighbridge.numerics.rule('{op._schema.name}.{base_name(op)[1]}') (docs/custom-operators.md)",
             operation=str(op),
         )
     return rule
