@@ -1,0 +1,385 @@
+"""How much of its bound each rounded rule uses: the largest error over the bound that was observed, in many ways.
+
+`python -m benchmarks.margins` measures, writes `results/margins.json` and docs/bounds.md; with `--table` only the page.
+
+The operations of tests/weighbridge/numerics/examples.py are evaluated in float32 with the bounds for u = 2^-24, and
+compared with the same evaluated in float64, beside which float32's errors are 2^29 times larger: PyTorch's kernels
+under every instruction set of the machine in fresh processes, and sums of products in other orders, in parts, one after
+the other, with and without fused multiply-add. Where there is a formula in long doubles, the float64 kernels are
+compared with it too, with the bounds that recording uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import machine
+from weighbridge.numerics import bounds
+from weighbridge.numerics.rounding import Bound
+from weighbridge.numerics.rules import RULES, Kind
+from weighbridge.numerics.switches import conforming
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "weighbridge" / "numerics"))
+
+from test_bounds import EXACT_SQUARES, REFERENCES, copied, error_bound, listen, long, reductions  # noqa: E402
+
+from examples import EXAMPLES, STYLES, Example, Maker  # noqa: E402
+
+PAGE = ROOT / "docs" / "bounds.md"
+aten = torch.ops.aten
+Tensor = torch.Tensor
+Seen = list[tuple[Tensor, Bound]]
+
+
+class Anywhere(Maker):
+    """Also makes operands so far from zero that what a kernel subtracts late loses most of its digits."""
+
+    def __call__(self, *shape: int) -> Tensor:
+        """Returns an operand of the style."""
+        return super().__call__(*shape) + 3000 if self.style == "far" else super().__call__(*shape)
+
+
+EVERY_STYLE = (*STYLES, "far")
+ENVIRONMENTS: Mapping[str, machine.Environment] = {"own": machine.HERE, **machine.ELSEWHERE}
+
+
+@contextmanager
+def single_precision() -> Iterator[None]:
+    """Within it, bounds are those of float32 arithmetic; none is zero because a sum is exact in float64."""
+    families = [m for name, m in sys.modules.items() if name.startswith("weighbridge.numerics.bounds")]
+    exact = bounds._unless_exact
+    try:
+        for family in families:
+            if hasattr(family, "U"):
+                family.U = 2.0**-24  # type: ignore[attr-defined]
+        bounds._unless_exact = lambda total, least: total
+        yield
+    finally:
+        for family in families:
+            if hasattr(family, "U"):
+                family.U = 2.0**-53  # type: ignore[attr-defined]
+        bounds._unless_exact = exact
+
+
+# --- other ways of computing ----------------------------------------------------------------------------------------
+
+
+def in_parts(a: Tensor, b: Tensor) -> Tensor:
+    """A product of matrices as the sum of three."""
+    parts = [a[..., i::3] @ b[..., i::3, :] for i in range(3)]
+    return parts[2] + (parts[0] + parts[1])
+
+
+def one_by_one(a: Tensor, b: Tensor) -> Tensor:
+    """A product of matrices as running sums, each product rounded."""
+    out = a.new_zeros(a.shape[:-1] + b.shape[-1:])
+    for k in range(a.shape[-1]):
+        out = out + a[..., k, None] * b[..., k, None, :]
+    return out
+
+
+def fused(a: Tensor, b: Tensor) -> Tensor:
+    """Running sums with fused multiply-add: float64 holds a product of float32 numbers exactly."""
+    out = a.new_zeros(a.shape[:-1] + b.shape[-1:])
+    for k in range(a.shape[-1]):
+        out = (out.double() + a[..., k, None].double() * b[..., k, None, :].double()).float()
+    return out
+
+
+PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "in parts": in_parts,
+    "one by one": one_by_one,
+    "one by one, fused": fused,
+}
+
+
+def products(example: Example) -> Iterator[tuple[str, list[Tensor]]]:
+    """Yields float32 results of a product computed without its kernel."""
+    name, args = example.op._schema.name.partition("::")[2], example.args
+    for way, multiply in PRODUCTS.items():
+        if name in ("mm", "bmm"):
+            yield way, [multiply(*args)]
+        elif name == "mv":
+            yield way, [multiply(args[0], args[1][:, None])[:, 0]]
+        elif name in ("dot", "vdot"):
+            yield way, [multiply(args[0][None], args[1][:, None])[0, 0]]
+        elif name in ("addmm", "baddbmm"):
+            beta, alpha = example.kwargs.get("beta", 1), example.kwargs.get("alpha", 1)
+            yield way, [args[0] * beta + multiply(args[1], args[2]) * alpha]
+        elif name == "convolution" and args[0].dim() == 4 and not args[6] and args[8] == 1:
+            x, w, bias, stride, padding, dilation = args[:6]
+            columns = torch.nn.functional.unfold(x, list(w.shape[2:]), dilation, padding, stride)
+            shape = aten.convolution.default(*args).shape
+            out = multiply(w.flatten(1), columns).reshape(shape)
+            yield way, [out if bias is None else out + bias.view(1, -1, 1, 1)]
+        elif (
+            name in ("sum", "mean") and example.op._overloadname == "dim_IntList" and args[1] == [1] and len(args) == 2
+        ):
+            ones = torch.ones(args[0].shape[1], 1)
+            yield way, [multiply(args[0].movedim(1, -1), ones)[..., 0]]
+
+
+def kernel(example: Example) -> list[Tensor]:
+    """Float32 results of PyTorch's kernel, and the statistics that it changes."""
+    args = [copied(a) for a in example.args]
+    out = example.op(*args, **copied(example.kwargs))
+    found = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if t is not None and t.is_floating_point()]
+    if "native_batch_norm.default" in str(example.op) and args[5] and args[3] is not None:
+        found += [args[3], args[4]]
+    return found
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+class Margins:
+    """The largest ratio of error to bound by rule, and how it was found."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, dict[str, Any]] = {}
+
+    def add(self, key: str, way: str, seen: Seen, found: list[Any]) -> None:
+        """Compares float32 results with wide ones; where float32 runs out of range, float64 does not."""
+        for (wide, bound), t in zip(seen, found, strict=False):
+            inside = ((wide.abs() > 1e-32) & (wide.abs() < 1e32)) | (wide == 0)
+            error, e = (t.double() - wide).abs()[inside], error_bound(wide, bound)[inside]
+            self.note(key, way, (error / e).nan_to_num(0).reshape(-1).numpy())
+
+    def note(self, key: str, way: str, ratios: np.ndarray[Any, Any]) -> None:
+        """Adds observed ratios."""
+        entry = self.rules.setdefault(key, {"margin": 0.0, "way": way, "elements": 0})
+        entry["elements"] += int(ratios.size)
+        worst = float(ratios.max()) if ratios.size else 0.0
+        if worst > entry["margin"]:
+            entry.update(margin=worst, way=way)
+
+    def merge(self, other: dict[str, dict[str, Any]], environment: str) -> None:
+        """Adds what another process found."""
+        for key, found in other.items():
+            entry = self.rules.setdefault(key, {"margin": 0.0, "way": "", "elements": 0})
+            entry["elements"] += found["elements"]
+            if not entry["way"] or found["margin"] > entry["margin"]:
+                entry.update(margin=found["margin"], way=f"{found['way']} ({environment})")
+
+
+def measure(seeds: int) -> dict[str, dict[str, Any]]:
+    """Returns the margins of every rounded rule in this process, over so many seeds of each style."""
+    margins = Margins()
+    with conforming(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in range(seeds):
+            for style in EVERY_STYLE:
+                for key in EXAMPLES:
+                    for example in EXAMPLES[key](Anywhere(style, seed=seed)):
+                        _one(margins, key, example)
+                for n in (6, 33, 1000) if seed % 4 == 0 else (33,):
+                    _orders(margins, Anywhere(style, seed=seed), n)
+    return margins.rules
+
+
+def _one(margins: Margins, key: str, example: Example) -> None:
+    if key not in EXACT_SQUARES:
+        with single_precision():
+            seen, _ = listen(example)
+        margins.add(key, "kernel", seen, kernel(example))
+        for way, results in products(example):
+            margins.add(key, way, seen, results)
+    if key in REFERENCES:
+        seen, _ = listen(example)
+        seen = [(wide, bound) for wide, bound in seen if wide.numel()]
+        for (wide, bound), exact in zip(seen, REFERENCES[key](*example.args, **example.kwargs), strict=True):
+            error = np.abs(long(wide) - exact.reshape(wide.shape))
+            ratios = np.asarray(error / np.maximum(error_bound(wide, bound).numpy(), 1e-300), dtype=np.float64)
+            margins.note(key, "float64 kernel against long doubles", ratios)
+
+
+def _orders(margins: Margins, make: Maker, n: int) -> None:
+    order = torch.randperm(n, generator=make.generator)
+    for first, second in reductions(make, order):
+        key = f"{first.op._schema.name.partition('::')[2]}.{first.op._overloadname or 'default'}"
+        with single_precision():
+            seen, _ = listen(first)
+        margins.add(key, "another order", seen, kernel(second))
+        for way, results in products(second):
+            margins.add(key, f"another order, {way}", seen, results)
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+_SUMS = "Higham 2002, lemma 3.1 and section 4.2"
+_PRODUCTS = "Higham 2002, section 3.1; Cauchy-Schwarz"
+_VARIANCE = "Chan, Golub and LeVeque 1983, table 1"
+_EXPONENTIALS = "Blanchard, Higham and Higham 2021, sections 3 and 4"
+_ANALYSIS = "first-order analysis, stated in the code; Higham 2002, lemma 3.1"
+_FUNCTIONS = "CUDA, SLEEF and glibc, documented maxima of error"
+
+SOURCES = {
+    "mm": _PRODUCTS, "addmm": _PRODUCTS, "convolution": _PRODUCTS, "convolution_backward": _PRODUCTS,
+    "summation": _SUMS, "cumulative_sum": _SUMS, "norm": _SUMS, "product": "Higham 2002, lemma 3.1", "positive": _SUMS,
+    "linear": _SUMS, "max_pool_backward": _SUMS, "accumulate": _SUMS, "embedding_backward": _SUMS,
+    "variance": _VARIANCE, "layer_norm": _VARIANCE, "batch_norm": _VARIANCE, "layer_norm_backward": _ANALYSIS,
+    "batch_norm_backward": _ANALYSIS, "softmax": _EXPONENTIALS, "log_softmax": _EXPONENTIALS,
+    "log_sum_exp": _EXPONENTIALS, "log_add_exp": _EXPONENTIALS, "softmax_backward": _ANALYSIS,
+    "log_softmax_backward": _ANALYSIS, "nll_loss": _SUMS, "bce_with_logits": _ANALYSIS, "bce": _ANALYSIS,
+    "relative": _FUNCTIONS, "ramp": _ANALYSIS, "of_operand": _ANALYSIS, "silu_backward": _ANALYSIS,
+    "gelu_backward": _ANALYSIS, "interpolation": _ANALYSIS, "cubic": "Keys 1981; first-order analysis in the code",
+}  # fmt: skip
+"""Where each family's bound comes from."""
+
+WORDS = {
+    "convolution_backward": (
+        "gamma(K) * norm(what a sum reads of one operand) * norm(what it reads of the other), for each "
+        "gradient"
+    ),
+    "summation": "gamma(n) * sum|x|; 0 where the sum is exact in float64 in any order",
+    "addmm": "gamma(K) * (|result| + 2*|alpha| * norm(row) * norm(column))",
+    "norm": "gamma(n + 32) * |result|, times 1/p for orders p < 1",
+    "product": "gamma(n) * |result|",
+    "positive": "gamma(n + 32) * |result|: terms do not cancel",
+    "linear": "gamma(n) * F(|x|), F being the operator: it sums positive multiples of at most n elements",
+    "interpolation": (
+        "gamma(n) * F(|x|) + 32*u*(longest side) * largest element of the plane (backward: sum of the plane)"
+    ),
+    "max_pool_backward": "gamma(window) * sum|gradient|; 0 where the sum is exact in float64 in any order",
+    "variance": "8*gamma(n + 8) * mean(x^2) for variances, gamma(n + 8) * sqrt(mean(x^2)) for means; roots accordingly",
+    "layer_norm": "errors of mean and variance, carried through: (rstd*d(mean) + d(rstd)/rstd) * (|weight| + |bias|)",
+    "batch_norm": (
+        "errors of mean and variance, carried through: (rstd*d(mean) + d(rstd)/rstd) * (|weight| + |bias|), "
+        "and at the size of mean*rstd*weight"
+    ),
+    "layer_norm_backward": (
+        "rstd * gamma(n + 16) * (norm(a)/sqrt(n) + max|xhat| * norm(a) * (norm(xhat)/n + "
+        "|mean|*rstd/sqrt(n))) * 2, a = gradient*weight; weights: gamma(rows) * sum|gradient|*(|x| + "
+        "|mean|)*rstd"
+    ),
+    "batch_norm_backward": "as layer norm's, over the batch, with the mean subtracted first",
+    "softmax": "(gamma(n + 32) + 800*u) * |result|",
+    "softmax_backward": "gamma(n + 8) * |output| * (max|gradient| + sum|gradient*output|)",
+    "log_softmax": "2*gamma(n + 64) + 800*u + 8*u*(|result| + |max|)",
+    "log_sum_exp": "2*gamma(n + 64) + 800*u + 8*u*(|result| + |max|)",
+    "log_softmax_backward": "gamma(n + 16) * exp(output) * sum|gradient| + 8*u*|result|",
+    "log_add_exp": "800*u * (max(|x|, |y|) + 1)",
+    "nll_loss": "gamma(n + 16) * sum|chosen elements| * max|weight|, over the total weight if averaged",
+    "bce_with_logits": "32*u * (2|x| + 2) * (1 + |target|) * weights, summed with gamma(n + 32) or averaged",
+    "bce": "32*u * (|t log x| + (1 + |t|)*|log(1 - x)|) * weight, summed with gamma(n + 32) or averaged",
+    "silu_backward": "32*u * |gradient| * (|x| + 1) + 16*u*|result|",
+    "gelu_backward": "128*u * |gradient| + 32*u*|result|",
+    "ramp": "16*u * max(|start|, |end|, |step|) + 4*u*|result|",
+    "accumulate": "gamma(n + 4) * (|self| + sum|source|)",
+    "embedding_backward": (
+        "gamma(uses of the row) * sum|gradient| over its uses; 0 where the sum is exact in float64 in any "
+        "order"
+    ),
+}  # fmt: skip
+"""The formulas of families whose docstrings begin with something else; u and n as in the page."""
+
+
+def _words(bound: Callable[..., Any]) -> tuple[str, str]:
+    """The family of a bound, and its formula in words: the first line of the docstring, with the parameters."""
+    family = bound.__qualname__.partition(".")[0]
+    owner = inspect.getmodule(bound)
+    text = WORDS.get(family) or (inspect.getdoc(getattr(owner, family)) or "").partition("\n")[0].rstrip(".")
+    free = inspect.getclosurevars(bound).nonlocals
+    values = {
+        k: v.__name__.strip("_") if callable(v) else f"{v:g}" if isinstance(v, float) else v for k, v in free.items()
+    }
+    parameters = ", ".join(f"{k} = {v}" for k, v in sorted(values.items()))
+    return family, f"{text} ({parameters})" if parameters else text
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """Returns docs/bounds.md for measured margins."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for key, rule in RULES.items():
+        if rule.kind is Kind.ROUNDED and "::" not in key:
+            assert rule.bound is not None
+            rows.setdefault(_words(rule.bound), []).append(key)
+    lines = []
+    for (family, words), keys in sorted(rows.items()):
+        for key in sorted(keys):
+            found = result["rules"].get(key)
+            margin = f"{found['margin']:.3f} | {found['way']}" if found else "not measured | "
+            lines.append(f"| `{key}` | {words.replace('|', chr(92) + '|')} | {SOURCES[family]} | {margin} |")
+    ways = ", ".join(f"{name}: {capability}" for name, capability in result["environments"].items())
+    return _HEAD.format(**result, ways=ways) + "\n".join(lines) + "\n"
+
+
+_HEAD = """# Bounds
+
+Written by `python -m benchmarks.margins`; a test compares this page with `benchmarks/results/margins.json` and the
+code. For each rounded rule: its bound in words, where that comes from, and its *margin*, the largest error divided by
+the bound that was observed. A margin below 1 means that no error left the bound; a small one means that the bound is
+wide, which costs log entries and nothing else.
+
+u is the unit roundoff of the wide type, 2^-53 for float64, and gamma(n) = n*u/(1 - n*u) bounds n successive
+roundings. K and n count what is summed. Bounds hold for any order of summation, with or without fused multiply-add,
+rounding to nearest (`weighbridge.numerics.bounds`). Winograd, Fourier and NNPACK convolutions, TF32, split bfloat16
+and accumulation in 16 bits do not, so recording and replay switch them off (`weighbridge.numerics.switches`) and
+first test every device they use with small integer products, convolutions and subnormal numbers that only a
+conforming device gets right (`weighbridge.numerics.probes`). A device that fails is refused with `device.arithmetic`.
+
+Measured on {date}: {processor}, torch {torch}, Python {python}; {elements:,} elements in {seeds} seeds of 4 styles
+(normal, around 30, around 3000, of very different size); instruction sets {ways}. Operations were evaluated in
+float32 with the bounds for u = 2^-24 and compared with float64: by PyTorch's kernel, and sums of products also in
+another order, in parts, one by one, and one by one with fused multiply-add. Some float64 kernels were compared with
+formulas in long doubles too.
+
+Sources: N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM 2002. T. F. Chan, G. H.
+Golub, R. J. LeVeque, *Algorithms for computing the sample variance*, The American Statistician 37 (1983). P.
+Blanchard, D. J. Higham, N. J. Higham, *Accurately computing the log-sum-exp and softmax functions*, IMA Journal of
+Numerical Analysis 41 (2021). R. G. Keys, *Cubic convolution interpolation for digital image processing*, IEEE
+Transactions on Acoustics, Speech, and Signal Processing 29 (1981). Maxima of error of functions: CUDA C++ Programming
+Guide, "Mathematical Functions"; SLEEF's list of functions (`_u10`); the GNU C Library manual, "Known Maximum Errors
+in Math Functions".
+
+| rule | bound | source | margin | largest by |
+|---|---|---|---:|---|
+"""
+
+
+def main() -> None:
+    """Measures in fresh processes, one for each instruction set, and writes the result and the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=24, help="seeds of each style")
+    parser.add_argument("--measure", action="store_true", help="measure in this process and print JSON")
+    parser.add_argument("--table", action="store_true", help="write the page from the result file only")
+    options = parser.parse_args()
+    if options.measure:
+        found = {"capability": torch.backends.cpu.get_cpu_capability(), "rules": measure(options.seeds)}
+        print(json.dumps(found))
+        return
+    if not options.table:
+        margins, capabilities = Margins(), {}
+        for name, environment in ENVIRONMENTS.items():
+            answer = machine.ask("benchmarks.margins", "--measure", f"--seeds={options.seeds}", environment=environment)
+            capabilities[name] = answer["capability"]
+            margins.merge(answer["rules"], answer["capability"])
+        machine.save(
+            "margins",
+            {
+                **machine.about(),
+                "seeds": options.seeds,
+                "elements": sum(entry["elements"] for entry in margins.rules.values()),
+                "environments": capabilities,
+                "rules": dict(sorted(margins.rules.items())),
+            },
+        )
+    result = machine.load("margins")
+    assert result is not None, "measure first: python -m benchmarks.margins"
+    PAGE.write_text(page(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The page of bounds says what was measured and what the code says, and no observed error left its bound."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import machine, margins
+from weighbridge.numerics import bounds
+from weighbridge.numerics.rounding import Bound
+from weighbridge.numerics.rules import RULES, Kind
+
+AGAIN = "run python -m benchmarks.margins"
+ROUNDED = {key for key, rule in RULES.items() if rule.kind is Kind.ROUNDED and "::" not in key}
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    found = machine.load("margins")
+    assert found is not None, AGAIN
+    return found
+
+
+def test_the_page_is_what_the_result_and_the_code_give(result: dict[str, Any]) -> None:
+    assert margins.page(result) == margins.PAGE.read_text(encoding="utf-8"), AGAIN
+
+
+def test_another_margin_changes_the_page(result: dict[str, Any]) -> None:
+    other = copy.deepcopy(result)
+    other["rules"]["mm.default"]["margin"] = 0.987
+    assert "0.987" in margins.page(other)
+    assert margins.page(other) != margins.page(result)
+
+
+def test_every_rounded_rule_was_measured_and_stayed_within_its_bound(result: dict[str, Any]) -> None:
+    assert set(result["rules"]) >= ROUNDED, AGAIN
+    for key in ROUNDED:
+        found = result["rules"][key]
+        assert found["elements"] > 0, key
+        assert 0 <= found["margin"] <= 1, key
+
+
+def test_several_instruction_sets_and_ways_were_measured(result: dict[str, Any]) -> None:
+    assert len(set(result["environments"].values())) >= 2
+    ways = {found["way"].partition(" (")[0] for found in result["rules"].values()}
+    assert {"kernel", "another order"} <= ways
+
+
+def test_every_family_has_a_source_and_words() -> None:
+    for key in ROUNDED:
+        bound = RULES[key].bound
+        assert bound is not None
+        family, words = margins._words(bound)
+        assert family in margins.SOURCES
+        assert len(words) > 10
+
+
+def test_an_error_beyond_its_bound_shows() -> None:
+    found = margins.Margins()
+    wide = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    found.add("mm.default", "kernel", [(wide, Bound(absolute=1e-3))], [torch.tensor([1.0, 2.004])])
+    assert found.rules["mm.default"]["margin"] == pytest.approx(4.0, rel=1e-3)
+    assert found.rules["mm.default"]["elements"] == 2
+
+
+def test_bounds_are_for_float64_again_after_measuring() -> None:
+    with margins.single_precision():
+        assert bounds.gamma(1) > 2.0**-25
+    assert bounds.gamma(1) < 2.0**-52
+
+
+def test_a_measurement_of_one_seed_finds_what_a_kernel_does() -> None:
+    found = margins.Margins()
+    for example in margins.EXAMPLES["mm.default"](margins.Anywhere("plain", seed=5)):
+        margins._one(found, "mm.default", example)
+    assert 0 < found.rules["mm.default"]["margin"] < 1
