@@ -31,7 +31,6 @@ _SPAN = 2 * _REACH * kernels.SLACK
 
 Ints = npt.NDArray[np.int64]
 _EMPTY = np.empty(0, dtype=np.float64)
-_ONE = torch.ones((), dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,23 @@ class Bound:
         return Bound(self.rel * by, self.absolute * by, first + self.factors[1:])
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What log entries chose; float64 arrays with one element for each entry.
+
+    Attributes:
+        wide: The replayer's wide values.
+        bounds: Their bounds.
+        own: How the replayer rounds them itself.
+        logged: How the log says they were rounded; where that is inadmissible, as `own`.
+    """
+
+    wide: npt.NDArray[np.float64]
+    bounds: npt.NDArray[np.float64]
+    own: npt.NDArray[np.float64]
+    logged: npt.NDArray[np.float64]
+
+
 @dataclass(slots=True)
 class Rounded:
     """What a rounding pass produced.
@@ -66,6 +82,7 @@ class Rounded:
         entries: Log entries (recording), or None.
         followed: Roundings that the log changed (replaying).
         inadmissible: Entries that no conforming device could have made; they were not followed (replaying).
+        choices: What the entries chose, or None without any (replaying).
     """
 
     out: torch.Tensor
@@ -73,6 +90,7 @@ class Rounded:
     entries: OpEntries | None = None
     followed: int = 0
     inadmissible: int = 0
+    choices: Choices | None = None
 
 
 def ordered(values: npt.NDArray[np.float32]) -> Ints:
@@ -247,7 +265,7 @@ def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, In
     if bound.factors:
         factors = [_physical(x, f) for f in bound.factors]
         if len(factors) == 1:
-            factors.append(_ONE.expand(factors[0].shape))
+            factors.append(torch.ones((), dtype=x.dtype).expand(factors[0].shape))
         shape, (ls, rs) = merge(list(factors[0].shape), [list(f.stride()) for f in factors])
         if len(shape) == 3:
             left, right = (torch.as_strided(f, (extent(f),), (1,)).numpy() for f in factors)
@@ -346,7 +364,13 @@ def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
         delta = (values.view(np.uint32)[changed].astype(np.uint64) - own.view(np.uint32)[changed].astype(np.uint64)) * w
         checksum = (checksum + int(delta.sum(dtype=np.uint64))) & 0xFFFFFFFFFFFFFFFF
         flat(out)[positions] = torch.from_numpy(values).to(x.device)
-    return Rounded(out, checksum, followed=int(changed.sum()), inadmissible=int((~admissible).sum()))
+    return Rounded(
+        out,
+        checksum,
+        followed=int(changed.sum()),
+        inadmissible=int((~admissible).sum()),
+        choices=Choices(ys, es, own.astype(np.float64), values.astype(np.float64)),
+    )
 
 
 def explainable(
