@@ -94,10 +94,14 @@ def compare(
         "paths": runs, "step": step, "op": op, "elements": elements, "device": device,
         "memory": limits.memory, "seconds": limits.seconds,
     }  # fmt: skip
-    answer = run_worker("weighbridge.comparison_worker", request, limits, env, progress)
+    return _parse(run_worker("weighbridge.comparison_worker", request, limits, env, progress), runs)
+
+
+def _parse(message: dict[str, Any], runs: tuple[str, str]) -> Comparison:
+    """Reads the worker's answer as hostile: every field has its type or the answer is refused."""
     try:
-        raise_error(answer)
-        raw = answer["result"]
+        raise_error(message)
+        raw = message["result"]
         return Comparison(
             equal=raw["equal"] is True,
             runs=runs,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from prover import Recorder
+from weighbridge.comparison_worker import Comparison
 from weighbridge.replay_worker import Replay
 
 Build = Callable[[], tuple[Any, ...]]
@@ -25,6 +26,17 @@ def replay_here(
     }  # fmt: skip
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         return Replay(request, [], lambda message: None).run()
+
+
+def compare_here(
+    a: Path, b: Path, *, step: int | None = None, op: int | None = None, elements: int = 16
+) -> dict[str, Any]:
+    """Compares in this process, without confinement: the same code that the worker runs."""
+    request = {
+        "paths": [str(a), str(b)], "step": step, "op": op, "elements": elements, "device": "cpu", "memory": 1 << 30,
+    }  # fmt: skip
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        return Comparison(request, [], lambda message: None).run()
 
 
 def train(
