@@ -14,6 +14,7 @@ import torch
 from weighbridge.errors import TapeError, UnknownOperationError
 from weighbridge.numerics import decompositions
 from weighbridge.numerics.evaluate import bind
+from weighbridge.numerics.randomness import drawn_shape
 from weighbridge.numerics.rules import RULES, Kind, Op, base_name, find
 from weighbridge.tape import DTYPES, MEMORY_FORMATS, Node, Ref, Tape
 
@@ -38,8 +39,13 @@ def resolve(name: str) -> Op:
         library, _, base = base.partition("::")
         space = getattr(torch.ops, library)
     packet = getattr(space, base, None) if base.replace("_", "a").isalnum() else None
-    op = getattr(packet, overload, None) if packet is not None and overload.replace("_", "a").isalnum() else None
-    if not isinstance(op, torch._ops.OpOverload) or (decompositions.find(op) is not None and base not in _CONDITIONAL):
+    named = packet is not None and overload.replace("_", "a").isalnum()
+    try:
+        op = getattr(packet, overload, None) if named else None
+        replaced = isinstance(op, torch._ops.OpOverload) and decompositions.find(op) is not None
+    except RuntimeError:  # PyTorch lists a few overloads that it does not have, such as mul.left_t
+        op, replaced = None, True
+    if not isinstance(op, torch._ops.OpOverload) or (replaced and base not in _CONDITIONAL):
         raise TapeError(
             f"the tape names the operation {name[:80]!r}, which is not allowed",
             code="tape.forbidden",
@@ -60,6 +66,22 @@ def resolve(name: str) -> Op:
 
 _CONDITIONAL = frozenset({"add", "add_", "sub", "sub_", "rsub", "pow"})
 """Decomposed for some operands only, and ruled for the others."""
+
+
+UNFIT = (
+    RuntimeError, TypeError, ValueError, LookupError, AssertionError, AttributeError, ArithmeticError, MemoryError
+)  # fmt: skip
+"""What PyTorch raises on operands that do not fit; its meta kernels assert, divide by zero and miss keys."""
+
+
+def unfit(name: str, error: Exception) -> TapeError:
+    """Returns the finding for an operation that raised; a machine that is too small accuses nobody."""
+    text = (str(error).splitlines() or [""])[0][:200]
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in text:
+        return TapeError(
+            f"{name} needs more memory than there is; replay it on a machine with more", code="tape.too_large"
+        )
+    return TapeError(f"{name} cannot be applied to its operands: {text or type(error).__name__}")
 
 
 class Operands:
@@ -121,7 +143,10 @@ def adopt(value: Tensor, ref: Ref, size: int, device: torch.device) -> Tensor:
     ):
         return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
     data = torch.zeros(size, dtype=torch.uint8, device=device)
-    tensor(data, ref).copy_(value)
+    try:
+        tensor(data, ref).copy_(value)
+    except RuntimeError as error:  # several elements in one place
+        raise unfit("a result", error) from None
     return data
 
 
@@ -153,19 +178,41 @@ _NO_META = frozenset(
 """Operations whose results' shapes depend on values, or that return no tensor."""
 
 
+def _shape_without_meta(
+    op: Op, name: str, args: list[Any], kwargs: dict[str, Any], kind: Kind
+) -> tuple[int, ...] | None:
+    """Returns the shape that an operation makes from its operands' values, or None if it is no larger than those."""
+    bound = bind(op, args, kwargs)
+    if kind is Kind.RANDOM:
+        return drawn_shape(bound)
+    if name == "repeat_interleave":
+        check_indices(op, bound)
+        return (int(bound["repeats"].sum()),)
+    if name == "bincount":
+        check_indices(op, bound)
+        largest = int(bound["self"].max()) + 1 if bound["self"].numel() else 0
+        return (max(largest, bound["minlength"]),)
+    return None
+
+
 def check_shapes(
     op: Op, args: list[Any], kwargs: dict[str, Any], node: Node, refs: list[Ref | None], kind: Kind
 ) -> None:
-    """Runs the operation on meta tensors, which checks shapes and dtypes without touching memory."""
+    """Checks what an operation will make, shapes and dtypes, without touching memory: by its meta kernel."""
     name = base_name(op)[0]
-    if name in _NO_META or kind in (Kind.RANDOM,):
+    first = refs[0] if refs else None
+    if kind is Kind.RANDOM or name in _NO_META:
+        expected = _shape_without_meta(op, name, args, kwargs, kind)
+        if first is not None and expected is not None and expected != first[2]:
+            raise TapeError(f"{node.op} makes {expected}; the tape says {first[2]}")
         return
+    extra = {"device": torch.device("meta")} if any(a.name == "device" for a in op._schema.arguments) else {}
     try:
-        out = op(*[_meta(a) for a in args], **{k: _meta(v) for k, v in kwargs.items()})
+        out = op(*[_meta(a) for a in args], **{**{k: _meta(v) for k, v in kwargs.items()}, **extra})
     except NotImplementedError:
         return  # no meta kernel: the kernel's own checks and the process limits remain
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise TapeError(f"{node.op} cannot be applied to its operands: {str(error).splitlines()[0][:200]}") from None
+    except UNFIT as error:
+        raise unfit(node.op, error) from None
     returned = list(out) if isinstance(out, (list, tuple)) else [out]
     if name == "native_batch_norm" and not bind(op, args, kwargs)["training"]:
         returned = returned[:1]  # the meta kernel promises statistics that an evaluation does not save
