@@ -15,7 +15,7 @@ from typing import Any
 from weighbridge.dataflow import Flow, Overwrite, flow
 from weighbridge.digests import DIGEST_SIZE
 from weighbridge.errors import Finding, Severity, TapeError, WeighbridgeError
-from weighbridge.origins import TapeValues, analyse
+from weighbridge.origins import SCALAR_BYTES, TapeValues, analyse
 from weighbridge.tape import Tape
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 from weighbridge.transcript import Transcript
@@ -211,6 +211,8 @@ class _Follows:
         if overwrite.name not in self._programs.trained or self._follows(digest, overwrite.sources, overwrite.name):
             return ""
         inputs = self._tapes(digest).inputs
+        if all(item.bytes <= SCALAR_BYTES for item in inputs if item.name == overwrite.name):
+            return ""  # a counter; what it may have been set to is one number
         kinds = Counter(item.origin for i, item in enumerate(inputs) if overwrite.sources >> i & 1)
         parts = [
             text
