@@ -146,6 +146,19 @@ def test_gradients_kept_in_place_targets_and_averages_are_no_overwrites(tmp_path
     assert findings(tmp_path / "run") == []
 
 
+def test_an_average_of_a_model_with_batch_norm_copies_its_counter(tmp_path: Path) -> None:
+    def make() -> tuple[Any, ...]:
+        model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.swa_utils.AveragedModel(model)
+
+    def step(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, average: Any) -> None:
+        update(batch, model, optimizer)
+        average.update_parameters(model)
+
+    train(tmp_path / "run", make, step, batches())
+    assert "tape.overwrite" not in ids(tmp_path / "run")
+
+
 def test_declared_programs_that_ran_are_no_finding(tmp_path: Path) -> None:
     rehearsal = Transcript.open(run(tmp_path / "rehearsal", update))
     programs = {record.tape for record in rehearsal.records()}
