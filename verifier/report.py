@@ -242,6 +242,7 @@ def _snapshot(snapshot: SnapshotFacts) -> dict[str, Any]:
             "followed": result.followed,
             "logged": result.logged,
             "rounded": result.rounded,
+            "evidence": result.evidence,
             "first_difference": result.first_difference,
             "seconds": round(snapshot.seconds, 3),
         }

@@ -15,6 +15,7 @@ import torch
 
 from weighbridge.digests import Leaf, bytes_digest, region_digest
 from weighbridge.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
+from weighbridge.evidence import Tally
 from weighbridge.following import Following, Seen
 from weighbridge.numerics.evaluate import bind, evaluate
 from weighbridge.numerics.policy import STRICT, Policy
@@ -49,6 +50,7 @@ class Executor:
         followed: Roundings that the log changed so far.
         rounded: Elements rounded so far.
         watch: Called with every result that has a checksum, once it was compared.
+        tally: What rounding logs chose so far.
     """
 
     def __init__(self, device: str | torch.device, seed: int, max_bytes: int, policy: Policy = STRICT) -> None:
@@ -67,6 +69,7 @@ class Executor:
         self.followed = 0
         self.rounded = 0
         self.watch: Callable[[Seen], None] | None = None
+        self.tally = Tally()
         self._lingering: list[Tensor] = []
         self._seed, self._max_bytes, self._policy = seed, max_bytes, policy
         self._checked: set[tuple[bytes, int]] = set()
@@ -122,7 +125,7 @@ class Executor:
                 "raise the memory limit if this machine has them",
                 code="tape.too_large",
             )
-        context = Following(record, log, self._seed, self._policy, self.watch)
+        context = Following(record, log, self._seed, self._policy, self.watch, self.tally)
         slots: dict[int, Tensor] = {}
         names: dict[int, str] = {}
         self.drop(tape, record.step)

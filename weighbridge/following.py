@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from weighbridge.errors import LogError, TapeError, WeighbridgeError
+from weighbridge.evidence import Tally
 from weighbridge.numerics import narrow, rounding
 from weighbridge.numerics.evaluate import Context
 from weighbridge.numerics.policy import STRICT, Policy
@@ -64,6 +65,7 @@ class Following(Context):
     seed: int
     policy: Policy = STRICT
     watch: Callable[[Seen], None] | None = None
+    tally: Tally = field(default_factory=Tally)
     stream: int = 0
     op: int = 0
     operation: str = ""
@@ -135,6 +137,7 @@ class Following(Context):
                 f"{result.inadmissible} outcomes that no conforming device could have rounded to",
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
+        self.tally.add(wide, bound, dtype, entries, result.choices)
         if self.watch is not None:
             self.watch(Seen(self.op, self.checked - 1, result.out, wide, bound, entries))
         return result.out

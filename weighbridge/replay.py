@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from weighbridge import location
+from weighbridge import evidence, location
 from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 
@@ -57,6 +57,7 @@ class ReplayResult:
         followed: Roundings that the log changed: without the log this replay would have differed there.
         logged: Entries in the rounding logs of the executed steps.
         rounded: Elements rounded.
+        evidence: What the rounding logs chose (`weighbridge.evidence`): counts, and `tests` with p-values.
         tapes: By hex digest of each tape that this replay ran: `kind`, `count` of executions, `operations`; and over
             the whole transcript `free_values` and `free_bytes` of free tensors that entered, `once_bytes` of constants
             if it ran only once, and how many changing values are `derived` by formulas.
@@ -77,6 +78,7 @@ class ReplayResult:
     followed: int = 0
     logged: int = 0
     rounded: int = 0
+    evidence: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     first_difference: dict[str, Any] | None = None
@@ -262,6 +264,7 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
             followed=int(raw["followed"]),
             logged=int(raw["logged"]),
             rounded=int(raw["rounded"]),
+            evidence=evidence.report(evidence.parse(raw["evidence"])),
             tapes={
                 bytes.fromhex(k).hex(): {
                     "kind": str(v["kind"])[:10],

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weighbridge import confinement, tapechecks
+from weighbridge import confinement, evidence, tapechecks
 from weighbridge.errors import Finding, LogError, Severity, TapeError, WeighbridgeError
 from weighbridge.executor import Executor
 from weighbridge.following import DifferenceError
@@ -127,6 +127,7 @@ class Replay:
         if self._stop is None:
             self._findings += self._transcript.check_data()
         self._examine()
+        self._findings += evidence.findings(self._executor.tally, self._policy, self._transcript.digest)
         return {
             "verdict": verdict,
             "steps": [begin, position],
@@ -134,6 +135,7 @@ class Replay:
             "followed": self._executor.followed,
             "logged": self._logged,
             "rounded": self._executor.rounded,
+            "evidence": self._executor.tally.to_json(),
             "tapes": {d.hex(): use for d, use in self._uses.items()},
             "findings": [f.to_json() for f in self._findings],
             "first_difference": difference,

@@ -22,6 +22,9 @@ class TapePolicy:
         free_input: Severity of `tape.free_input` for tensors; in step 0 it is `info`: that model came from elsewhere.
         free_value: Severity of `tape.free_input` for values and constants.
         overwrite: Severity of `tape.overwrite`.
+        log_bits: Bits that rounding logs may bring in by overruling the replayer, however few elements are rounded.
+        log_rate: Bits that they may bring in on top of that for each rounded element.
+        log_freedom: Severity of `replay.rounding.freedom`, if they bring in more.
     """
 
     free_tensors: int = 0
@@ -31,6 +34,9 @@ class TapePolicy:
     free_input: Severity = "violation"
     free_value: Severity = "warning"
     overwrite: Severity = "violation"
+    log_bits: float = 1024.0
+    log_rate: float = 0.02
+    log_freedom: Severity = "violation"
 
 
 AS_DESIGNED = TapePolicy()

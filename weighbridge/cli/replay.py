@@ -116,6 +116,13 @@ def _print(result: ReplayResult) -> None:
         f"{result.followed:,} would have gone the other way on this device without it",
         soft_wrap=True,
     )
+    if result.logged and result.evidence:
+        chances = ", ".join(f"{name} {test['p']:.2g}" for name, test in result.evidence["tests"].items())
+        console.print(
+            f"the log brought in {result.evidence['bits_in']:,.0f} bits and could have brought in "
+            f"{result.evidence['bits']:,.0f}; against chance, p: {chances}",
+            soft_wrap=True,
+        )
     if result.first_difference is not None:
         where = result.first_difference
         position = f"step {where['step']}, operation {where['op']} ({where['operation']})"

@@ -13,7 +13,7 @@ import torch
 
 from weighbridge.errors import LogError
 from weighbridge.numerics import kernels
-from weighbridge.numerics.rounding import Bound, Ints, Rounded, bound_at, dense_bound, flat
+from weighbridge.numerics.rounding import Bound, Choices, Ints, Rounded, bound_at, dense_bound, flat
 from weighbridge.numerics.roundlog import OpEntries
 
 SLACK = 1.0 + 2.0**-8
@@ -115,7 +115,13 @@ def follow(x: torch.Tensor, bound: Bound, dtype: torch.dtype, entries: OpEntries
         delta = (after[changed] - before[changed]) * kernels.weights(entries.positions[changed])
         total = (total + int(delta.sum(dtype=np.uint64))) & 0xFFFFFFFFFFFFFFFF
         flat(out)[positions] = values
-    return Rounded(out, total, followed=int(changed.sum()), inadmissible=int((~admissible).sum()))
+    return Rounded(
+        out,
+        total,
+        followed=int(changed.sum()),
+        inadmissible=int((~admissible).sum()),
+        choices=Choices(*(t.to(torch.float64).cpu().numpy() for t in (ys, es, own, values))),
+    )
 
 
 def _select(
