@@ -81,7 +81,7 @@ class Attached:
                 found[prefix] = item
             else:
                 # A gradient scaler keeps tensors that its state_dict() shows as numbers only.
-                for key, value in {**getattr(item, "__dict__", {}), **item.state_dict()}.items():
+                for key, value in [*getattr(item, "__dict__", {}).items(), *item.state_dict().items()]:
                     if isinstance(value, Tensor):
                         found[f"{prefix}.{key}"] = value
         return found
@@ -146,10 +146,10 @@ class Attached:
                 f"the attached {type(item).__name__} has no load_state_dict(); give it one, or attach tensors"
             )
         fresh = item.state_dict()
-        item.load_state_dict({**plain.merge(fresh, stored), **{k: t for k, t in found.items() if k in fresh}})
-        for key, value in found.items():
-            if key not in fresh:
-                setattr(item, key, value)
+        own = {k: t for k, t in found.items() if isinstance(fresh.get(k), Tensor)}
+        item.load_state_dict({**plain.merge(fresh, stored), **own})
+        for key in found.keys() - own.keys():
+            setattr(item, key, found[key])
 
     def storage_names(self) -> dict[int, str]:
         """Returns the name of each storage: that of the first tensor on it."""

@@ -131,7 +131,7 @@ class Recovery(TranscriptWriter):
 
     def _take_checkpoints(self, leftovers: set[str], states: list[bytes]) -> None:
         """Lists the checkpoints that are whole and belong to a step that was kept."""
-        for name in sorted(name for name in leftovers if name.startswith("checkpoints/")):
+        for name in sorted(n for n in leftovers if n.startswith("checkpoints/") and LAYOUT.fullmatch(n)):
             try:
                 checkpoint = read_checkpoint(self._root / name, self._limits)
             except WeighbridgeError:

@@ -89,6 +89,12 @@ def test_a_torn_or_later_checkpoint_is_dropped(run):
     assert recovered(run).checkpoint_steps == [1]
 
 
+def test_a_checkpoint_that_was_written_but_not_renamed_is_dropped(run):
+    (run / "checkpoints/00000001.safetensors").rename(run / "checkpoints/00000001.safetensors.tmp")
+    assert recovered(run).checkpoint_steps == []
+    assert not (run / "checkpoints/00000001.safetensors.tmp").exists()
+
+
 def test_a_lost_tape_is_an_error(run):
     for tape in (run / "tapes").iterdir():
         tape.unlink()

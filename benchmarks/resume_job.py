@@ -1,0 +1,138 @@
+"""A training that may be killed at any moment and started again: `python -m benchmarks.resume_job RUN [KILL_AT]`.
+
+It has the habits that make resuming hard: a schedule, gradients that outlive a step, an average of the weights, its own
+generator of random numbers, edits, tensors kept in a list, a tensor made outside any step. With KILL_AT it kills itself
+at so many-th change of a file: before a file is opened for writing, renamed or removed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from prover import Recorder
+from weighbridge.data import DataCommitment
+
+STEPS = 9
+ROWS = 4
+_CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
+
+
+def records(shift: float = 0.0) -> list[dict[str, Tensor]]:
+    """The data set."""
+    source = torch.Generator().manual_seed(1)
+    return [
+        {"x": torch.randn(8, generator=source) + shift, "y": torch.tensor(index % 3)} for index in range(STEPS * ROWS)
+    ]
+
+
+def order() -> list[int]:
+    """Record ids in the order of use."""
+    ids: list[int] = torch.randperm(STEPS * ROWS, generator=torch.Generator().manual_seed(2)).tolist()
+    return ids
+
+
+def train(
+    run: Path, *, steps: int = STEPS, seed: int = 7, width: int = 16, lr: float = 1e-2, shift: float = 0.0,
+    fresh: bool = True, **options: Any,
+) -> Iterator[Recorder]:  # fmt: skip
+    """Trains, and yields inside each step and after it, so that whoever asks may stop it there.
+
+    Args:
+        run: The transcript.
+        steps: Steps to make.
+        seed: The Recorder's.
+        width: Of the hidden layer.
+        lr: Learning rate.
+        shift: Added to the data.
+        fresh: Whether the initialisation is recorded; otherwise the model exists before.
+        **options: For the Recorder.
+    """
+    data, ids = records(shift), order()
+    weights = torch.tensor([1.0, 2.0, 0.5])
+    noise = torch.Generator().manual_seed(3)
+    committed = DataCommitment.over(records(), ids)
+    options = {"checkpoint_every": 4, "resume": True, "data": committed, **options}
+
+    def build() -> tuple[nn.Module, AveragedModel, torch.optim.Optimizer]:
+        model = nn.Sequential(
+            nn.Linear(8, width), nn.BatchNorm1d(width), nn.Dropout(0.2), nn.ReLU(), nn.Linear(width, 3)
+        )
+        average = AveragedModel(model)
+        first, second = model[0].parameters(), model[4].parameters()
+        groups: list[dict[str, Any]] = [{"params": first}, {"params": second, "weight_decay": 0.0}]
+        return model, average, torch.optim.AdamW(groups, lr=lr)
+
+    if not fresh:
+        torch.manual_seed(4)
+        model, average, optimizer = build()
+    with Recorder(run, seed=seed, **options) as recorder:
+        if fresh:
+            with recorder.initialisation():
+                model, average, optimizer = build()
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        recorder.attach(model, average, optimizer, schedule)
+        history = []
+        for update in range(recorder.updates, steps):
+            chosen = ids[ROWS * update : ROWS * (update + 1)]
+            batch = {name: torch.stack([data[i][name] for i in chosen]) for name in ("x", "y")}
+            with recorder.step(batch):
+                x = batch["x"] + 0.1 * torch.randn(ROWS, 8, generator=noise)
+                loss = nn.functional.cross_entropy(model(x), batch["y"], weight=weights)
+                yield recorder
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                average.update_parameters(model)
+                if update % 3 == 2:  # gradients of three steps add up
+                    optimizer.zero_grad()
+                history.append(loss.detach())
+            schedule.step()
+            yield recorder
+            if update % 4 == 3:
+                with recorder.edit(), torch.no_grad():
+                    average(batch["x"]).sum()
+                yield recorder
+
+
+class _Changes:
+    """Counts the changes of files of a run, and kills this process before a given one."""
+
+    def __init__(self, run: str, kill_at: int) -> None:
+        self.count = 0
+        self._run, self._kill_at = run, kill_at
+        sys.addaudithook(self._event)
+
+    def _event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _CHANGES and str(arguments[0]).startswith(self._run) and (event != "open" or _writes(arguments)):
+            self.count += 1
+            if self.count == self._kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _writes(arguments: tuple[Any, ...]) -> bool:
+    return bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
+
+
+def main() -> None:
+    """Trains once, from wherever an earlier start came to."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    run = str(Path(sys.argv[1]).resolve())
+    changes = _Changes(run, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    print("ready", flush=True)
+    for _ in train(Path(run)):
+        pass
+    print(changes.count)
+
+
+if __name__ == "__main__":
+    main()
