@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,10 @@ WIDE = 1 << 8
 _SHOWN = 4096
 """Entries of one output that the directions are counted of."""
 
-_EVERY = 32
+_BATCH = 1 << 15
+"""Entries that are counted together: most outputs have few, and counting each by itself would cost a replay time."""
+
+_EVERY = 64
 """Of so many rounded outputs, one is searched for contested elements anew."""
 
 _WHOLE = math.log2(3)
@@ -49,14 +52,14 @@ class Tally:
         wide: Entries with more than 256 admissible values.
         wide_bits: Their part of `bits`.
         wide_bits_in: Their part of `bits_in`.
-        up: Entries that round above the replayer's wide value; of at most 4,096 entries of one output, and equal wide
-            values of an output count once, here and in the next three.
+        up: Entries that round above the replayer's wide value. Of at most 4,096 entries of one output; and equal wide
+            values that come near each other count once, here and in the next five: they are rounded alike.
         down: Entries that round below it.
         outward: Entries that round away from zero.
         inward: Entries that round towards zero.
         overruled_up: Entries that moved a result up from the replayer's own rounding.
         overruled_down: Entries that moved it down.
-        only_logged: In one of 32 outputs: elements with an entry that the replayer does not find contested.
+        only_logged: In one of 64 outputs: elements with an entry that the replayer does not find contested.
         only_here: There: elements without an entry that it finds contested.
         both: There: elements where they agree.
     """
@@ -79,6 +82,7 @@ class Tally:
     only_here: int = 0
     both: int = 0
     _outputs: int = 0
+    _waiting: list[tuple[torch.dtype, np.ndarray[Any, np.dtype[np.uint8]], Choices]] = field(default_factory=list)
 
     def add(
         self, wide: torch.Tensor, bound: Bound, dtype: torch.dtype, entries: OpEntries | None, choices: Choices | None
@@ -97,7 +101,16 @@ class Tally:
         if self._outputs % _EVERY == 0:
             self._compare(wide, bound, dtype, entries)
         if entries is not None and choices is not None:
-            self._choices(entries.widths, choices, dtype)
+            self.entries += len(entries.widths)
+            self._waiting.append((dtype, entries.widths, choices))
+            if sum(len(widths) for _, widths, _ in self._waiting) >= _BATCH:
+                self.settle()
+
+    def settle(self) -> None:
+        """Counts the entries that were put aside; to be called before counts are read."""
+        waiting, self._waiting = self._waiting, []
+        for dtype in {dtype for dtype, _, _ in waiting}:
+            self._count(dtype, [(widths, choices) for other, widths, choices in waiting if other == dtype])
 
     def _compare(self, wide: torch.Tensor, bound: Bound, dtype: torch.dtype, entries: OpEntries | None) -> None:
         """Finds the contested elements anew and compares them with the logged ones."""
@@ -112,40 +125,47 @@ class Tally:
         self.only_here += len(here) - both
         self.only_logged += len(logged) - both
 
-    def _choices(self, widths: np.ndarray[Any, np.dtype[np.uint8]], choices: Choices, dtype: torch.dtype) -> None:
-        changed = (choices.own != choices.logged) & ~(np.isnan(choices.own) & np.isnan(choices.logged))
+    def _count(self, dtype: torch.dtype, outputs: list[tuple[np.ndarray[Any, np.dtype[np.uint8]], Choices]]) -> None:
+        widths = np.concatenate([w for w, _ in outputs])
+        y, e, own, logged = (
+            np.concatenate([getattr(c, name) for _, c in outputs]) for name in ("wide", "bounds", "own", "logged")
+        )
+        changed = (own != logged) & ~(np.isnan(own) & np.isnan(logged))
         bits = np.ones(len(widths))
-        several = np.flatnonzero(widths > 1)
-        if several.size:
-            bits[several] = _admissible_bits(choices.wide[several], choices.bounds[several], dtype)
         bits[widths == 0] = _WHOLE
+        several = np.flatnonzero(widths > 1)
+        bits[several] = _admissible_bits(y[several], e[several], dtype)
         large = bits > math.log2(WIDE)
-        self.entries += len(widths)
         self.overruled += int(changed.sum())
         self.bits += float(bits.sum())
         self.bits_in += float(bits[changed].sum())
         self.wide += int(large.sum())
         self.wide_bits += float(bits[large].sum())
         self.wide_bits_in += float(bits[large & changed].sum())
-        y, logged, own = (a[:_SHOWN] for a in (choices.wide, choices.logged, choices.own))
+        # Copies of one result are rounded alike, and say no more than one of them.
+        shown = np.flatnonzero(np.concatenate([np.arange(len(w)) < _SHOWN for w, _ in outputs]))
+        single = shown[np.unique(y[shown], return_index=True)[1]]
+        self._directions(y[single], own[single], logged[single])
+
+    def _directions(self, y: np.ndarray[Any, Any], own: np.ndarray[Any, Any], logged: np.ndarray[Any, Any]) -> None:
         with np.errstate(invalid="ignore"):
             up, down = logged > y, logged < y
-            out = np.abs(logged) > np.abs(y)
-        self.up += _distinct(y[up])
-        self.down += _distinct(y[down])
-        self.outward += _distinct(y[(up | down) & out])
-        self.inward += _distinct(y[(up | down) & ~out])
-        self.overruled_up += _distinct(y[logged > own])
-        self.overruled_down += _distinct(y[logged < own])
+            outward = np.abs(logged) > np.abs(y)
+        self.up += int(up.sum())
+        self.down += int(down.sum())
+        self.outward += int(((up | down) & outward).sum())
+        self.inward += int(((up | down) & ~outward).sum())
+        self.overruled_up += int((logged > own).sum())
+        self.overruled_down += int((logged < own).sum())
 
     def to_json(self) -> dict[str, int | float]:
         """Returns the counts by name."""
-        return {k: v for k, v in asdict(self).items() if not k.startswith("_")}
+        self.settle()
+        return {name: getattr(self, name) for name in NAMES}
 
 
-def _distinct(values: np.ndarray[Any, Any]) -> int:
-    """Counts different values: copies of one result are rounded alike, and say no more than one of them."""
-    return int(np.unique(values).size)
+NAMES = tuple(f.name for f in fields(Tally) if not f.name.startswith("_"))
+"""What a tally counts, in order."""
 
 
 def _admissible_bits(y: np.ndarray[Any, Any], e: np.ndarray[Any, Any], dtype: torch.dtype) -> np.ndarray[Any, Any]:
@@ -167,8 +187,7 @@ def parse(raw: Mapping[str, Any]) -> Tally:
     Raises:
         ValueError, TypeError, KeyError: They are not finite numbers of these names, at least 0.
     """
-    names = [f.name for f in fields(Tally) if not f.name.startswith("_")]
-    values: dict[str, Any] = {name: (float if "bits" in name else int)(raw[name]) for name in names}
+    values: dict[str, Any] = {name: (float if "bits" in name else int)(raw[name]) for name in NAMES}
     if not all(0 <= v < 2**63 for v in values.values()):
         raise ValueError("evidence")
     return Tally(**values)
@@ -183,6 +202,7 @@ def tests(tally: Tally) -> dict[str, dict[str, int | float]]:
     - `up`: entries that round up; `outward`: entries that round away from zero;
     - `overruled_up`: overruled roundings that were moved up.
     """
+    tally.settle()
     pairs = {
         "contested": (tally.only_logged, tally.only_here),
         "up": (tally.up, tally.down),
@@ -212,6 +232,7 @@ def findings(tally: Tally, policy: TapePolicy, subject: str) -> list[Finding]:
         policy: How many bits may come in, and how grave it is if more do.
         subject: The transcript.
     """
+    tally.settle()
     limit = policy.log_bits + policy.log_rate * tally.rounded
     if tally.bits_in <= limit:
         return []

@@ -34,20 +34,21 @@ def devices(seed: int, size: int = 20_000) -> tuple[torch.Tensor, torch.Tensor, 
     return x, y, Bound(factors=(torch.from_numpy(e),))
 
 
-def tallied(y: torch.Tensor, bound: Bound, entries: OpEntries | None, outputs: int = 32) -> Tally:
+def tallied(y: torch.Tensor, bound: Bound, entries: OpEntries | None, outputs: int = 64) -> Tally:
     """Counts one result as if it were so many outputs."""
     tally = Tally()
     followed = rounding.follow(y, bound, entries)
     assert followed.inadmissible == 0
     for _ in range(outputs):
         tally.add(y, bound, torch.float32, entries, followed.choices)
+    tally.settle()
     return tally
 
 
 def test_another_honest_device_looks_like_chance() -> None:
     x, y, bound = devices(1)
     tally = tallied(y, bound, rounding.record(x, bound, 0, 0).entries)
-    assert tally.entries > 32 * 1000
+    assert tally.entries > 64 * 1000
     assert tally.overruled > 0
     assert min(tally.only_logged, tally.only_here) > 10, "the two devices do not find the same elements contested"
     pairs = evidence.tests(tally)
@@ -114,6 +115,7 @@ def test_freedom_is_the_number_of_values_that_a_log_could_choose(dtype: torch.dt
         follow = narrow.follow(x, bound, dtype, entries)
     tally = Tally()
     tally.add(x, bound, dtype, entries, follow.choices)
+    tally.settle()
     assert math.isclose(tally.bits, math.log2(4 * ulps + 1), rel_tol=0.01)
     assert (tally.wide, tally.bits_in) == (int(4 * ulps > 255), 0.0)
 
