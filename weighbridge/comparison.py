@@ -82,7 +82,7 @@ def compare(
 
     Raises:
         UsageError: If the arguments make no sense for these runs.
-        TranscriptError: If one is unreadable or altered, or (`compare.replay`) cannot be executed here.
+        TranscriptError: If one is unreadable or altered, or (`replay.comparison`) cannot be executed here.
         ReplayWorkerError: If the worker died, ran out of its limits or answered nonsense.
     """
     if op is not None and step is None:

@@ -100,7 +100,7 @@ class Side(Replay):
             raise WeighbridgeError(
                 f"run {self._name} cannot be executed up to there on this device, so its elements cannot be shown "
                 f"(`weighbridge replay` says more): {error.message}",
-                code="compare.replay",
+                code="replay.comparison",
             ) from None
 
     def _keep(self, seen: Seen) -> Result:

@@ -169,7 +169,7 @@ def test_a_run_that_does_not_replay_cannot_be_shown(record: Record, tmp_path: Pa
     liar = forge(record(), tmp_path / "liar", at_step(1, lie))
     with pytest.raises(WeighbridgeError, match="run B cannot be executed") as caught:
         compare_here(record(), liar)
-    assert caught.value.reason == "compare.replay"
+    assert caught.value.reason == "replay.comparison"
 
 
 def test_the_command(record: Record, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ _FINDING_PREFIXES = (
 )
 _NO_FINDING_PREFIXES = (
     "transcript.write", "transcript.unknown", "replay.worker", "replay.rules.unknown", "replay.calibration.unknown",
+    "replay.comparison",
 )  # fmt: skip
 
 
