@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def order() -> list[int]:
 def train(
     run: Path, *, steps: int = STEPS, seed: int = 7, width: int = 16, lr: float = 1e-2, shift: float = 0.0,
     fresh: bool = True, **options: Any,
-) -> Iterator[Recorder]:  # fmt: skip
+) -> Generator[Recorder, None, None]:  # fmt: skip
     """Trains, and yields inside each step and after it, so that whoever asks may stop it there.
 
     Args:

@@ -243,6 +243,8 @@ class Recorder:
             self._keep(self._resuming)
         flat = flatten(batch) if batch is not None else {}
         stored = self._stored_batch({name: t for name, t in flat.items()})
+        if self._resuming is not None:
+            self._resuming.check_batch(stored)
         with self._capturing(dict(flat)) as capture:
             yield
         self._finish(capture, "step", stored, records)

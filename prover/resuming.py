@@ -23,7 +23,7 @@ import torch
 
 from prover.attached import Attached
 from prover.bookkeeping import unseen
-from prover.capture import Generators, Memory, Recording
+from prover.capture import Generators, HostCopy, Memory, Recording
 from weighbridge.bounded import DEFAULT_LIMITS, decode_cbor, read_file
 from weighbridge.continuing import Continuation, open_writer
 from weighbridge.data import DataCommitment
@@ -190,6 +190,12 @@ class Resuming:
             _sync(self._folder)
         self._write(_name(step), cbor(asdict(keep())))
         self._kept.append(step)
+
+    @unseen
+    def check_batch(self, batch: Mapping[str, HostCopy]) -> None:
+        """Raises if a step that is made again gets another batch."""
+        if self._old is not None and self._old.repeating:
+            self._old.check_batch({name: copy.tensor() for name, copy in batch.items()})
 
     def snapshot(self, ueid: bytes, index: int, step: int, op: int) -> bool:
         """Makes durable that a chip took a snapshot; tells whether the step's record will still name it."""

@@ -209,6 +209,15 @@ class Continuation(Recovery):
         """Says from which whole step on the program makes its steps again."""
         self.at = self._begin = step
 
+    def check_batch(self, batch: Mapping[str, Tensor]) -> None:
+        """Raises a UsageError if the next step is one that is made again, and `batch` (path to tensor) is not its."""
+        if self.repeating and batch_digest(batch, {}) != batch_digest(self.entry(self.at).batch, {}):
+            raise UsageError(
+                f"the batch of step {self.at} is not the one that was recorded; begin the loop at batch number "
+                "recorder.updates, and shuffle with a fixed seed",
+                code=_DIFFERS,
+            )
+
     def append_step(self, **fields: Any) -> StepRecord:
         """Appends the next step as `TranscriptWriter.append_step` does, or compares one that is made again.
 
@@ -279,12 +288,6 @@ class Continuation(Recovery):
                 code=_DIFFERS,
             )
         batch, free = fields["batch"], fields.get("free") or {}
-        if batch_digest(batch, {}) != batch_digest(entry.batch, {}):
-            raise UsageError(
-                f"the batch of step {step} is not the one that was recorded; begin the loop at batch number "
-                "recorder.updates, and shuffle with a fixed seed",
-                code=_DIFFERS,
-            )
         if fields["tape"] != record.tape:
             raise UsageError(
                 f"step {step} is another program than the one recorded; resume with the same code, versions and "
