@@ -134,7 +134,7 @@ class Attached:
             for param, owner, values in zip(_parameters(optimizer), owners, stored[prefix]["state"], strict=True):
                 found = {k.removeprefix(f"{owner}."): t for k, t in tensors.items() if k.startswith(f"{owner}.")}
                 if found or values:
-                    optimizer.state[param] = {**values, **found}
+                    optimizer.state[param] = {**plain.merge(None, values), **found}
         for prefix, item in self._others.items():
             if not isinstance(item, Tensor):
                 self._put_back_other(prefix, item, stored[prefix], tensors)

@@ -305,7 +305,8 @@ class Continuation(Recovery):
         )
         if found.to_cbor() != record.to_cbor():
             names = ("values", "host", "rng", "batch", "checksums")
-            different = ", ".join(n for n in names if getattr(found, n) != getattr(record, n)) or "state"
+            old, new = ({n: digests.cbor(getattr(r, n)) for n in names} for r in (record, found))  # a NaN equals itself
+            different = ", ".join(n for n in names if old[n] != new[n]) or "state"
             raise UsageError(
                 f"step {step} did not come out as it was recorded ({different} differ); resume with the same "
                 "model and numbers, and attach what has state of its own, such as schedulers",
