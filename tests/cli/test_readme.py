@@ -35,7 +35,7 @@ def test_every_command_of_the_readme_exists(line: str) -> None:
         program = [sys.executable, *words[1:3]]
     else:
         assert words[0].endswith("weighbridge")
-        group = words[1] in ("identity", "chip", "inspect", "analysis")
+        group = words[1] in ("identity", "chip", "inspect", "analysis", "transcript")
         program = [sys.executable, "-m", "weighbridge.cli", *words[1 : 3 if group else 2]]
         if words[1:3] == ["chip", "run"]:
             program = [sys.executable, "-m", "firmware_sim.chip"]
@@ -46,8 +46,10 @@ def test_every_command_of_the_readme_exists(line: str) -> None:
 
 
 def test_the_example_of_the_readme_compiles() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    compile(code, "README.md", "exec")
+    examples = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(examples) == 2
+    for code in examples:
+        compile(code, "README.md", "exec")
 
 
 def test_the_example_runs_and_replays(tmp_path: Path) -> None:
