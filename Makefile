@@ -39,6 +39,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (15 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_entries
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_differences
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.margins
 	$(BIN)/python -m benchmarks.tables

@@ -63,6 +63,31 @@ def logs(result: Result) -> str:
     return f"{measured_on(result)}\n\n{ours}\n\nThe published method on the same models:\n\n{theirs}"
 
 
+def entries(result: Result) -> str:
+    """Log entries beside their entropy, and what honest logs bring in."""
+    costs: list[Sequence[object]] = []
+    brought: list[Sequence[object]] = []
+    for name, model in result["models"].items():
+        for precision, m in model.items():
+            costs.append((
+                f"{name}, {precision}", f"{m['entries'] // m['steps']:,}", f"{m['bits_per_entry']:.2f}",
+                f"{m['floor_per_entry']:.2f}", f"{m['encode_millions']:.1f}", f"{m['decode_millions']:.1f}",
+            ))  # fmt: skip
+            for place, r in m["replays"].items():
+                brought.append((
+                    f"{name}, {precision}, {place}", r["verdict"], f"{r['entries']:,}", f"{r['overruled']:,}",
+                    f"{r['bits'] / r['rounded']:.1e}", f"{r['bits_in'] / r['rounded']:.1e}",
+                    *(f"{p:.2g}" for p in r["p"].values()),
+                ))  # fmt: skip
+    head = ("model", "entries a step", "bits an entry", "floor", "encoded, M/s", "decoded, M/s")
+    names = [
+        name.replace("_", " ")
+        for name in next(iter(next(iter(result["models"].values())).values()))["replays"]["here"]["p"]
+    ]
+    chosen = ("replay", "verdict", "entries", "overruled", "could bring in", "brought in", *(f"p: {n}" for n in names))
+    return f"{measured_on(result)}\n\n{table(head, costs)}\n\n{table(chosen, brought)}"
+
+
 def steps(result: Result) -> str:
     """Step times and their ratios."""
     ways = ("plain", "wide", "recorded", "replayed", "published")
@@ -145,6 +170,7 @@ def _replay(replay: Result) -> str:
 
 TABLES: dict[str, Callable[[Result], str]] = {
     "logs": logs,
+    "entries": entries,
     "steps": steps,
     "differences": differences,
     "soak_checkpoints": checkpoints,
