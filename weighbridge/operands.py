@@ -7,6 +7,7 @@ tensors first (shapes and dtypes, without memory), and index tensors are checked
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ def resolve(name: str) -> Op:
         replaced = isinstance(op, torch._ops.OpOverload) and decompositions.find(op) is not None
     except RuntimeError:  # PyTorch lists a few overloads that it does not have, such as mul.left_t
         op, replaced = None, True
-    if not isinstance(op, torch._ops.OpOverload) or (replaced and base not in _CONDITIONAL):
+    if not isinstance(op, torch._ops.OpOverload) or (replaced and base not in decompositions.CONDITIONAL):
         raise TapeError(
             f"the tape names the operation {name[:80]!r}, which is not allowed",
             code="tape.forbidden",
@@ -62,10 +63,6 @@ def resolve(name: str) -> Op:
             operation=name[:80],
         )
     return op
-
-
-_CONDITIONAL = frozenset({"add", "add_", "sub", "sub_", "rsub", "pow"})
-"""Decomposed for some operands only, and ruled for the others."""
 
 
 UNFIT = (
@@ -214,24 +211,21 @@ def check_shapes(
     except UNFIT as error:
         raise unfit(node.op, error) from None
     returned = list(out) if isinstance(out, (list, tuple)) else [out]
-    if name == "native_batch_norm" and not bind(op, args, kwargs)["training"]:
-        returned = returned[:1]  # the meta kernel promises statistics that an evaluation does not save
     for value, ref in zip(returned, refs, strict=False):
         if ref is not None and isinstance(value, Tensor) and tuple(value.shape) != ref[2]:
             raise TapeError(f"{node.op} makes {tuple(value.shape)}; the tape says {ref[2]}")
 
 
+_PLANES = re.compile(
+    r"(max_pool[23]d_with_indices|avg_pool[23]d|_?adaptive_(avg|max)_pool[23]d|(reflection|replication)_pad[123]d)_backward"
+)
+"""Gradients of what works on planes: kernels take the number of planes from one operand and use it for the others."""
+
+
 def check_sizes(op: Op, bound: dict[str, Any]) -> None:
     """Checks the sizes of operands whose kernels read, or write, past the end of a smaller one."""
     name = base_name(op)[0]
-    if name in ("native_batch_norm", "native_batch_norm_backward"):
-        x = bound["input"]
-        channels = x.shape[1] if x.dim() > 1 else -1
-        for part in ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd"):
-            unused = part.startswith("save_") and not bound.get("train")  # an evaluation saves nothing
-            _sized(name, part, bound.get(part), channels, 0 if unused else channels)
-        _sized(name, "grad_out", bound.get("grad_out"), x.numel())
-    elif name == "native_layer_norm_backward":
+    if name == "native_layer_norm_backward":
         x = bound["input"]
         inner = math.prod(bound["normalized_shape"])
         _sized(name, "grad_out", bound["grad_out"], x.numel())
@@ -242,10 +236,18 @@ def check_sizes(op: Op, bound: dict[str, Any]) -> None:
     elif name in ("_softmax_backward_data", "_log_softmax_backward_data"):
         if bound["grad_output"].shape != bound["output"].shape:
             raise TapeError(f"{name} has a gradient of another shape than its output", code="tape.out_of_bounds")
-    elif name in ("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"):
-        outer = -2 if "2d" in name else -3
-        if bound["grad_output"].shape[:outer] != bound["self"].shape[:outer]:
+    elif _PLANES.fullmatch(name):
+        outer = -int(name[name.index("d_") - 1])
+        grad = bound["grad_output"]
+        x = bound["self"]
+        other = grad.shape[:outer] != x.shape[:outer] or grad.shape != bound.get("indices", grad).shape
+        if other or (grad.numel() and not x.numel()):
             raise TapeError(f"{name} has a gradient of other planes than its operand", code="tape.out_of_bounds")
+    elif name == "convolution_backward":
+        settings = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+        x, weight, grad = _meta(bound["input"]), _meta(bound["weight"]), bound["grad_output"]
+        if grad.shape != torch.ops.aten.convolution.default(x, weight, None, *(bound[s] for s in settings)).shape:
+            raise TapeError(f"{name} has a gradient of another shape than its output", code="tape.out_of_bounds")
 
 
 def _sized(name: str, part: str, value: Any, *elements: int) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -187,8 +187,9 @@ def _tap_norms(grad: Tensor, x: Tensor, w: Tensor, call: Call) -> Tensor:
         for d, size in enumerate(w.shape[2:])
     ]  # fmt: skip
     for tap in itertools.product(*(range(n) for n in w.shape[2:])):
-        window = squares[(slice(None), *(windows[d][k] for d, k in enumerate(tap)))]
-        taps[(slice(None), *tap)] = window.sum(dim=list(range(1, window.dim())))
+        seen: tuple[Any, ...] = (slice(None), *(windows[d][k] for d, k in enumerate(tap)))
+        window, place = squares[seen], cast(Any, (slice(None), *tap))
+        taps[place] = window.sum(dim=list(range(1, window.dim())))
     return torch.sqrt(taps).view(call["groups"], w.shape[1], *w.shape[2:])
 
 

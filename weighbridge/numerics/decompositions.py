@@ -17,6 +17,7 @@ from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     alignment,
     bags,
+    batch_norm,
     cells,
     factorisations,
     forms,
@@ -25,12 +26,20 @@ from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     rearrangements,
     reflections,
     sampling,
+    single,
 )
 from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes
 from weighbridge.numerics.rules import Op, known
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+
+
+CONDITIONAL = frozenset(
+    {"add", "add_", "sub", "sub_", "rsub", "pow", "tanh_backward", "sigmoid_backward", "native_layer_norm",
+     "native_layer_norm_backward"}
+)  # fmt: skip
+"""Decomposed for some operands only, and ruled for the others."""
 
 
 def find(op: Op) -> Decomposition | None:

@@ -153,8 +153,6 @@ def _rounded(
             return plain  # integer or boolean work
     types = _result_types(op, by_name)
     changed = [n for n in mutated(op) if _is_float(by_name.get(n))]
-    if base_name(op)[0] == "native_batch_norm" and not bound["training"]:
-        changed = []
     ends = [*(types or []), *(by_name[n].dtype for n in changed)]
     wide_type = torch.float64 if types is None or torch.float32 in ends else torch.float32
     wide = {k: _widen(v, wide_type, integers=not has_floats) for k, v in by_name.items()}
@@ -166,8 +164,6 @@ def _rounded(
     outputs = op(*[wide[n] for n in positional], **{k: v for k, v in wide.items() if k not in positional})
     targets = [(n, wide[n]) for n in changed]
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-    if base_name(op)[0] == "native_batch_norm" and not bound["training"]:
-        returned[1:] = [t[:0] for t in returned[1:]]  # an evaluation saves nothing, which not every device says
     aliases = {id(t): by_name[n] for n, t in targets}
     fresh = [(i, t) for i, t in enumerate(returned) if _is_float(t) and id(t) not in aliases]
     name, overload = base_name(op)

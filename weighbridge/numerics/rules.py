@@ -2,8 +2,8 @@
 
 The table is data, reviewed line by line, and closed: an overload that is not in it has no rule, and recording stops
 before it runs. In-place overloads (`add_.Tensor`) and `out=` overloads follow the rule of their functional form; what
-they mutate is taken from the schema, except where `MUTATES` corrects a schema that does not say. Vendor and composite
-overloads are not here but in `decompositions`.
+they mutate is taken from the schema. Vendor and composite overloads, and those that change more than their schema says
+(batch norm), are not here but in `decompositions`.
 """
 
 from __future__ import annotations
@@ -153,15 +153,13 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "addmm.default baddbmm.default addmv.default": bounds.addmm,
     "convolution.default": bounds.convolution,
     "convolution_backward.default": bounds.convolution_backward,
-    "sum.default sum.dim_IntList mean.default mean.dim nansum.default": bounds.summation,
+    "sum.default sum.dim_IntList nansum.default": bounds.summation,
     "cumsum.default": bounds.cumulative_sum,
     "prod.default prod.dim_int cumprod.default": bounds.product,
     "linalg_vector_norm.default norm.Scalar norm.ScalarOpt_dim": bounds.norm,
     "var.correction std.correction var_mean.correction std_mean.correction var.dim std.dim": norms.variance,
     "native_layer_norm.default": norms.layer_norm,
     "native_layer_norm_backward.default": norms.layer_norm_backward,
-    "native_batch_norm.default": norms.batch_norm,
-    "native_batch_norm_backward.default": norms.batch_norm_backward,
     "_softmax.default _safe_softmax.default": pointwise.softmax,
     "_softmax_backward_data.default": pointwise.softmax_backward,
     "_log_softmax.default": pointwise.log_softmax,
@@ -224,9 +222,6 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
 FLOAT64_EXACT = {("reciprocal", "default")}
 """Quotients that are one IEEE operation in float64 on every device, as the gradient scaler uses them."""
 
-MUTATES: dict[str, tuple[str, ...]] = {"native_batch_norm.default": ("running_mean", "running_var")}
-"""Operands that an overload changes although its schema does not say so."""
-
 
 def _build() -> dict[str, Rule]:
     table: dict[str, Rule] = {}
@@ -277,9 +272,6 @@ def _base_name(qualified: str, overload: str) -> tuple[str, str]:
 @cache
 def mutated(op: Op) -> tuple[str, ...]:
     """Returns the names of the operands that an overload changes."""
-    corrected = MUTATES.get(".".join(base_name(op)))
-    if corrected is not None:
-        return corrected
     return tuple(a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
 
 

@@ -146,13 +146,13 @@ def _(make: Maker, op: Op) -> Calls:
 # --- sums -----------------------------------------------------------------------------------------------------------
 
 
-@of("sum.default", "mean.default", "nansum.default")
+@of("sum.default", "nansum.default")
 def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (make(5, 80),))
     yield Example(op, (make(1),))
 
 
-@of("sum.dim_IntList", "mean.dim")
+@of("sum.dim_IntList")
 def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (make(5, 60, 3), [1]))
     yield Example(op, (make(5, 60, 3), [0, -1], True))
@@ -222,23 +222,6 @@ def _(make: Maker, op: Op) -> Calls:
         w, b = (make(*normal), make(*normal)) if affine else (None, None)
         _, mean, rstd = aten.native_layer_norm.default(x, normal, w, b, 1e-5)
         yield Example(op, (make(*shape), x, normal, mean, rstd, w, b, [True, affine, affine]))
-
-
-@of("native_batch_norm.default")
-def _(make: Maker, op: Op) -> Calls:
-    yield Example(op, (make(6, 4, 5, 3), make(4), make(4), make(4), make.positive(4), True, 0.1, 1e-5))
-    yield Example(op, (make(6, 4, 5, 3), make(4), make(4), make(4), make.positive(4), False, 0.1, 1e-5))
-    yield Example(op, (make(40, 4), None, None, None, None, True, 0.1, 1e-5))
-    x = make(6, 4, 5, 3).contiguous(memory_format=torch.channels_last)
-    yield Example(op, (x, make(4), make(4), make(4), make.positive(4), True, 0.3, 1e-3))
-
-
-@of("native_batch_norm_backward.default")
-def _(make: Maker, op: Op) -> Calls:
-    for train in (True, False):
-        x, w, mean, var = make(6, 4, 5, 3), make(4), make(4), make.positive(4)
-        saved = aten.native_batch_norm.default(x, w, make(4), mean.clone(), var.clone(), train, 0.1, 1e-5)[1:]
-        yield Example(op, (make(*x.shape), x, w, mean, var, *saved, train, 1e-5, [True, True, True]))
 
 
 # --- softmax and losses ---------------------------------------------------------------------------------------------

@@ -135,7 +135,6 @@ def reductions(make: Maker, order: Tensor) -> list[tuple[Example, Example]]:
         (aten.mv.default, (a, b[:, 0].clone()), (p(a, 1), p(b[:, 0]))),
         (aten.sum.dim_IntList, (x, [1]), (p(x, 1), [1])),
         (aten.sum.dim_IntList, (g, [0]), (p(g), [0])),
-        (aten.mean.dim, (x, [1]), (p(x, 1), [1])),
         (aten.linalg_vector_norm.default, (x, 2, [1]), (p(x, 1), 2, [1])),
         (aten.var.correction, (x, [1]), (p(x, 1), [1])),
         (aten.logsumexp.default, (x, [1]), (p(x, 1), [1])),
@@ -146,11 +145,6 @@ def reductions(make: Maker, order: Tensor) -> list[tuple[Example, Example]]:
             aten.native_layer_norm_backward.default,
             (g, rows, [6], mean, rstd, a[:, 0], a[:, 0], [False, True, True]),
             (p(g), p(rows), [6], p(mean), p(rstd), a[:, 0], a[:, 0], [False, True, True]),
-        ),
-        (
-            aten.native_batch_norm_backward.default,
-            (g, rows, a[:, 0], None, None, mean[:6, 0], rstd[:6, 0], True, 1e-5, [False, True, True]),
-            (p(g), p(rows), a[:, 0], None, None, mean[:6, 0], rstd[:6, 0], True, 1e-5, [False, True, True]),
         ),
     ]
     return [(Example(op, first), Example(op, second)) for op, first, second in calls]
@@ -225,39 +219,6 @@ def _layer_norm_backward(
     return [grad] + ([(long(g) * xhat).sum(axis=outer), long(g).sum(axis=outer)] if mask[1] else [])
 
 
-def _batch_norm(
-    x: Tensor, w: Tensor | None, b: Tensor | None, mean: Tensor | None, var: Tensor | None, train: bool,
-    momentum: float, eps: float,
-) -> list[LongDoubles]:  # fmt: skip
-    dims, shape = (0, *range(2, x.dim())), (1, -1, *[1] * (x.dim() - 2))
-    if not train:
-        out = (long(x) - long(mean).reshape(shape)) / np.sqrt(long(var).reshape(shape) + np.longdouble(eps))
-        return [out * long(w).reshape(shape) + long(b).reshape(shape)]
-    out, own, rstd = _normalise(long(x), dims, eps)
-    results = [
-        out if w is None else out * long(w).reshape(shape) + long(b).reshape(shape),
-        own.reshape(-1),
-        rstd.reshape(-1),
-    ]
-    if mean is not None:
-        n = x.numel() // x.shape[1]
-        m, unbiased = np.longdouble(momentum), (1 / rstd.reshape(-1) ** 2 - np.longdouble(eps)) * n / (n - 1)
-        results += [long(mean) * (1 - m) + own.reshape(-1) * m, long(var) * (1 - m) + unbiased * m]
-    return results
-
-
-def _batch_norm_backward(
-    g: Tensor, x: Tensor, w: Tensor, mean: Tensor, var: Tensor, own: Tensor, rstd: Tensor, train: bool, eps: float,
-    mask: list[bool],
-) -> list[LongDoubles]:  # fmt: skip
-    dims, shape = (0, *range(2, x.dim())), (1, -1, *[1] * (x.dim() - 2))
-    centre = long(own if train else mean).reshape(shape)
-    scale = long(rstd).reshape(shape) if train else 1 / np.sqrt(long(var).reshape(shape) + np.longdouble(eps))
-    xhat, factor = (long(x) - centre) * scale, long(w).reshape(shape) * scale
-    grad = _gradient(long(g), xhat, factor, dims) if train else long(g) * factor
-    return [grad, (long(g) * xhat).sum(axis=dims), long(g).sum(axis=dims)]
-
-
 def _sigmoid(x: LongDoubles) -> LongDoubles:
     with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(-x))
@@ -328,8 +289,6 @@ REFERENCES: dict[str, Callable[..., list[LongDoubles]]] = {
     "_log_softmax_backward_data.default": _log_softmax_backward,
     "native_layer_norm.default": _layer_norm,
     "native_layer_norm_backward.default": _layer_norm_backward,
-    "native_batch_norm.default": _batch_norm,
-    "native_batch_norm_backward.default": _batch_norm_backward,
     "gelu.default": _gelu,
     "gelu_backward.default": _gelu_backward,
     "silu.default": lambda x: [long(x) * _sigmoid(long(x))],

@@ -1,0 +1,104 @@
+"""Batch normalisation in sums over the batch, which are rounded, and element by element, which is exact.
+
+Taken as one operation, its gradient would have by far the largest log of a convolutional network: differences of sums
+over a whole batch, most of them small beside what is summed. Here only one number a channel is a sum. Operands of 16
+bits are normalised in float32, as PyTorch's kernels do, and the result is rounded once.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from weighbridge.numerics.rewriting import decomposes
+from weighbridge.numerics.single import single
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+class _Channels:
+    """Numbers of one channel each, and what is summed to make them.
+
+    Args:
+        x: A tensor (batch, channels, *spatial).
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.dims = [0, *range(2, x.dim())]
+        self.shape = [1, -1, *[1] * (x.dim() - 2)]
+        self.count = max(1, x.numel() // max(1, x.shape[1]))
+
+    def total(self, x: Tensor) -> Tensor:
+        """Sums over all but the channels: (channels,)."""
+        return aten.sum.dim_IntList(x, self.dims)  # type: ignore[no-any-return]
+
+    def spread(self, v: Tensor) -> Tensor:
+        """Views (channels,) so that it broadcasts against the operand."""
+        return v.view(self.shape)
+
+
+def _scale(weight: Tensor | None, rstd: Tensor) -> Tensor:
+    return rstd if weight is None else single(weight) * rstd
+
+
+@decomposes("native_batch_norm.default")
+def _forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    wide, channels = single(x), _Channels(x)
+    if training:
+        mean = channels.total(wide) / channels.count
+        centred = wide - channels.spread(mean)
+        variance = channels.total(centred * centred) / channels.count
+        if running_mean is not None:
+            running_mean.mul_(1 - momentum).add_(mean * momentum)
+        if running_var is not None:
+            unbiased = channels.count / max(channels.count - 1, 1)
+            running_var.mul_(1 - momentum).add_(variance * (momentum * unbiased))
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        centred, variance = wide - channels.spread(single(running_mean)), single(running_var)
+    rstd = (variance + eps).sqrt().reciprocal()
+    out = centred * channels.spread(_scale(weight, rstd))
+    if bias is not None:
+        out = out + channels.spread(single(bias))
+    nothing = torch.empty(0, dtype=wide.dtype, device=x.device)
+    saved = (mean, rstd) if training else (nothing, nothing.clone())
+    return out.to(x.dtype), *saved
+
+
+@decomposes("native_batch_norm_backward.default")
+def _backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    save_mean: Tensor | None, save_invstd: Tensor | None, train: bool, eps: float, output_mask: list[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    g, channels = single(grad), _Channels(x)
+    if train:
+        assert save_mean is not None
+        assert save_invstd is not None
+        mean, rstd = save_mean, save_invstd
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        mean, rstd = single(running_mean), (single(running_var) + eps).sqrt().reciprocal()
+    scale = channels.spread(_scale(weight, rstd))
+    normal = along = total = grad_x = None
+    if output_mask[1] or (train and output_mask[0]):
+        normal = (single(x) - channels.spread(mean)) * channels.spread(rstd)
+        along = channels.total(g * normal)
+    if output_mask[2] or (train and output_mask[0]):
+        total = channels.total(g)
+    if output_mask[0]:
+        if normal is not None and along is not None and total is not None and train:
+            rest = g - channels.spread(total / channels.count) - normal * channels.spread(along / channels.count)
+            grad_x = (rest * scale).to(x.dtype)
+        else:
+            grad_x = (g * scale).to(x.dtype)
+    kind = x.dtype if weight is None else weight.dtype
+    return (
+        grad_x,
+        along.to(kind) if output_mask[1] and along is not None else None,
+        total.to(kind) if output_mask[2] and total is not None else None,
+    )
