@@ -22,6 +22,7 @@ from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.roundlog import LogReader
 from weighbridge.numerics.rules import Kind, find, mutated
 from weighbridge.operands import (
+    UNFIT,
     Operands,
     adopt,
     check_indices,
@@ -31,6 +32,7 @@ from weighbridge.operands import (
     same,
     storages,
     tensor,
+    unfit,
 )  # fmt: skip
 from weighbridge.state import Checkpoint, state_digest
 from weighbridge.steps import StepRecord
@@ -38,6 +40,9 @@ from weighbridge.tape import DTYPES, Node, Ref, Tape
 from weighbridge.tensorfile import raw_bytes
 
 Tensor = torch.Tensor
+
+MAX_OPERATIONS = 1 << 22
+"""Most operations of one step that are executed; a full-size GPT-2 takes some 3,000."""
 
 
 class Executor:
@@ -119,6 +124,11 @@ class Executor:
         """
         if len(record.values) != tape.values or len(record.host) != tape.hosts:
             raise TapeError(f"step {record.step}: the record has {len(record.values)} values, its tape {tape.values}")
+        if len(tape.nodes) > MAX_OPERATIONS:
+            raise TapeError(
+                f"step {record.step} has {len(tape.nodes)} operations, more than {MAX_OPERATIONS}; split it",
+                code="tape.too_large",
+            )
         if tape.largest_footprint() > self._max_bytes:
             raise TapeError(
                 f"step {record.step} needs {tape.largest_footprint()} bytes, more than the limit of {self._max_bytes}; "
@@ -233,10 +243,13 @@ class Executor:
             if node.births or source is None:
                 raise TapeError(f"operation {context.op} ({node.op}) is a view but makes memory")
             return
-        if first:
-            check_shapes(op, args, kwargs, node, refs, rule.kind)
-            check_sizes(op, bound)
-        check_indices(op, bound)
+        try:
+            if first:
+                check_shapes(op, args, kwargs, node, refs, rule.kind)
+                check_sizes(op, bound)
+            check_indices(op, bound)
+        except UNFIT as error:  # operands of a rank or kind for which the checks have no place
+            raise unfit(f"operation {context.op} ({node.op})", error) from None
         strides = [None if ref is None else ref[3] for ref in refs]
         try:
             out = evaluate(
@@ -244,10 +257,8 @@ class Executor:
             )
         except WeighbridgeError:
             raise
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-            raise TapeError(
-                f"operation {context.op} ({node.op}) cannot run: {str(error).splitlines()[0][:200]}"
-            ) from None
+        except UNFIT as error:
+            raise unfit(f"operation {context.op} ({node.op})", error) from None
         returned = list(out) if isinstance(out, (list, tuple)) else [out]
         if len(returned) != len(refs):
             raise TapeError(

@@ -1,0 +1,69 @@
+"""Hostile tapes for as long as one likes: `python -m benchmarks.soak_fuzz [--minutes N] [--seed S]`.
+
+Changed steps of recorded runs, bent calls of the rules' examples, and invented calls run in confined processes.
+The result, benchmarks/results/fuzz.json, counts the outcomes; it names the seed of every case that killed its process,
+hung or raised something else than a finding. There should be none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.fuzzing import Child, acceptable, record_runs
+
+from benchmarks import machine
+
+KINDS = ("recorded steps", "bent calls", "invented calls")
+PERIOD = 20_000
+"""Cases after which a process is replaced."""
+
+
+def choices(seed: int) -> list[int]:
+    """The decisions of one case."""
+    numbers = random.Random(seed)
+    return [seed % len(KINDS), *(numbers.getrandbits(32) for _ in range(60))]
+
+
+def main() -> None:
+    """Runs until the time is up and writes the counts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    options = parser.parse_args()
+    outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    gaps: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        child = Child(record_runs(Path(folder)))
+        begun = time.monotonic()
+        seed = options.seed
+        while time.monotonic() - begun < 60 * options.minutes:
+            answer = child.ask(choices(seed))
+            code = str(answer.get("outcome") or next(k for k in ("died", "hangs", "bug", "unmade") if k in answer))
+            outcomes[KINDS[seed % len(KINDS)]][code] += 1
+            if not acceptable(answer):
+                gaps.append({"seed": seed, **answer})
+                print(gaps[-1], flush=True)
+            seed += 1
+            if seed % PERIOD == 0:
+                child.stop()
+        child.stop()
+    result = {
+        "machine": machine.about(),
+        "seeds": [options.seed, seed],
+        "minutes": round((time.monotonic() - begun) / 60, 1),
+        "outcomes": {kind: dict(counts.most_common()) for kind, counts in outcomes.items()},
+        "gaps": gaps,
+    }
+    machine.save("fuzz", result)
+
+
+if __name__ == "__main__":
+    main()
