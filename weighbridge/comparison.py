@@ -6,7 +6,7 @@ process executes both, and its answer is read as hostile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ def compare(
     limits: Limits = _LIMITS,
     env: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    rules: Sequence[str] = (),
 ) -> Comparison:
     """Compares two runs.
 
@@ -79,6 +80,7 @@ def compare(
         limits: On memory and time.
         env: Environment for the worker, as for `replay`.
         progress: Called with (runs executed, 2).
+        rules: Modules, or paths of Python files, that register rules, as for `replay`.
 
     Raises:
         UsageError: If the arguments make no sense for these runs.
@@ -93,6 +95,7 @@ def compare(
     request = {
         "paths": runs, "step": step, "op": op, "elements": elements, "device": device,
         "memory": limits.memory, "seconds": limits.seconds,
+        "rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in rules],
     }  # fmt: skip
     return _parse(run_worker("weighbridge.comparison_worker", request, limits, env, progress), runs)
 

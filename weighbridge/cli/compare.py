@@ -22,6 +22,10 @@ def command(
     op: Annotated[int | None, typer.Option("--op", help="Show what this operation of the step returned.")] = None,
     elements: Annotated[int, typer.Option("--elements", help="Differing elements to show, at most.")] = 16,
     device: Annotated[str, typer.Option("--device", help="Where to execute them: cpu, cuda, cuda:1.")] = "cpu",
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rules", help="Module or .py file of yours that registers rules for custom operators."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Compare two local runs: exit 0 if equal, 1 if they differ (saying where first), 2 if that cannot be said."""
@@ -29,7 +33,7 @@ def command(
         require_device(device)
         from weighbridge.comparison import compare
 
-        found = compare(run_a, run_b, step=step, op=op, elements=elements, device=device)
+        found = compare(run_a, run_b, step=step, op=op, elements=elements, device=device, rules=rules or ())
     except WeighbridgeError as error:
         fail(error, as_json=as_json)  # nothing was compared, even where the error accuses a transcript
         return Exit.UNREADABLE
