@@ -127,7 +127,8 @@ def mm(call: Call) -> list[Bound]:
         return [Bound(rel=drift(k), absolute=float(gamma(k + 2) * left * right))]
     if call.name == "mv":
         left = left.squeeze(-1)
-    return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right))]
+        return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right))]
+    return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right), products=(a, b, gamma(k + 2)))]
 
 
 def addmm(call: Call) -> list[Bound]:
@@ -138,7 +139,9 @@ def addmm(call: Call) -> list[Bound]:
     left, right = reductions.norm(a, [-1]), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name == "addmv":
         left = left.squeeze(-1)
-    return [Bound(rel=g + drift(a.shape[-1]), factors=(left * (2 * g * abs(call["alpha"])), right))]
+        return [Bound(rel=g + drift(a.shape[-1]), factors=(left * (2 * g * abs(call["alpha"])), right))]
+    multiple = 2 * g * abs(call["alpha"])
+    return [Bound(rel=g + drift(a.shape[-1]), factors=(left * multiple, right), products=(a, b, multiple))]
 
 
 def _conv_norms(x: Tensor, w_shape: tuple[int, ...], call: Call) -> Tensor:

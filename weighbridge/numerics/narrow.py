@@ -13,7 +13,7 @@ import torch
 
 from weighbridge.errors import LogError
 from weighbridge.numerics import kernels
-from weighbridge.numerics.rounding import Bound, Choices, Ints, Rounded, bound_at, dense_bound, flat
+from weighbridge.numerics.rounding import Bound, Choices, Ints, Rounded, bound_at, dense_bound, flat, sharpened
 from weighbridge.numerics.roundlog import OpEntries
 
 SLACK = 1.0 + 2.0**-8
@@ -75,9 +75,15 @@ def record(x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: i
     low, high = to_narrow(y - REACH * e, dtype), to_narrow(y + REACH * e, dtype)
     odd = (low != high) | ~torch.isfinite(y) | ~torch.isfinite(e)
     contested = odd.nonzero().flatten()
+    ys, es = y[contested], e[contested]
+    if bound.products is not None and contested.numel():
+        es = _sharpened(x, bound, contested, ys, es, REACH)
+        odd = to_narrow(ys - REACH * es, dtype) != to_narrow(ys + REACH * es, dtype)
+        odd |= ~torch.isfinite(ys) | ~torch.isfinite(es)
+        contested, ys, es = contested[odd], ys[odd], es[odd]
     if contested.numel() == 0:
         return Rounded(out, total)
-    ys, es, own = y[contested], e[contested], flat(out)[contested]
+    own = flat(out)[contested]
     finite = (torch.isfinite(ys) & torch.isfinite(es)).cpu().numpy()
     ends = [np.where(finite, _ordered(to_narrow(ys + s * SPAN * es, dtype)), 0) for s in (-1, 1)]
     span = ends[1] - ends[0]
@@ -105,7 +111,8 @@ def follow(x: torch.Tensor, bound: Bound, dtype: torch.dtype, entries: OpEntries
     if entries.positions.size and int(entries.positions[-1]) >= x.numel():
         raise LogError(f"a rounding-log entry points at element {int(entries.positions[-1])} of {x.numel()}")
     positions = torch.from_numpy(np.ascontiguousarray(entries.positions)).to(x.device)
-    ys, es = flat(x)[positions], bound_at(x, bound, positions).to(x.dtype)
+    ys = flat(x)[positions]
+    es = _sharpened(x, bound, positions, ys, bound_at(x, bound, positions).to(x.dtype))
     own = flat(out)[positions]
     values, admissible = _select(ys, es, entries, dtype)
     values = torch.where(torch.from_numpy(admissible).to(x.device), values.to(x.device), own)
@@ -122,6 +129,16 @@ def follow(x: torch.Tensor, bound: Bound, dtype: torch.dtype, entries: OpEntries
         inadmissible=int((~admissible).sum()),
         choices=Choices(*(t.to(torch.float64).cpu().numpy() for t in (ys, es, own, values))),
     )
+
+
+def _sharpened(
+    x: torch.Tensor, bound: Bound, positions: torch.Tensor, ys: torch.Tensor, es: torch.Tensor, near: float = 5.0
+) -> torch.Tensor:
+    """See `rounding.sharpened`."""
+    if bound.products is None:
+        return es
+    at, values, bounds = (t.cpu().numpy() for t in (positions, ys, es))
+    return torch.from_numpy(sharpened(x, bound, at, values, bounds, near)).to(es.device)
 
 
 def _select(
@@ -157,6 +174,11 @@ def explainable(
     if entries is not None:
         free[entries.positions] = False
     index = np.flatnonzero(free)
+    if bound.products is not None:
+        place = torch.from_numpy(index).to(x.device)
+        e[place] = _sharpened(x, bound, place, y[place], e[place])
+        low, high = (_ordered(to_narrow(y + s * 8 * e, dtype)) for s in (-1, 1))
+        index = index[low[index] != high[index]]
     if index.size == 0:
         return False
     own = _ordered(flat(out))[index]

@@ -16,6 +16,7 @@ recorder's 4e one more, so that no replayer's range holds two values with the sa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,16 +44,20 @@ class Bound:
         rel: Relative part, dimensionless.
         absolute: Absolute part, in units of x.
         factors: At most two non-negative tensors of x's dtype that broadcast to x's shape.
+        products: For matrix products a @ b: (a, b, multiple). Where x is nearly zero, `product(factors)` gives way to
+            the smaller multiple * (|a| @ |b|), see `sharpened`.
     """
 
     rel: float = 0.0
     absolute: float = 0.0
     factors: tuple[torch.Tensor, ...] = ()
+    products: tuple[torch.Tensor, torch.Tensor, float] | None = None
 
     def scaled(self, by: float) -> Bound:
         """Returns the bound multiplied by a number."""
         first = tuple(f * by for f in self.factors[:1])
-        return Bound(self.rel * by, self.absolute * by, first + self.factors[1:])
+        products = None if self.products is None else (*self.products[:2], self.products[2] * by)
+        return Bound(self.rel * by, self.absolute * by, first + self.factors[1:], products)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,21 +221,65 @@ def dense_bound(x: torch.Tensor, bound: Bound) -> torch.Tensor:
     return e
 
 
+def _coordinates(x: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor]:
+    """Returns the logical indices, one tensor a dimension, of physical positions of a dense tensor."""
+    strides = x.stride()
+    rest, found = positions, [torch.zeros_like(positions)] * x.dim()
+    for d in sorted(range(x.dim()), key=lambda d: (strides[d], -d)):
+        found[d] = rest % x.shape[d]
+        rest = rest // x.shape[d]
+    return found
+
+
 def bound_at(x: torch.Tensor, bound: Bound, positions: torch.Tensor) -> torch.Tensor:
     """Returns the bound at physical `positions` (int64), float64, without building it everywhere."""
     e = flat(x)[positions].abs() * bound.rel + bound.absolute
     if bound.factors:
-        strides = x.stride()
-        order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
-        rest, coordinates = positions, [torch.zeros_like(positions)] * x.dim()
-        for d in reversed(order):
-            coordinates[d] = rest % x.shape[d]
-            rest = rest // x.shape[d]
+        coordinates = _coordinates(x, positions)
         product = torch.ones_like(e)
         for factor in bound.factors:
             product = product * factor.expand(x.shape)[tuple(coordinates)] if x.dim() else product * factor
         e = e + product
     return e
+
+
+_NEAR = 5.0
+"""How many bounds from zero a replayer's value can lie whose recorder found it within its reach of zero."""
+_GATHERED = 1 << 22
+
+
+def sharpened(
+    x: torch.Tensor, bound: Bound, positions: Ints, xs: npt.NDArray[Any], es: npt.NDArray[Any], near: float = _NEAR
+) -> npt.NDArray[Any]:
+    """Returns bounds where those of values within `near` bounds of zero are made from absolute values, not norms.
+
+    A product of vectors that have no element other than zero in common is exactly zero in any order, while their norms
+    say otherwise; and a range around zero holds half of all numbers, so its entries are the longest. The recorder takes
+    the sharp bound within its reach of zero. The replayer takes it wherever the recorder can have taken it; where it
+    alone does, its smaller range has no two values with the same bits either.
+
+    Args:
+        x: The wide result.
+        bound: Its bound.
+        positions: Physical indices.
+        xs: The wide values there.
+        es: Their bounds.
+        near: How near to zero.
+    """
+    if bound.products is None:
+        return es
+    a, b, multiple = bound.products
+    chosen = np.flatnonzero(np.abs(xs) <= near * es)
+    result = es.copy()
+    step = max(1, _GATHERED // max(1, a.shape[-1]))
+    for start in range(0, len(chosen), step):
+        part = chosen[start : start + step]
+        *outer, i, j = _coordinates(x, torch.from_numpy(positions[part]).to(x.device))
+        rows, columns = a.detach()[(*outer, i)].abs().double(), b.detach().mT[(*outer, j)].abs().double()
+        sums = torch.einsum("nk,nk->n", rows, columns).cpu().numpy()
+        sharp = np.abs(xs[part]) * bound.rel + bound.absolute + sums * multiple
+        result[part] = np.minimum(es[part], sharp.astype(es.dtype))
+    return result
 
 
 def merge(shape: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
@@ -312,6 +361,10 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
         contested = kernels.torch_contested(flat(x), dense_bound(x, bound))
         positions, xs = contested.cpu().numpy(), flat(x)[contested].cpu().numpy()
         es = bound_at(x, bound, contested).cpu().numpy()
+    if positions.size and bound.products is not None:
+        es = sharpened(x, bound, positions, xs, es, _REACH)
+        odd = ~((_round(xs - _REACH * es) == _round(xs + _REACH * es)) & np.isfinite(xs) & np.isfinite(es))
+        positions, xs, es = positions[odd], xs[odd], es[odd]
     if positions.size == 0:
         return Rounded(out, checksum)
     widths, bits = encode_entries(xs, es, positions)
@@ -354,7 +407,7 @@ def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
         raise LogError(f"a rounding-log entry points at element {int(entries.positions[-1])} of {x.numel()}")
     positions = torch.from_numpy(np.ascontiguousarray(entries.positions)).to(x.device)
     ys = flat(x)[positions].cpu().numpy()
-    es = bound_at(x, bound, positions).cpu().numpy()
+    es = sharpened(x, bound, entries.positions, ys, bound_at(x, bound, positions).cpu().numpy())
     values, admissible = decode_entries(ys, es, entries.widths, entries.bits)
     own = flat(out)[positions].cpu().numpy()
     values = np.where(admissible, values, own)
@@ -397,6 +450,11 @@ def explainable(
     if entries is not None:
         free[entries.positions] = False
     index = np.flatnonzero(free)
+    if bound.products is not None:
+        e[index] = sharpened(x, bound, index, y[index], e[index])
+        with np.errstate(invalid="ignore", over="ignore"):
+            low, high = ordered(_round(y - 8 * e)), ordered(_round(y + 8 * e))
+        index = index[low[index] != high[index]]
     if index.size == 0:
         return False
     own = ordered(flat(out).cpu().numpy())[index]
