@@ -36,6 +36,8 @@ def test_honest_run_matches_with_other_instruction_sets(honest_run: Path) -> Non
         assert result["steps"] == [0, 5]
         assert {"kind", "count", "operations", "free_values"} <= set(next(iter(result["tapes"].values())))
         assert result["followed"] >= 0
+        assert result["evidence"]["overruled"] == result["followed"]
+        assert all(0 < test["p"] <= 1 for test in result["evidence"]["tests"].values())
         states.add(result["state"])
     assert len(states) == 1
 
