@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from weighbridge.errors import ReplayWorkerError
+from weighbridge.evidence import Tally
 from weighbridge.replay import _parse, _read
 
 SIGNALS = """
@@ -40,7 +41,7 @@ def test_no_signal_reaches_another_process() -> None:
 RESULT: dict[str, Any] = {
     "verdict": "match", "steps": [0, 1], "state": "00" * 32, "followed": 0, "logged": 0, "rounded": 0, "tapes": {},
     "findings": [], "first_difference": None, "live": None, "running": None, "head": None, "device": "cpu",
-    "confinement": [],
+    "confinement": [], "evidence": Tally().to_json(),
 }  # fmt: skip
 FINDING = {"id": "a", "message": "b", "expected": "", "found": "", "subject": "", "severity": "info", "evidence": {}}
 
@@ -55,6 +56,13 @@ def test_an_answer_in_order_is_taken() -> None:
 def test_progress_that_is_none_is_refused(line: bytes) -> None:
     with pytest.raises(ReplayWorkerError):
         _read(BytesIO(line + b"\n"), lambda *_: None)
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "x", None, [], 1 << 80])
+def test_counts_of_evidence_are_numbers(value: Any) -> None:
+    for name in ("entries", "bits_in"):
+        with pytest.raises(ReplayWorkerError):
+            _parse({"result": {**RESULT, "evidence": {**Tally().to_json(), name: value}}})
 
 
 @pytest.mark.parametrize(
