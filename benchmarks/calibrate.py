@@ -30,7 +30,7 @@ from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.policy import TABLE
 from weighbridge.numerics.rounding import dense_bound, dense_strides, flat, lay_out
 
-SAFETY = 8.0
+SAFETY = 4.0
 SETTINGS = [("default", 1), ("avx2", 2), ("avx512", 2)]
 TO_FLOAT32 = 2.0**29
 """Unit roundoff of float32 over that of float64."""
