@@ -45,6 +45,7 @@ class Tally:
 
     Attributes:
         rounded: Elements rounded.
+        narrow: Those of them that were rounded to 16 bits.
         entries: Entries of the log.
         overruled: Entries that changed the replayer's own rounding.
         bits: Sum over all entries of log2(number of admissible values): what the log could have brought in.
@@ -65,6 +66,7 @@ class Tally:
     """
 
     rounded: int = 0
+    narrow: int = 0
     entries: int = 0
     overruled: int = 0
     bits: float = 0.0
@@ -97,6 +99,7 @@ class Tally:
             choices: What came of these entries, or None.
         """
         self.rounded += wide.numel()
+        self.narrow += wide.numel() if dtype in narrow.NARROW else 0
         self._outputs += 1
         if self._outputs % _EVERY == 0:
             self._compare(wide, bound, dtype, entries)
@@ -233,7 +236,8 @@ def findings(tally: Tally, policy: TapePolicy, subject: str) -> list[Finding]:
         subject: The transcript.
     """
     tally.settle()
-    limit = policy.log_bits + policy.log_rate * tally.rounded
+    wide = tally.rounded - tally.narrow
+    limit = policy.log_bits + policy.log_rate * wide + policy.log_rate_narrow * tally.narrow
     if tally.bits_in <= limit:
         return []
     return [

@@ -23,7 +23,8 @@ class TapePolicy:
         free_value: Severity of `tape.free_input` for values and constants.
         overwrite: Severity of `tape.overwrite`.
         log_bits: Bits that rounding logs may bring in by overruling the replayer, however few elements are rounded.
-        log_rate: Bits that they may bring in on top of that for each rounded element.
+        log_rate: Bits that they may bring in on top of that for each element rounded to 32 bits.
+        log_rate_narrow: The same for each element rounded to 16 bits, of which far more are contested.
         log_freedom: Severity of `replay.rounding.freedom`, if they bring in more.
     """
 
@@ -36,6 +37,7 @@ class TapePolicy:
     overwrite: Severity = "violation"
     log_bits: float = 1024.0
     log_rate: float = 0.02
+    log_rate_narrow: float = 0.05
     log_freedom: Severity = "violation"
 
 

@@ -116,6 +116,7 @@ def test_freedom_is_the_number_of_values_that_a_log_could_choose(dtype: torch.dt
     tally = Tally()
     tally.add(x, bound, dtype, entries, follow.choices)
     tally.settle()
+    assert (tally.rounded, tally.narrow) == (1, int(dtype is torch.bfloat16))
     assert math.isclose(tally.bits, math.log2(4 * ulps + 1), rel_tol=0.01)
     assert (tally.wide, tally.bits_in) == (int(4 * ulps > 255), 0.0)
 
@@ -191,9 +192,11 @@ def test_a_run_whose_contested_roundings_all_went_up_is_admissible_and_seen(
         found = honest(x, bound, dtype, op, output)
         if found.entries is not None:
             places = torch.from_numpy(found.entries.positions)
-            e = rounding.bound_at(x, bound, places).to(x.dtype)
-            upper = narrow.to_narrow(flat(x)[places] + 2 * e, dtype)
-            upper = torch.where(torch.isfinite(flat(x)[places] + e), upper, flat(found.out)[places])
+            choices = narrow.follow(x, bound, dtype, found.entries).choices
+            assert choices is not None
+            most = torch.from_numpy(choices.wide + 2 * choices.bounds)
+            upper = narrow.to_narrow(most.to(x.dtype), dtype)
+            upper = torch.where(torch.isfinite(most), upper, flat(found.out)[places])
             flat(found.out)[places] = upper
             found.checksum = narrow.checksum(flat(found.out))
             k = found.entries.widths.astype(np.int64)
