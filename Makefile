@@ -47,6 +47,8 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=NAME), then CHECKPOINTS=1000 each of two models
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_checkpoints --checkpoints $(CHECKPOINTS))
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_resume)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
 	$(BIN)/python -m benchmarks.tables
 
 gpu: $(STAMP) ## Run the tests that need a CUDA device

@@ -168,6 +168,33 @@ def _replay(replay: Result) -> str:
     return f"{replay['device'].split()[1].rstrip(',')}: {replay['verdict']}, {replay['roundings_that_differed']:,}"
 
 
+def resume(result: Result) -> str:
+    """Kills and resumptions."""
+    rows = [(
+        "benchmarks.resume_job", result["programs"], result["killed"], result["resumed"], len(result["different"]),
+        result["replayed"], f"{result['seconds']:,.0f}",
+    )]  # fmt: skip
+    head = ("program", "runs", "kills", "resumed", "different", "replayed", "seconds")
+    return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
+
+
+def export_size(result: Result) -> str:
+    """Sizes of minimal copies."""
+    parts = ("tapes", "rounding", "steps")
+    rows = [
+        (
+            name, f"{m['parameters']:,}", m["steps"], f"{m['bytes_before'] / 1e6:,.1f}",
+            f"{m['bytes_after'] / 1e6:,.2f}", *(f"{m['after'][part] / 1e3:,.0f}" for part in parts), m["verdict"],
+        )
+        for name, m in result["models"].items()
+    ]  # fmt: skip
+    head = (
+        "model", "parameters", "steps", "whole MB", "minimal MB", "of which tapes, kB", "rounding logs, kB",
+        "records, kB", "replay of the copy",
+    )  # fmt: skip
+    return f"{measured_on(result)}\n\n{table(head, rows)}"
+
+
 TABLES: dict[str, Callable[[Result], str]] = {
     "logs": logs,
     "entries": entries,
@@ -175,6 +202,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "differences": differences,
     "soak_checkpoints": checkpoints,
     "soak": soak,
+    "resume": resume,
+    "export_size": export_size,
 }
 """By name of the result file and of the place in the page."""
 
@@ -197,7 +226,7 @@ def render(page: str) -> str:
 
 def module(name: str) -> str:
     """Returns the script that makes a result file."""
-    return name if name.startswith("soak") else f"bench_{name}"
+    return {"resume": "soak_resume"}.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
 
 
 def main() -> None:
