@@ -8,6 +8,7 @@ bits are normalised in float32, as PyTorch's kernels do, and the result is round
 from __future__ import annotations
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from weighbridge.numerics.rewriting import decomposes
 from weighbridge.numerics.single import single
@@ -66,7 +67,8 @@ def _forward(
         out = out + channels.spread(single(bias))
     nothing = torch.empty(0, dtype=wide.dtype, device=x.device)
     saved = (mean, rstd) if training else (nothing, nothing.clone())
-    return out.to(x.dtype), *saved
+    out = out.to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
+    return out, *saved
 
 
 @decomposes("native_batch_norm_backward.default")

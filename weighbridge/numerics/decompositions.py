@@ -216,7 +216,7 @@ def _round_to_decimals(x: Tensor, *, decimals: int = 0) -> Tensor:
 
 @decomposes("log_sigmoid_forward.default")
 def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
-    return aten.softplus.default(-x).neg(), torch.empty(0, dtype=x.dtype, device=x.device)
+    return aten.softplus.default(-x.contiguous()).neg(), torch.empty(0, dtype=x.dtype, device=x.device)
 
 
 @decomposes("log_sigmoid_backward.default")

@@ -53,14 +53,31 @@ def _multi_margin_backward(
     return (slope * (grad.reshape(-1, 1) if reduction == 0 else grad)).view(x.shape)
 
 
+def _labels(rows: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns which labels are listed (they end at the first -1), their classes, and by how much others come near."""
+    listed = torch.cumsum((target < 0).to(torch.int64), 1) == 0
+    places = torch.where(listed, target, 0)
+    return listed, places, 1 - rows.gather(1, places).unsqueeze(2) + rows.unsqueeze(1)
+
+
+@decomposes("multilabel_margin_loss_forward.default")
+def _multilabel_margin(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    rows, labels = _rows(x), _rows(target)
+    listed, places, gap = _labels(rows, labels)
+    hit = torch.zeros_like(labels).scatter_add(1, places, listed.to(torch.int64)) > 0
+    active = listed.unsqueeze(2) & ~hit.unsqueeze(1)
+    losses = torch.where(active, gap.clamp_min(0), 0.0).sum((1, 2)) / rows.shape[1]
+    is_target = hit.to(x.dtype).view(target.shape)
+    if reduction == 0:
+        return (losses if x.dim() == 2 else losses.squeeze(0)), is_target
+    return (losses.sum() if reduction == 2 else losses.mean()), is_target
+
+
 @decomposes("multilabel_margin_loss_backward.default")
 def _multilabel_margin_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor) -> Tensor:
     rows, labels, hit = _rows(x), _rows(target), _rows(is_target)
     n, classes = rows.shape
-    # Labels end at the first -1.
-    listed = torch.cumsum((labels < 0).to(torch.int64), 1) == 0
-    places = torch.where(listed, labels, 0)
-    gap = 1 - rows.gather(1, places).unsqueeze(2) + rows.unsqueeze(1)
+    listed, places, gap = _labels(rows, labels)
     share = 1.0 / (classes * n if reduction == 1 else classes)
     active = ((gap > 0) & listed.unsqueeze(2) & (hit == 0).unsqueeze(1)).to(x.dtype)
     slope = active.sum(1).scatter_add(1, places, -active.sum(2)) * share

@@ -133,7 +133,7 @@ def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
         return source.reshape(x.shape).clone()
     if not index.dim():
         index, source = index.view(1), source.unsqueeze(dim) if source.dim() < x.dim() else source
-    return aten.index_put.default(x, [None] * (dim % x.dim()) + [index], source)
+    return aten.index_put.default(x.contiguous(), [None] * (dim % x.dim()) + [index], source)
 
 
 @decomposes("index_copy_.default")
@@ -221,7 +221,7 @@ def _unsafe_index_put(x: Tensor, indices: list[Tensor | None], values: Tensor, a
 @decomposes("addbmm.default")
 def _addbmm(x: Tensor, first: Tensor, second: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     total = (first @ second).sum(0)
-    return (x if beta == 1 else x * beta) + (total if alpha == 1 else total * alpha)
+    return ((x if beta == 1 else x * beta) + (total if alpha == 1 else total * alpha)).contiguous()
 
 
 @decomposes("_grouped_mm.default")
@@ -285,7 +285,7 @@ def _cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tens
 
 _FROM_TORCH = """
 soft_margin_loss.default soft_margin_loss_backward.default im2col.default col2im.default linalg_cross.default
-logit.default logit_backward.default sinc.default multilabel_margin_loss_forward.default
+logit.default logit_backward.default sinc.default
 _fused_rms_norm_backward.default
 """
 
