@@ -25,6 +25,7 @@ from typing import Any, cast
 import torch
 
 from weighbridge.numerics import reductions
+from weighbridge.numerics.products import Products
 from weighbridge.numerics.rounding import Bound
 
 U = 2.0**-53
@@ -117,10 +118,19 @@ def reduced(x: Tensor, dim: Any) -> list[int]:
 # --- products -------------------------------------------------------------------------------------------------------
 
 
+_DIGITS = {torch.bfloat16: 8, torch.float16: 11}
+
+
+def _products(call: Call, names: tuple[str, str], multiple: float) -> Products:
+    given = [call.given.get(name, call[name]).dtype for name in names]
+    digits = sum(_DIGITS.get(kind, 24) for kind in given)
+    return Products(call.narrow(names[0]), call.narrow(names[1]), multiple, digits, call.name in ("mm", "bmm"))
+
+
 def mm(call: Call) -> list[Bound]:
     """mm, bmm, dot, mv: gamma(K) * norm(row) * norm(column)."""
-    other = next(n for n in ("mat2", "vec", "tensor", "other") if n in call.args)
-    a, b = call.narrow("self"), call.narrow(other)
+    names = "self", next(n for n in ("mat2", "vec", "tensor", "other") if n in call.args)
+    a, b = (call.narrow(name) for name in names)
     k = a.shape[-1]
     left, right = reductions.norm(a, [-1]), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name in ("dot", "vdot"):
@@ -128,20 +138,23 @@ def mm(call: Call) -> list[Bound]:
     if call.name == "mv":
         left = left.squeeze(-1)
         return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right))]
-    return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right), products=(a, b, gamma(k + 2)))]
+    return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right), products=_products(call, names, gamma(k + 2)))]
 
 
 def addmm(call: Call) -> list[Bound]:
     """addmm, addmv, baddbmm: the added term is part of the sum; it is at most |x| + |alpha|*norm*norm."""
-    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "addmv": ("mat", "vec")}[call.name]
-    a, b = call.narrow(names[0]), call.narrow(names[1])
+    pairs = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "addmv": ("mat", "vec")}
+    names = pairs[call.name]
+    a, b = (call.narrow(name) for name in names)
     g = gamma(a.shape[-1] + 6)
     left, right = reductions.norm(a, [-1]), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name == "addmv":
         left = left.squeeze(-1)
         return [Bound(rel=g + drift(a.shape[-1]), factors=(left * (2 * g * abs(call["alpha"])), right))]
     multiple = 2 * g * abs(call["alpha"])
-    return [Bound(rel=g + drift(a.shape[-1]), factors=(left * multiple, right), products=(a, b, multiple))]
+    return [
+        Bound(rel=g + drift(a.shape[-1]), factors=(left * multiple, right), products=_products(call, names, multiple))
+    ]
 
 
 def _conv_norms(x: Tensor, w_shape: tuple[int, ...], call: Call) -> Tensor:

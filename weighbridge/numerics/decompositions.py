@@ -336,9 +336,14 @@ def _group_norm_backward(
     return grad_x, grad_weight, grad_bias
 
 
-def _no_scaler(**options: Any) -> None:
-    if any(value is not None for value in options.values()):
-        raise RefusedOperationError("a fused optimizer with a gradient scaler has no rule; unscale the gradients first")
+def _overflowed(grads: list[Tensor], grad_scale: Tensor | None, found_inf: Tensor | None) -> bool:
+    """True if the gradient scaler found an overflow and the update is left out; otherwise unscales the gradients."""
+    if found_inf is not None and found_inf.item():
+        return True
+    if grad_scale is not None:
+        for grad in grads:
+            grad.div_(grad_scale)
+    return False
 
 
 def _fused_adam(decoupled: bool) -> Decomposition:
@@ -348,7 +353,8 @@ def _fused_adam(decoupled: bool) -> Decomposition:
         weight_decay: float, eps: float, amsgrad: bool, maximize: bool, grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:  # fmt: skip
-        _no_scaler(grad_scale=grad_scale, found_inf=found_inf)
+        if _overflowed(grads, grad_scale, found_inf):
+            return
         rate = lr.item() if isinstance(lr, Tensor) else lr
         for i, (p, grad, m, v) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
             step = state_steps[i].item()
@@ -378,7 +384,8 @@ def _fused_sgd(
     momentum: float, lr: float | Tensor, dampening: float, nesterov: bool, maximize: bool, is_first_step: bool,
     grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
 ) -> None:  # fmt: skip
-    _no_scaler(grad_scale=grad_scale, found_inf=found_inf)
+    if _overflowed(grads, grad_scale, found_inf):
+        return
     rate = lr.item() if isinstance(lr, Tensor) else lr
     for i, (p, grad) in enumerate(zip(params, grads, strict=True)):
         g = -grad if maximize else grad
@@ -400,7 +407,8 @@ def _fused_adagrad(
     lr: float | Tensor, lr_decay: float, weight_decay: float, eps: float, maximize: bool,
     grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
 ) -> None:  # fmt: skip
-    _no_scaler(grad_scale=grad_scale, found_inf=found_inf)
+    if _overflowed(grads, grad_scale, found_inf):
+        return
     rate = lr.item() if isinstance(lr, Tensor) else lr
     for p, grad, total, step in zip(params, grads, state_sums, state_steps, strict=True):
         g = -grad if maximize else grad

@@ -13,7 +13,17 @@ import torch
 
 from weighbridge.errors import LogError
 from weighbridge.numerics import kernels
-from weighbridge.numerics.rounding import Bound, Choices, Ints, Rounded, bound_at, dense_bound, flat, sharpened
+from weighbridge.numerics.rounding import (
+    Bound,
+    Choices,
+    Ints,
+    Rounded,
+    bound_at,
+    dense_bound,
+    exact_ties,
+    flat,
+    sharpened,
+)
 from weighbridge.numerics.roundlog import OpEntries
 
 SLACK = 1.0 + 2.0**-8
@@ -80,6 +90,10 @@ def record(x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: i
         es = _sharpened(x, bound, contested, ys, es, REACH)
         odd = to_narrow(ys - REACH * es, dtype) != to_narrow(ys + REACH * es, dtype)
         odd |= ~torch.isfinite(ys) | ~torch.isfinite(es)
+        if ys.dtype == torch.float32:
+            dropped = 16 if dtype == torch.bfloat16 else 13
+            ties = exact_ties(x, bound, contested.cpu().numpy(), ys.cpu().numpy(), dropped)
+            odd &= torch.from_numpy(~ties).to(odd.device)
         contested, ys, es = contested[odd], ys[odd], es[odd]
     if contested.numel() == 0:
         return Rounded(out, total)

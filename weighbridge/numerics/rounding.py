@@ -24,6 +24,7 @@ import torch
 
 from weighbridge.errors import LogError
 from weighbridge.numerics import kernels
+from weighbridge.numerics.products import Products
 from weighbridge.numerics.roundlog import OpEntries
 
 _REACH = kernels.REACH
@@ -44,19 +45,19 @@ class Bound:
         rel: Relative part, dimensionless.
         absolute: Absolute part, in units of x.
         factors: At most two non-negative tensors of x's dtype that broadcast to x's shape.
-        products: For matrix products a @ b: (a, b, multiple). Where x is nearly zero, `product(factors)` gives way to
-            the smaller multiple * (|a| @ |b|), see `sharpened`.
+        products: For matrix products a @ b: the operands. Where x is nearly zero, `product(factors)` gives way to a
+            multiple of |a| @ |b|, which is smaller (`sharpened`).
     """
 
     rel: float = 0.0
     absolute: float = 0.0
     factors: tuple[torch.Tensor, ...] = ()
-    products: tuple[torch.Tensor, torch.Tensor, float] | None = None
+    products: Products | None = None
 
     def scaled(self, by: float) -> Bound:
         """Returns the bound multiplied by a number."""
         first = tuple(f * by for f in self.factors[:1])
-        products = None if self.products is None else (*self.products[:2], self.products[2] * by)
+        products = None if self.products is None else self.products.scaled(by)
         return Bound(self.rel * by, self.absolute * by, first + self.factors[1:], products)
 
 
@@ -245,7 +246,6 @@ def bound_at(x: torch.Tensor, bound: Bound, positions: torch.Tensor) -> torch.Te
 
 _NEAR = 5.0
 """How many bounds from zero a replayer's value can lie whose recorder found it within its reach of zero."""
-_GATHERED = 1 << 22
 
 
 def sharpened(
@@ -268,18 +268,40 @@ def sharpened(
     """
     if bound.products is None:
         return es
-    a, b, multiple = bound.products
-    chosen = np.flatnonzero(np.abs(xs) <= near * es)
+    near_zero = np.flatnonzero(np.abs(xs) <= near * es)
+    if not near_zero.size:
+        return es
+    sums = bound.products.sizes(_coordinates(x, torch.from_numpy(positions[near_zero]).to(x.device)))
+    sharp = np.abs(xs[near_zero]) * bound.rel + bound.absolute + sums * bound.products.multiple
     result = es.copy()
-    step = max(1, _GATHERED // max(1, a.shape[-1]))
-    for start in range(0, len(chosen), step):
-        part = chosen[start : start + step]
-        *outer, i, j = _coordinates(x, torch.from_numpy(positions[part]).to(x.device))
-        rows, columns = a.detach()[(*outer, i)].abs().double(), b.detach().mT[(*outer, j)].abs().double()
-        sums = torch.einsum("nk,nk->n", rows, columns).cpu().numpy()
-        sharp = np.abs(xs[part]) * bound.rel + bound.absolute + sums * multiple
-        result[part] = np.minimum(es[part], sharp.astype(es.dtype))
+    result[near_zero] = np.minimum(es[near_zero], sharp.astype(es.dtype))
     return result
+
+
+def exact_ties(
+    x: torch.Tensor, bound: Bound, positions: Ints, xs: npt.NDArray[Any], dropped: int
+) -> npt.NDArray[np.bool_]:
+    """Returns which elements lie half way between two narrow values, and are exact, so that no device can differ.
+
+    Sums of few terms of few bits are often ties: an even mean of two bfloat16 values, say. Only the recorder need know:
+    what it does not log, a replayer rounds as it is.
+
+    Args:
+        x: The wide result, float64 or float32.
+        bound: Its bound.
+        positions: Physical indices.
+        xs: The wide values there.
+        dropped: By how many bits the narrow type is shorter than the wide one.
+    """
+    tie = np.zeros(len(xs), dtype=np.bool_)
+    if bound.products is None or not bound.products.alone:
+        return tie
+    pattern = xs.view(np.uint64).astype(np.int64) if xs.dtype == np.float64 else xs.view(np.uint32).astype(np.int64)
+    index = np.flatnonzero((pattern & ((1 << dropped) - 1)) == 1 << (dropped - 1))
+    if index.size:
+        places = _coordinates(x, torch.from_numpy(positions[index]).to(x.device))
+        tie[index] = bound.products.exact(places, 53 if xs.dtype == np.float64 else 24)
+    return tie
 
 
 def merge(shape: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
@@ -364,6 +386,7 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
     if positions.size and bound.products is not None:
         es = sharpened(x, bound, positions, xs, es, _REACH)
         odd = ~((_round(xs - _REACH * es) == _round(xs + _REACH * es)) & np.isfinite(xs) & np.isfinite(es))
+        odd &= ~exact_ties(x, bound, positions, xs, 29)
         positions, xs, es = positions[odd], xs[odd], es[odd]
     if positions.size == 0:
         return Rounded(out, checksum)
