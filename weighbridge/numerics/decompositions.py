@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import torch
 
-from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     alignment,
     bags,

@@ -672,6 +672,13 @@ def _lists(draw: Draw, count: int, positive: tuple[int, ...] = ()) -> list[list[
     ]
 
 
+def _scaler(draw: Draw) -> dict[str, Tensor]:
+    """What a gradient scaler hands to a fused optimizer, or nothing."""
+    if draw.flag():
+        return {}
+    return {"grad_scale": torch.tensor(4.0), "found_inf": torch.tensor(draw.of(0.0, 1.0))}
+
+
 def _rate(key: str, draw: Draw) -> Any:
     return torch.tensor(0.1, dtype=torch.float32) if key.endswith("tensor_lr") else draw.of(0.1, 1e-3)
 
@@ -683,7 +690,7 @@ def _(draw: Draw, key: str) -> Call:
     steps = [torch.tensor(float(draw.size()))] * len(params)
     return call(
         params, grads, m, v, most if amsgrad else [], steps, lr=_rate(key, draw), beta1=0.9, beta2=0.95,
-        weight_decay=draw.of(0.0, 0.1), eps=1e-6, amsgrad=amsgrad, maximize=draw.flag(),
+        weight_decay=draw.of(0.0, 0.1), eps=1e-6, amsgrad=amsgrad, maximize=draw.flag(), **_scaler(draw),
     )  # fmt: skip
 
 
@@ -694,7 +701,7 @@ def _(draw: Draw, key: str) -> Call:
     return call(
         params, grads, buffers if momentum else [], weight_decay=draw.of(0.0, 0.1), momentum=momentum,
         lr=_rate(key, draw), dampening=draw.of(0.0, 0.5), nesterov=bool(momentum) and draw.flag(), maximize=draw.flag(),
-        is_first_step=draw.flag(),
+        is_first_step=draw.flag(), **_scaler(draw),
     )  # fmt: skip
 
 
@@ -704,7 +711,7 @@ def _(draw: Draw, key: str) -> Call:
     steps = [torch.tensor(float(draw.size()))] * len(params)
     return call(
         params, grads, sums, steps, lr=_rate(key, draw), lr_decay=draw.of(0.0, 0.1), weight_decay=draw.of(0.0, 0.1),
-        eps=1e-6, maximize=draw.flag(),
+        eps=1e-6, maximize=draw.flag(), **_scaler(draw),
     )  # fmt: skip
 
 
