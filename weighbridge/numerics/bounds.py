@@ -118,13 +118,8 @@ def reduced(x: Tensor, dim: Any) -> list[int]:
 # --- products -------------------------------------------------------------------------------------------------------
 
 
-_DIGITS = {torch.bfloat16: 8, torch.float16: 11}
-
-
 def _products(call: Call, names: tuple[str, str], multiple: float) -> Products:
-    given = [call.given.get(name, call[name]).dtype for name in names]
-    digits = sum(_DIGITS.get(kind, 24) for kind in given)
-    return Products(call.narrow(names[0]), call.narrow(names[1]), multiple, digits, call.name in ("mm", "bmm"))
+    return Products(call.narrow(names[0]), call.narrow(names[1]), multiple, call.name in ("mm", "bmm"))
 
 
 def mm(call: Call) -> list[Bound]:

@@ -24,19 +24,17 @@ class Products:
         left: a, (..., M, K), in the type that the operation was given, or wider.
         right: b, (..., K, N), the same.
         multiple: Bound over the sum of absolute terms, dimensionless.
-        digits: Significant bits of a term: those of an element of a and of b together.
         alone: Whether the product is the whole result; if not, something is added to it.
     """
 
     left: Tensor
     right: Tensor
     multiple: float
-    digits: int
     alone: bool = True
 
     def scaled(self, by: float) -> Products:
         """Returns the products with the bound multiplied by a number."""
-        return Products(self.left, self.right, self.multiple * by, self.digits, self.alone)
+        return Products(self.left, self.right, self.multiple * by, self.alone)
 
     def sizes(self, coordinates: Sequence[Tensor]) -> npt.NDArray[np.float64]:
         """Returns the sums of absolute terms of elements, given by one index tensor a dimension."""
@@ -45,17 +43,16 @@ class Products:
     def exact(self, coordinates: Sequence[Tensor], width: int) -> npt.NDArray[np.bool_]:
         """Returns for which elements the sum is exact in any order in a type of `width` significant bits.
 
-        All terms are multiples of q = 2^(least exponent - digits), so partial sums below q * 2^width need no more bits;
-        q itself must be a normal number of the type, since some units take subnormal ones for zero.
+        All terms are multiples of some power of two q, so partial sums below q * 2^width need no more bits; q itself
+        must be a normal number of the type, since some units take subnormal ones for zero.
         """
 
         def check(rows: Tensor, columns: Tensor) -> Tensor:
             terms = rows * columns
-            exponents = torch.frexp(rows)[1] + torch.frexp(columns)[1]
-            least = torch.where(terms == 0, 1 << 20, exponents).amin(1)
+            least = torch.where(terms == 0, 1 << 20, _lowest(rows) + _lowest(columns)).amin(1)
             total = terms.abs().sum(1)
-            small = total < torch.ldexp(torch.full_like(total, 1 - 2.0**-30), least - self.digits + width)
-            return small & (least - self.digits >= (-126 if width == 24 else -1022))
+            small = total < torch.ldexp(torch.full_like(total, 1 - 2.0**-30), least + width)
+            return small & (least >= (-126 if width == 24 else -1022))
 
         return self._over(coordinates, check).astype(np.bool_)
 
@@ -72,3 +69,10 @@ class Products:
         for start in range(0, len(coordinates[0]), step):
             *outer, i, j = (c[start : start + step] for c in coordinates)
             yield a[(*outer, i)].double(), b[(*outer, j)].double()
+
+
+def _lowest(x: Tensor) -> Tensor:
+    """Exponents of the lowest set bits of float64 values of at most 24 significant bits; of zero anything."""
+    mantissa, exponent = torch.frexp(x)
+    whole = torch.ldexp(mantissa, torch.full_like(exponent, 24)).to(torch.int64)
+    return exponent - 25 + torch.frexp((whole & -whole).double())[1]

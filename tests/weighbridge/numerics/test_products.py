@@ -31,7 +31,7 @@ bfloats = st.builds(
 def test_a_sum_that_is_called_exact_is_so_in_every_order(pairs: list[tuple[float, float]], width: int) -> None:
     a = torch.tensor([[p[0] for p in pairs]]).bfloat16().double()
     b = torch.tensor([[p[1]] for p in pairs]).bfloat16().double()
-    products = Products(a, b, 1.0, 16)
+    products = Products(a, b, 1.0)
     place = [torch.tensor([0]), torch.tensor([0])]
     terms = [Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a[0], b[:, 0], strict=True)]
     assert float(products.sizes(place)[0]) == pytest.approx(float(sum(map(abs, terms))))
@@ -47,10 +47,10 @@ def test_a_sum_that_is_called_exact_is_so_in_every_order(pairs: list[tuple[float
 
 def test_some_sums_are_called_exact_and_some_are_not() -> None:
     a, b = torch.tensor([[0.5, 0.5], [1.0, 2.0**-30]]), torch.tensor([[3.0, 0.0], [5.0, 1.0]])
-    found = Products(a, b, 1.0, 16).exact([torch.tensor([0, 1]), torch.tensor([0, 0])], 24)
+    found = Products(a, b, 1.0).exact([torch.tensor([0, 1]), torch.tensor([0, 0])], 24)
     assert found.tolist() == [True, False]
     tiny = torch.full((1, 2), 2.0**-70)
-    assert not Products(tiny, tiny.T, 1.0, 16).exact([torch.tensor([0]), torch.tensor([0])], 24)[0]
+    assert not Products(tiny, tiny.T, 1.0).exact([torch.tensor([0]), torch.tensor([0])], 24)[0]
 
 
 def entries(a: Tensor, b: Tensor) -> int:
@@ -70,7 +70,7 @@ def test_structural_zeros_are_no_entries() -> None:
     x = a.double() @ b.double()
     assert int((x == 0).sum()) == 3 * 16 * 8
     wide = Bound(factors=(torch.full((1, 1, 1), 1e-16, dtype=torch.float64),) * 2)
-    sharp = Bound(factors=wide.factors, products=Products(a, b, 2.0**-50, 48))
+    sharp = Bound(factors=wide.factors, products=Products(a, b, 2.0**-50))
     without, found = (rounding.record(x, bound, 0, 0).entries for bound in (wide, sharp))
     assert without is not None
     assert len(without.positions) >= 3 * 16 * 8
@@ -85,7 +85,7 @@ def test_a_replayer_takes_what_the_recorder_logged_near_zero() -> None:
     a = torch.cat([a[:, :20], a[:, :20] * (1 + 2.0**-20)], 1)
     x = a.double() @ b.double()
     norms = a.double().norm(dim=1, keepdim=True), b.double().norm(dim=0, keepdim=True)
-    bound = Bound(factors=(norms[0] * 2.0**-26, norms[1]), products=Products(a, b, 2.0**-28, 48))
+    bound = Bound(factors=(norms[0] * 2.0**-26, norms[1]), products=Products(a, b, 2.0**-28))
     recorded = rounding.record(x, bound, 0, 0)
     assert recorded.entries is not None
     for seed in range(20):
