@@ -25,7 +25,11 @@ Tensor = torch.Tensor
 def tensor(data: Tensor, ref: Ref) -> Tensor:
     """Returns the tensor that a reference names on a storage (a uint8 tensor that covers it)."""
     _, dtype, size, stride, offset = ref
-    return torch.empty(0, dtype=DTYPES[dtype], device=data.device).set_(data.untyped_storage(), offset, size, stride)
+    empty = torch.empty(0, dtype=DTYPES[dtype], device=data.device)
+    try:
+        return empty.set_(data.untyped_storage(), offset, size, stride)
+    except RuntimeError as error:  # nothing, of a size that overflows
+        raise unfit("a reference", error) from None
 
 
 def resolve(name: str) -> Op:

@@ -219,5 +219,7 @@ def _typed(checkpoint: Checkpoint) -> dict[str, Tensor]:
     for name, data in checkpoint.storages.items():
         only = views.get(name, [])
         whole = len(only) == 1 and only[0].covers(data.numel())
-        result[name] = data.view(DTYPES[only[0].dtype]).reshape(only[0].size) if whole else data
+        # Of nothing, the stride may be 0, and then it has no view of another type.
+        typed = data if data.numel() else torch.empty(0, dtype=torch.uint8)
+        result[name] = typed.view(DTYPES[only[0].dtype]).reshape(only[0].size) if whole else data
     return result

@@ -11,7 +11,7 @@ from torch import Tensor
 from weighbridge.errors import TapeError
 from weighbridge.numerics.evaluate import bind
 from weighbridge.numerics.rules import find
-from weighbridge.operands import check_shapes, check_sizes, resolve, unfit
+from weighbridge.operands import check_shapes, check_sizes, resolve, tensor, unfit
 from weighbridge.tape import Node
 
 aten = torch.ops.aten
@@ -127,3 +127,10 @@ def test_a_machine_that_is_too_small_accuses_nobody() -> None:
     assert unfit("empty.memory_format", caught.value).reason == "tape.too_large"
     assert unfit("empty.memory_format", MemoryError()).reason == "tape.too_large"
     assert unfit("mm.default", AssertionError()).reason == "tape.malformed"
+
+
+def test_nothing_of_a_size_that_overflows_is_no_tensor() -> None:
+    """It needs no memory, so it lies inside every storage."""
+    with pytest.raises(TapeError) as caught:
+        tensor(torch.zeros(4, dtype=torch.uint8), (0, "f32", (1 << 61, 8, 0), (1, 1, 1), 0))
+    assert caught.value.reason == "tape.malformed"

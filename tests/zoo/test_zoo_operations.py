@@ -181,3 +181,36 @@ def test_a_transformer_by_hand(zoo: Zoo) -> None:
 
     step = descend(lambda h, batch: F.mse_loss(h, h.detach().roll(1, 1)))
     zoo.holds(build, step, [{"x": real(2, 4, 6, seed=i)} for i in range(2)])
+
+
+RUNNING: list[Operation] = [
+    lambda h: h.cummax(0)[0] + h.cummin(1)[0],
+    lambda h: h.index_reduce(0, torch.tensor([1, 1, 3]), h[:3] * 2, "mean"),
+    lambda h: torch.cholesky_solve(h[:3], torch.linalg.cholesky(h[:3] @ h[:3].T + torch.eye(3))),
+    lambda h: torch.addr(h[:3], h[0], h[1], alpha=0.3) + torch.rot90(h[:3]) + torch.deg2rad(h[:3]),
+    lambda h: F.max_unpool2d(*F.max_pool2d(h[None, None, :4, :2], 2, return_indices=True), 2),
+    lambda h: F.channel_shuffle(h[None, :4], 2) * torch.logspace(-1, 0, 3),
+    lambda h: F.embedding(torch.tensor([0, 2, 2]), h.detach() * 9, max_norm=1.0) * h[:3],
+    lambda h: torch.pdist(h) + h[torch.allclose(h, h) * 1].sum(),
+]
+
+
+def test_shorthands(zoo: Zoo) -> None:
+    zoo.holds(with_sgd, descend(total(RUNNING)), rows(2), every=1)
+    zoo.trains_as_without(with_sgd, descend(total(RUNNING)), rows(2))
+
+
+def test_parameters_without_elements(zoo: Zoo) -> None:
+    """An adaptive softmax makes its last projection narrower than one column."""
+
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.AdaptiveLogSoftmaxWithLoss(6, 12, [4, 8])
+        assert any(p.numel() == 0 for p in model.parameters())
+        return model, torch.optim.AdamW(model.parameters())
+
+    def step(batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        model(batch["x"], batch["y"] * 5).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    zoo.holds(build, step, rows(2), every=1)

@@ -25,6 +25,7 @@ from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     rearrangements,
     reflections,
     sampling,
+    shorthands,
     single,
 )
 from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes

@@ -144,6 +144,17 @@ def _(draw: Draw, key: str) -> Call:
     return call(x.sigmoid() if key.startswith("logit") else x)
 
 
+@of("deg2rad.default", "rad2deg.default", "special_entr.default")
+def _(draw: Draw) -> Call:
+    return call(draw.real(*draw.shape()))
+
+
+@of("logspace.default")
+def _(draw: Draw) -> Call:
+    """In float32: what a program asks for when it says nothing."""
+    return call(draw.of(0.0, -1.5), draw.of(1.0, 3.0), draw.size(1, 6), draw.of(10.0, 2.0))
+
+
 @of("logit_backward.default")
 def _(draw: Draw) -> Call:
     shape = draw.shape()
@@ -334,6 +345,16 @@ def _(draw: Draw) -> Call:
     return call(draw.real(*shape, draw.size(1, 2)), lengths, first)
 
 
+@of("cummax.default", "cummin.default")
+def _(draw: Draw) -> Call:
+    """Ties and NaN count: of equals the later, and what is no number stays."""
+    shape = draw.shape()
+    x = draw.whole(4, *shape).to(draw.dtype)
+    if draw.flag() and x.numel():
+        x.view(-1)[draw.size(0, x.numel() - 1)] = float("nan")
+    return call(x, draw.of(*range(-len(shape), len(shape))) if shape else 0)
+
+
 # --- indices --------------------------------------------------------------------------------------------------------
 
 
@@ -409,6 +430,23 @@ def _(draw: Draw) -> Call:
     return call(draw.real(*shape), mask, [int(mask.sum()) + draw.size(0, 3)])
 
 
+@of("index_reduce.default")
+def _(draw: Draw) -> Call:
+    shape = draw.shape(1)
+    dim, count = draw.of(*range(-len(shape), len(shape))), draw.size()
+    source = list(shape)
+    source[dim] = count
+    reduce = draw.of("mean", "amax", "amin")
+    index = draw.whole(shape[dim], count)
+    return call(draw.real(*shape), dim, index, draw.apart(*source), reduce, include_self=draw.flag())
+
+
+@of("embedding_renorm_.default")
+def _(draw: Draw) -> Call:
+    weight = draw.real(draw.size(), draw.size()).contiguous()
+    return call(weight, draw.whole(len(weight), *draw.shape(1, 2)), 1.0, draw.of(1.0, 2.0))
+
+
 # --- windows --------------------------------------------------------------------------------------------------------
 
 
@@ -445,6 +483,26 @@ def _(draw: Draw, key: str) -> Call:
     if key == "upsample_linear1d.default":
         return call(draw.real(2, 3, n).contiguous(), [m], align)
     return call(draw.real(2, 3, m).contiguous(), [m], [2, 3, n], align)
+
+
+@of("max_unpool2d.default", "max_unpool3d.default")
+def _(draw: Draw, key: str) -> Call:
+    n = 2 if "2d" in key else 3
+    sizes = [2 * draw.size(1, 2) for _ in range(n)]
+    x = draw.apart(2, draw.size(1, 2), *sizes)
+    out, indices = (F.max_pool2d if n == 2 else F.max_pool3d)(x, 2, return_indices=True)
+    return call(out, indices, sizes) if n == 2 else call(out, indices, sizes, [2, 2, 2], [0, 0, 0])
+
+
+@of("channel_shuffle.default")
+def _(draw: Draw) -> Call:
+    groups = draw.size(1, 3)
+    return call(draw.real(2, groups * draw.size(1, 3), *draw.shape(1, 2)).contiguous(), groups)
+
+
+@of("rot90.default")
+def _(draw: Draw) -> Call:
+    return call(draw.real(draw.size(), draw.size(), 2), draw.size(0, 5) - 2, draw.of([0, 1], [1, 2], [2, 0]))
 
 
 # --- products and distances -----------------------------------------------------------------------------------------
@@ -494,6 +552,26 @@ def _(draw: Draw) -> Call:
     x = draw.real(draw.size(2, 5), draw.size()).contiguous()
     out = aten._pdist_forward(x, 2.0)
     return call(draw.real(*out.shape), x, 2.0, out)
+
+
+@of("addr.default")
+def _(draw: Draw) -> Call:
+    n, m = draw.size(), draw.size()
+    return call(draw.real(n, m), draw.real(n), draw.real(m), beta=draw.of(1, 0, 0.5), alpha=draw.of(1, -2.0))
+
+
+@of("renorm.default")
+def _(draw: Draw) -> Call:
+    shape = draw.shape(2)
+    return call(draw.real(*shape), draw.of(1.0, 2.0), draw.of(*range(len(shape))), 1.0)
+
+
+@of("cholesky_solve.default")
+def _(draw: Draw) -> Call:
+    a = draw.matrix(draw.size())
+    upper = draw.flag()
+    factor = torch.linalg.cholesky(a @ a.mT + torch.eye(a.shape[-1]), upper=upper)
+    return call(draw.real(*a.shape[:-1], 2), factor, upper)
 
 
 @of("linalg_cross.default")
