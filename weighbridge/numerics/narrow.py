@@ -71,21 +71,32 @@ def checksum(out: torch.Tensor) -> int:
 def round_plain(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int]:
     """Rounds a dense wide result without a log; returns (narrow result of the same layout, checksum)."""
     out = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=x.device)
+    if x.device.type != "cpu" and x.numel():
+        from weighbridge.numerics import device_passes
+
+        return out, device_passes.round_plain(x, out)
     flat(out).copy_(to_narrow(flat(x), dtype))
     return out, checksum(flat(out))
 
 
 def record(x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: int) -> Rounded:
     """Rounds a wide result to 16 bits and finds the contested elements to log; see `rounding.record`."""
-    out, total = round_plain(x, dtype)
-    if x.numel() == 0:
-        return Rounded(out, total)
     y = flat(x)
-    e = dense_bound(x, bound).to(y.dtype)
-    low, high = to_narrow(y - REACH * e, dtype), to_narrow(y + REACH * e, dtype)
-    odd = (low != high) | ~torch.isfinite(y) | ~torch.isfinite(e)
-    contested = odd.nonzero().flatten()
-    ys, es = y[contested], e[contested]
+    if x.device.type != "cpu" and x.numel():
+        from weighbridge.numerics import device_passes
+
+        out = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=x.device)
+        total, contested, found = device_passes.record(x, bound, out, REACH)
+        ys, es = y[contested], found.to(y.dtype)
+    else:
+        out, total = round_plain(x, dtype)
+        if x.numel() == 0:
+            return Rounded(out, total)
+        e = dense_bound(x, bound).to(y.dtype)
+        low, high = to_narrow(y - REACH * e, dtype), to_narrow(y + REACH * e, dtype)
+        odd = (low != high) | ~torch.isfinite(y) | ~torch.isfinite(e)
+        contested = odd.nonzero().flatten()
+        ys, es = y[contested], e[contested]
     if bound.products is not None and contested.numel():
         es = _sharpened(x, bound, contested, ys, es, REACH)
         odd = to_narrow(ys - REACH * es, dtype) != to_narrow(ys + REACH * es, dtype)
@@ -219,6 +230,10 @@ def logged_nonzero(logged: Ints) -> torch.Tensor:
 
 def canonicalise(bits: torch.Tensor) -> int:
     """Makes every NaN of a flat 16-bit tensor the canonical one, in place; returns the checksum."""
+    if bits.device.type != "cpu":
+        from weighbridge.numerics import device_passes
+
+        return device_passes.canonicalise(bits)
     nan = bits != bits
     if bool(nan.any()):
         bits.view(torch.int16)[nan] = _NAN[bits.dtype]

@@ -377,12 +377,10 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
         checksum, positions, es = _cpu_pass(x, bound, out)
         xs = flat(x).numpy()[positions]
     else:
-        narrow = kernels.torch_round(flat(x))
-        flat(out).copy_(narrow)
-        checksum = kernels.torch_checksum(narrow)
-        contested = kernels.torch_contested(flat(x), dense_bound(x, bound))
-        positions, xs = contested.cpu().numpy(), flat(x)[contested].cpu().numpy()
-        es = bound_at(x, bound, contested).cpu().numpy()
+        from weighbridge.numerics import device_passes
+
+        checksum, contested, found = device_passes.record(x, bound, out, _REACH)
+        positions, xs, es = (t.cpu().numpy() for t in (contested, flat(x)[contested], found))
     if positions.size and bound.products is not None:
         es = sharpened(x, bound, positions, xs, es, _REACH)
         odd = ~((_round(xs - _REACH * es) == _round(xs + _REACH * es)) & np.isfinite(xs) & np.isfinite(es))
@@ -402,19 +400,18 @@ def round_plain(x: torch.Tensor) -> tuple[torch.Tensor, int]:
     if x.device.type == "cpu":
         outs = flat(out).numpy()
         return out, int(kernels.pass_plain(flat(x).numpy(), outs, outs.view(np.uint32)))
-    narrow = kernels.torch_round(flat(x))
-    flat(out).copy_(narrow)
-    return out, kernels.torch_checksum(narrow)
+    from weighbridge.numerics import device_passes
+
+    return out, device_passes.round_plain(x, out)
 
 
 def canonicalise(bits: torch.Tensor) -> int:
     """Makes every NaN of a flat float32 tensor the canonical one, in place; returns the checksum."""
     if bits.device.type == "cpu":
         return int(kernels.pass_exact(bits.numpy().view(np.uint32)))
-    nan = bits != bits
-    if bool(nan.any()):
-        bits.view(torch.int32)[nan] = kernels.CANONICAL_NAN
-    return kernels.torch_checksum(bits)
+    from weighbridge.numerics import device_passes
+
+    return device_passes.canonicalise(bits)
 
 
 def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
