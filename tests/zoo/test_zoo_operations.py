@@ -191,6 +191,8 @@ RUNNING: list[Operation] = [
     lambda h: F.max_unpool2d(*F.max_pool2d(h[None, None, :4, :2], 2, return_indices=True), 2),
     lambda h: F.channel_shuffle(h[None, :4], 2) * torch.logspace(-1, 0, 3),
     lambda h: F.embedding(torch.tensor([0, 2, 2]), h.detach() * 9, max_norm=1.0) * h[:3],
+    lambda h: torch.add(h.detach(), 1, out=torch.empty(5, 3)) * torch.arange(3, out=torch.empty(3)) * h,
+    lambda h: torch.tril(h.detach(), out=torch.empty(3, 5).T) * torch.linspace(0, 1, 3, out=torch.empty(3)) * h,
     lambda h: torch.pdist(h) + h[torch.allclose(h, h) * 1].sum(),
 ]
 

@@ -29,7 +29,7 @@ from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     single,
 )
 from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes
-from weighbridge.numerics.rules import Op, known
+from weighbridge.numerics.rules import Op, known, writes_out
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -50,7 +50,7 @@ def find(op: Op) -> Decomposition | None:
 @cache
 def _find(op: Op) -> Decomposition | None:
     own = _own(op)
-    if own is not None or known(op) or not op._schema.name.startswith("aten::"):
+    if own is not None or not op._schema.name.startswith("aten::") or (known(op) and not writes_out(op)):
         return own
     other = forms.counterpart(op)
     # A functional form rests on an in-place one only if that has a line of its own; the two would wait for each other.

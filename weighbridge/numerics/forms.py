@@ -35,6 +35,14 @@ def _outs(op: Op) -> list[str]:
     return [a.name for a in op._schema.arguments if a.is_out]
 
 
+_OPTIONS = ("dtype", "layout", "device", "pin_memory", "memory_format")
+"""What a functional form that makes a tensor is told, and an `out=` form knows from its tensor."""
+
+
+def _bare(signature: Signature) -> Signature:
+    return [argument for argument in signature if argument[0] not in _OPTIONS]
+
+
 def _written(op: Op) -> list[str]:
     """Operands, apart from `out=` ones, that an overload writes to."""
     return [a.name for a in op._schema.arguments if not a.is_out and a.alias_info is not None and a.alias_info.is_write]
@@ -53,6 +61,8 @@ def counterpart(op: Op) -> Op | None:
     name, signature = op._schema.name.partition("::")[2], _signature(op)
     if _outs(op):
         others = _overloads(name)
+        exact = next((o for o in others if _signature(o) == signature and not _outs(o)), None)
+        return exact or next((o for o in others if not _outs(o) and _bare(_signature(o)) == _bare(signature)), None)
     elif name.endswith("_"):
         others = _overloads(name.rstrip("_"))
     else:
@@ -82,11 +92,14 @@ def _into(op: Op, compute: Op) -> Decomposition:
     names, by_position = _outs(op), [a.name for a in op._schema.arguments]
     # What the computation does not write by itself (the fused optimizers' `out=` forms) it returns after the outputs.
     written = [] if _written(compute) else _written(op)
+    asked = {a.name for a in compute._schema.arguments} - set(by_position)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         outs = [kwargs.pop(name) for name in names]
         bound = {**dict(zip(by_position, args, strict=False)), **kwargs}
-        _put(op, _flat([*outs, *(bound[name] for name in written)]), _flat(compute(*args, **kwargs)))
+        target = outs[0] if outs and isinstance(outs[0], Tensor) else None
+        like = {name: getattr(target, name) for name in ("dtype", "device") if target is not None and name in asked}
+        _put(op, _flat([*outs, *(bound[name] for name in written)]), _flat(compute(*args, **kwargs, **like)))
         if not op._schema.returns:
             return None
         return outs[0] if len(outs) == 1 else tuple(outs)

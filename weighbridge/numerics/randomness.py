@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import philox
+from weighbridge.numerics import device_philox, philox
 from weighbridge.numerics.rules import Op, base_name
 
 Tensor = torch.Tensor
@@ -32,29 +32,53 @@ class Draw:
 Drawer = Callable[[torch.Generator | None, torch.device], Draw]
 
 
-def unit(draw: Draw, count: int) -> Tensor:
-    """Returns `count` float32 multiples of 2^-24 in [0, 1) on the CPU."""
-    return torch.from_numpy(philox.unit_float32(philox.words(draw.seed, draw.stream, draw.counter, count)))
+COMPILED = frozenset({"cpu"})
+"""Kinds of device for which words are made by compiled code; elsewhere by PyTorch operations, on the device."""
+_LONGEST = 1 << 31
+"""Longest range of integers whose remainders 64-bit operations can take."""
 
 
-def normal(draw: Draw, count: int) -> Tensor:
-    """Returns `count` standard normal float32 variates on the CPU."""
-    return torch.from_numpy(philox.normal_float32(philox.words(draw.seed, draw.stream, draw.counter, count)))
+def _device_words(draw: Draw, device: torch.device, count: int, first: int = 0) -> Tensor:
+    return device_philox.words(draw.seed, draw.stream, draw.counter, count, device, first)
 
 
-def integers(draw: Draw, low: int, high: int, count: int) -> Tensor:
-    """Returns `count` int64 in [low, high) on the CPU; the bias of the modulus is below 2^-32 for ranges below 2^32."""
+def unit(draw: Draw, count: int, device: torch.device) -> Tensor:
+    """Returns `count` float32 multiples of 2^-24 in [0, 1)."""
+    if device.type in COMPILED:
+        return torch.from_numpy(philox.unit_float32(philox.words(draw.seed, draw.stream, draw.counter, count)))
+    return device_philox.in_chunks(
+        count, lambda first, n: device_philox.unit_float32(_device_words(draw, device, n, first))
+    )
+
+
+def normal(draw: Draw, count: int, device: torch.device) -> Tensor:
+    """Returns `count` standard normal float32 variates."""
+    if device.type in COMPILED:
+        return torch.from_numpy(philox.normal_float32(philox.words(draw.seed, draw.stream, draw.counter, count)))
+    return device_philox.in_chunks(
+        count, lambda first, n: device_philox.normal_float32(_device_words(draw, device, n, first))
+    )
+
+
+def integers(draw: Draw, low: int, high: int, count: int, device: torch.device) -> Tensor:
+    """Returns `count` int64 in [low, high); the bias of the modulus is below 2^-32 for ranges below 2^32."""
     span = high - low
     if span <= 0 or span > 1 << 63:
         raise RefusedOperationError(f"an integer range from {low} to {high} is empty or too large")
-    w = philox.wide_words(draw.seed, draw.stream, draw.counter, count)
-    return torch.from_numpy((w % np.uint64(span)).astype(np.int64) + low)
+    if device.type in COMPILED or span > _LONGEST:
+        w = philox.wide_words(draw.seed, draw.stream, draw.counter, count)
+        return torch.from_numpy((w % np.uint64(span)).astype(np.int64) + low).to(device)
+    return low + device_philox.in_chunks(
+        count, lambda first, n: device_philox.integers(_device_words(draw, device, 2 * n, 2 * first), span)
+    )
 
 
-def permutation(draw: Draw, count: int) -> Tensor:
-    """Returns a permutation of range(count), int64 on the CPU: the stable order of 64-bit words."""
-    w = philox.wide_words(draw.seed, draw.stream, draw.counter, count)
-    return torch.from_numpy(np.argsort(w, kind="stable").astype(np.int64))
+def permutation(draw: Draw, count: int, device: torch.device) -> Tensor:
+    """Returns a permutation of range(count), int64: the stable order of 64-bit words."""
+    if device.type in COMPILED:
+        w = philox.wide_words(draw.seed, draw.stream, draw.counter, count)
+        return torch.from_numpy(np.argsort(w, kind="stable").astype(np.int64))
+    return device_philox.order(_device_words(draw, device, 2 * count))
 
 
 def _affine(values: Tensor, scale: Any, shift: Any) -> Tensor:
@@ -117,31 +141,30 @@ def sample(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
     draw = drawer(bound.get("generator"), device)
 
     def put(values: Tensor) -> Tensor:
-        return values.view(shape).to(device)
+        return values.view(shape)
 
     if name in ("rand", "rand_like"):
-        result = put(unit(draw, count))
+        result = put(unit(draw, count, device))
     elif name in ("randn", "randn_like"):
-        result = put(normal(draw, count))
+        result = put(normal(draw, count, device))
     elif name == "uniform":
-        result = _affine(put(unit(draw, count)), bound["to"] - bound["from"], bound["from"])
+        result = _affine(put(unit(draw, count, device)), bound["to"] - bound["from"], bound["from"])
     elif name == "normal":
-        result = _affine(put(normal(draw, count)), bound["std"], bound["mean"])
+        result = _affine(put(normal(draw, count, device)), bound["std"], bound["mean"])
     elif name == "bernoulli":
         probability: Any = bound.get("p", existing)
         if isinstance(probability, Tensor):
             probability = probability.to(torch.float64)
-        result = put(unit(draw, count)).to(torch.float64) < probability
+        result = put(unit(draw, count, device)).to(torch.float64) < probability
     elif name in ("randint", "randint_like"):
-        result = put(integers(draw, bound.get("low", 0), bound["high"], count))
+        result = put(integers(draw, bound.get("low", 0), bound["high"], count, device))
     elif name == "randperm":
-        result = put(permutation(draw, bound["n"]))
+        result = put(permutation(draw, bound["n"], device))
     else:  # random_: every integer the type can hold exactly
         low, high = bound.get("from", 0) or 0, bound.get("to")
         if high is None:
             high = (1 << 24) + 1 if dtype.is_floating_point else 2 if dtype is torch.bool else torch.iinfo(dtype).max
-        result = put(integers(draw, low, high, count))
-    target = bound.get("out") if not op._schema.name.endswith("_") else existing
-    if isinstance(target, Tensor):
-        return target.copy_(result)
+        result = put(integers(draw, low, high, count, device))
+    if op._schema.name.endswith("_") and isinstance(existing, Tensor):
+        return existing.copy_(result)
     return result.to(dtype)

@@ -275,6 +275,12 @@ def mutated(op: Op) -> tuple[str, ...]:
     return tuple(a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
+@cache
+def writes_out(op: Op) -> bool:
+    """True for an `out=` form: recorded as its functional form and a copy, because kernels trust `out` too far."""
+    return any(a.is_out for a in op._schema.arguments)
+
+
 def known(op: Op) -> bool:
     """True if the table has a line for an overload, whatever its operands."""
     return _key(op) in RULES
@@ -299,6 +305,11 @@ def find(op: Op, args: dict[str, Any]) -> Rule:
     if key.startswith("arange.") and any(isinstance(args.get(end), float) for end in ("start", "end", "step")):
         key += "/float"
     rule = RULES.get(key)
+    if rule is not None and writes_out(op):
+        raise UnknownOperationError(
+            f"operation {op} has no rule of its own; copy_() the result of the form without out= instead",
+            operation=str(op),
+        )
     if rule is None:
         raise UnknownOperationError(
             f"operation {op} has no rule; write the step without it, or register one with "
