@@ -5,8 +5,7 @@ numbers the draws and lives in the torch generator (as its seed), `element` is t
 tensor. Variates use only operations with one right answer: integer work, IEEE additions and multiplications in a fixed
 order, and comparisons.
 
-Words are made on the CPU whatever the device; they are then moved. That is slow on a GPU but the same everywhere by
-construction.
+Here words are made on the CPU, by compiled code; `device_philox` makes the same ones on other devices.
 """
 
 from __future__ import annotations
