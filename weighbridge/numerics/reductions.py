@@ -122,8 +122,8 @@ def norm(x: Tensor, dims: Sequence[int]) -> Tensor:
     """Returns the Euclidean norms over `dims`, which stay as dimensions of size 1; float64 of float32."""
     plan = _plan(x, dims)
     if plan is None:
-        wide = x.double() if x.dtype == torch.float32 and x.device.type == "cpu" else x
-        result: Tensor = torch.linalg.vector_norm(wide, dim=list(dims), keepdim=True)
+        # In float32, squares of small elements would be zero and those of large ones infinite.
+        result: Tensor = torch.linalg.vector_norm(x, dim=list(dims), keepdim=True, dtype=torch.float64)
         return result
     shape, xs, os, kept, size = plan
     out = np.zeros(size)
@@ -135,7 +135,7 @@ def sizes(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Returns (sums of absolute values, the least absolute value that is not zero or infinity) over `dims`, kept."""
     plan = _plan(x, dims)
     if plan is None:
-        size = x.abs() if x.dtype != torch.float32 else x.abs().double()
+        size = x.abs().double()
         least = torch.where(size == 0, math.inf, size).amin(dim=list(dims), keepdim=True)
         return size.sum(dim=list(dims), keepdim=True), least
     shape, xs, os, kept, count = plan
@@ -232,7 +232,8 @@ def gradient_terms(g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rs
     """
     outer, groups, inner = x.shape
     if x.device.type != "cpu" or x.dtype != torch.float32 or g.dtype != torch.float32:
-        return _torch_terms(g.to(mean.dtype), x.to(mean.dtype), weight, mean, rstd)
+        wide = None if weight is None else weight.double()
+        return _torch_terms(g.double(), x.double(), wide, mean.double(), rstd.double())
     w = np.ones(inner) if weight is None else weight.detach().double().contiguous().numpy()
     rows, tops = np.zeros((4, groups)), np.zeros((2, groups), dtype=np.uint32)
     lost, size = np.zeros(inner), np.zeros(inner)

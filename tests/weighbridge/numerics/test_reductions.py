@@ -29,15 +29,20 @@ def operand(shape: list[int], permuted: list[int], seed: int) -> Tensor:
     return x.permute([permuted.index(d) for d in range(len(shape))])
 
 
-@given(layouts)
-def test_norms_and_sums_are_those_of_the_wide_operand(layout: tuple[list[int], object, int]) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+@given(layout=layouts)
+def test_norms_and_sums_are_those_of_the_wide_operand(compiled: bool, layout: tuple[list[int], object, int]) -> None:
+    """Also where there is no compiled code, as on a GPU: then PyTorch reduces, in float64 too."""
     shape, random, seed = layout
     permuted = list(range(len(shape)))
     random.shuffle(permuted)  # type: ignore[attr-defined]
     dims = sorted(permuted[: 1 + seed % len(shape)])
     x = operand(shape, permuted, seed)
     wide = x.double()
-    found, (total, least) = reductions.norm(x, dims), reductions.sizes(x, dims)
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(reductions, "_plan", lambda *operands: None)
+        found, (total, least) = reductions.norm(x, dims), reductions.sizes(x, dims)
     torch.testing.assert_close(found, torch.linalg.vector_norm(wide, dim=dims, keepdim=True), rtol=1e-13, atol=0)
     torch.testing.assert_close(total, wide.abs().sum(dims, keepdim=True), rtol=1e-13, atol=0)
     some = torch.where(wide == 0, math.inf, wide.abs()).amin(dims, keepdim=True)
@@ -62,3 +67,19 @@ def test_gradient_terms_are_those_of_the_wide_operands(weighted: bool) -> None:
     wanted = reductions._torch_terms(g.double(), x.double(), weight, mean, rstd)
     for name in reductions.Terms.__slots__:
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=2.0**-22, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_other_devices_make_float64_too(dtype: torch.dtype) -> None:
+    """On the meta device, which computes nothing: types and shapes are as on the CPU."""
+    results = []
+    for device in ("cpu", "meta"):
+        x = torch.ones(2, 3, 5, dtype=dtype, device=device)
+        centre = torch.ones(3, dtype=torch.float32, device=device)
+        terms = reductions.gradient_terms(x, x, torch.ones(5, device=device), centre, centre)
+        made = [getattr(terms, name) for name in reductions.Terms.__slots__]
+        made += [reductions.norm(x, [0, 2]), *reductions.sizes(x, [1])]
+        assert {t.device.type for t in made} == {device}
+        results.append([(t.shape, t.dtype) for t in made])
+    assert results[0] == results[1]
+    assert {kind for _, kind in results[0]} == {torch.float64}
