@@ -290,10 +290,12 @@ _fused_rms_norm_backward.default
 """
 
 
-def _torchs(name: str) -> Decomposition:
+def _torchs(name: str) -> dict[str, Decomposition]:
+    """PyTorch's decomposition of an overload, or nothing in a version that lacks the overload."""
     packet, _, overload = name.partition(".")
-    function: Decomposition = torch._decomp.decomposition_table[getattr(getattr(aten, packet), overload)]
-    return function
+    op = getattr(getattr(aten, packet, None), overload, None)
+    return {} if op is None else {name: torch._decomp.decomposition_table[op]}
 
 
-TABLE.update({name: _torchs(name) for name in _FROM_TORCH.split()})
+for _name in _FROM_TORCH.split():
+    TABLE.update(_torchs(_name))

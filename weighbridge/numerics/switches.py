@@ -15,7 +15,7 @@ import torch
 
 Restore = Callable[[], None]
 
-_MATMULS: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+_MATMULS: tuple[Any, ...] = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
 _REDUCED = (
     "allow_fp16_reduced_precision_reduction",
     "allow_bf16_reduced_precision_reduction",
@@ -37,7 +37,8 @@ def _kernels(read: Callable[[], bool], write: Callable[[bool], None]) -> Restore
 
 def _float32_products() -> Restore:
     """Full float32 products under PyTorch's two interfaces, whichever the user has used before."""
-    restores = [_attribute(owner, "fp32_precision", "ieee") for owner in reversed(_MATMULS)]
+    newer = [owner for owner in reversed(_MATMULS) if hasattr(owner, "fp32_precision")]
+    restores = [_attribute(owner, "fp32_precision", "ieee") for owner in newer]
     try:
         before: str | None = torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -56,11 +57,12 @@ def _float32_products() -> Restore:
 
 def switch_off() -> Restore:
     """Switches off every algorithm that no bound covers and returns what undoes it."""
+    matmul = torch.backends.cuda.matmul
     restores = [
         _kernels(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
         _kernels(torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
         _kernels(torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled),
-        *(_attribute(torch.backends.cuda.matmul, name, False) for name in _REDUCED),
+        *(_attribute(matmul, name, False) for name in _REDUCED if hasattr(matmul, name)),
         _float32_products(),
     ]
 
