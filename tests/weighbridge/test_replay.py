@@ -79,7 +79,8 @@ def test_the_result_is_plain_data(elsewhere: list[ReplayResult]) -> None:
     again = json.loads(json.dumps(elsewhere[0].to_json()))
     assert again["verdict"] == "match"
     assert again["steps"] == [0, STEPS + 1]
-    assert [finding["id"] for finding in again["findings"]] == ["data.not_precommitted"]
+    # Neither its data nor the formulas of its optimizer were declared.
+    assert [finding["id"] for finding in again["findings"]] == ["data.not_precommitted", "tape.free_input"]
 
 
 @pytest.mark.skipif(not LINUX, reason="confinement is Linux's")
@@ -195,8 +196,9 @@ def hidden_terabyte(tape: Tape, fields: dict[str, Any]) -> None:
 
 def test_memory_that_a_tape_hides_is_not_to_be_had(run: Path, tmp_path: Path) -> None:
     result = replay(forge(run, tmp_path / "forged", at_step(2, hidden_terabyte)), limits=Limits(memory=1 << 30))
-    assert result.verdict == "mismatch"
-    assert [f.id for f in result.findings if f.severity == "violation"] == ["tape.malformed"]
+    assert result.verdict == "inconclusive"  # an honest run may need more memory than this machine has
+    assert "tape.too_large" in [f.id for f in result.findings]
+    assert "tape.malformed" not in [f.id for f in result.findings]
 
 
 def test_time_that_runs_out_is_the_workers_end(run: Path) -> None:
