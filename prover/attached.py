@@ -6,6 +6,7 @@ from collections.abc import ItemsView, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from prover import plain
 from weighbridge.errors import UsageError
@@ -13,6 +14,8 @@ from weighbridge.state import View
 from weighbridge.tape import DTYPE_NAMES
 
 Tensor = torch.Tensor
+
+LAZY = (UninitializedParameter, UninitializedBuffer)
 
 
 class Attached:
@@ -41,6 +44,11 @@ class Attached:
 
     def _add(self, name: str, item: Any) -> None:
         if isinstance(item, torch.nn.Module):
+            if any(isinstance(t, LAZY) for t in [*item.parameters(), *item.buffers()]):
+                raise UsageError(
+                    f"the module {name!r} has lazy parameters that have no shape yet; say the sizes (nn.Linear for "
+                    "nn.LazyLinear), or run it once on an example before the Recorder begins"
+                )
             self._modules[name] = item
         elif isinstance(item, torch.optim.Optimizer):
             self._optimizers[name] = item

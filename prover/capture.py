@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from prover.attached import LAZY
 from prover.paths import Paths
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
 from weighbridge.numerics import decompositions, narrow, rounding
@@ -295,7 +296,15 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 births.append((slot, storage.nbytes()))
             else:
                 self._enter(address, slot, storage, t)
-        ref = self._reference(slot, t)
+        try:
+            ref = self._reference(slot, t)
+        except RuntimeError:
+            if not isinstance(t, LAZY):
+                raise
+            raise RefusedOperationError(
+                "a lazy parameter gets its shape while it is recorded; say the sizes (nn.Linear for nn.LazyLinear), or "
+                "run the model once on an example before the Recorder begins"
+            ) from None
         index = self._refs.get(ref)
         if index is None:
             index = self._refs[ref] = len(self.tape.refs)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from prover import Recorder
-from weighbridge.errors import StateChangedError, UsageError
+from weighbridge.errors import RefusedOperationError, StateChangedError, UsageError
 from weighbridge.replay_worker import Replay
 from weighbridge.transcript import Transcript
 
@@ -83,4 +83,30 @@ def test_a_step_that_cannot_be_written_ends_the_transcript(tmp_path: Path) -> No
             pass
     assert Transcript.open(tmp_path / "run").steps == 2
     assert not Transcript.open(tmp_path / "run").manifest.complete
+    assert replayed(tmp_path / "run")["verdict"] == "match"
+
+
+def test_lazy_modules_are_told_to_say_their_sizes(tmp_path: Path) -> None:
+    def attach() -> None:
+        with Recorder(tmp_path / "attached", seed=1) as recorder:
+            recorder.attach(nn.LazyLinear(3))
+
+    def initialise() -> None:
+        with Recorder(tmp_path / "recorded", seed=1) as recorder, recorder.initialisation():
+            nn.LazyLinear(3)(torch.ones(2, 4))
+
+    for run, error in ((attach, UsageError), (initialise, RefusedOperationError)):
+        with pytest.raises(error, match=r"nn\.Linear for nn\.LazyLinear"):
+            run()
+
+
+def test_lazy_modules_that_ran_before_are_modules_like_others(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    model(torch.ones(2, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        recorder.attach(model, optimizer)
+        x = torch.arange(8.0).reshape(2, 4)
+        with recorder.step({"x": x}):
+            update(model, optimizer, x)
     assert replayed(tmp_path / "run")["verdict"] == "match"
