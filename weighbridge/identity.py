@@ -384,6 +384,9 @@ def _load_der(der: bytes) -> x509.Certificate:
         raise IdentityError("A device certificate is malformed; ask the chip for its chain again.") from error
     except x509.InvalidVersion as error:
         raise IdentityError("A device certificate has an unknown version.") from error
+    if not der.endswith(b"\x00" + certificate.signature):
+        # The one byte that nothing signs: how many bits of the signature's last byte are unused. DER says none.
+        raise IdentityError("A device certificate is malformed; ask the chip for its chain again.")
     return certificate
 
 

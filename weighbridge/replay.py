@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from weighbridge import evidence, location
 from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 
@@ -251,6 +250,8 @@ def raise_error(message: dict[str, Any]) -> None:
 
 def _parse(message: dict[str, Any]) -> ReplayResult:
     """Reads the worker's answer as hostile: every field has its type or the answer is refused."""
+    from weighbridge import evidence as counted  # it needs PyTorch, which whoever only imports this package does not
+
     try:
         raise_error(message)
         raw = message["result"]
@@ -264,7 +265,7 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
             followed=int(raw["followed"]),
             logged=int(raw["logged"]),
             rounded=int(raw["rounded"]),
-            evidence=evidence.report(evidence.parse(raw["evidence"])),
+            evidence=counted.report(counted.parse(raw["evidence"])),
             tapes={
                 bytes.fromhex(k).hex(): {
                     "kind": str(v["kind"])[:10],
@@ -303,6 +304,8 @@ def _finding(raw: Any) -> Finding:
 def _difference(raw: Any) -> dict[str, Any] | None:
     if raw is None:
         return None
+    from weighbridge import location  # needs PyTorch
+
     return {
         "step": int(raw["step"]),
         "op": int(raw["op"]),
