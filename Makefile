@@ -3,6 +3,8 @@
 #   TORCH_INDEX=URL        choose another build of torch, e.g. a CUDA one (before the first install, or after `make clean`)
 #   MINUTES=N  ONLY=NAME   how long the first part of `make soak` takes, and which of its subjects; then there is no second
 #   DEVICE=cuda  OUT=DIR   device and directory of `make demo`
+#   GPU_PYTHON=python3     interpreter of `make gpu`, if a CUDA build of torch is installed there and not in .venv
+#   MODELS="NAME ..."  DEVICES=cpu,cuda   which subjects of `make gpu-bench` and `gpu-steps`, and which way; all by default
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 DEVICE ?= cpu
@@ -16,8 +18,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+GPU_PYTHON ?= $(BIN)/python
+GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench soak gpu proto clean
+.PHONY: help install demo test lint bench soak gpu gpu-tests gpu-bench gpu-steps proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,11 +53,22 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_checkpoints --checkpoints $(CHECKPOINTS))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_resume)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_fuzz)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
 	$(BIN)/python -m benchmarks.tables
 
-gpu: $(STAMP) ## Run the tests that need a CUDA device
-	$(BIN)/python -m pytest -m gpu
+gpu: gpu-tests gpu-bench gpu-steps ## All that needs a CUDA device: tests, full sizes replayed across devices, step times
+
+gpu-tests: $(GPU_NEEDS)
+	$(GPU_PYTHON) -m benchmarks.gpu_subjects
+	$(GPU_PYTHON) -m pytest tests/gpu tests/firmware_sim/test_shim_gpu.py tests/weighbridge/numerics/test_triton_kernels.py \
+		tests/weighbridge/numerics/test_device*.py
+
+gpu-bench: $(GPU_NEEDS)
+	$(GPU_PYTHON) -W ignore -m benchmarks.gpu_replay $(MODELS:%=--only %) $(DEVICES:%=--devices %)
+
+gpu-steps: $(GPU_NEEDS)
+	$(GPU_PYTHON) -W ignore -m benchmarks.gpu_steps $(MODELS:%=--only %)
 
 proto: $(STAMP) ## Regenerate the code of protos/weighbridge/v1
 	$(BIN)/python -m protos.generate

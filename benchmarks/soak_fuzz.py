@@ -56,7 +56,7 @@ def main() -> None:
                 child.stop()
         child.stop()
     result = {
-        "machine": machine.about(),
+        **machine.about(),
         "seeds": [options.seed, seed],
         "minutes": round((time.monotonic() - begun) / 60, 1),
         "outcomes": {kind: dict(counts.most_common()) for kind, counts in outcomes.items()},

@@ -178,6 +178,17 @@ def resume(result: Result) -> str:
     return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
 
 
+def fuzz(result: Result) -> str:
+    """Outcomes of hostile tapes."""
+    codes = sorted({code for counts in result["outcomes"].values() for code in counts})
+    rows = [
+        (f"`{code}`" if "." in code else code, *(f"{counts.get(code, 0):,}" for counts in result["outcomes"].values()))
+        for code in codes
+    ]
+    gaps = f"{result['seeds'][1] - result['seeds'][0]:,} cases, {len(result['gaps'])} gaps."
+    return f"{measured_on(result)} {gaps}\n\n{table(('outcome', *result['outcomes']), rows)}"
+
+
 def export_size(result: Result) -> str:
     """Sizes of minimal copies."""
     parts = ("tapes", "rounding", "steps")
@@ -203,6 +214,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak_checkpoints": checkpoints,
     "soak": soak,
     "resume": resume,
+    "fuzz": fuzz,
     "export_size": export_size,
 }
 """By name of the result file and of the place in the page."""
@@ -226,7 +238,8 @@ def render(page: str) -> str:
 
 def module(name: str) -> str:
     """Returns the script that makes a result file."""
-    return {"resume": "soak_resume"}.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
+    other = {"resume": "soak_resume", "fuzz": "soak_fuzz"}
+    return other.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
 
 
 def main() -> None:
