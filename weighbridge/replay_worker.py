@@ -23,7 +23,7 @@ from weighbridge.errors import Finding, LogError, Severity, TapeError, Weighbrid
 from weighbridge.executor import Executor
 from weighbridge.following import DifferenceError
 from weighbridge.location import locate
-from weighbridge.numerics import custom, philox, probes, rounding, roundlog
+from weighbridge.numerics import custom, device_passes, philox, probes, rounding, roundlog
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics.rules import table_digest
 from weighbridge.numerics.switches import switch_off
@@ -254,7 +254,10 @@ def _prepare(device: str) -> None:
     torch.set_grad_enabled(False)
     philox.normal_float32(philox.words(0, 0, 0, 4))
     rounding.canonicalise(rounding.round_plain(torch.ones(2, dtype=torch.float64))[0])
-    torch.ones(2, device=device).sum().item()
+    there = torch.ones(2, device=device)
+    there.sum().item()
+    if device_passes.fused(there.device) is not None:  # it is compiled now; what else may be, goes where it may be kept
+        os.environ["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / "triton")
     one = np.ones(1, dtype=np.int64)
     roundlog.decode(
         roundlog.encode([roundlog.OpEntries(0, 0, one, one.astype(np.uint8), one.astype(np.uint64))]), max_entries=1

@@ -36,6 +36,15 @@ def test_a_training_replays_on_the_other_device(
     both_ways.replays(tmp_path / "run", replayed)
 
 
+@pytest.mark.parametrize(("recorded", "replayed"), WAYS)
+@pytest.mark.parametrize("half", [False, True], ids=["fp32-strict", "bf16-calibrated"])
+def test_a_confined_worker_replays_on_the_other_device(
+    half: bool, recorded: str, replayed: str, tmp_path: Path
+) -> None:
+    both_ways.record(tmp_path / "run", "gpt2", recorded, half)
+    both_ways.replays_confined(tmp_path / "run", replayed)
+
+
 @pytest.mark.parametrize(("recorded", "replayed"), WAYS[:2])
 def test_other_data_are_found_on_the_other_device(recorded: str, replayed: str, tmp_path: Path) -> None:
     both_ways.record(tmp_path / "run", "gpt2", recorded, half=False)

@@ -18,13 +18,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("kind", sorted(trainings.KINDS))
-def test_every_kind_of_training_can_be_recorded(kind: str, tmp_path: Path) -> None:
+def test_every_kind_of_training_replays(kind: str, tmp_path: Path) -> None:
     both_ways.record(tmp_path / "run", kind, "cpu", half=False)
+    both_ways.replays(tmp_path / "run", "cpu")
 
 
 def test_one_in_bfloat16_replays_and_other_data_do_not(tmp_path: Path) -> None:
     both_ways.record(tmp_path / "run", "gpt2", "cpu", half=True)
-    both_ways.replays(tmp_path / "run", "cpu")
+    both_ways.replays_confined(tmp_path / "run", "cpu")
     both_ways.catches_other_data(tmp_path / "run", "cpu")
 
 

@@ -1,0 +1,79 @@
+"""Whole trainings by the ways that a GPU takes through the code, on the CPU: recorded by one, replayed by the other.
+
+PyTorch operations instead of compiled passes and sums, random words out of integer operations, quotients in float64.
+That the ways agree is what a recording on a GPU rests on; whether a GPU's own kernels keep their bounds is for
+`test_gpu_replay` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpu import both_ways
+from support.recordings import replay_here
+
+from weighbridge.numerics import device_passes, kernels, narrow, quotients, randomness, reductions, rounding
+from weighbridge.numerics.rounding import Bound
+
+Tensor = torch.Tensor
+
+
+def _pass(x: Tensor, bound: Bound, out: Tensor) -> tuple[int, Any, Any]:
+    checksum, positions, es = device_passes.record(x, bound, out, kernels.REACH)
+    return checksum, positions.numpy(), es.numpy()
+
+
+def _plain(x: Tensor) -> tuple[Tensor, int]:
+    out = torch.empty_strided(x.shape, x.stride())
+    return out, device_passes.round_plain(x, out) if x.numel() else 0
+
+
+def _plain_narrow(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, int]:
+    out = torch.empty_strided(x.shape, x.stride(), dtype=dtype)
+    return out, device_passes.round_plain(x, out) if x.numel() else 0
+
+
+@contextmanager
+def as_on_a_gpu(used: set[str] | None = None) -> Iterator[None]:
+    """Within it, the CPU is treated as devices are that compiled code does not reach."""
+    seen = set() if used is None else used
+    quotient = quotients.evaluate
+
+    def noting(name: str, function: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            seen.add(name)
+            return function(*args, **kwargs)
+
+        return noted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounding, "_cpu_pass", noting("pass", _pass))
+        patch.setattr(rounding, "round_plain", noting("plain", _plain))
+        patch.setattr(narrow, "round_plain", noting("narrow", _plain_narrow))
+        for module in (rounding, narrow):
+            patch.setattr(module, "canonicalise", noting("canonicalise", device_passes.canonicalise))
+        patch.setattr(randomness, "COMPILED", frozenset())
+        patch.setattr(reductions, "_plan", noting("sums", lambda *operands: None))
+        patch.setattr(quotients, "evaluate", noting("quotients", lambda op, bound: quotient(op, bound, native=False)))
+        yield
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["gpt2", "resnet", "lstm", "checkpointed"])
+def test_a_training_recorded_by_either_way_replays_by_the_other(kind: str, half: bool, tmp_path: Path) -> None:
+    used: set[str] = set()
+    both_ways.record(tmp_path / "compiled", kind, "cpu", half)
+    with as_on_a_gpu(used):
+        result = replay_here(tmp_path / "compiled")
+        assert result["verdict"] == "match", (result["first_difference"], result["findings"])
+        both_ways.record(tmp_path / "other", kind, "cpu", half)
+    result = replay_here(tmp_path / "other")
+    assert result["verdict"] == "match", (result["first_difference"], result["findings"])
+    assert used >= {"pass", "plain", "canonicalise", "sums", "quotients"} | ({"narrow"} if half else set())
+    compiled, other = (replay_here(tmp_path / name)["state"] for name in ("compiled", "other"))
+    assert compiled == other
