@@ -126,6 +126,54 @@ def quotients_agree(device: str) -> None:
         same_bits(ours, theirs)
 
 
+def exact_operations_agree(device: str) -> None:
+    """What has one right answer and runs as it is: sums, products and conversions of any bit patterns."""
+    x, y = patterns(300_000, 3), patterns(300_000, 4)
+    small = patterns(300_000, 5) * 2.0**-100  # products of these are subnormal, or nearly
+    near = x * (1 + torch.randn(x.shape, generator=torch.Generator().manual_seed(6)) * 2.0**-20)  # differences cancel
+    operations: list[Any] = [
+        lambda a, b, c, d: a + b,
+        lambda a, b, c, d: a - d,
+        lambda a, b, c, d: a * b,
+        lambda a, b, c, d: c * 2.0**-40,
+        lambda a, b, c, d: a * 0.1,
+        lambda a, b, c, d: 3.7 - a,
+        lambda a, b, c, d: a.to(torch.bfloat16),
+        lambda a, b, c, d: a.to(torch.float16),
+        lambda a, b, c, d: a.to(torch.bfloat16).float() * b.to(torch.bfloat16).float(),
+        lambda a, b, c, d: torch.clamp(a, -1.0, 1.0) + 0.0,
+        lambda a, b, c, d: torch.maximum(a, b) + 0.0,
+        lambda a, b, c, d: torch.relu(a) + 0.0,
+    ]
+    for operation in operations:
+        ours, theirs = operation(x, y, small, near), operation(*(t.to(device) for t in (x, y, small, near)))
+        for result in (ours, theirs):
+            device_passes.canonicalise(result)
+        same_bits(ours, theirs)
+
+
+def ties_agree(device: str) -> None:
+    """Of equal values the one with the lowest index wins; of values that are no number too."""
+    x = torch.randint(0, 4, (6, 40, 40), generator=torch.Generator().manual_seed(8)).float()
+    x[0, 3, 5] = x[0, 3, 9] = x[2, 0, 0] = float("nan")
+    for t in (x, torch.zeros_like(x), x.transpose(1, 2)):
+        for reduce in (torch.max, torch.min):
+            for dim in range(3):
+                for ours, theirs in zip(reduce(t, dim), reduce(t.to(device), dim), strict=True):
+                    same_bits(ours, theirs)
+        for choose in (torch.argmax, torch.argmin):
+            same_bits(choose(t), choose(t.to(device)))
+            same_bits(choose(t, 1), choose(t.to(device), 1))
+        for ours, theirs in zip(
+            torch.sort(t, stable=True, descending=True), torch.sort(t.to(device), stable=True, descending=True),
+            strict=True,
+        ):  # fmt: skip
+            same_bits(ours, theirs)
+        for pool in (aten.max_pool2d_with_indices.default, aten.adaptive_max_pool2d.default):
+            for ours, theirs in zip(pool(t, [3, 3]), pool(t.to(device), [3, 3]), strict=True):
+                same_bits(ours, theirs)
+
+
 def wide_values(seed: int) -> Tensor:
     """Float64 near float32 and 16-bit boundaries, of all sizes, with what is not finite."""
     rng = np.random.default_rng(seed)

@@ -59,6 +59,14 @@ def test_both_devices_divide_to_the_same_bits() -> None:
     both_ways.quotients_agree("cuda")
 
 
+def test_both_devices_add_and_multiply_to_the_same_bits() -> None:
+    both_ways.exact_operations_agree("cuda")
+
+
+def test_both_devices_choose_the_same_of_equal_values() -> None:
+    both_ways.ties_agree("cuda")
+
+
 def test_the_triton_kernels_work_here_if_triton_is_here() -> None:
     pytest.importorskip("triton")
     assert device_passes.fused(torch.empty(0, device="cuda").device) is not None

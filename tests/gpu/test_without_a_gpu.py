@@ -34,6 +34,8 @@ def test_the_ways_of_other_devices_agree_with_the_compiled_ones() -> None:
     both_ways.passes_agree("cpu")
     both_ways.last_writes_win("cpu")
     both_ways.draws_agree("cpu")
+    both_ways.exact_operations_agree("cpu")
+    both_ways.ties_agree("cpu")
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
