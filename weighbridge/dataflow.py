@@ -132,7 +132,7 @@ class _Walk:
         targets: list[int] = []
         sources = self._random if node.draw is not None else 0
         numbers = 0
-        replaces = base in _REPLACES or any(a.is_out for a in op._schema.arguments)
+        replaces = base in _REPLACES
         for name, operand in [*zip(names, node.args, strict=False), *node.kwargs.items()]:
             inner = references(operand)
             if name in changed:

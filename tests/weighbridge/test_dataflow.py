@@ -63,11 +63,6 @@ def test_what_was_overwritten_first_does_not_come_back() -> None:
     assert found.reaches == {"w": X | S}
 
 
-def test_an_out_operand_is_replaced_and_may_be_read_too() -> None:
-    assert flow(tape(Node("mm.out", (t(1), t(2)), {"out": t(0)}, (0,)))).overwrites == [Overwrite("w", 0, X | S, 0)]
-    assert flow(tape(Node("maximum.out", (t(0), t(1)), {"out": t(0)}, (0,)))).overwrites == []
-
-
 def test_random_numbers_are_a_source() -> None:
     drawn = Node("normal_.default", (t(0), ("v", 0), ("v", 1)), {}, (0,), (), (0, 0))
     assert flow(tape(drawn)).overwrites == [Overwrite("w", 0, RANDOM, 2)]
