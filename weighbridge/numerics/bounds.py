@@ -177,11 +177,11 @@ def convolution(call: Call) -> list[Bound]:
     groups, spatial = call["groups"], list(range(2, w.dim()))
     if call["transposed"]:
         k = w.shape[0] // groups * math.prod(w.shape[2:])
-        grouped = w.view(groups, w.shape[0] // groups, w.shape[1], -1)
-        filters = torch.linalg.vector_norm(grouped, dim=(1, 3)).reshape(-1)
+        grouped = call.narrow("weight").reshape(groups, w.shape[0] // groups, w.shape[1], -1)
+        filters = reductions.norm(grouped, [1, 3]).view(-1)
     else:
         k = math.prod(w.shape[1:])
-        filters = torch.linalg.vector_norm(w, dim=[1, *spatial])
+        filters = reductions.norm(call.narrow("weight"), [1, *spatial]).view(-1)
     g = gamma(k + 8)
     patch = _spread(_conv_norms(x, tuple(w.shape), call), call.x.shape[1])
     return [Bound(rel=g + drift(k), factors=(patch * (2 * g), filters.view(1, -1, *[1] * len(spatial))))]
@@ -190,7 +190,7 @@ def convolution(call: Call) -> list[Bound]:
 def _tap_norms(grad: Tensor, x: Tensor, w: Tensor, call: Call) -> Tensor:
     """Norm of all that a filter tap multiplies, (groups, channels, *taps); zero for taps that see only padding."""
     inner, outer = (grad, x) if call["transposed"] else (x, grad)
-    squares = (inner * inner).sum(0)
+    squares = reductions.norm(call.narrow("grad_output" if call["transposed"] else "input"), [0])[0] ** 2
     taps = squares.new_zeros(squares.shape[0], *w.shape[2:])
     windows = [
         [_seen(k * call["dilation"][d] - call["padding"][d], call["stride"][d], outer.shape[2 + d], inner.shape[2 + d])
@@ -227,18 +227,18 @@ def convolution_backward(call: Call) -> list[Bound]:
             call["transposed"], call["output_padding"], groups, [True, False, False],
         )[0]  # fmt: skip
         if call["transposed"]:
-            k, filters = math.prod(w.shape[1:]), torch.linalg.vector_norm(w, dim=[1, *spatial])
+            k, filters = math.prod(w.shape[1:]), reductions.norm(call.narrow("weight"), [1, *spatial]).view(-1)
         else:
             k = w.shape[0] // groups * math.prod(w.shape[2:])
-            filters = torch.linalg.vector_norm(
-                w.view(groups, w.shape[0] // groups, w.shape[1], -1), dim=(1, 3)
-            ).reshape(-1)
+            grouped = call.narrow("weight").reshape(groups, w.shape[0] // groups, w.shape[1], -1)
+            filters = reductions.norm(grouped, [1, 3]).view(-1)
         patch = _spread(torch.sqrt(spread.clamp_min(0)), x.shape[1])
         bounds.append(Bound(rel=drift(k), factors=(patch * gamma(k + 8), filters.view(1, -1, *[1] * len(spatial)))))
     if mask[1]:
         outer = x if call["transposed"] else grad
         k = outer.shape[0] * math.prod(outer.shape[2:])
-        rows = torch.linalg.vector_norm(outer, dim=[0, *spatial]) * gamma(k + 8)
+        narrow = call.narrow("input" if call["transposed"] else "grad_output")
+        rows = reductions.norm(narrow, [0, *spatial]).view(-1) * gamma(k + 8)
         taps = _tap_norms(grad, x, w, call)
         per_row = taps.repeat_interleave(outer.shape[1] // groups, dim=0) if groups > 1 else taps
         bounds.append(Bound(rel=drift(k), factors=(rows.view(-1, 1, *[1] * len(spatial)), per_row)))
