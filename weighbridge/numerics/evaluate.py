@@ -111,11 +111,10 @@ _PLANS: dict[Any, list[torch.dtype | None]] = {}
 
 def _result_types(op: Op, by_name: dict[str, Any]) -> list[torch.dtype | None] | None:
     """Types of the returned tensors where 16-bit operands take part, or None where all is float32."""
-    tensors = [v for value in by_name.values() for v in (value if isinstance(value, (list, tuple)) else [value])]
-    types = tuple((v.dtype, v.dim() == 0) if isinstance(v, Tensor) else v for v in tensors if _typed(v))
-    if not any((t[0] if isinstance(t, tuple) else t) in NARROW for t in types):
+    traits = tuple(_trait(v) for v in by_name.values())
+    if not _any_narrow(traits):
         return None
-    key = (op, tuple(by_name), types)
+    key = (op, tuple(by_name), traits)
     if key not in _PLANS:
         out = op(**{k: _meta(v) for k, v in by_name.items()})
         returned = out if isinstance(out, (tuple, list)) else [out]
@@ -123,8 +122,24 @@ def _result_types(op: Op, by_name: dict[str, Any]) -> list[torch.dtype | None] |
     return _PLANS[key]
 
 
-def _typed(value: Any) -> bool:
-    return isinstance(value, (Tensor, torch.dtype))
+def _trait(value: Any) -> Any:
+    """What of an operand can decide the types of results: not the values of numbers, but which results are asked for.
+
+    A convolution's `output_mask` is such a thing: a plan made where no gradient of the bias was wanted must not serve
+    a call that wants one.
+    """
+    if isinstance(value, Tensor):
+        return value.dtype, value.dim() == 0
+    if isinstance(value, (list, tuple)):
+        return tuple(_trait(v) for v in value)
+    return value if value is None or isinstance(value, (bool, torch.dtype)) else type(value)
+
+
+@cache
+def _any_narrow(traits: Any) -> bool:
+    if isinstance(traits, tuple):
+        return any(_any_narrow(t) for t in traits)
+    return traits in NARROW
 
 
 def _meta(value: Any) -> Any:

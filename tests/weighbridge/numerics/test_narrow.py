@@ -14,8 +14,10 @@ from support.recordings import train, verdict
 from torch import nn
 
 from prover import Recorder
+from prover.capture import Generators, Recording
 from weighbridge.errors import LogError, RefusedOperationError, UsageError
 from weighbridge.numerics import narrow, policy
+from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import OpEntries
 
@@ -195,3 +197,15 @@ def test_a_gradient_scaler_replays_through_an_overflow(tmp_path: Path) -> None:
     train(tmp_path / "run", build_scaled, scaled, batches() * 3, policy="calibrated")
     assert scales[0] == 2.0**125, "the first step overflows and backs off"
     assert verdict(tmp_path / "run") == "match"
+
+
+def test_types_of_results_follow_what_is_asked_for() -> None:
+    """What one call asked for must not decide the types of the next: here a bias's gradient, wanted the second time."""
+    x, w, grad = (torch.randn(s, dtype=torch.bfloat16) for s in ((2, 3, 8, 8), (4, 3, 3, 3), (2, 4, 8, 8)))
+    for mask in ([True, True, False], [True, True, True]):
+        context = Recording(0, Generators(), policy.named("calibrated"))
+        context.begin(0)
+        op = torch.ops.aten.convolution_backward.default
+        args = (grad, x, w, [4], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask)
+        found = evaluate(op, args, {}, context)
+        assert [None if t is None else t.dtype for t in found] == [torch.bfloat16 if m else None for m in mask]
