@@ -30,7 +30,8 @@ from weighbridge.numerics import policy as policies
 from weighbridge.numerics import probes
 from weighbridge.numerics.rules import table_digest
 from weighbridge.numerics.switches import conforming
-from weighbridge.steps import StepRecord, running_digest
+from weighbridge.running import running_digest
+from weighbridge.steps import StepRecord
 from weighbridge.tape import Tape
 from weighbridge.writer import TranscriptWriter
 
@@ -114,6 +115,7 @@ class Recorder:
         self._made: dict[int, bytes] = {}
         self._dropped: list[str] = []
         self._snapshots: list[tuple[bytes, int, int]] = []
+        self._batch: dict[str, HostCopy] = {}
         self._writer: TranscriptWriter | None = None
         self._failed = False
         self._frozen = 0
@@ -245,6 +247,7 @@ class Recorder:
         stored = self._stored_batch({name: t for name, t in flat.items()})
         if self._resuming is not None:
             self._resuming.check_batch(stored)
+        self._batch = stored
         with self._capturing(dict(flat)) as capture:
             yield
         self._finish(capture, "step", stored, records)
@@ -342,13 +345,29 @@ class Recorder:
         if chip is None or not chip.pending or self._writer is None:
             return
         op = len(capture.tape.nodes)
-        running = running_digest(self.step_number, op, np.array(capture.context.checksums, dtype="<u8").tobytes())
+        running = self._running(capture, op)
         head = self._writer.head if self._resuming is None else self._resuming.head(self.step_number)
         index = chip.safepoint(self.step_number, op, running, head, self._writer.flush)
         if index is not None and (
             self._resuming is None or self._resuming.snapshot(chip.ueid, index, self.step_number, op)
         ):
             self._snapshots.append((chip.ueid, index, op))
+
+    @unseen
+    def _running(self, capture: Capture, op: int) -> bytes:
+        """The digest of this step's operations so far."""
+        context = capture.context
+        return running_digest(
+            capture.tape,
+            op,
+            step=self.step_number,
+            batch={name: copy.tensor() for name, copy in self._batch.items()},
+            free={name: copy.tensor() for name, copy in capture.free.items()},
+            values=capture.values,
+            host=context.hosts,
+            rng={number: after for number, (_, after) in context.rng.items()},
+            checksums=np.array(context.checksums, dtype="<u8").tobytes(),
+        )
 
     def _died(self, address: int) -> None:
         name = self._held.names.pop(address, None)
@@ -397,7 +416,7 @@ class Recorder:
             rounded=context.rounded_elements,
             logged=context.log.entries,
         )
-        self._snapshots = []
+        self._snapshots, self._batch = [], {}
         self.rounded += context.rounded_elements
         self.logged += context.log.entries
         self.step_number += 1

@@ -21,14 +21,15 @@ import torch
 from weighbridge import confinement, evidence, tapechecks
 from weighbridge.errors import Finding, LogError, Severity, TapeError, WeighbridgeError
 from weighbridge.executor import Executor
-from weighbridge.following import DifferenceError
+from weighbridge.following import DifferenceError, Following
 from weighbridge.location import locate
 from weighbridge.numerics import custom, device_passes, philox, probes, rounding, roundlog
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics.rules import table_digest
 from weighbridge.numerics.switches import switch_off
+from weighbridge.running import running_digest
 from weighbridge.state import checkpoint_digest
-from weighbridge.steps import StepRecord, running_digest
+from weighbridge.steps import StepRecord
 from weighbridge.tape import Tape
 from weighbridge.tapepolicy import TapePolicy
 from weighbridge.transcript import Transcript
@@ -98,17 +99,16 @@ class Replay:
                 stop = self._stop[1] if self._stop is not None and self._stop[0] == step else None
                 if stop == 0:
                     self._executor.drop(self._tape(self._transcript.step(step)), step)
+                    running = self._running(step, None)
                     break
-                done = self._step(step, stop)
+                context = self._step(step, stop)
                 if stop is not None:
-                    running = running_digest(step, stop, done)
+                    running = self._running(step, context)
                 position = step + 1
                 self._send({"progress": [step + 1 - begin, self._last - begin]})
             if self._stop is not None:
                 assert self._salt is not None
                 live = [[size, digest.hex()] for size, digest in self._executor.leaves(self._salt)]
-                if running is None:
-                    running = running_digest(self._stop[0], 0, b"")
         except DifferenceError as error:
             verdict = "inconclusive" if error.details.get("inconclusive") else "mismatch"
             difference = {k: error.details[k] for k in ("step", "op", "operation", "expected", "found")}
@@ -187,15 +187,31 @@ class Replay:
             tape = self._tapes[digest] = Tape.decode(self._transcript.tape(digest))
         return tape
 
-    def _step(self, step: int, stop: int | None) -> bytes:
-        """Executes one step; returns the checksums up to the stop."""
+    def _running(self, step: int, context: Following | None) -> bytes:
+        """The digest of a step's operations up to the stop, of which `context` is what they were evaluated in."""
+        transcript, record = self._transcript, self._transcript.step(step)
+        assert self._stop is not None
+        return running_digest(
+            self._tape(record),
+            self._stop[1],
+            step=step,
+            batch=transcript.batch(step),
+            free=transcript.free(step),
+            values=record.values,
+            host=record.host[: context.hosts] if context else [],
+            rng=context.rng if context else {},
+            checksums=record.checksums[: 8 * context.checked] if context else b"",
+        )
+
+    def _step(self, step: int, stop: int | None) -> Following | None:
+        """Executes one step; returns what it was evaluated in, or None if there was nothing to evaluate."""
         transcript, executor = self._transcript, self._executor
         record = transcript.step(step)
         tape = self._tape(record)
         if record.kind == "init" and not tape.nodes and stop is None:
             self._load(step + 1)  # the model existed before: W_0 is a committed checkpoint
             self._use(record, tape)
-            return b""
+            return None
         log = roundlog.LogReader(transcript.rounding(step), max_entries=record.logged)
         if log.entries != record.logged:
             raise LogError(f"step {step} has {log.entries} log entries and its record says {record.logged}", step=step)
@@ -217,7 +233,7 @@ class Replay:
                     f"checkpoint {step + 1} is not the state after step {step}",
                     step=step + 1, op=0, operation="checkpoint", expected=record.state.hex(), found="another state",
                 )  # fmt: skip
-        return record.checksums[: 8 * context.checked]
+        return context
 
     def _use(self, record: StepRecord, tape: Tape) -> None:
         """Counts which programs ran."""

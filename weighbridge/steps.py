@@ -255,14 +255,3 @@ def read_batch(file: TensorFile, step: int) -> tuple[dict[str, Tensor], dict[str
         for prefix in (f"{step}/batch/", f"{step}/free/")
     )
     return batch, free
-
-
-def running_digest(step: int, op: int, checksums: bytes) -> bytes:
-    """Returns the digest of a step's operations so far, as a snapshot carries it (32 bytes).
-
-    Args:
-        step: The step in progress.
-        op: Operations that were complete.
-        checksums: Their checksums, 8 little-endian bytes each.
-    """
-    return record_digest("running/1", [step, op, checksums])

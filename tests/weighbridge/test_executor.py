@@ -26,7 +26,6 @@ from weighbridge.numerics import decompositions, roundlog
 from weighbridge.numerics.rules import RULES, base_name, known
 from weighbridge.operands import resolve
 from weighbridge.state import Checkpoint, checkpoint_digest
-from weighbridge.steps import running_digest
 from weighbridge.tape import Node, Tape
 from weighbridge.tensorfile import raw_bytes
 from weighbridge.transcript import Transcript
@@ -168,15 +167,6 @@ def test_a_stop_after_the_last_operation_and_beyond(run: Path) -> None:
     assert after["state"] == transcript.step(STEPS).state.hex()
     with pytest.raises(WeighbridgeError, match="does not exist"):
         replay_here(run, stop=(STEPS + 2, 0))
-
-
-def test_the_running_digest_follows_the_checksums(run: Path) -> None:
-    transcript = Transcript.open(run)
-    record = transcript.step(2)
-    tape = Tape.decode(transcript.tape(record.tape))
-    whole = replay_here(run, stop=(2, len(tape.nodes)))["running"]
-    assert whole == running_digest(2, len(tape.nodes), record.checksums).hex()
-    assert whole != replay_here(run, stop=(2, len(tape.nodes) - 1))["running"]
 
 
 # --- lies -----------------------------------------------------------------------------------------------------------
