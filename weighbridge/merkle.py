@@ -2,7 +2,7 @@
 
 Snapshots, transcripts and logs all commit to lists of things by one root of this kind, so that a single thing can be
 shown to belong to the list without showing the others. Functions take *leaf hashes*, never leaf data: whoever holds a
-list hashes it once and may throw the data away.
+list hashes it once and may throw the data away. A list that grows is a `Tree`, whose roots and proofs cost O(log n).
 
 Sizes and indices count leaves from 0. Every hash is 32 bytes. Verifiers return nothing and raise `ProofError`.
 The verification steps are those of RFC 9162, sections 2.1.3.2 and 2.1.4.2 (the trees are the same as RFC 6962's).
@@ -11,7 +11,7 @@ The verification steps are those of RFC 9162, sections 2.1.3.2 and 2.1.4.2 (the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from weighbridge.errors import ProofError, UsageError
 
@@ -59,17 +59,22 @@ def inclusion_proof(leaf_hashes: Sequence[bytes], index: int) -> list[bytes]:
     Raises:
         UsageError: `index` is not one of the leaves.
     """
-    if not 0 <= index < len(leaf_hashes):
-        raise UsageError(f"There is no leaf {index} among {len(leaf_hashes)}; ask for an index below the tree's size.")
+    return _inclusion_path(index, len(leaf_hashes), lambda start, end: root(leaf_hashes[start:end]))
+
+
+def _inclusion_path(index: int, size: int, over: Callable[[int, int], bytes]) -> list[bytes]:
+    """`over(start, end)` is the root over those leaves, for the ranges into which the standard splits a tree."""
+    if not 0 <= index < size:
+        raise UsageError(f"There is no leaf {index} among {size}; ask for an index below the tree's size.")
     path: list[bytes] = []
-    start, end = 0, len(leaf_hashes)
+    start, end = 0, size
     while end - start > 1:
         middle = start + _split(end - start)
         if index < middle:
-            path.append(root(leaf_hashes[middle:end]))
+            path.append(over(middle, end))
             end = middle
         else:
-            path.append(root(leaf_hashes[start:middle]))
+            path.append(over(start, middle))
             start = middle
     path.reverse()
     return path
@@ -81,26 +86,92 @@ def consistency_proof(leaf_hashes: Sequence[bytes], old_size: int) -> list[bytes
     Raises:
         UsageError: `old_size` is negative or above the number of leaves.
     """
-    if not 0 <= old_size <= len(leaf_hashes):
-        raise UsageError(f"The old size {old_size} is not between 0 and {len(leaf_hashes)}; give a size the tree had.")
-    if old_size in (0, len(leaf_hashes)):
+    return _consistency_path(old_size, len(leaf_hashes), lambda start, end: root(leaf_hashes[start:end]))
+
+
+def _consistency_path(old_size: int, size: int, over: Callable[[int, int], bytes]) -> list[bytes]:
+    if not 0 <= old_size <= size:
+        raise UsageError(f"The old size {old_size} is not between 0 and {size}; give a size the tree had.")
+    if old_size in (0, size):
         return []
     path: list[bytes] = []
-    start, end = 0, len(leaf_hashes)
-    known = True  # The old tree is exactly leaf_hashes[start:end] from the verifier's point of view.
+    start, end = 0, size
+    known = True  # The old tree is exactly the leaves from start to end from the verifier's point of view.
     while old_size != end:
         middle = start + _split(end - start)
         if old_size <= middle:
-            path.append(root(leaf_hashes[middle:end]))
+            path.append(over(middle, end))
             end = middle
         else:
-            path.append(root(leaf_hashes[start:middle]))
+            path.append(over(start, middle))
             start = middle
             known = False
     if not known:
-        path.append(root(leaf_hashes[start:end]))
+        path.append(over(start, end))
     path.reverse()
     return path
+
+
+class Tree:
+    """A growing list of leaf hashes with the hash of every complete subtree: 64 bytes of hashes a leaf.
+
+    Roots and proofs are of the tree over the first `size` leaves, all of them by default, and cost O(log n).
+    """
+
+    def __init__(self, leaf_hashes: Iterable[bytes] = ()) -> None:
+        """Makes the tree over these leaf hashes (32 bytes each)."""
+        self._levels: list[list[bytes]] = [[]]  # _levels[k][i] covers the leaves from i * 2^k to (i + 1) * 2^k
+        for each in leaf_hashes:
+            self.append(each)
+
+    def __len__(self) -> int:
+        return len(self._levels[0])
+
+    def append(self, leaf_hash: bytes) -> None:
+        """Adds a leaf at the end."""
+        level, value = 0, leaf_hash
+        self._levels[0].append(value)
+        while len(self._levels[level]) % 2 == 0:
+            value = _node_hash(self._levels[level][-2], value)
+            level += 1
+            if level == len(self._levels):
+                self._levels.append([])
+            self._levels[level].append(value)
+
+    def leaves(self, start: int, end: int) -> list[bytes]:
+        """Returns the leaf hashes start <= index < end."""
+        return self._levels[0][start:end]
+
+    def root(self, size: int | None = None) -> bytes:
+        """Returns the root over the first `size` leaves.
+
+        Raises:
+            UsageError: There are fewer.
+        """
+        size = self._size(size)
+        return self._over(0, size) if size else EMPTY_ROOT
+
+    def inclusion_proof(self, index: int, size: int | None = None) -> list[bytes]:
+        """As the function `inclusion_proof`, in the tree over the first `size` leaves."""
+        return _inclusion_path(index, self._size(size), self._over)
+
+    def consistency_proof(self, old_size: int, size: int | None = None) -> list[bytes]:
+        """As the function `consistency_proof`, to the tree over the first `size` leaves."""
+        return _consistency_path(old_size, self._size(size), self._over)
+
+    def _size(self, size: int | None) -> int:
+        if size is None:
+            return len(self)
+        if not 0 <= size <= len(self):
+            raise UsageError(f"The tree has {len(self)} leaves, so none of {size} can be asked for; ask for its head.")
+        return size
+
+    def _over(self, start: int, end: int) -> bytes:
+        level = (end - start).bit_length() - 1
+        if end - start == 1 << level:  # start is a multiple of it, as the standard splits
+            return self._levels[level][start >> level]
+        middle = start + _split(end - start)
+        return _node_hash(self._over(start, middle), self._over(middle, end))
 
 
 def _check_hashes(*hashes: bytes) -> None:

@@ -158,3 +158,32 @@ def test_impossible_questions_are_usage_errors() -> None:
         merkle.inclusion_proof(leaves(3), 3)
     with pytest.raises(UsageError):
         merkle.consistency_proof(leaves(3), 4)
+
+
+def test_a_growing_tree_is_the_tree_over_its_leaves() -> None:
+    """Tree(leaves).f(..., size) == f(leaves[:size], ...) for root and both proofs, for every size and argument."""
+    hashes = leaves(37)
+    tree = merkle.Tree(hashes[:5])
+    for each in hashes[5:]:
+        tree.append(each)
+    assert len(tree) == 37
+    assert tree.root() == merkle.root(hashes)
+    for size in range(38):
+        assert tree.root(size) == reference_root(hashes[:size])
+        for index in range(size):
+            assert tree.inclusion_proof(index, size) == merkle.inclusion_proof(hashes[:size], index)
+        for old in range(size + 1):
+            assert tree.consistency_proof(old, size) == merkle.consistency_proof(hashes[:size], old)
+
+
+def test_impossible_sizes_of_a_growing_tree_are_usage_errors() -> None:
+    tree = merkle.Tree(leaves(3))
+    for ask in (
+        lambda: tree.root(4),
+        lambda: tree.root(-1),
+        lambda: tree.inclusion_proof(2, 2),
+        lambda: tree.inclusion_proof(0, 4),
+        lambda: tree.consistency_proof(3, 2),
+    ):
+        with pytest.raises(UsageError):
+            ask()
