@@ -263,7 +263,7 @@ class Firmware:
             uptime_ms=uptime_ms,
             time_ms=time_ms,
             hwmodel=self.device.hwmodel,
-            firmware_version=self.device.firmware_version,
+            firmware_version=self.device.tcb.version,
             body=body,
         )
         return tokens.sign(token, self.device.key, self.device.chain)

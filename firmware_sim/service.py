@@ -37,8 +37,8 @@ class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
         return chip_pb2.GetIdentityResponse(
             ueid=device.ueid,
             certificate_chain=device.chain,
-            firmware_version=device.firmware_version,
-            firmware_digest=device.firmware_digest,
+            firmware_version=device.tcb.version,
+            firmware_digest=device.tcb.measurement,
             token=self._firmware.head(request.nonce),
         )
 

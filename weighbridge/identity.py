@@ -5,7 +5,7 @@ or operator; it is checked by TLS. A *device chain* says that a signing key live
 checked wherever a token is. Its form:
 
     manufacturer root  ->  IDevID (IEEE 802.1AR; subject serialNumber = UEID in hex; never expires)
-                       ->  attestation key (DICE TcbInfo, OID 2.23.133.5.4.1: firmware version and SHA-384)
+                       ->  attestation key (DICE TcbInfo: firmware version, SVN, SHA-384 and mode; see `tcb`)
 
 All keys are ECDSA on P-384. Certificates of devices are not checked against a clock: 802.1AR devices do not expire, and
 neither the chip's clock nor the time at which a log is read says when a token was signed.
@@ -20,24 +20,20 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat import asn1
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from weighbridge.errors import IdentityError, UsageError
+from weighbridge.tcb import TCB_INFO_OID, TcbInfo
 
 ROLES = ("chip", "prover", "verifier", "operator")
 NEVER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 """The "no well-defined expiration" of RFC 5280, section 4.1.2.5."""
 
-TCB_INFO_OID = x509.ObjectIdentifier("2.23.133.5.4.1")
-_SHA384_OID = x509.ObjectIdentifier("2.16.840.1.101.3.4.2.2")
-FIRMWARE_DIGEST_SIZE = 48
 MAX_CERTIFICATE_BYTES = 8192
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -65,7 +61,9 @@ class Credentials:
 
     def save(self, directory: Path) -> None:
         """Writes `certificate.pem`, `key.pem` (mode 0600) and `authority.pem`."""
-        _write(directory, {"certificate.pem": self.certificate, "key.pem": self.key, "authority.pem": self.authority})
+        write_files(
+            directory, {"certificate.pem": self.certificate, "key.pem": self.key, "authority.pem": self.authority}
+        )
 
     @classmethod
     def load(cls, directory: Path) -> Credentials:
@@ -74,7 +72,7 @@ class Credentials:
         Raises:
             IdentityError: A file is missing or unreadable.
         """
-        certificate, key, authority = _read(directory, ("certificate.pem", "key.pem", "authority.pem"))
+        certificate, key, authority = read_files(directory, ("certificate.pem", "key.pem", "authority.pem"))
         return cls(certificate=certificate, key=key, authority=authority)
 
 
@@ -106,7 +104,7 @@ class CertificateAuthority:
 
     def save(self, directory: Path) -> None:
         """Writes `authority.pem` and `authority-key.pem` (mode 0600)."""
-        _write(directory, {"authority.pem": self.pem, "authority-key.pem": _key_pem(self.key)})
+        write_files(directory, {"authority.pem": self.pem, "authority-key.pem": key_pem(self.key)})
 
     @classmethod
     def load(cls, directory: Path) -> CertificateAuthority:
@@ -115,7 +113,7 @@ class CertificateAuthority:
         Raises:
             IdentityError: A file is missing or is not what its name says.
         """
-        certificate, key = _read(directory, ("authority.pem", "authority-key.pem"))
+        certificate, key = read_files(directory, ("authority.pem", "authority-key.pem"))
         return cls(load_certificate(certificate), load_key(key))
 
     def issue_role(self, role: str, name: str, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> Credentials:
@@ -152,7 +150,7 @@ class CertificateAuthority:
             .sign(self.key, hashes.SHA384())
         )
         pem = certificate.public_bytes(serialization.Encoding.PEM)
-        return Credentials(certificate=pem, key=_key_pem(key), authority=self.pem)
+        return Credentials(certificate=pem, key=key_pem(key), authority=self.pem)
 
 
 def peer_role(pem: bytes) -> tuple[str, str]:
@@ -183,58 +181,12 @@ class DeviceIdentity:
     Attributes:
         ueid: EAT UEID of the chip (RFC 9711, section 4.2.1), 17 to 33 bytes.
         public_key: Attestation key, P-384.
-        firmware_digest: SHA-384 of the firmware that the key belongs to.
-        firmware_version: Its version.
+        tcb: The firmware that the key belongs to, and how it was started.
     """
 
     ueid: bytes
     public_key: ec.EllipticCurvePublicKey
-    firmware_digest: bytes
-    firmware_version: str
-
-
-@asn1.sequence
-class _Fwid:
-    """FWID of the DICE Attestation Architecture, section 6.1.1."""
-
-    hash_alg: x509.ObjectIdentifier
-    digest: bytes
-
-
-@asn1.sequence
-class _TcbInfo:
-    """DiceTcbInfo (same section), as far as it is used here; any other field is an error."""
-
-    version: Annotated[str, asn1.Implicit(2)]
-    fwids: Annotated[list[_Fwid], asn1.Implicit(6)]
-
-
-def tcb_info(firmware_digest: bytes, firmware_version: str) -> x509.UnrecognizedExtension:
-    """Returns the DICE TcbInfo extension for a firmware; `parse_tcb_info` reads it back.
-
-    Args:
-        firmware_digest: SHA-384, 48 bytes.
-        firmware_version: At most 32 characters.
-    """
-    info = _TcbInfo(version=firmware_version, fwids=[_Fwid(hash_alg=_SHA384_OID, digest=firmware_digest)])
-    return x509.UnrecognizedExtension(TCB_INFO_OID, asn1.encode_der(info))
-
-
-def parse_tcb_info(der: bytes) -> tuple[bytes, str]:
-    """Returns (firmware digest, firmware version) of a DICE TcbInfo; inverse of `tcb_info(...).value`.
-
-    Raises:
-        IdentityError: It is not DER, or has other fields than a version and one SHA-384.
-    """
-    try:
-        info = asn1.decode_der(_TcbInfo, der)
-    except ValueError as error:
-        raise IdentityError("The attestation certificate's firmware statement is malformed.") from error
-    if len(info.fwids) != 1 or info.fwids[0].hash_alg != _SHA384_OID:
-        raise IdentityError("The attestation certificate must state exactly one SHA-384 of a firmware.")
-    if len(info.fwids[0].digest) != FIRMWARE_DIGEST_SIZE or not 0 < len(info.version) <= 32:
-        raise IdentityError("The attestation certificate's firmware digest or version has an impossible length.")
-    return info.fwids[0].digest, info.version
+    tcb: TcbInfo
 
 
 def verify_device_chain(chain_der: Sequence[bytes], root: x509.Certificate) -> DeviceIdentity:
@@ -249,9 +201,9 @@ def verify_device_chain(chain_der: Sequence[bytes], root: x509.Certificate) -> D
     """
     if len(chain_der) != 2:
         raise IdentityError(f"A device chain has two certificates, not {len(chain_der)}; ask the chip for its chain.")
-    leaf, device = (_load_der(der) for der in chain_der)
-    _check_issued(device, root, authority=True)
-    _check_issued(leaf, device, authority=False)
+    leaf, device = (load_der(der) for der in chain_der)
+    check_issued(device, root, authority=True)
+    check_issued(leaf, device, authority=False)
     serials = [str(attribute.value) for attribute in device.subject.get_attributes_for_oid(NameOID.SERIAL_NUMBER)]
     if len(serials) != 1 or not re.fullmatch(r"(?:[0-9a-f]{2}){17,33}", serials[0]):
         raise IdentityError("The IDevID's serialNumber is not one UEID in hex; this is no device of ours.")
@@ -260,19 +212,26 @@ def verify_device_chain(chain_der: Sequence[bytes], root: x509.Certificate) -> D
     except x509.ExtensionNotFound as error:
         raise IdentityError("The attestation certificate does not say which firmware its key belongs to.") from error
     assert isinstance(extension, x509.UnrecognizedExtension)
-    firmware_digest, firmware_version = parse_tcb_info(extension.value)
     public_key = leaf.public_key()
-    assert isinstance(public_key, ec.EllipticCurvePublicKey)  # _check_issued looked.
+    assert isinstance(public_key, ec.EllipticCurvePublicKey)  # check_issued looked.
     return DeviceIdentity(
         ueid=bytes.fromhex(serials[0]),
         public_key=public_key,
-        firmware_digest=firmware_digest,
-        firmware_version=firmware_version,
+        tcb=TcbInfo.parse(extension.value),
     )
 
 
-def _check_issued(certificate: x509.Certificate, issuer: x509.Certificate, *, authority: bool) -> None:
-    """Checks one link of a chain: key type, signature, basic constraints, key usage, no unknown critical extension."""
+def check_issued(certificate: x509.Certificate, issuer: x509.Certificate, *, authority: bool) -> None:
+    """Checks one link of a manufacturer's chain: key, signature, constraints, usage, no unknown critical extension.
+
+    Args:
+        certificate: The certificate to check.
+        issuer: The one that it must have been issued by.
+        authority: Whether it must be an authority, and may then do nothing else.
+
+    Raises:
+        IdentityError: It does not follow `issuer`, or is not of this kind.
+    """
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
         raise IdentityError("A device certificate's key is not on P-384.")
@@ -366,7 +325,12 @@ def load_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _load_der(der: bytes) -> x509.Certificate:
+def load_der(der: bytes) -> x509.Certificate:
+    """Reads one DER certificate with everything in it, and accepts only one encoding of its signature.
+
+    Raises:
+        IdentityError: It is none, or larger than `MAX_CERTIFICATE_BYTES`.
+    """
     if len(der) > MAX_CERTIFICATE_BYTES:
         raise IdentityError(f"A device certificate has {len(der)} bytes; at most {MAX_CERTIFICATE_BYTES} are accepted.")
     try:
@@ -397,13 +361,15 @@ def _host_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Returns a private key as PEM (PKCS #8, not encrypted); inverse of `load_key`."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
-def _write(directory: Path, files: dict[str, bytes]) -> None:
+def write_files(directory: Path, files: dict[str, bytes]) -> None:
+    """Writes files into a directory, replacing former ones; names with `key` in them are readable by the owner only."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         # The mode is set as the file is created, so that a key is never readable by others, however briefly.
@@ -413,7 +379,12 @@ def _write(directory: Path, files: dict[str, bytes]) -> None:
             file.write(content)
 
 
-def _read(directory: Path, names: Iterable[str]) -> list[bytes]:
+def read_files(directory: Path, names: Iterable[str]) -> list[bytes]:
+    """Reads files of a directory.
+
+    Raises:
+        IdentityError: One is missing or unreadable.
+    """
     try:
         return [(directory / name).read_bytes() for name in names]
     except OSError as error:

@@ -136,8 +136,8 @@ def test_identity_over_the_wire(station: Station) -> None:
         verified = tokens.verify(answer.token, station.manufacturer.certificate)
         assert verified.token.nonce == b"12345678"
         assert verified.identity.ueid == answer.ueid
-        assert verified.identity.firmware_digest == answer.firmware_digest
-        assert verified.identity.firmware_version == answer.firmware_version
+        assert verified.identity.tcb.measurement == answer.firmware_digest
+        assert verified.identity.tcb.version == answer.firmware_version
         with pytest.raises(UsageError):
             rpc.call(stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=b"short"))
         with pytest.raises(UsageError):

@@ -53,7 +53,7 @@ class LogBuilder:
             uptime_ms=self.uptime_ms,
             time_ms=self.time_ms,
             hwmodel=self.device.hwmodel,
-            firmware_version=self.device.firmware_version,
+            firmware_version=self.device.tcb.version,
             body=body,
         )
 

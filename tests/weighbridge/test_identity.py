@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from weighbridge import identity
 from weighbridge.errors import IdentityError, UsageError
+from weighbridge.tcb import TCB_INFO_OID, TcbInfo
 
 UEID = b"\x01" + bytes(range(16))
-DIGEST = bytes(range(48))
+TCB = TcbInfo(vendor="Maker", model="M-1", version="1.0", svn=3, measurement=bytes(range(48)), mode="production")
 
 
 def name(serial: str) -> x509.Name:
@@ -38,7 +39,7 @@ class Device:
         serial: str = UEID.hex(),
         leaf_authority: bool = False,
         device_authority: bool = True,
-        tcb: x509.UnrecognizedExtension | None = identity.tcb_info(DIGEST, "1.0"),  # noqa: B008
+        tcb: x509.UnrecognizedExtension | None = TCB.extension(),  # noqa: B008
         critical: x509.UnrecognizedExtension | None = None,
         curve: ec.EllipticCurve = ec.SECP384R1(),  # noqa: B008
     ) -> None:
@@ -69,7 +70,7 @@ def device(root: identity.CertificateAuthority) -> Device:
 
 def test_honest_chain_says_who_the_device_is(root: identity.CertificateAuthority, device: Device) -> None:
     found = identity.verify_device_chain(device.chain, root.certificate)
-    assert (found.ueid, found.firmware_digest, found.firmware_version) == (UEID, DIGEST, "1.0")
+    assert (found.ueid, found.tcb) == (UEID, TCB)
     assert found.public_key.public_numbers() == device.key.public_key().public_numbers()
 
 
@@ -103,9 +104,7 @@ def test_wrong_shape_is_refused(root: identity.CertificateAuthority, device: Dev
         {"leaf_authority": True},
         {"device_authority": False},
         {"tcb": None},
-        {"tcb": x509.UnrecognizedExtension(identity.TCB_INFO_OID, b"\x30\x00")},
-        {"tcb": identity.tcb_info(b"short", "1.0")},
-        {"tcb": identity.tcb_info(DIGEST, "x" * 33)},
+        {"tcb": x509.UnrecognizedExtension(TCB_INFO_OID, b"\x30\x00")},
         {"critical": x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00")},
         {"curve": ec.SECP256R1()},
     ],
@@ -138,16 +137,9 @@ def test_hostile_bytes_raise_only_our_errors(chain: list[bytes], pem: bytes) -> 
         lambda: identity.verify_device_chain(chain, _ROOT.certificate),
         lambda: identity.peer_role(pem),
         lambda: identity.load_key(pem),
-        lambda: identity.parse_tcb_info(pem),
     ):
         with suppress(IdentityError):
             attempt()
-
-
-@given(st.binary(min_size=48, max_size=48), st.text(min_size=1, max_size=32))
-def test_tcb_info_round_trip(digest: bytes, version: str) -> None:
-    """parse_tcb_info(tcb_info(d, v).value) == (d, v)."""
-    assert identity.parse_tcb_info(identity.tcb_info(digest, version).value) == (digest, version)
 
 
 def test_role_certificate_says_its_role(tmp_path: Path) -> None:

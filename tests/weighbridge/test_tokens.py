@@ -92,7 +92,7 @@ def event(chip: device.Device, index: int = 0, previous: bytes = tokens.GENESIS)
         uptime_ms=1234,
         time_ms=1_700_000_000_123,
         hwmodel=chip.hwmodel,
-        firmware_version=chip.firmware_version,
+        firmware_version=chip.tcb.version,
         body={"name": "manifest-draft", "digest": bytes(range(32))},
     )
 
@@ -112,7 +112,7 @@ def test_sign_and_verify(chip: device.Device, root: CertificateAuthority) -> Non
     assert verified.token == event(chip)
     assert tokens.read_own(data) == event(chip)
     assert verified.identity.ueid == chip.ueid
-    assert verified.identity.firmware_digest == chip.firmware_digest
+    assert verified.identity.tcb == chip.tcb
     assert len(data) < 2048
 
 
