@@ -11,6 +11,7 @@ import secrets
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class Report:
 
     Attributes:
         leaves: (bytes, keyed digest) of every live storage.
-        weights: The same for the declared weights region.
+        weights: The same for the declared weights region; each of them is among `leaves` too.
         safepoint: Whether the workload offered the moment; if not, head and running are empty, step and op are -1.
         head: The workload's claim of the transcript's running head.
         running: The workload's claim of the digest of this step's operations so far.
@@ -160,8 +161,10 @@ class Firmware:
 
         Raises:
             TokenError: A claim of the workload cannot be in a token.
-            ChipError: The log cannot be written.
+            ChipError: The log cannot be written, or the weights are not among the live storages.
         """
+        if not Counter(report.weights) <= Counter(report.leaves):
+            raise ChipError("The weights are not among the live storages.", code="chip.snapshot.leaves")
         body: dict[str, Value] = {
             "root": snapshot_root(report.leaves, self.salt),
             "leaves": len(report.leaves),
@@ -181,7 +184,10 @@ class Firmware:
         }
         with self._lock:
             # Leaves first: an entry that the log has can always be opened; leaves without an entry are overwritten.
-            write_durably(self._opening_path(len(self._log)), self.salt + pack_leaves(report.leaves))
+            write_durably(
+                self._opening_path(len(self._log)),
+                self.salt + pack_leaves(report.leaves) + pack_leaves(report.weights),
+            )
             return self._log_entry("snapshot", body)
 
     def head(self, nonce: bytes) -> bytes:
@@ -211,8 +217,8 @@ class Firmware:
                 data = self._log.read(index)
             yield index, data
 
-    def open_snapshot(self, index: int) -> tuple[bytes, list[Leaf]]:
-        """Returns (salt, leaves) of a logged snapshot.
+    def open_snapshot(self, index: int) -> tuple[bytes, list[Leaf], list[Leaf]]:
+        """Returns salt, leaves and those of the weights region of a logged snapshot.
 
         Raises:
             UsageError: There is no snapshot at that index.
@@ -226,10 +232,11 @@ class Firmware:
             data = self._opening_path(index).read_bytes()
         except OSError as error:
             raise ChipError(f"The leaves of snapshot {index} are gone.", code="chip.snapshot.leaves") from error
-        salt, leaves = data[:SALT_SIZE], unpack_leaves(data[SALT_SIZE:])
-        if snapshot_root(leaves, salt) != body["root"]:
+        end = SALT_SIZE + _LEAF.size * int(body["leaves"])
+        salt, leaves, weights = data[:SALT_SIZE], unpack_leaves(data[SALT_SIZE:end]), unpack_leaves(data[end:])
+        if (snapshot_root(leaves, salt), snapshot_root(weights, salt)) != (body["root"], body["weights_root"]):
             raise ChipError(f"The leaves of snapshot {index} are damaged.", code="chip.snapshot.leaves")
-        return salt, leaves
+        return salt, leaves, weights
 
     def _opening_path(self, index: int) -> Path:
         return self._snapshots / f"{index:08d}.bin"

@@ -2,8 +2,10 @@
 
 One shim is attached at a time, as one rank of a job runs on one chip. The shim asks with a map that has `do`; the chip
 answers each in order with `ok` (and results) or with `error` and `message`. Between answers the chip may send
-`interrupt`. An interrupt stands until the shim reports a snapshot; others that fall into that time merge with it. That
-a shim left with an interrupt standing is logged as the event `interrupt-unserved`.
+`interrupt`. An interrupt stands until the shim reports a snapshot; others that fall into that time merge with it.
+
+Each interrupt leaves one entry in the log: a snapshot, or the event `interrupt-unserved` if the shim was lost while it
+stood, or `interrupt-idle` if no workload was attached. So the log shows how often the chip wanted to look.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from typing import Any
 
 from firmware_sim.firmware import Firmware, Report, unpack_leaves
 from firmware_sim.frames import Connection
-from weighbridge.errors import ChipError, FormatError, WeighbridgeError
+from weighbridge.errors import ChipError, FormatError, UsageError, WeighbridgeError
 
+IDLE_EVENT = "interrupt-idle"
 UNSERVED_EVENT = "interrupt-unserved"
+OWN_EVENTS = "interrupt-"
+"""How the names of the chip's own events begin; a workload cannot log one."""
+
 SECONDS_PER_DAY = 86_400.0
 
 _log = logging.getLogger(__name__)
@@ -107,14 +113,18 @@ class Link:
             threading.Thread(target=self._attend, args=(Connection(end),), name="shim", daemon=True).start()
 
     def interrupt(self) -> None:
-        """Interrupts the attached shim, if there is one and no interrupt stands."""
+        """Interrupts the attached shim, if no interrupt stands; logs that there is none to interrupt."""
         with self._guard:
-            if self._attached is None or self._standing:
-                return
-            self._standing = True
-            self._number += 1
-            with contextlib.suppress(OSError):  # A shim that has just left is found by its own thread.
-                self._attached.send({"interrupt": self._number})
+            attached = self._attached
+            if attached is not None:
+                if self._standing:
+                    return
+                self._standing = True
+                self._number += 1
+                with contextlib.suppress(OSError):  # A shim that has just left is found by its own thread.
+                    attached.send({"interrupt": self._number})
+        if attached is None:
+            self._log_own(IDLE_EVENT)
 
     def _attend(self, connection: Connection) -> None:
         with self._guard:
@@ -147,10 +157,13 @@ class Link:
             self._attached = None
             standing, self._standing = self._standing, False
         if standing:
-            try:
-                self._firmware.event(UNSERVED_EVENT, bytes(32))
-            except WeighbridgeError as error:
-                _log.warning("an interrupt was not served and this could not be logged: %s", error)
+            self._log_own(UNSERVED_EVENT)
+
+    def _log_own(self, name: str) -> None:
+        try:
+            self._firmware.event(name, bytes(32))
+        except WeighbridgeError as error:
+            _log.warning("%s could not be logged: %s", name, error)
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -164,6 +177,8 @@ class Link:
                 firmware = self._firmware
                 return {"ueid": firmware.device.ueid, "salt": firmware.salt, "hold": firmware.hold}
             case {"do": "event", "name": str(name), "digest": bytes(digest), **rest} if not rest:
+                if name.startswith(OWN_EVENTS):
+                    raise UsageError(f"Names that begin with {OWN_EVENTS} are the chip's own; choose another.")
                 return {"index": self._firmware.event(name, digest)}
             case {"do": "snapshot", **report}:
                 return {"index": self._snapshot(report)}

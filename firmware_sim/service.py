@@ -9,6 +9,7 @@ import grpc
 
 from firmware_sim.firmware import Firmware
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
+from weighbridge.digests import Leaf
 
 _SERVICE = "/weighbridge.v1.ChipService/"
 ALLOW = {
@@ -57,8 +58,13 @@ class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
         self, request: chip_pb2.OpenSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[chip_pb2.OpenSnapshotResponse]:
         """See chip.proto."""
-        salt, leaves = self._firmware.open_snapshot(request.index)
+        salt, leaves, weights = self._firmware.open_snapshot(request.index)
         yield chip_pb2.OpenSnapshotResponse(salt=salt)
         for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
-            piece = leaves[start : start + LEAVES_PER_MESSAGE]
-            yield chip_pb2.OpenSnapshotResponse(leaves=[chip_pb2.Leaf(bytes=n, digest=d) for n, d in piece])
+            yield chip_pb2.OpenSnapshotResponse(leaves=_leaves(leaves[start : start + LEAVES_PER_MESSAGE]))
+        for start in range(0, len(weights), LEAVES_PER_MESSAGE):
+            yield chip_pb2.OpenSnapshotResponse(weights=_leaves(weights[start : start + LEAVES_PER_MESSAGE]))
+
+
+def _leaves(piece: list[Leaf]) -> list[chip_pb2.Leaf]:
+    return [chip_pb2.Leaf(bytes=size, digest=digest) for size, digest in piece]

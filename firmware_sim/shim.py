@@ -51,6 +51,18 @@ def _sort_of(types: tuple[type, ...]) -> str:
     return "plain" if plain else "wrapper"
 
 
+_SHIMS: weakref.WeakSet[Shim] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child (a worker of a DataLoader) the chip is the parent's: its link must not be touched here."""
+    for shim in _SHIMS:
+        shim._forked, shim.pending = True, False
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Attaches this process to a chip; implements `weighbridge.chiplink.ChipLink`.
 
@@ -76,7 +88,10 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sorts: dict[tuple[type, ...], str] = {}
         self._formulas: dict[Any, Callable[..., int] | None] = {}
         self._held = 0
+        self._note: Callable[[int], None] | None = None
+        self._forked = False
         self._capturing = threading.Lock()
+        _SHIMS.add(self)
         threading.Thread(target=self._listen, name="shim", daemon=True).start()
         try:
             hello = self._ask({"do": "hello"})
@@ -116,8 +131,11 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.close()
 
     def close(self) -> None:
-        """Detaches from the chip. An interrupt that is pending then is logged as not served."""
+        """Detaches from the chip. An interrupt that is pending then is served first."""
+        if self._forked:
+            return
         with contextlib.suppress(ChipError):  # A chip that is gone is detached already.
+            self._unasked()
             self._ask({"do": "bye"})
         self._dead = True
         self._connection.close()
@@ -125,9 +143,16 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # --- The workload's side: weighbridge.chiplink.ChipLink and what tests need beyond it.
 
     def declare_weights(self, tensors: Iterable[Tensor]) -> None:
-        """Names the weights region: the storages of these tensors, as long as they live."""
+        """See `ChipLink.declare_weights`."""
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
-        self._weights = [weakref.ref(storage) for storage in storages.values()]
+        for address, storage in storages.items():
+            if address not in self._live and storage.device.type in _DEVICES:
+                self._watch(storage)
+        self._weights = [self._live[address] for address in storages if address in self._live]
+
+    def on_snapshot(self, note: Callable[[int], None] | None) -> None:
+        """See `ChipLink.on_snapshot`."""
+        self._note = note
 
     def log_event(self, name: str, digest: bytes) -> int:
         """See `ChipLink.log_event`.
@@ -174,7 +199,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func(*args, **(kwargs or {}))
         if self.pending:
             if self._held >= self._hold:
-                self._capture(time.monotonic_ns(), safepoint=False, step=-1, op=-1, running=b"", head=b"")
+                self._unasked()
             else:
                 self._held += 1
         if self._dead:
@@ -225,6 +250,12 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         live[address] = weakref.ref(storage, gone)
 
+    def _unasked(self) -> None:
+        """Takes a snapshot that is due at a moment that the workload did not offer."""
+        index = self._capture(time.monotonic_ns(), safepoint=False, step=-1, op=-1, running=b"", head=b"")
+        if index is not None and self._note is not None:
+            self._note(index)
+
     def _capture(self, started: int, **claims: Any) -> int | None:
         """Hashes memory, reports, and returns the log index once the snapshot is durable."""
         with self._capturing:
@@ -260,6 +291,8 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # --- The link.
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        if self._forked:
+            raise ChipError("This process was forked from the one that the chip is attached to; connect it anew.")
         with self._asking:
             if self._dead:
                 raise ChipError("The chip does not answer any more; restart chip and training.")

@@ -90,7 +90,7 @@ class ChipClient(_Client):
             yield bytes(message.token)
 
     def open_snapshot(self, token: Token) -> Opening:
-        """Returns salt and leaves of a snapshot.
+        """Returns salt and leaves of a snapshot, and which of these the workload declared as weights.
 
         Args:
             token: Its token, which says how many leaves there must be.
@@ -102,18 +102,19 @@ class ChipClient(_Client):
         promised = number(token, "leaves")
         if promised > MAX_LEAVES:
             raise FormatError(f"the snapshot claims {promised} storages; a Verifier reads at most {MAX_LEAVES}")
-        salt, leaves = b"", list[Leaf]()
+        salt, leaves, weights = b"", list[Leaf](), list[Leaf]()
         request = chip_pb2.OpenSnapshotRequest(index=token.index)
         for message in rpc.stream(self._stub.OpenSnapshot, request, deadline_s=LOG_SECONDS):
             if bool(message.salt) == bool(salt):
                 raise FormatError("an opened snapshot must begin with its salt, and hold no other; ask the chip again")
             salt = salt or bytes(message.salt)
             leaves += [(int(leaf.bytes), bytes(leaf.digest)) for leaf in message.leaves]
-            if len(leaves) > promised:
+            weights += [(int(leaf.bytes), bytes(leaf.digest)) for leaf in message.weights]
+            if max(len(leaves), len(weights)) > promised:
                 raise FormatError(f"the chip opened more than the {promised} storages that it signed for")
-        if len(salt) != DIGEST_SIZE or any(len(digest) != DIGEST_SIZE for _, digest in leaves):
+        if len(salt) != DIGEST_SIZE or any(len(digest) != DIGEST_SIZE for _, digest in leaves + weights):
             raise FormatError("the salt and the digests of an opened snapshot have 32 bytes each; ask the chip again")
-        return Opening(salt=salt, leaves=leaves)
+        return Opening(salt=salt, leaves=leaves, weights=weights)
 
 
 class ProverClient(_Client):

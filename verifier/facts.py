@@ -159,10 +159,12 @@ class Opening:
     Attributes:
         salt: The 32-byte salt of the boot.
         leaves: (bytes, keyed digest) of every live storage.
+        weights: The same of the region that the workload declared as its weights.
     """
 
     salt: bytes
     leaves: list[Leaf]
+    weights: list[Leaf] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -5,8 +5,10 @@ The Recorder never imports the firmware. It is handed an object that follows `Ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
+
+from torch import Tensor
 
 
 class ChipLink(Protocol):
@@ -20,6 +22,17 @@ class ChipLink(Protocol):
 
     def log_event(self, name: str, digest: bytes) -> int:
         """Has the chip log a signed event, e.g. `manifest-draft` with its digest; returns the log index."""
+        ...
+
+    def declare_weights(self, tensors: Iterable[Tensor]) -> None:
+        """Names the weights region of later snapshots: the storages of these tensors, as long as they live."""
+        ...
+
+    def on_snapshot(self, note: Callable[[int], None] | None) -> None:
+        """Says what to call (or, with None, that nothing is) with the log index of a snapshot not taken in `safepoint`.
+
+        The chip takes one if no safepoint is offered for too long, or when the workload detaches.
+        """
         ...
 
     def safepoint(self, step: int, op: int, running: bytes, head: bytes, flush: Callable[[], None]) -> int | None:

@@ -172,6 +172,7 @@ def test_hostile_shims_harm_nobody(station: Station) -> None:
             ({"do": "hello", "more": 1}, "format.malformed"),
             ({"do": "event", "name": 3, "digest": bytes(32)}, "format.malformed"),
             ({"do": "event", "name": "x", "digest": b""}, "chip.token"),
+            ({"do": "event", "name": "interrupt-idle", "digest": bytes(32)}, "usage"),
             (snapshot(), "chip.snapshot.unasked"),
             (snapshot(kernels=True), "format.malformed"),
             ({"do": "snapshot"}, "format.malformed"),
@@ -223,6 +224,20 @@ def test_a_chip_interrupts_at_its_rate(station: Station) -> None:
     assert len(snapshots) == served
     days = (snapshots[-1].time_ms - log[0].time_ms) / 86_400_000
     assert days == pytest.approx(4, abs=2.5)  # The last gap may reach over the end.
+
+
+def test_every_interrupt_leaves_an_entry(station: Station) -> None:
+    """Idle, then attached to a workload that is killed without serving. 40 a second: none in 2 seconds has 1e-35."""
+    with station.chip(rate_per_day=40.0, clock_speed=86_400.0) as chip:
+        time.sleep(2)
+        connection = attach(chip)
+        assert connection.receive() == {"interrupt": 1}
+        connection.close()
+        time.sleep(1)
+        names = [token.body["name"] for token in station.log(chip) if token.kind == "event"]
+    assert names.count("interrupt-unserved") == 1
+    before, after = (names.index("interrupt-unserved"), names[names.index("interrupt-unserved") + 1 :])
+    assert set(names[:before]) == set(after) == {"interrupt-idle"}
 
 
 def test_the_chip_does_not_import_torch(station: Station) -> None:

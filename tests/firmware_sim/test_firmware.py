@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,14 +85,25 @@ def test_a_snapshot_is_logged_and_opened(directory: Path, root: CertificateAutho
         seen = report(firmware.salt, b"weights", b"other", b"other")
         assert firmware.snapshot(seen) == 2
         token = verified(firmware, root, 3)[2]
-        salt, opened = firmware.open_snapshot(2)
-    assert (salt, opened) == (firmware.salt, sorted(seen.leaves))
+        salt, opened, weights = firmware.open_snapshot(2)
+    assert (salt, opened, weights) == (firmware.salt, sorted(seen.leaves), seen.weights)
     assert token.body["root"] == snapshot_root(seen.leaves, salt)
     assert token.body["weights_root"] == snapshot_root(seen.weights, salt)
     assert (token.body["leaves"], token.body["bytes"], token.body["weights_bytes"]) == (3, 17, 7)
     assert token.body["salt_digest"] == salt_digest(salt)
     for name in ("safepoint", "head", "running", "step", "op", "held", "kernels", "flops", "stall_us"):
         assert token.body[name] == getattr(seen, name)
+
+
+def test_weights_outside_memory_are_refused(directory: Path) -> None:
+    with NonVolatileLog(directory) as log:
+        firmware = start(directory, log)
+        seen = report(firmware.salt, b"a", b"b")
+        for weights in ([(9, b"w" * 32)], [*seen.leaves, seen.leaves[0]]):
+            with pytest.raises(ChipError) as caught:
+                firmware.snapshot(replace(seen, weights=weights))
+            assert caught.value.reason == "chip.snapshot.leaves"
+        assert len(log) == 1
 
 
 def test_what_is_no_snapshot_cannot_be_opened(directory: Path) -> None:

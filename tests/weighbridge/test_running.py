@@ -33,7 +33,7 @@ class Listener:
     def declare_weights(self, tensors: Any) -> None:
         pass
 
-    def on_snapshot(self, note: Callable[[int], None]) -> None:
+    def on_snapshot(self, note: Callable[[int], None] | None) -> None:
         pass
 
     def safepoint(self, step: int, op: int, running: bytes, head: bytes, flush: Callable[[], None]) -> int | None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/weighbridge/v1/chip.proto\x12\x0eweighbridge.v1\"#\n\x12GetIdentityRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x80\x01\n\x13GetIdentityResponse\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x19\n\x11\x63\x65rtificate_chain\x18\x02 \x03(\x0c\x12\x18\n\x10\x66irmware_version\x18\x03 \x01(\t\x12\x17\n\x0f\x66irmware_digest\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\x0c\"\x1f\n\x0eGetHeadRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\" \n\x0fGetHeadResponse\x12\r\n\x05token\x18\x01 \x01(\x0c\"0\n\x12ListEntriesRequest\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"3\n\x13ListEntriesResponse\x12\r\n\x05index\x18\x01 \x01(\x04\x12\r\n\x05token\x18\x02 \x01(\x0c\"$\n\x13OpenSnapshotRequest\x12\r\n\x05index\x18\x01 \x01(\x04\"J\n\x14OpenSnapshotResponse\x12\x0c\n\x04salt\x18\x01 \x01(\x0c\x12$\n\x06leaves\x18\x02 \x03(\x0b\x32\x14.weighbridge.v1.Leaf\"%\n\x04Leaf\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x32\xe8\x02\n\x0b\x43hipService\x12V\n\x0bGetIdentity\x12\".weighbridge.v1.GetIdentityRequest\x1a#.weighbridge.v1.GetIdentityResponse\x12J\n\x07GetHead\x12\x1e.weighbridge.v1.GetHeadRequest\x1a\x1f.weighbridge.v1.GetHeadResponse\x12X\n\x0bListEntries\x12\".weighbridge.v1.ListEntriesRequest\x1a#.weighbridge.v1.ListEntriesResponse0\x01\x12[\n\x0cOpenSnapshot\x12#.weighbridge.v1.OpenSnapshotRequest\x1a$.weighbridge.v1.OpenSnapshotResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/weighbridge/v1/chip.proto\x12\x0eweighbridge.v1\"#\n\x12GetIdentityRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x80\x01\n\x13GetIdentityResponse\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x19\n\x11\x63\x65rtificate_chain\x18\x02 \x03(\x0c\x12\x18\n\x10\x66irmware_version\x18\x03 \x01(\t\x12\x17\n\x0f\x66irmware_digest\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\x0c\"\x1f\n\x0eGetHeadRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\" \n\x0fGetHeadResponse\x12\r\n\x05token\x18\x01 \x01(\x0c\"0\n\x12ListEntriesRequest\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"3\n\x13ListEntriesResponse\x12\r\n\x05index\x18\x01 \x01(\x04\x12\r\n\x05token\x18\x02 \x01(\x0c\"$\n\x13OpenSnapshotRequest\x12\r\n\x05index\x18\x01 \x01(\x04\"q\n\x14OpenSnapshotResponse\x12\x0c\n\x04salt\x18\x01 \x01(\x0c\x12$\n\x06leaves\x18\x02 \x03(\x0b\x32\x14.weighbridge.v1.Leaf\x12%\n\x07weights\x18\x03 \x03(\x0b\x32\x14.weighbridge.v1.Leaf\"%\n\x04Leaf\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x32\xe8\x02\n\x0b\x43hipService\x12V\n\x0bGetIdentity\x12\".weighbridge.v1.GetIdentityRequest\x1a#.weighbridge.v1.GetIdentityResponse\x12J\n\x07GetHead\x12\x1e.weighbridge.v1.GetHeadRequest\x1a\x1f.weighbridge.v1.GetHeadResponse\x12X\n\x0bListEntries\x12\".weighbridge.v1.ListEntriesRequest\x1a#.weighbridge.v1.ListEntriesResponse0\x01\x12[\n\x0cOpenSnapshot\x12#.weighbridge.v1.OpenSnapshotRequest\x1a$.weighbridge.v1.OpenSnapshotResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,9 +46,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENSNAPSHOTREQUEST']._serialized_start=390
   _globals['_OPENSNAPSHOTREQUEST']._serialized_end=426
   _globals['_OPENSNAPSHOTRESPONSE']._serialized_start=428
-  _globals['_OPENSNAPSHOTRESPONSE']._serialized_end=502
-  _globals['_LEAF']._serialized_start=504
-  _globals['_LEAF']._serialized_end=541
-  _globals['_CHIPSERVICE']._serialized_start=544
-  _globals['_CHIPSERVICE']._serialized_end=904
+  _globals['_OPENSNAPSHOTRESPONSE']._serialized_end=541
+  _globals['_LEAF']._serialized_start=543
+  _globals['_LEAF']._serialized_end=580
+  _globals['_CHIPSERVICE']._serialized_start=583
+  _globals['_CHIPSERVICE']._serialized_end=943
 # @@protoc_insertion_point(module_scope)

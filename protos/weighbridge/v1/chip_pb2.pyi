@@ -61,12 +61,14 @@ class OpenSnapshotRequest(_message.Message):
     def __init__(self, index: _Optional[int] = ...) -> None: ...
 
 class OpenSnapshotResponse(_message.Message):
-    __slots__ = ("salt", "leaves")
+    __slots__ = ("salt", "leaves", "weights")
     SALT_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     salt: bytes
     leaves: _containers.RepeatedCompositeFieldContainer[Leaf]
-    def __init__(self, salt: _Optional[bytes] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ...) -> None: ...
+    weights: _containers.RepeatedCompositeFieldContainer[Leaf]
+    def __init__(self, salt: _Optional[bytes] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ...) -> None: ...
 
 class Leaf(_message.Message):
     __slots__ = ("bytes", "digest")
