@@ -7,9 +7,10 @@ be.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -56,6 +57,8 @@ class StepRecord:
         snapshots: (chip UEID, log index, operations complete) of every snapshot taken during the step.
         rounded: Elements rounded in the step.
         logged: Entries of the rounding log.
+        collectives: (operation, root over what this rank contributed, root over what it got) of every collective, in
+            order (`weighbridge.collectives`); a record without any does not have the key.
     """
 
     step: int
@@ -74,10 +77,14 @@ class StepRecord:
     snapshots: list[tuple[bytes, int, int]]
     rounded: int
     logged: int
+    collectives: list[tuple[int, bytes, bytes]] = field(default_factory=list)
 
     def to_map(self) -> dict[str, Any]:
         """Returns the CBOR map of this record: its fields by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        if not self.collectives:
+            del found["collectives"]
+        return found
 
     def to_cbor(self) -> bytes:
         """Returns the record as deterministic CBOR."""
@@ -94,16 +101,19 @@ class StepRecord:
         Raises:
             FormatError: A field is missing, unknown, or not of its type and range.
         """
-        if not isinstance(value, dict) or set(value) != set(_CHECKS):
+        if not isinstance(value, dict) or set(value) not in (set(_CHECKS), {*_CHECKS, "collectives"}):
             raise FormatError(f"a step record must have exactly the fields {', '.join(_CHECKS)}; fetch it again")
         for name, good in _CHECKS.items():
             if not good(value[name]):
                 raise FormatError(f"field {name!r} of a step record is malformed; fetch it again", field=name)
+        if "collectives" in value and not _collectives(value["collectives"]):
+            raise FormatError("field 'collectives' of a step record is malformed; fetch it again", field="collectives")
         record = cls(
             **{
                 **value,
                 "rng": {name: (pair[0], pair[1]) for name, pair in value["rng"].items()},
                 "snapshots": [(entry[0], entry[1], entry[2]) for entry in value["snapshots"]],
+                "collectives": [(entry[0], entry[1], entry[2]) for entry in value.get("collectives", ())],
             }
         )
         if (record.kind == "init") != (record.step == 0):
@@ -145,6 +155,16 @@ def _pair(value: Any) -> bool:
 def _snapshot(value: Any) -> bool:
     triple = isinstance(value, list | tuple) and len(value) == 3
     return triple and type(value[0]) is bytes and 0 < len(value[0]) <= 64 and all(map(_natural, value[1:]))
+
+
+def _collectives(value: Any) -> bool:
+    """Some (operation, root, root), operations ascending; an empty list is not written."""
+    if type(value) is not list or not value:
+        return False
+    triples = all(isinstance(entry, list | tuple) and len(entry) == 3 for entry in value)
+    if not triples or not all(_natural(op) and _digest(a) and _digest(b) for op, a, b in value):
+        return False
+    return all(first[0] < second[0] for first, second in itertools.pairwise(value))
 
 
 def _names(value: Any) -> bool:

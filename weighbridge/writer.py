@@ -166,6 +166,7 @@ class TranscriptWriter:
         snapshots: Sequence[tuple[bytes, int, int]] = (),
         rounded: int = 0,
         logged: int = 0,
+        collectives: Sequence[tuple[int, bytes, bytes]] = (),
     ) -> StepRecord:
         """Writes the next step; it is whole when this returns, and absent when this raises.
 
@@ -184,6 +185,7 @@ class TranscriptWriter:
             snapshots: (chip UEID, log index, operations complete) of snapshots taken during the step.
             rounded: Elements rounded.
             logged: Entries of the rounding log.
+            collectives: What the step exchanged with other ranks; see `StepRecord`.
 
         Returns:
             The step's record.
@@ -212,6 +214,7 @@ class TranscriptWriter:
             "snapshots": [tuple(snapshot) for snapshot in snapshots],
             "rounded": rounded,
             "logged": logged,
+            **({"collectives": list(collectives)} if collectives else {}),
         }
         try:
             record = StepRecord.from_map(fields)

@@ -19,7 +19,7 @@ import torch
 
 from weighbridge.digests import record_digest
 from weighbridge.errors import UnknownOperationError
-from weighbridge.numerics import bounds, refusals
+from weighbridge.numerics import bounds, exchanges, refusals
 from weighbridge.numerics import bounds_norms as norms
 from weighbridge.numerics import bounds_pointwise as pointwise
 from weighbridge.numerics import bounds_resampling as resampling
@@ -47,6 +47,10 @@ class Kind(StrEnum):
     """Counter-based Philox."""
     HOST = "host"
     """Hands a value to Python; replay asserts that it is equal."""
+    COLLECTIVE = "collective"
+    """Exchanges with other ranks; combined in the order of the group (`exchanges`)."""
+    RESIZE = "resize"
+    """Changes the size of a storage in place; new bytes are zeros."""
     REFUSED = "refused"
     """Has no bound and no fixed-order form."""
 
@@ -237,6 +241,8 @@ def _build() -> dict[str, Rule]:
         table.update({name: Rule(kind) for name in names.split()})
     for names, bound in _ROUNDED.items():
         table.update({name: Rule(Kind.ROUNDED, bound) for name in names.split()})
+    table.update({f"weighbridge::{name}.default": Rule(Kind.COLLECTIVE) for name in exchanges.NAMES})
+    table["weighbridge::resize.default"] = Rule(Kind.RESIZE)
     table.update({name: Rule(Kind.REFUSED, note=note) for name, note in refusals.ON_FLOATS.items()})
     table.update({name: Rule(Kind.REFUSED, note=note, integers=False) for name, note in refusals.ALWAYS.items()})
     return table

@@ -19,7 +19,9 @@ aten = torch.ops.aten
 def overloads_under(key: str) -> list[rules.Op]:
     """Every overload of this PyTorch, functional or in place, that a line of the table governs."""
     name, _, overload = key.partition("/")[0].partition(".")
-    packets = [getattr(aten, n, None) for n in (name, f"{name}_")]
+    library, _, short = name.rpartition("::")
+    space = getattr(torch.ops, library) if library else aten  # collectives are operators of our own library
+    packets = [getattr(space, n, None) for n in (short, f"{short}_")]
     found = [getattr(p, overload) for p in packets if p is not None and overload in p.overloads()]
     return [op for op in found if ".".join(rules.base_name(op)) == f"{name}.{overload}"]
 
