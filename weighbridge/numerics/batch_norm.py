@@ -7,6 +7,8 @@ bits are normalised in float32, as PyTorch's kernels do, and the result is round
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._prims_common import suggest_memory_format
 
@@ -38,6 +40,15 @@ class _Channels:
         return v.view(self.shape)
 
 
+def _with(operation: Any, x: Tensor, other: Tensor) -> Tensor:
+    """Returns `operation(x, other)` in the memory of x, not needed again, where that saves a pass; else in new memory.
+
+    What is changed in place is checked in row-major order, so other layouts would be copied there and back.
+    """
+    form = operation.Tensor if not x.is_contiguous() else getattr(aten, f"{operation.__name__}_").Tensor
+    return form(x, other)  # type: ignore[no-any-return]
+
+
 def _scale(weight: Tensor | None, rstd: Tensor) -> Tensor:
     return rstd if weight is None else single(weight) * rstd
 
@@ -62,9 +73,9 @@ def _forward(
         assert running_var is not None
         centred, variance = wide - channels.spread(single(running_mean)), single(running_var)
     rstd = (variance + eps).sqrt().reciprocal()
-    out = centred * channels.spread(_scale(weight, rstd))
+    out = _with(aten.mul, centred, channels.spread(_scale(weight, rstd)))
     if bias is not None:
-        out = out + channels.spread(single(bias))
+        out = _with(aten.add, out, channels.spread(single(bias)))
     nothing = torch.empty(0, dtype=wide.dtype, device=x.device)
     saved = (mean, rstd) if training else (nothing, nothing.clone())
     out = out.to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
@@ -86,16 +97,17 @@ def _backward(
         assert running_var is not None
         mean, rstd = single(running_mean), (single(running_var) + eps).sqrt().reciprocal()
     scale = channels.spread(_scale(weight, rstd))
-    normal = along = total = grad_x = None
+    centred = along = total = grad_x = None
     if output_mask[1] or (train and output_mask[0]):
-        normal = (single(x) - channels.spread(mean)) * channels.spread(rstd)
-        along = channels.total(g * normal)
+        centred = single(x) - channels.spread(mean)
+        along = channels.total(g * centred) * rstd
     if output_mask[2] or (train and output_mask[0]):
         total = channels.total(g)
     if output_mask[0]:
-        if normal is not None and along is not None and total is not None and train:
-            rest = g - channels.spread(total / channels.count) - normal * channels.spread(along / channels.count)
-            grad_x = (rest * scale).to(x.dtype)
+        if centred is not None and along is not None and total is not None and train:
+            slope = _with(aten.mul, centred, channels.spread(along / channels.count * rstd))
+            rest = _with(aten.sub, g - channels.spread(total / channels.count), slope)
+            grad_x = _with(aten.mul, rest, scale).to(x.dtype)
         else:
             grad_x = (g * scale).to(x.dtype)
     kind = x.dtype if weight is None else weight.dtype

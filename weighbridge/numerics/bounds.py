@@ -152,17 +152,22 @@ def addmm(call: Call) -> list[Bound]:
     ]
 
 
-def _conv_norms(x: Tensor, w_shape: tuple[int, ...], call: Call) -> Tensor:
+def _grouped_squares(x: Tensor, groups: int) -> Tensor:
+    """Sums of squares over the channels of each group, (N, groups, *spatial), float64."""
+    n, c = x.shape[:2]
+    return reductions.squares(x.view(n, groups, c // groups, *x.shape[2:]), [2]).squeeze(2)
+
+
+def _conv_norms(w_shape: tuple[int, ...], call: Call) -> Tensor:
     """Norm of the input patch behind every output position, (N, groups, *spatial)."""
     groups = call["groups"]
-    n, c = x.shape[:2]
-    squares = (x * x).view(n, groups, c // groups, *x.shape[2:]).sum(2)
-    ones = x.new_ones(groups, 1, *w_shape[2:])
-    spread = aten.convolution(
+    squares = _grouped_squares(call.narrow("input"), groups)
+    ones = squares.new_ones(groups, 1, *w_shape[2:])
+    spread: Tensor = aten.convolution(
         squares, ones, None, call["stride"], call["padding"], call["dilation"],
         call["transposed"], call["output_padding"], groups,
     )  # fmt: skip
-    return torch.sqrt(spread)
+    return spread.clamp_min_(0).sqrt_()
 
 
 def _spread(per_group: Tensor, channels: int) -> Tensor:
@@ -173,7 +178,7 @@ def _spread(per_group: Tensor, channels: int) -> Tensor:
 
 def convolution(call: Call) -> list[Bound]:
     """Convolution and transposed convolution: gamma(K) * norm(patch) * norm(filter)."""
-    x, w = call["input"], call["weight"]
+    w = call["weight"]
     groups, spatial = call["groups"], list(range(2, w.dim()))
     if call["transposed"]:
         k = w.shape[0] // groups * math.prod(w.shape[2:])
@@ -183,14 +188,14 @@ def convolution(call: Call) -> list[Bound]:
         k = math.prod(w.shape[1:])
         filters = reductions.norm(call.narrow("weight"), [1, *spatial]).view(-1)
     g = gamma(k + 8)
-    patch = _spread(_conv_norms(x, tuple(w.shape), call), call.x.shape[1])
+    patch = _spread(_conv_norms(tuple(w.shape), call), call.x.shape[1])
     return [Bound(rel=g + drift(k), factors=(patch * (2 * g), filters.view(1, -1, *[1] * len(spatial))))]
 
 
 def _tap_norms(grad: Tensor, x: Tensor, w: Tensor, call: Call) -> Tensor:
     """Norm of all that a filter tap multiplies, (groups, channels, *taps); zero for taps that see only padding."""
     inner, outer = (grad, x) if call["transposed"] else (x, grad)
-    squares = reductions.norm(call.narrow("grad_output" if call["transposed"] else "input"), [0])[0] ** 2
+    squares = reductions.squares(call.narrow("grad_output" if call["transposed"] else "input"), [0])[0]
     taps = squares.new_zeros(squares.shape[0], *w.shape[2:])
     windows = [
         [_seen(k * call["dilation"][d] - call["padding"][d], call["stride"][d], outer.shape[2 + d], inner.shape[2 + d])
@@ -218,10 +223,9 @@ def convolution_backward(call: Call) -> list[Bound]:
     spatial = list(range(2, grad.dim()))
     bounds = []
     if mask[0]:
-        n, c = grad.shape[:2]
-        squares = (grad * grad).view(n, groups, c // groups, *grad.shape[2:]).sum(2)
-        ones = grad.new_ones(groups, 1, *w.shape[2:])
-        like = x.new_zeros(n, groups, *x.shape[2:])
+        squares = _grouped_squares(call.narrow("grad_output"), groups)
+        ones = squares.new_ones(groups, 1, *w.shape[2:])
+        like = squares.new_zeros(x.shape[0], groups, *x.shape[2:])
         spread = aten.convolution_backward(
             squares, like, ones, None, call["stride"], call["padding"], call["dilation"],
             call["transposed"], call["output_padding"], groups, [True, False, False],
@@ -232,7 +236,7 @@ def convolution_backward(call: Call) -> list[Bound]:
             k = w.shape[0] // groups * math.prod(w.shape[2:])
             grouped = call.narrow("weight").reshape(groups, w.shape[0] // groups, w.shape[1], -1)
             filters = reductions.norm(grouped, [1, 3]).view(-1)
-        patch = _spread(torch.sqrt(spread.clamp_min(0)), x.shape[1])
+        patch = _spread(spread.clamp_min_(0).sqrt_(), x.shape[1])
         bounds.append(Bound(rel=drift(k), factors=(patch * gamma(k + 8), filters.view(1, -1, *[1] * len(spatial)))))
     if mask[1]:
         outer = x if call["transposed"] else grad
@@ -244,7 +248,8 @@ def convolution_backward(call: Call) -> list[Bound]:
         bounds.append(Bound(rel=drift(k), factors=(rows.view(-1, 1, *[1] * len(spatial)), per_row)))
     if mask[2]:
         k = grad.shape[0] * math.prod(grad.shape[2:])
-        bounds.append(Bound(factors=(grad.abs().sum(dim=[0, *spatial]) * gamma(k + 2),)))
+        total, _ = reductions.sizes(call.narrow("grad_output"), [0, *spatial])
+        bounds.append(Bound(factors=(total.view(-1) * gamma(k + 2),)))
     return bounds
 
 
@@ -262,20 +267,27 @@ def _unless_exact(total: Tensor, least: Tensor) -> Tensor:
         total: Sums of absolute values.
         least: The least absolute value that is not zero, or infinity; broadcasts to `total`.
     """
-    return torch.where(total <= least * 2.0**29, torch.zeros_like(total), total)
+    return total * ~(total <= least * 2.0**29)  # a product, because choosing goes by a branch for each element
+
+
+def summation_bound(total: Tensor, least: Tensor, n: int) -> Bound:
+    """gamma(n) * sum|x|, nothing where the sum is exact.
+
+    Args:
+        total: Sums of absolute values, in the shape of the result.
+        least: The least absolute value that is not zero, or infinity, in the same shape.
+        n: Addends of one sum.
+    """
+    return Bound(factors=(_unless_exact(total, least) * gamma(max(1, n) + 2),))
 
 
 def summation(call: Call) -> list[Bound]:
-    """sum, mean, nansum: gamma(n) * sum|x|, nothing where the sum is exact (and no division follows)."""
+    """sum, nansum: gamma(n) * sum|x|, nothing where the sum is exact."""
     x, dim = call.narrow("self"), call.args.get("dim")
-    n = _count(x, dim)
     if not x.dim() or not x.numel():
         return [Bound(rel=4 * U)]
     total, least = reductions.sizes(x, reduced(x, dim))
-    total = total.view(call.x.shape)
-    if call.name != "mean":
-        total = _unless_exact(total, least.view(call.x.shape))
-    return [Bound(factors=(total * (gamma(n + 2) / (n if call.name == "mean" else 1)),))]
+    return [summation_bound(total.view(call.x.shape), least.view(call.x.shape), _count(x, dim))]
 
 
 def cumulative_sum(call: Call) -> list[Bound]:

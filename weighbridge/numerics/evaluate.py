@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import quotients, randomness, writes
+from weighbridge.numerics import quotients, randomness, sums, writes
 from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.narrow import NARROW
 from weighbridge.numerics.policy import STRICT, Policy
@@ -167,6 +168,13 @@ def _rounded(
         if not _floats(plain):
             return plain  # integer or boolean work
     types = _result_types(op, by_name)
+    if types is None:
+        with _growth(context.policy):
+            summed = sums.evaluate(op, bound)
+        if summed is not None:
+            (limit,) = _scaled([summed[1]], "sum", context.policy, torch.float64)
+            strides = dense_strides(summed[0].shape, layout(0) or summed[0].stride())
+            return context.rounded(lay_out(summed[0], strides), limit, torch.float32)
     changed = [n for n in mutated(op) if _is_float(by_name.get(n))]
     ends = [*(types or []), *(by_name[n].dtype for n in changed)]
     wide_type = torch.float64 if types is None or torch.float32 in ends else torch.float32
@@ -202,12 +210,21 @@ def _rounded(
 def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[Bound]:
     """Returns the bounds of a call under a policy; the rules state them for float64."""
     assert rule.bound is not None
-    if policy.calibrated:
-        with without_growth():
-            limits = rule.bound(call)
-    else:
+    with _growth(policy):
         limits = rule.bound(call)
-    scale = policy.factor(call.name) * (1.0 if wide is torch.float64 else 2.0**29)
+    return _scaled(limits, call.name, policy, wide)
+
+
+_STRICT = nullcontext()
+
+
+def _growth(policy: Policy) -> AbstractContextManager[None]:
+    """How bounds count roundings under a policy."""
+    return without_growth() if policy.calibrated else _STRICT
+
+
+def _scaled(limits: list[Bound], name: str, policy: Policy, wide: torch.dtype) -> list[Bound]:
+    scale = policy.factor(name) * (1.0 if wide is torch.float64 else 2.0**29)
     return limits if scale == 1.0 else [limit.scaled(scale) for limit in limits]
 
 

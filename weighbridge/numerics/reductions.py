@@ -25,13 +25,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _jit(function: Callable[P, R]) -> Callable[P, R]:
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles with Numba; sums may be reassociated, NaN and infinities are kept."""
-    compiled: Callable[P, R] = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function)
-    return compiled
+    result: Callable[P, R] = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function)
+    return result
 
 
-@_jit
+def compiled_exactly(function: Callable[P, R]) -> Callable[P, R]:
+    """Compiles with Numba; every operation is the one that is written."""
+    result: Callable[P, R] = numba.njit(nogil=True, cache=True)(function)
+    return result
+
+
+@compiled
 def _row_squares(x: Array) -> float:
     total = 0.0
     for i in range(x.size):
@@ -40,14 +46,14 @@ def _row_squares(x: Array) -> float:
     return total
 
 
-@_jit
+@compiled
 def _add_squares(x: Array, out: Array) -> None:
     for i in range(x.size):
         v = np.float64(x[i])
         out[i] += v * v
 
 
-@_jit
+@compiled
 def _squares(x: Array, shape: Triple, xs: Triple, out: Array, os: Triple) -> None:
     """out[where] += x^2; an output stride of 0 says that a dimension is summed over."""
     n = shape[2]
@@ -60,7 +66,7 @@ def _squares(x: Array, shape: Triple, xs: Triple, out: Array, os: Triple) -> Non
                 _add_squares(x[p : p + n], out[q : q + n])
 
 
-@_jit
+@compiled
 def _row_sizes(x: Array, bits: Array) -> tuple[float, np.uint32]:
     total, least = 0.0, np.uint32(0xFFFFFFFF)
     for i in range(x.size):
@@ -69,14 +75,14 @@ def _row_sizes(x: Array, bits: Array) -> tuple[float, np.uint32]:
     return total, least
 
 
-@_jit
+@compiled
 def _add_sizes(x: Array, bits: Array, out: Array, least: Array) -> None:
     for i in range(x.size):
         out[i] += np.float64(abs(x[i]))
         least[i] = min(least[i], np.uint32((bits[i] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
 
 
-@_jit
+@compiled
 def _sizes(x: Array, bits: Array, shape: Triple, xs: Triple, out: Array, least: Array, os: Triple) -> None:
     """out[where] += |x| and least[where] = the bits of the smallest |x| that is not zero, less one."""
     n = shape[2]
@@ -91,7 +97,7 @@ def _sizes(x: Array, bits: Array, shape: Triple, xs: Triple, out: Array, least: 
                 _add_sizes(x[p : p + n], bits[p : p + n], out[q : q + n], least[q : q + n])
 
 
-def _plan(x: Tensor, dims: Sequence[int]) -> tuple[Triple, Triple, Triple, list[int], int] | None:
+def plan_of(x: Tensor, dims: Sequence[int]) -> tuple[Triple, Triple, Triple, list[int], int] | None:
     """Returns (shape, strides of x, strides of the result, the result's shape with kept dimensions, its size).
 
     None where the operand is not on the CPU, not float32, or no three nested loops walk it in unit strides.
@@ -113,33 +119,39 @@ def _plan(x: Tensor, dims: Sequence[int]) -> tuple[Triple, Triple, Triple, list[
     return (shape[0], shape[1], shape[2]), (xs[0], xs[1], xs[2]), (os[0], os[1], os[2]), kept, step
 
 
-def _flat(x: Tensor) -> Array:
+def memory_of(x: Tensor) -> Array:
+    """Returns the memory of a CPU tensor from its first element to its last, as one dimension."""
     array: Array = torch.as_strided(x.detach(), (extent(x),), (1,)).numpy()
     return array
 
 
-def norm(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Returns the Euclidean norms over `dims`, which stay as dimensions of size 1; float64 of float32."""
-    plan = _plan(x, dims)
+def squares(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Returns the sums of squares over `dims`, which stay as dimensions of size 1; float64 of float32."""
+    plan = plan_of(x, dims)
     if plan is None:
         # In float32, squares of small elements would be zero and those of large ones infinite.
         result: Tensor = torch.linalg.vector_norm(x, dim=list(dims), keepdim=True, dtype=torch.float64)
-        return result
+        return result.square_()
     shape, xs, os, kept, size = plan
     out = np.zeros(size)
-    _squares(_flat(x), shape, xs, out, os)
-    return torch.from_numpy(np.sqrt(out, out=out)).view(kept)
+    _squares(memory_of(x), shape, xs, out, os)
+    return torch.from_numpy(out).view(kept)
+
+
+def norm(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Returns the Euclidean norms over `dims`, which stay as dimensions of size 1; float64 of float32."""
+    return squares(x, dims).sqrt_()
 
 
 def sizes(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Returns (sums of absolute values, the least absolute value that is not zero or infinity) over `dims`, kept."""
-    plan = _plan(x, dims)
+    plan = plan_of(x, dims)
     if plan is None:
         size = x.abs().double()
         least = torch.where(size == 0, math.inf, size).amin(dim=list(dims), keepdim=True)
         return size.sum(dim=list(dims), keepdim=True), least
     shape, xs, os, kept, count = plan
-    flat = _flat(x)
+    flat = memory_of(x)
     out, bits = np.zeros(count), np.full(count, 0xFFFFFFFF, dtype=np.uint32)
     _sizes(flat, flat.view(np.uint32), shape, xs, out, bits, os)
     none = bits >= 0x7F800000
@@ -174,7 +186,7 @@ class Terms:
     size_columns: Tensor
 
 
-@_jit
+@compiled
 def _largest(bits: Array) -> np.uint32:
     top = np.uint32(0)
     for i in range(bits.size):
@@ -182,7 +194,7 @@ def _largest(bits: Array) -> np.uint32:
     return top
 
 
-@_jit
+@compiled
 def _row_terms(
     g: Array, x: Array, w: Array, mean: float, rstd: float, a: Array, h: Array, lost: Array, size: Array
 ) -> tuple[float, float, float, float]:
@@ -202,7 +214,7 @@ def _row_terms(
     return squares, spread, all_lost, all_size
 
 
-@_jit
+@compiled
 def _gradient_terms(
     g: Array, x: Array, shape: Triple, w: Array, mean: Array, rstd: Array, rows: Array, tops: Array,
     lost: Array, size: Array,

@@ -41,7 +41,7 @@ def test_norms_and_sums_are_those_of_the_wide_operand(compiled: bool, layout: tu
     wide = x.double()
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:
-            patch.setattr(reductions, "_plan", lambda *operands: None)
+            patch.setattr(reductions, "plan_of", lambda *operands: None)
         found, (total, least) = reductions.norm(x, dims), reductions.sizes(x, dims)
     torch.testing.assert_close(found, torch.linalg.vector_norm(wide, dim=dims, keepdim=True), rtol=1e-13, atol=0)
     torch.testing.assert_close(total, wide.abs().sum(dims, keepdim=True), rtol=1e-13, atol=0)
