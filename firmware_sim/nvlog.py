@@ -1,10 +1,15 @@
-"""The chip's non-volatile log: append-only, durable before it is acknowledged, repaired after a crash.
+"""The chip's non-volatile log: append-only, durable before it is acknowledged, repaired after a crash, of a fixed size.
 
-`log.bin` holds records of a length (4 bytes, little endian), the entry's BLAKE3-256 digest and the entry. `counter`
-holds the number of acknowledged entries (8 bytes, little endian) and the digest of the newest. An append makes the
-record durable first and the counter second, and is acknowledged after both. So a damaged record beyond the counter is a
-torn append that nobody was told of, and is cut off; a missing or damaged record below the counter is damage, and
-the chip refuses to start rather than to forget. docs/formats/chip-log.md is the specification.
+`nvram/log.bin` holds the place of its first entry (8 bytes, little endian) and records of a length (4 bytes, little
+endian), the entry's BLAKE3-256 digest and the entry. An append makes the record durable first and the monotonic counter
+second, and is acknowledged after both. So a damaged record beyond the counter is a torn append that nobody was told of,
+and is cut off. A damaged record below the counter is damage, and the chip refuses to start rather than to forget. A log
+that is whole but shorter than the counter says is an older copy: it can be read, and `missing` says what it lacks, but
+nothing more is appended to it.
+
+What a witness holds may be *released*: `nvram/released.bin` keeps the leaf hashes of these entries, so that every proof
+can still be given, and the records go. Nothing else makes room; a log without room refuses the next entry.
+docs/formats/chip-log.md is the specification.
 """
 
 from __future__ import annotations
@@ -14,41 +19,70 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from weighbridge.digests import DIGEST_SIZE
+from firmware_sim.counter import MonotonicCounter, write_all, write_durably
+from weighbridge.digests import DIGEST_SIZE, bytes_digest
 from weighbridge.errors import ChipError, UsageError
+from weighbridge.merkle import HASH_SIZE, Tree, leaf_hash
+from weighbridge.tlog import MAX_NOTE_BYTES
 from weighbridge.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
 
+__all__ = ["DEFAULT_CAPACITY", "MIN_CAPACITY", "NonVolatileLog", "write_durably"]
+
+_BASE = 8
 _LENGTH = 4
 _HEADER = _LENGTH + DIGEST_SIZE
-_COUNT = 8
+_RELEASED = 8 + DIGEST_SIZE  # Count and last digest, before the hashes; a digest of it all comes behind them.
+
+LARGEST_RECORD = _HEADER + MAX_TOKEN_BYTES
+MIN_CAPACITY = 4 * MAX_TOKEN_BYTES
+DEFAULT_CAPACITY = 16 << 20
+"""Bytes of NVRAM: room for some 9,000 entries that nobody has read yet, or the hashes of half a million."""
 
 
 class NonVolatileLog:
-    """The entries of one chip, held by one process at a time."""
+    """The entries of one chip, held by one process at a time.
 
-    def __init__(self, directory: Path) -> None:
+    Attributes:
+        tree: The RFC 6962 tree over all entries, released ones too.
+        counter: The monotonic counter.
+        released: How many entries were released; the others can be read.
+        missing: Entries that were acknowledged and are not there: the NVRAM was replaced by an older copy of itself.
+        cosigned: The newest checkpoint that a witness has cosigned, as a note; empty if there is none.
+    """
+
+    def __init__(self, directory: Path, *, capacity: int = DEFAULT_CAPACITY) -> None:
         """Opens or creates the log, takes the lock, and cuts off a torn append.
 
         Args:
             directory: The chip's directory; it must exist.
+            capacity: Bytes of NVRAM, at least `MIN_CAPACITY`.
 
         Raises:
-            ChipError: An acknowledged entry is missing or damaged (`chip.log.damaged`).
-            UsageError: Another process has the log open.
+            ChipError: An acknowledged entry is damaged (`chip.log.damaged`).
+            UsageError: Another process has the log open, or the capacity is too small.
         """
-        self._directory = directory
+        if capacity < MIN_CAPACITY:
+            raise UsageError(f"A chip needs at least {MIN_CAPACITY} bytes of NVRAM, not {capacity}.")
+        self._directory, self._capacity = directory / "nvram", capacity
+        self._directory.mkdir(exist_ok=True)
         self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
             raise UsageError(f"Another process runs the chip in {directory}; stop it first.") from error
-        self._file = os.open(directory / "log.bin", os.O_RDWR | os.O_CREAT, 0o600)
-        self._places: list[tuple[int, int, bytes]] = []  # offset and length of each entry, and its digest
-        self._end = 0
+        self._file = self._open()
+        self._places: list[tuple[int, int, bytes]] = []  # offset and length of each entry in the file, and its digest
+        self._end = _BASE
         self._failed = False
+        self.tree = Tree()
+        self.released, self.missing = 0, 0
+        self._last_released = GENESIS
         try:
-            self._recover(*self._read_counter())
+            self.counter = MonotonicCounter(directory)
+            self._read_released()
+            self._recover()
+            self.cosigned = self._read("cosigned") or b""
         except BaseException:
             self.close()
             raise
@@ -62,12 +96,28 @@ class NonVolatileLog:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.tree)
 
     @property
     def last(self) -> bytes:
         """Digest of the newest entry; `GENESIS` if there is none."""
-        return self._places[-1][2] if self._places else GENESIS
+        return self._places[-1][2] if self._places else self._last_released
+
+    @property
+    def last_released(self) -> bytes:
+        """Digest of the newest entry that was released; `GENESIS` if there is none."""
+        return self._last_released
+
+    @property
+    def free(self) -> int:
+        """Bytes of NVRAM that entries may still take; a cosigned checkpoint and the hashes have theirs."""
+        hashes = _RELEASED + HASH_SIZE * len(self.tree) + DIGEST_SIZE
+        return self._capacity - self._end - hashes - MAX_NOTE_BYTES
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next entry fits, however long it is."""
+        return self.free >= LARGEST_RECORD + HASH_SIZE
 
     def append(self, data: bytes) -> int:
         """Makes an entry durable and returns its index.
@@ -76,102 +126,197 @@ class NonVolatileLog:
             data: 1 to `MAX_TOKEN_BYTES` bytes.
 
         Raises:
-            ChipError: The disk does not take it (`chip.log.write`). Nothing is acknowledged from then on, as only a
-                restart can tell what reached the disk.
+            ChipError: The NVRAM is full (`chip.log.full`) or was replaced by an older copy (`chip.log.rolled_back`), or
+                does not take it (`chip.log.write`). Nothing is acknowledged after a failed write, as only a restart can
+                tell what reached the store.
         """
+        if self.missing:
+            raise ChipError(
+                f"The log lacks {self.missing} entries that this chip acknowledged; restore its newest NVRAM image.",
+                code="chip.log.rolled_back",
+            )
         if self._failed:
             raise ChipError("The log failed to be written before; restart the chip.", code="chip.log.write")
         digest = entry_digest(data)
         record = len(data).to_bytes(_LENGTH, "little") + digest + data
-        try:
-            _write_all(self._file, record, self._end)
-            os.fsync(self._file)
-            self._places.append((self._end + _HEADER, len(data), digest))
-            self._end += len(record)
-            self._write_counter()
-        except OSError as error:
-            self._failed = True
+        if self.free < len(record) + HASH_SIZE:
             raise ChipError(
-                f"The log cannot be written ({error}); free space and restart the chip.", code="chip.log.write"
-            ) from error
-        return len(self._places) - 1
+                "The NVRAM is full and nothing in it may be overwritten; report to the Verifier, then go on.",
+                code="chip.log.full",
+            )
+        try:
+            write_all(self._file, record, self._end)
+            os.fsync(self._file)
+            self._keep(record)
+            self.counter.advance(len(self), digest)
+        except OSError as error:
+            raise self._failure(error) from error
+        return len(self) - 1
 
     def read(self, index: int) -> bytes:
         """Returns an entry.
 
         Raises:
             UsageError: There is no such entry.
-            ChipError: It was damaged since it was written (`chip.log.damaged`).
+            ChipError: It was released (`chip.log.released`), or damaged since it was written (`chip.log.damaged`).
         """
-        if not 0 <= index < len(self._places):
-            raise UsageError(f"The log has {len(self._places)} entries and so none at {index}; ask for the head first.")
-        offset, length, digest = self._places[index]
+        if not 0 <= index < len(self):
+            raise UsageError(f"The log has {len(self)} entries and so none at {index}; ask for the head first.")
+        if index < self.released:
+            raise ChipError(
+                f"Entry {index} was released after a witness had it; ask the Verifier that cosigned the log.",
+                code="chip.log.released",
+                index=index,
+            )
+        offset, length, digest = self._places[index - self.released]
         data = os.pread(self._file, length, offset)
         if entry_digest(data) != digest:
             raise _damaged(index)
         return data
+
+    def keep_cosigned(self, note: bytes) -> None:
+        """Makes a cosigned checkpoint durable in place of the one before.
+
+        Raises:
+            ChipError: The NVRAM does not take it (`chip.log.write`).
+        """
+        assert len(note) <= MAX_NOTE_BYTES
+        try:
+            write_durably(self._directory / "cosigned", note)
+        except OSError as error:
+            raise self._failure(error) from error
+        self.cosigned = note
+
+    def release(self, size: int) -> None:
+        """Drops the first `size` entries but for their hashes. The newest entry always stays.
+
+        Args:
+            size: Entries that a witness holds; the caller has verified its cosignature.
+
+        Raises:
+            ChipError: An entry is damaged, or the NVRAM cannot be written.
+        """
+        size = min(size, len(self) - 1)
+        if size <= self.released or self.missing:
+            return
+        rest = b"".join(self._record(index) for index in range(size, len(self)))
+        last = self._places[size - 1 - self.released][2]
+        content = size.to_bytes(8, "little") + last + b"".join(self.tree.leaves(0, size))
+        try:
+            # Hashes first: what comes after a crash in between is a log that still has the records, too.
+            write_durably(self._directory / "released.bin", content + bytes_digest(content))
+            self._replace(size, rest)
+        except OSError as error:
+            raise self._failure(error) from error
+        self._places = self._places[size - self.released :]
+        shift = self._places[0][0] - (_BASE + _HEADER)
+        self._places = [(offset - shift, length, digest) for offset, length, digest in self._places]
+        self.released, self._last_released = size, last
 
     def close(self) -> None:
         """Gives the log up; another process may open it."""
         os.close(self._file)
         os.close(self._lock)
 
-    def _recover(self, counter: int, last: bytes) -> None:
+    def _open(self) -> int:
+        return os.open(self._directory / "log.bin", os.O_RDWR | os.O_CREAT, 0o600)
+
+    def _keep(self, record: bytes) -> None:
+        """Remembers a record that stands at the end of the file."""
+        self._places.append((self._end + _HEADER, len(record) - _HEADER, record[_LENGTH:_HEADER]))
+        self.tree.append(leaf_hash(record[_HEADER:]))
+        self._end += len(record)
+
+    def _record(self, index: int) -> bytes:
+        data = self.read(index)
+        return len(data).to_bytes(_LENGTH, "little") + entry_digest(data) + data
+
+    def _replace(self, base: int, records: bytes) -> None:
+        write_durably(self._directory / "log.bin", base.to_bytes(_BASE, "little") + records)
+        os.close(self._file)
+        self._file = self._open()
+        self._end = _BASE + len(records)
+
+    def _recover(self) -> None:
+        """Reads all records, and repairs what a crash can have left."""
+        head = os.pread(self._file, _BASE, 0)
+        if len(head) < _BASE:
+            if self.released:
+                raise _damaged(self.released)
+            if not self.counter.value:
+                self._replace(0, b"")
+            self.missing = self.counter.value
+            return
+        base = int.from_bytes(head, "little")
+        if base > self.released:
+            raise _damaged(self.released)
+        if base < self.released:
+            self._finish_release(base)
+        while (record := self._record_at(self._end)) is not None:
+            self._keep(record)
         size = os.fstat(self._file).st_size
-        while self._end < size:
-            header = os.pread(self._file, _HEADER, self._end)
-            length = int.from_bytes(header[:_LENGTH], "little")
-            if len(header) < _HEADER or not 0 < length <= MAX_TOKEN_BYTES:
-                break
-            data = os.pread(self._file, length, self._end + _HEADER)
-            if len(data) < length or entry_digest(data) != header[_LENGTH:]:
-                break
-            self._places.append((self._end + _HEADER, length, header[_LENGTH:]))
-            self._end += _HEADER + length
-        if len(self._places) < counter or (counter and self._places[counter - 1][2] != last):
-            raise _damaged(min(len(self._places), counter - 1))
-        if len(self._places) > counter + 1:
-            raise _damaged(counter + 1)
+        self._agree(clean=self._end == size)
         if self._end < size:
             os.ftruncate(self._file, self._end)
             os.fsync(self._file)
-        self._write_counter()
 
-    def _read_counter(self) -> tuple[int, bytes]:
+    def _record_at(self, offset: int) -> bytes | None:
+        """Returns a record of the file; None if there is no whole one."""
+        header = os.pread(self._file, _HEADER, offset)
+        length = int.from_bytes(header[:_LENGTH], "little")
+        if len(header) < _HEADER or not 0 < length <= MAX_TOKEN_BYTES:
+            return None
+        data = os.pread(self._file, length, offset + _HEADER)
+        return header + data if entry_digest(data) == header[_LENGTH:] else None
+
+    def _finish_release(self, base: int) -> None:
+        """Does what a crash in `release` left undone: the hashes are durable and the records still there."""
+        offset = _BASE
+        for index in range(base, self.released):
+            record = self._record_at(offset)
+            if record is None or leaf_hash(record[_HEADER:]) != self.tree.leaves(index, index + 1)[0]:
+                raise _damaged(index)
+            offset += len(record)
+        self._replace(self.released, os.pread(self._file, os.fstat(self._file).st_size - offset, offset))
+        self._end = _BASE
+
+    def _agree(self, *, clean: bool) -> None:
+        """Compares the log with the counter; `clean` says that the file ended with its last record."""
+        known = self.counter.value
+        if len(self) < known:
+            if not clean:
+                raise _damaged(len(self))
+            self.missing = known - len(self)
+            return
+        if known and (known <= self.released or self._places[known - 1 - self.released][2] != self.counter.last):
+            raise _damaged(known - 1)
+        if len(self) > known + 1:
+            raise _damaged(known + 1)
+        if len(self) > known:
+            self.counter.advance(len(self), self.last)
+
+    def _read(self, name: str) -> bytes | None:
         try:
-            data = (self._directory / "counter").read_bytes()
+            return (self._directory / name).read_bytes()
         except FileNotFoundError:
-            return 0, GENESIS
-        if len(data) != _COUNT + DIGEST_SIZE:
-            raise ChipError("The chip's counter is damaged; inspect the chip on site.", code="chip.log.damaged")
-        return int.from_bytes(data[:_COUNT], "little"), data[_COUNT:]
+            return None
 
-    def _write_counter(self) -> None:
-        write_durably(self._directory / "counter", len(self._places).to_bytes(_COUNT, "little") + self.last)
+    def _read_released(self) -> None:
+        data = self._read("released.bin")
+        if data is None:
+            return
+        content, digest = data[:-DIGEST_SIZE], data[-DIGEST_SIZE:]
+        count = int.from_bytes(content[:8], "little")
+        if bytes_digest(content) != digest or len(content) != _RELEASED + HASH_SIZE * count:
+            raise ChipError("The hashes of released entries are damaged.", code="chip.log.damaged")
+        self.released, self._last_released = count, content[8:_RELEASED]
+        self.tree = Tree(content[at : at + HASH_SIZE] for at in range(_RELEASED, len(content), HASH_SIZE))
 
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replaces a file so that after a crash it has either its old or its new content."""
-    temporary = path.with_name(path.name + ".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        _write_all(descriptor, data, 0)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.rename(path)
-    parent = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
-
-
-def _write_all(descriptor: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
+    def _failure(self, error: OSError) -> ChipError:
+        self._failed = True
+        return ChipError(
+            f"The log cannot be written ({error}); free space and restart the chip.", code="chip.log.write"
+        )
 
 
 def _damaged(index: int) -> ChipError:

@@ -65,7 +65,7 @@ def test_a_power_cut_loses_nothing_acknowledged(station: Station) -> None:
         for number in range(5):
             ask(connection, {"do": "event", "name": f"event {number}", "digest": bytes(32)})
         chip.kill()
-        with (station.path / "chip" / "log.bin").open("ab") as file:
+        with (station.path / "chip" / "nvram" / "log.bin").open("ab") as file:
             file.write(b"\x40\x04\x00\x00" + bytes(50))  # A record that the power cut tore.
         chip.start()
         log = station.log(chip)
@@ -75,7 +75,7 @@ def test_a_power_cut_loses_nothing_acknowledged(station: Station) -> None:
 def test_damage_below_the_counter_stops_the_chip(station: Station) -> None:
     with station.chip() as chip:
         chip.stop()
-        path = station.path / "chip" / "log.bin"
+        path = station.path / "chip" / "nvram" / "log.bin"
         content = bytearray(path.read_bytes())
         content[100] ^= 4
         path.write_bytes(content)
@@ -86,7 +86,7 @@ def test_damage_below_the_counter_stops_the_chip(station: Station) -> None:
 
 def test_damage_while_running_reaches_the_verifier_as_one_error(station: Station) -> None:
     with station.chip() as chip:
-        path = station.path / "chip" / "log.bin"
+        path = station.path / "chip" / "nvram" / "log.bin"
         content = bytearray(path.read_bytes())
         content[100] ^= 4
         path.write_bytes(content)

@@ -191,7 +191,8 @@ def test_another_devices_log_is_refused(directory: Path, root: CertificateAuthor
         start(directory, log)
     other = tmp_path / "other"
     device.provision(other, root)
-    for name in ("log.bin", "counter"):
+    (other / "nvram").mkdir()
+    for name in ("nvram/log.bin", "counter"):
         (other / name).write_bytes((directory / name).read_bytes())
     with NonVolatileLog(other) as log, pytest.raises(ChipError) as caught:
         start(other, log)

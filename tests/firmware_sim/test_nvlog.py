@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from firmware_sim.nvlog import NonVolatileLog, write_durably
+from firmware_sim.nvlog import MIN_CAPACITY, NonVolatileLog, write_durably
+from weighbridge import merkle
 from weighbridge.errors import ChipError, UsageError
 from weighbridge.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
 
@@ -59,14 +61,14 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 def test_a_torn_append_is_cut_off(tmp_path: Path, torn: int) -> None:
     """Power lost after some bytes of a record and before the counter: the log is as if the append had not begun."""
     write(tmp_path, ENTRIES)
-    counter, before = (tmp_path / "counter").read_bytes(), (tmp_path / "log.bin").read_bytes()
+    counter, before = (tmp_path / "counter").read_bytes(), (tmp_path / "nvram/log.bin").read_bytes()
     write(tmp_path, [b"torn entry"])
-    record = (tmp_path / "log.bin").read_bytes()[len(before) :]
+    record = (tmp_path / "nvram/log.bin").read_bytes()[len(before) :]
     for rest in (b"", bytes(len(record) - torn)):  # A file system may also leave zeros where nothing was written.
-        (tmp_path / "log.bin").write_bytes(before + record[:torn] + rest)
+        (tmp_path / "nvram/log.bin").write_bytes(before + record[:torn] + rest)
         (tmp_path / "counter").write_bytes(counter)
         assert read(tmp_path) == ENTRIES
-        assert (tmp_path / "log.bin").read_bytes() == before
+        assert (tmp_path / "nvram/log.bin").read_bytes() == before
     write(tmp_path, [b"next"])
     assert read(tmp_path) == [*ENTRIES, b"next"]
 
@@ -79,23 +81,43 @@ def test_a_whole_record_before_its_counter_is_kept(tmp_path: Path) -> None:
     assert read(tmp_path) == [*ENTRIES, b"durable"]
 
 
-def test_acknowledged_entries_cannot_be_taken_away(tmp_path: Path) -> None:
-    """Shortening or restoring the log file alone contradicts the counter."""
-    write(tmp_path, ENTRIES[:2])
-    older = (tmp_path / "log.bin").read_bytes()
-    write(tmp_path, ENTRIES[2:])
-    newer = (tmp_path / "log.bin").read_bytes()
-    for altered in (older, newer[:-1], b"", older + older, newer[len(older) :]):
-        (tmp_path / "log.bin").write_bytes(altered)
+def test_acknowledged_entries_cannot_be_damaged(tmp_path: Path) -> None:
+    """A log whose records are damaged below the counter does not open, and stays as it is."""
+    write(tmp_path, ENTRIES)
+    good = (tmp_path / "nvram/log.bin").read_bytes()
+    for altered in (good[:-1], good[:8] + good[-40:], good + good[8:], b"\x01" + good[1:], good[:-1] + b"y"):
+        (tmp_path / "nvram/log.bin").write_bytes(altered)
         with pytest.raises(ChipError) as caught:
             NonVolatileLog(tmp_path)
         assert caught.value.reason == "chip.log.damaged"
+        assert (tmp_path / "nvram/log.bin").read_bytes() == altered
+
+
+@pytest.mark.parametrize("kept", range(len(ENTRIES)))
+def test_an_older_image_is_seen_to_be_older(tmp_path: Path, kept: int) -> None:
+    """It can be read, and nothing is appended to it; the newest image brings the log back."""
+    write(tmp_path, ENTRIES[:kept])
+    shutil.copytree(tmp_path / "nvram", tmp_path / "backup") if kept else (tmp_path / "backup").mkdir()
+    write(tmp_path, ENTRIES[kept:])
+    shutil.move(tmp_path / "nvram", tmp_path / "newest")
+    shutil.copytree(tmp_path / "backup", tmp_path / "nvram")
+    for _ in range(2):  # It is no less old at the next start.
+        with NonVolatileLog(tmp_path) as log:
+            assert (len(log), log.missing, log.counter.value) == (kept, len(ENTRIES) - kept, len(ENTRIES))
+            assert [log.read(index) for index in range(kept)] == ENTRIES[:kept]
+            with pytest.raises(ChipError) as caught:
+                log.append(b"more")
+            assert caught.value.reason == "chip.log.rolled_back"
+    shutil.rmtree(tmp_path / "nvram")
+    shutil.move(tmp_path / "newest", tmp_path / "nvram")
+    write(tmp_path, [b"next"])
+    assert read(tmp_path) == [*ENTRIES, b"next"]
 
 
 def test_a_lost_or_altered_counter_is_damage(tmp_path: Path) -> None:
     write(tmp_path, ENTRIES)
     counter = (tmp_path / "counter").read_bytes()
-    for altered in (b"", counter[:-1], counter[:-1] + bytes([counter[-1] ^ 1]), bytes([9]) + counter[1:]):
+    for altered in (b"", counter[:-1], counter[:-1] + bytes([counter[-1] ^ 1]), bytes([1]) + counter[1:]):
         (tmp_path / "counter").write_bytes(altered)
         with pytest.raises(ChipError):
             NonVolatileLog(tmp_path)
@@ -112,22 +134,29 @@ def test_flipped_bits_never_pass(tmp_path: Path, data: st.DataObject) -> None:
     if not directory.exists():
         directory.mkdir()
         write(directory, ENTRIES)
-        shutil.copy(directory / "log.bin", tmp_path / "good")
+        shutil.copy(directory / "nvram/log.bin", tmp_path / "good")
     good = (tmp_path / "good").read_bytes()
     place = data.draw(st.integers(0, len(good) * 8 - 1))
     flipped = bytearray(good)
     flipped[place // 8] ^= 1 << place % 8
-    (directory / "log.bin").write_bytes(flipped)
+    (directory / "nvram/log.bin").write_bytes(flipped)
     with pytest.raises(ChipError):
         read(directory)
-    (directory / "log.bin").write_bytes(good)
+    (directory / "nvram/log.bin").write_bytes(good)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.binary(max_size=400), st.binary(max_size=60))
-def test_hostile_files_raise_only_our_errors(tmp_path: Path, log: bytes, counter: bytes) -> None:
-    (tmp_path / "log.bin").write_bytes(log)
+@given(st.binary(max_size=400) | st.binary(max_size=99).map(bytes(8).__add__), st.binary(max_size=60), st.binary())
+def test_hostile_files_raise_only_our_errors(tmp_path: Path, log: bytes, counter: bytes, released: bytes) -> None:
+    (tmp_path / "nvram").mkdir(exist_ok=True)
+    (tmp_path / "nvram/log.bin").write_bytes(log)
+    (tmp_path / "nvram/released.bin").write_bytes(released)
+    if not released:
+        (tmp_path / "nvram/released.bin").unlink()
     (tmp_path / "counter").write_bytes(counter)
+    with suppress(ChipError):
+        read(tmp_path)
+    (tmp_path / "counter").unlink()
     with suppress(ChipError):
         read(tmp_path)
 
@@ -135,9 +164,9 @@ def test_hostile_files_raise_only_our_errors(tmp_path: Path, log: bytes, counter
 def test_damage_while_running_is_noticed(tmp_path: Path) -> None:
     with NonVolatileLog(tmp_path) as log:
         log.append(ENTRIES[0])
-        content = bytearray((tmp_path / "log.bin").read_bytes())
+        content = bytearray((tmp_path / "nvram/log.bin").read_bytes())
         content[-1] ^= 1
-        (tmp_path / "log.bin").write_bytes(content)
+        (tmp_path / "nvram/log.bin").write_bytes(content)
         with pytest.raises(ChipError):
             log.read(0)
 
@@ -165,3 +194,127 @@ def test_write_durably_replaces(tmp_path: Path) -> None:
     for content in (b"old content", b"new"):
         write_durably(tmp_path / "file", content)
         assert (tmp_path / "file").read_bytes() == content
+
+
+def test_the_tree_is_over_all_entries(tmp_path: Path) -> None:
+    write(tmp_path, ENTRIES)
+    with NonVolatileLog(tmp_path) as log:
+        assert log.tree.root() == merkle.root([merkle.leaf_hash(entry) for entry in ENTRIES])
+
+
+def test_a_full_nvram_refuses_and_overwrites_nothing(tmp_path: Path) -> None:
+    """Everything acknowledged is still there, also after a restart, until a witness has it; then there is room."""
+    with NonVolatileLog(tmp_path, capacity=MIN_CAPACITY) as log:
+        entries = []
+        while log.free > 30_000:
+            entries.append(os.urandom(20_000))
+            log.append(entries[-1])
+        assert not log.has_room
+        for _ in range(2):
+            with pytest.raises(ChipError) as caught:
+                log.append(bytes(30_000))
+            assert caught.value.reason == "chip.log.full"
+        root = log.tree.root()
+    with NonVolatileLog(tmp_path, capacity=MIN_CAPACITY) as log:
+        assert [log.read(index) for index in range(len(log))] == entries
+        log.release(len(log) - 2)
+        assert log.has_room
+        assert log.tree.root() == root
+        assert log.append(bytes(30_000)) == len(entries)
+    with pytest.raises(UsageError):
+        NonVolatileLog(tmp_path, capacity=MIN_CAPACITY - 1)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=40) | st.integers(0, 12), max_size=16))
+def test_releases_keep_hashes_and_what_was_not_released(tmp_path: Path, work: list[bytes | int]) -> None:
+    """Appends (bytes) and releases (numbers) in any order, each followed by a restart, against a plain list."""
+    directory = tmp_path / os.urandom(8).hex()
+    directory.mkdir()
+    entries: list[bytes] = []
+    released = 0
+    for each in work:
+        with NonVolatileLog(directory) as log:
+            if isinstance(each, bytes):
+                log.append(each)
+                entries.append(each)
+            else:
+                log.release(each)
+                released = max(released, min(each, len(entries) - 1))
+            assert (log.released, len(log)) == (released, len(entries))
+        with NonVolatileLog(directory) as log:
+            assert log.tree.root() == merkle.root([merkle.leaf_hash(entry) for entry in entries])
+            assert [log.read(index) for index in range(released, len(entries))] == entries[released:]
+            if released:
+                assert log.last_released == entry_digest(entries[released - 1])
+                with pytest.raises(ChipError) as caught:
+                    log.read(released - 1)
+                assert caught.value.reason == "chip.log.released"
+
+
+def states(before: Path, after: Path) -> Iterator[dict[str, bytes]]:
+    """Every state of the store between two: files change one after another, each torn at any byte or not yet there."""
+    files = {path.relative_to(after): path.read_bytes() for path in after.rglob("*") if path.is_file()}
+    old = {path.relative_to(before): path.read_bytes() for path in before.rglob("*") if path.is_file()}
+    order = [Path("nvram/released.bin"), Path("nvram/log.bin"), Path("nvram/cosigned"), Path("counter")]
+    state = dict(old)
+    for name in order:
+        new, known = files.get(name), old.get(name)
+        if new is None or new == known:
+            continue
+        if name == Path("nvram/log.bin") and known is not None and new.startswith(known):
+            for end in range(len(known), len(new)):  # An append may be torn anywhere, or leave zeros.
+                yield {str(k): v for k, v in state.items()} | {str(name): new[:end]}
+                yield {str(k): v for k, v in state.items()} | {str(name): new[:end] + bytes(len(new) - end)}
+        else:
+            for end in (0, len(new) // 2, len(new)):  # Replaced as a whole: only the new file's spare may be torn.
+                yield {str(k): v for k, v in state.items()} | {f"{name}.new": new[:end]}
+        state[name] = new
+        yield {str(k): v for k, v in state.items()}
+
+
+def test_power_may_go_at_every_byte(tmp_path: Path) -> None:
+    """Whatever an append or a release had written when the power went, nothing that was acknowledged is lost.
+
+    And what may be acknowledged next continues the same tree.
+    """
+    store, before = tmp_path / "store", tmp_path / "before"
+    store.mkdir()
+    entries = [b"zero", b"one", b"two", b"three"]
+    write(store, entries[:1])
+    work: list[bytes | int] = [*entries[1:3], 1, entries[3], 3]
+    acknowledged, tried = 1, 0
+    for each in work:
+        shutil.rmtree(before, ignore_errors=True)
+        shutil.copytree(store, before)
+        with NonVolatileLog(store) as log:
+            log.append(each) if isinstance(each, bytes) else log.release(each)
+            release = 0 if isinstance(each, bytes) else each
+        for state in states(before, store):
+            tried += 1
+            torn = tmp_path / "torn"
+            shutil.rmtree(torn, ignore_errors=True)
+            (torn / "nvram").mkdir(parents=True)
+            for name, content in state.items():
+                (torn / name).write_bytes(content)
+            with NonVolatileLog(torn) as log:
+                assert acknowledged <= len(log) <= acknowledged + isinstance(each, bytes)
+                assert log.missing == 0
+                assert log.released in (log.released, release)
+                assert [log.read(i) for i in range(log.released, len(log))] == entries[log.released : len(log)]
+                assert log.tree.root() == merkle.root([merkle.leaf_hash(entry) for entry in entries[: len(log)]])
+                assert log.counter.value == len(log)
+                log.append(b"next")
+            with NonVolatileLog(torn) as log:
+                assert log.read(len(log) - 1) == b"next"
+        acknowledged += isinstance(each, bytes)
+    assert tried > 200
+
+
+def test_a_cosigned_checkpoint_is_kept(tmp_path: Path) -> None:
+    write(tmp_path, ENTRIES)
+    with NonVolatileLog(tmp_path) as log:
+        assert log.cosigned == b""
+        log.keep_cosigned(b"note")
+    with NonVolatileLog(tmp_path) as log:
+        assert log.cosigned == b"note"
