@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m firmware_sim.chip", description="Run one simulated chip.")
     result.add_argument("--dir", type=Path, required=True, help="the chip's own directory")
     result.add_argument("--manufacturer", type=Path, help="authority that provisions the device if DIR holds none yet")
+    result.add_argument("--image", type=Path, help="firmware image to start, and to keep if it starts")
     result.add_argument("--rate", type=float, required=True, help="mean interrupts per day of the chip's clock")
     result.add_argument("--clock-speed", type=float, default=1.0, help="seconds of the chip per second of the host")
     result.add_argument(
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> None:
         raise UsageError("The rate and the hold must not be negative, and the clock must run forwards.")
     if options.manufacturer is not None and not (options.dir / "secret.bin").exists():
         device.provision(options.dir, CertificateAuthority.load(options.manufacturer))
-    booted = device.boot(options.dir)
+    booted = device.boot(options.dir, options.image)
     credentials = Credentials.load(options.credentials)
     with NonVolatileLog(options.dir) as log:
         firmware = Firmware(

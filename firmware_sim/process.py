@@ -33,6 +33,7 @@ class ChipProcess:
         hold: int = DEFAULT_HOLD,
         allow_forced: bool = False,
         manufacturer: Path | None = None,
+        image: Path | None = None,
         address: str = "127.0.0.1:0",
     ) -> None:
         """Prepares the process; nothing runs yet.
@@ -45,6 +46,7 @@ class ChipProcess:
             hold: Kernels that an interrupt waits for a safepoint.
             allow_forced: Whether the workload may ask for an interrupt.
             manufacturer: Directory of the authority (`CertificateAuthority.save`) that provisions the chip if needed.
+            image: Firmware image to start, and to keep if it starts; else the chip starts the one that it has.
             address: Where to serve Verifiers; port 0 picks a free one.
         """
         # Paths of Unix sockets are short, so the socket does not lie in the chip's directory.
@@ -60,6 +62,7 @@ class ChipProcess:
         self._command += ["--address-file", str(self._runtime / "address")]
         self._command += ["--allow-forced"] if allow_forced else []
         self._command += ["--manufacturer", str(manufacturer)] if manufacturer else []
+        self._command += ["--image", str(image)] if image else []
 
     def __enter__(self) -> Self:
         self.start()

@@ -17,10 +17,22 @@ from cryptography.x509 import Certificate
 
 from verifier import report
 from verifier.cache import Cache
-from verifier.checks import chip_identity, chip_log, chip_rate, commitment, data, memory, provenance, tapes
+from verifier.checks import (
+    chip_firmware,
+    chip_fork,
+    chip_identity,
+    chip_log,
+    chip_rate,
+    commitment,
+    data,
+    memory,
+    provenance,
+    tapes,
+)
 from verifier.checks import replay as replay_check
 from verifier.clients import ChipClient, ProverClient
 from verifier.facts import Entry, Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts, digest, number
+from verifier.firmware import FirmwarePolicy
 from verifier.registry import Chip, Registry
 from weighbridge.digests import Leaf, region_digest
 from weighbridge.errors import ChipError, Finding, ProverError, TranscriptError, UsageError, WeighbridgeError
@@ -52,6 +64,7 @@ class Inspection:
         cache: Cache,
         credentials: Credentials,
         manufacturer: Certificate,
+        firmware: FirmwarePolicy,
         progress: Progress,
         limits: Limits | None = None,
     ) -> None:
@@ -64,11 +77,13 @@ class Inspection:
             cache: Where transcripts are kept.
             credentials: The Verifier's own.
             manufacturer: Root certificate that device identities must lead to.
+            firmware: Which firmware chips may run.
             progress: Told of every unit of work.
             limits: Of each replay.
         """
         self._id, self._plan, self._registry, self._cache = identifier, plan, registry, cache
         self._credentials, self._manufacturer, self._progress = credentials, manufacturer, progress
+        self._firmware = firmware
         self._limits = limits or Limits()
         self._findings: list[Finding] = []
         self._logs: list[LogFacts] = []
@@ -85,6 +100,7 @@ class Inspection:
         for done, chip in enumerate(chips):
             self._progress("log", done, len(chips), f"reading the log of chip {chip.ueid.hex()}")
             self._inspect_log(chip)
+        self._compare_logs()
         self._explain()
         self._replay()
         for snapshot in self._snapshots:
@@ -95,6 +111,7 @@ class Inspection:
             created_at=record.created_at,
             finished_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             plan=self._plan,
+            firmware=self._firmware,
             population=population,
             logs=self._logs,
             snapshots=self._snapshots,
@@ -116,7 +133,12 @@ class Inspection:
         """Reads and checks one chip's log, remembers what was witnessed, and collects its snapshots."""
         log = self._read_log(chip)
         self._logs.append(log)
-        findings = [*chip_identity.check(log), *chip_log.check(log), *chip_rate.check(log, self._plan)]
+        findings = [
+            *chip_identity.check(log),
+            *chip_firmware.check(log, self._firmware),
+            *chip_log.check(log),
+            *chip_rate.check(log, self._plan),
+        ]
         self._report(findings)
         if not findings:
             self._sound.add(chip.ueid)
@@ -133,6 +155,12 @@ class Inspection:
                 self._snapshots.append(
                     SnapshotFacts(chip=chip, index=index, verified=entry.verified, drafts=list(drafts))
                 )
+
+    def _compare_logs(self) -> None:
+        """Looks for one device behind two logs; neither log is worth anything then."""
+        findings = chip_fork.check(self._logs)
+        self._report(findings)
+        self._sound -= {bytes.fromhex(ueid) for finding in findings for ueid in finding.evidence["chips"]}
 
     def _read_log(self, chip: Chip) -> LogFacts:
         nonce = secrets.token_bytes(NONCE_SIZE)

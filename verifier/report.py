@@ -25,6 +25,7 @@ from analysis.detection import (
 from verifier import figures
 from verifier.checks.memory import accounting
 from verifier.facts import Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts
+from verifier.firmware import FirmwarePolicy
 from weighbridge.errors import Finding, WeighbridgeError
 
 SCHEMA = "weighbridge-report/1"
@@ -67,6 +68,7 @@ def build(
     created_at: str,
     finished_at: str,
     plan: Plan,
+    firmware: FirmwarePolicy,
     population: int,
     logs: Sequence[LogFacts],
     snapshots: Sequence[SnapshotFacts],
@@ -81,6 +83,7 @@ def build(
         created_at: UTC time of the start, RFC 3339.
         finished_at: UTC time of the end, RFC 3339.
         plan: What was to be done.
+        firmware: Which firmware chips were allowed to run.
         population: Registered chips at the draw (C).
         logs: What was read of each sampled chip, in the order drawn.
         snapshots: Every snapshot in those logs.
@@ -107,6 +110,7 @@ def build(
             "notes": severities["info"],
         },
         "plan": plan.to_json(),
+        "firmware": firmware.to_json(),
         "chips": [_chip(log, snapshots, log.chip.ueid in verified) for log in logs],
         "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
         "findings": [finding.to_json() for finding in findings],

@@ -1,6 +1,7 @@
 """The Verifier's gRPC service: keeps the registry, runs inspections in the background, hands out reports.
 
-Run as a process: `python -m verifier.service --db F --credentials DIR --manufacturer F --cache DIR --address-file F`.
+Run as a process: `python -m verifier.service --db F --credentials DIR --manufacturer F --firmware F --cache DIR
+--address-file F`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cryptography.x509 import Certificate
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier.cache import Cache
 from verifier.facts import Plan
+from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection, InspectionStoppedError
 from verifier.registry import FINISHED, Chip, Registry
 from verifier.sampling import draw, fresh_seed
@@ -61,7 +63,13 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     """One Verifier; see `protos/weighbridge/v1/verifier.proto`. Inspections run one after another."""
 
     def __init__(
-        self, *, registry: Registry, cache: Cache, credentials: Credentials, manufacturer: Certificate
+        self,
+        *,
+        registry: Registry,
+        cache: Cache,
+        credentials: Credentials,
+        manufacturer: Certificate,
+        firmware: FirmwarePolicy,
     ) -> None:
         """Takes over a registry; what a former process left unfinished in it has failed.
 
@@ -70,9 +78,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             cache: Fetched transcripts.
             credentials: The Verifier's own.
             manufacturer: Root certificate of device identities.
+            firmware: Which firmware chips may run.
         """
         self._registry, self._cache = registry, cache
-        self._credentials, self._manufacturer = credentials, manufacturer
+        self._credentials, self._manufacturer, self._firmware = credentials, manufacturer, firmware
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection")
         self._progress: dict[str, _Progress] = {}
         self._stopping = threading.Event()
@@ -164,6 +173,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 cache=self._cache,
                 credentials=self._credentials,
                 manufacturer=self._manufacturer,
+                firmware=self._firmware,
                 progress=say,
             )
             report = inspection.run()
@@ -212,7 +222,13 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
 
 @contextmanager
 def serve(
-    *, db: Path, cache: Path, credentials: Credentials, manufacturer: Certificate, address: str = "127.0.0.1:0"
+    *,
+    db: Path,
+    cache: Path,
+    credentials: Credentials,
+    manufacturer: Certificate,
+    firmware: FirmwarePolicy,
+    address: str = "127.0.0.1:0",
 ) -> Iterator[str]:
     """Serves one Verifier until the block ends; yields the address as host:port.
 
@@ -221,6 +237,7 @@ def serve(
         cache: Directory for fetched transcripts.
         credentials: The Verifier's own.
         manufacturer: Root certificate of device identities.
+        firmware: Which firmware chips may run.
         address: Where to listen.
 
     Raises:
@@ -228,7 +245,9 @@ def serve(
     """
     server, bound = rpc.server(credentials, allow=ALLOW, address=address)
     registry = Registry(db)
-    service = VerifierService(registry=registry, cache=Cache(cache), credentials=credentials, manufacturer=manufacturer)
+    service = VerifierService(
+        registry=registry, cache=Cache(cache), credentials=credentials, manufacturer=manufacturer, firmware=firmware
+    )
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     server.start()
     try:
@@ -246,6 +265,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--db", required=True, type=Path, help="the registry's SQLite file; created if missing")
     parser.add_argument("--credentials", required=True, type=Path, help="directory of the Verifier's role certificate")
     parser.add_argument("--manufacturer", required=True, type=Path, help="PEM file of the chip manufacturer's root")
+    parser.add_argument(
+        "--firmware", required=True, type=Path, action="append", help="firmware image that chips may run; repeatable"
+    )
+    parser.add_argument(
+        "--minimal-svn", type=int, default=0, help="lowest security version number that is still trusted"
+    )
     parser.add_argument("--cache", required=True, type=Path, help="directory for fetched transcripts")
     parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
     parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
@@ -262,6 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cache=options.cache,
             credentials=credentials,
             manufacturer=manufacturer,
+            firmware=FirmwarePolicy.of(options.firmware, manufacturer, minimal_svn=options.minimal_svn),
             address=options.address,
         ) as bound:
             if options.address_file is not None:

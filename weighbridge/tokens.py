@@ -171,7 +171,8 @@ def verify(data: bytes, root: x509.Certificate) -> Verified:
     except InvalidSignature:
         raise TokenError("The token's signature is not its chip's: the token was altered or forged.") from None
     token = decode_claims(payload)
-    if (token.ueid, token.firmware_version) != (identity.ueid, identity.tcb.version):
+    claimed = (token.ueid, token.hwmodel, token.firmware_version)
+    if claimed != (identity.ueid, identity.tcb.model.encode(), identity.tcb.version):
         raise TokenError("The token names another chip or firmware than its certificates: it was not made by this one.")
     return Verified(token=token, identity=identity)
 

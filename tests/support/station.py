@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from firmware_sim import ChipProcess, provision
+from firmware_sim.device import builtin_image
 from verifier.cache import Cache
 from verifier.facts import Plan
+from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection
 from verifier.registry import Chip, Registry
 from verifier.sampling import draw
+from weighbridge.firmware_image import FirmwareSigner
 from weighbridge.identity import CertificateAuthority
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +38,8 @@ class Station:
         for role in ("chip", "prover", "verifier", "operator"):
             self.authority.issue_role(role, role).save(root / role)
         (root / "manufacturer.pem").write_bytes(self.manufacturer.pem)
+        self.image = FirmwareSigner.issue(self.manufacturer).sign(builtin_image())
+        (root / "firmware.img").write_bytes(self.image)
         self.verifier = self.authority.issue_role("verifier", "v")
         self.operator = self.authority.issue_role("operator", "o")
         self.registry = Registry(root / "registry.db")
@@ -52,7 +57,7 @@ class Station:
 
     def chip(self, name: str, prover: str = "") -> ChipProcess:
         """Provisions, starts and registers a chip."""
-        self.ueids[name] = provision(self.root / "chips" / name, self.manufacturer)
+        self.ueids[name] = provision(self.root / "chips" / name, self.manufacturer, image=self.image)
         process = ChipProcess(
             self.root / "chips" / name, self.root / "chip", rate_per_day=1.0, hold=64, allow_forced=True
         )
@@ -103,6 +108,7 @@ class Station:
             cache=cache or Cache(self.root / f"cache{self._count}"),
             credentials=self.verifier,
             manufacturer=self.manufacturer.certificate,
+            firmware=FirmwarePolicy.of([self.root / "firmware.img"], self.manufacturer.certificate),
             progress=progress or (lambda *_: None),
         ).run()
 

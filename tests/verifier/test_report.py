@@ -15,6 +15,7 @@ from support.small_transcripts import write_transcript
 
 from verifier import report
 from verifier.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
+from verifier.firmware import FirmwarePolicy
 from verifier.registry import Chip
 from weighbridge.digests import Leaf
 from weighbridge.errors import ChipError, Finding, TranscriptError
@@ -71,6 +72,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         created_at="2026-01-01T00:00:00Z",
         finished_at="2026-01-01T00:01:00Z",
         plan=PLAN,
+        firmware=FirmwarePolicy(),
         population=8,
         logs=logs,
         snapshots=snapshots,

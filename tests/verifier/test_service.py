@@ -35,6 +35,7 @@ def arguments(station: Station, name: str) -> list[str]:
     return [
         *("--db", str(root / f"{name}.db"), "--cache", str(root / f"{name}-cache")),
         *("--credentials", str(root / "verifier"), "--manufacturer", str(root / "manufacturer.pem")),
+        *("--firmware", str(root / "firmware.img")),
     ]
 
 
@@ -173,7 +174,8 @@ def test_an_inspection_that_a_killed_verifier_left_has_failed_and_its_registry_l
 
 
 @pytest.mark.parametrize(
-    ("missing", "code"), [("--db", "usage"), ("--manufacturer", "usage"), ("--credentials", "identity")]
+    ("missing", "code"),
+    [("--db", "usage"), ("--manufacturer", "usage"), ("--credentials", "identity"), ("--firmware", "usage")],
 )
 def test_a_bad_command_line_is_one_line_and_exit_code_2(
     station: Station, tmp_path: Path, missing: str, code: str

@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from firmware_sim.device import provision
+from firmware_sim.device import builtin_image, provision
 from weighbridge.cli._operator import Operator, connect
 from weighbridge.cli._processes import service
+from weighbridge.firmware_image import FirmwareSigner
 from weighbridge.identity import CertificateAuthority
 
 _HOLD = 512
@@ -65,6 +66,8 @@ def station(
     manufacturer = CertificateAuthority.create("Weighbridge demo chips")
     authority.save(directory / "authority")
     manufacturer.save(directory / "manufacturer")
+    image = FirmwareSigner.of(directory / "manufacturer").sign(builtin_image())
+    (directory / "manufacturer" / "firmware.img").write_bytes(image)
     for role in ("prover", "verifier", "operator"):
         authority.issue_role(role, "demo").save(directory / role / "credentials")
     logs = directory / "logs"
@@ -74,7 +77,7 @@ def station(
         running, addresses = [], []
         for name in chips:
             home = directory / "chips" / name
-            ueid = provision(home, manufacturer)
+            ueid = provision(home, manufacturer, image=image)
             authority.issue_role("chip", name).save(home / "credentials")
             arguments = [
                 *("--dir", str(home), "--credentials", str(home / "credentials"), "--socket", str(sockets / name)),
@@ -99,6 +102,7 @@ def station(
                 [
                     *("--db", str(home / "registry.sqlite"), "--credentials", str(home / "credentials")),
                     *("--manufacturer", str(directory / "manufacturer" / "authority.pem")),
+                    *("--firmware", str(directory / "manufacturer" / "firmware.img")),
                     *("--cache", str(home / "cache")),
                 ],
                 address_file=home / "address",
