@@ -41,6 +41,9 @@ class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
             firmware_version=device.tcb.version,
             firmware_digest=device.tcb.measurement,
             token=self._firmware.head(request.nonce),
+            firmware_svn=device.tcb.svn,
+            mode=device.tcb.mode,
+            hwmodel=device.tcb.model,
         )
 
     def GetHead(self, request: chip_pb2.GetHeadRequest, context: grpc.ServicerContext) -> chip_pb2.GetHeadResponse:

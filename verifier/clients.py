@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+from cryptography.x509 import Certificate
 from grpc import Channel
 
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc, prover_pb2, prover_pb2_grpc
@@ -14,9 +15,9 @@ from verifier.cache import Piece
 from verifier.facts import Explanation, Opening, digest, number
 from weighbridge import rpc
 from weighbridge.digests import DIGEST_SIZE, Leaf
-from weighbridge.errors import ChipError, FormatError, ProverError
+from weighbridge.errors import ChipError, FormatError, ProverError, TokenError
 from weighbridge.identity import Credentials
-from weighbridge.tokens import MAX_TOKEN_BYTES, Token
+from weighbridge.tokens import MAX_TOKEN_BYTES, Token, Verified, verify
 
 CALL_SECONDS = 20.0
 """For a call that needs no work to speak of."""
@@ -59,6 +60,28 @@ class ChipClient(_Client):
 
     def _connect(self, channel: Channel) -> None:
         self._stub = chip_pb2_grpc.ChipServiceStub(channel)  # type: ignore[no-untyped-call]
+
+    def identity(self, nonce: bytes, manufacturer: Certificate) -> Verified:
+        """Returns who the chip is and how long its log is, as a verified token of kind head over `nonce`.
+
+        Args:
+            nonce: 8 to 64 fresh random bytes.
+            manufacturer: Root certificate that the chip's identity must lead to.
+
+        Raises:
+            TokenError: The token does not verify, is not over `nonce`, or says other things than the answer around it.
+            IdentityError: Its certificates do not lead to `manufacturer`.
+            WeighbridgeError: As `head`.
+        """
+        answer = rpc.call(self._stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=nonce), deadline_s=CALL_SECONDS)
+        verified = verify(bytes(answer.token), manufacturer)
+        if verified.token.kind != "head" or verified.token.nonce != nonce:
+            raise TokenError("the chip did not sign over the nonce that it was sent; its answer may be an old one")
+        ueid, tcb = verified.identity.ueid, verified.identity.tcb
+        said = (answer.ueid, answer.firmware_version, answer.firmware_digest, answer.firmware_svn, answer.mode)
+        if (*said, answer.hwmodel) != (ueid, tcb.version, tcb.measurement, tcb.svn, tcb.mode, tcb.model):
+            raise TokenError("the chip says other things about itself than its certificates; do not believe it")
+        return verified
 
     def head(self, nonce: bytes) -> bytes:
         """Returns the token of kind head over `nonce`.

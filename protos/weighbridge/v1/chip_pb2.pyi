@@ -13,18 +13,24 @@ class GetIdentityRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class GetIdentityResponse(_message.Message):
-    __slots__ = ("ueid", "certificate_chain", "firmware_version", "firmware_digest", "token")
+    __slots__ = ("ueid", "certificate_chain", "firmware_version", "firmware_digest", "token", "firmware_svn", "mode", "hwmodel")
     UEID_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_CHAIN_FIELD_NUMBER: _ClassVar[int]
     FIRMWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     FIRMWARE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FIRMWARE_SVN_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    HWMODEL_FIELD_NUMBER: _ClassVar[int]
     ueid: bytes
     certificate_chain: _containers.RepeatedScalarFieldContainer[bytes]
     firmware_version: str
     firmware_digest: bytes
     token: bytes
-    def __init__(self, ueid: _Optional[bytes] = ..., certificate_chain: _Optional[_Iterable[bytes]] = ..., firmware_version: _Optional[str] = ..., firmware_digest: _Optional[bytes] = ..., token: _Optional[bytes] = ...) -> None: ...
+    firmware_svn: int
+    mode: str
+    hwmodel: str
+    def __init__(self, ueid: _Optional[bytes] = ..., certificate_chain: _Optional[_Iterable[bytes]] = ..., firmware_version: _Optional[str] = ..., firmware_digest: _Optional[bytes] = ..., token: _Optional[bytes] = ..., firmware_svn: _Optional[int] = ..., mode: _Optional[str] = ..., hwmodel: _Optional[str] = ...) -> None: ...
 
 class GetHeadRequest(_message.Message):
     __slots__ = ("nonce",)
@@ -37,6 +43,62 @@ class GetHeadResponse(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     token: bytes
     def __init__(self, token: _Optional[bytes] = ...) -> None: ...
+
+class GetCheckpointRequest(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class GetCheckpointResponse(_message.Message):
+    __slots__ = ("checkpoint", "token", "cosigned")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    COSIGNED_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: bytes
+    token: bytes
+    cosigned: bytes
+    def __init__(self, checkpoint: _Optional[bytes] = ..., token: _Optional[bytes] = ..., cosigned: _Optional[bytes] = ...) -> None: ...
+
+class GetConsistencyProofRequest(_message.Message):
+    __slots__ = ("old_size", "size")
+    OLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    old_size: int
+    size: int
+    def __init__(self, old_size: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class GetConsistencyProofResponse(_message.Message):
+    __slots__ = ("hashes",)
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    hashes: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, hashes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class GetInclusionProofRequest(_message.Message):
+    __slots__ = ("index", "size")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    size: int
+    def __init__(self, index: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class GetInclusionProofResponse(_message.Message):
+    __slots__ = ("hashes",)
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    hashes: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, hashes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class AddCosignatureRequest(_message.Message):
+    __slots__ = ("checkpoint",)
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: bytes
+    def __init__(self, checkpoint: _Optional[bytes] = ...) -> None: ...
+
+class AddCosignatureResponse(_message.Message):
+    __slots__ = ("first",)
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    def __init__(self, first: _Optional[int] = ...) -> None: ...
 
 class ListEntriesRequest(_message.Message):
     __slots__ = ("start", "end")

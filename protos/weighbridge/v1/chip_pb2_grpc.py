@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class ChipServiceStub:
-    """ChipService reads a chip's identity and its append-only log. Nothing here changes the chip. Every token is an EAT in
-    COSE_Sign1, as docs/formats/snapshot-token.md says. Callers have the role verifier or operator.
+    """ChipService reads a chip's identity and its append-only log, and gives it the cosignatures of witnesses. Every token is
+    an EAT in COSE_Sign1, as docs/formats/snapshot-token.md says; checkpoints and proofs are those of docs/formats/chip-log.md.
+    Callers have the role verifier or operator.
     """
 
     def __init__(self, channel):
@@ -46,6 +47,26 @@ class ChipServiceStub:
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetHeadRequest.SerializeToString,
                 response_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetHeadResponse.FromString,
                 _registered_method=True)
+        self.GetCheckpoint = channel.unary_unary(
+                '/weighbridge.v1.ChipService/GetCheckpoint',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetCheckpointRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetCheckpointResponse.FromString,
+                _registered_method=True)
+        self.GetConsistencyProof = channel.unary_unary(
+                '/weighbridge.v1.ChipService/GetConsistencyProof',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetConsistencyProofRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetConsistencyProofResponse.FromString,
+                _registered_method=True)
+        self.GetInclusionProof = channel.unary_unary(
+                '/weighbridge.v1.ChipService/GetInclusionProof',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetInclusionProofRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetInclusionProofResponse.FromString,
+                _registered_method=True)
+        self.AddCosignature = channel.unary_unary(
+                '/weighbridge.v1.ChipService/AddCosignature',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.AddCosignatureRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.AddCosignatureResponse.FromString,
+                _registered_method=True)
         self.ListEntries = channel.unary_stream(
                 '/weighbridge.v1.ChipService/ListEntries',
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.ListEntriesRequest.SerializeToString,
@@ -59,8 +80,9 @@ class ChipServiceStub:
 
 
 class ChipServiceServicer:
-    """ChipService reads a chip's identity and its append-only log. Nothing here changes the chip. Every token is an EAT in
-    COSE_Sign1, as docs/formats/snapshot-token.md says. Callers have the role verifier or operator.
+    """ChipService reads a chip's identity and its append-only log, and gives it the cosignatures of witnesses. Every token is
+    an EAT in COSE_Sign1, as docs/formats/snapshot-token.md says; checkpoints and proofs are those of docs/formats/chip-log.md.
+    Callers have the role verifier or operator.
     """
 
     def GetIdentity(self, request, context):
@@ -77,8 +99,37 @@ class ChipServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetCheckpoint(self, request, context):
+        """GetCheckpoint returns the log's signed checkpoint, with a token over the caller's nonce that binds it to the chip.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConsistencyProof(self, request, context):
+        """GetConsistencyProof shows that a smaller tree of the log is a prefix of a larger one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetInclusionProof(self, request, context):
+        """GetInclusionProof shows that an entry is in a tree of the log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddCosignature(self, request, context):
+        """AddCosignature gives the chip a checkpoint of its own that its witness has cosigned. Entries that the witness holds
+        may then make room for new ones. Callers have the role verifier.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEntries(self, request, context):
-        """ListEntries streams log entries in order.
+        """ListEntries streams log entries in order. Those that were released after a witness had them are refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,6 +156,26 @@ def add_ChipServiceServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetHeadRequest.FromString,
                     response_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetHeadResponse.SerializeToString,
             ),
+            'GetCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCheckpoint,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetCheckpointRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetCheckpointResponse.SerializeToString,
+            ),
+            'GetConsistencyProof': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConsistencyProof,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetConsistencyProofRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetConsistencyProofResponse.SerializeToString,
+            ),
+            'GetInclusionProof': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetInclusionProof,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetInclusionProofRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetInclusionProofResponse.SerializeToString,
+            ),
+            'AddCosignature': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddCosignature,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.AddCosignatureRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.AddCosignatureResponse.SerializeToString,
+            ),
             'ListEntries': grpc.unary_stream_rpc_method_handler(
                     servicer.ListEntries,
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.ListEntriesRequest.FromString,
@@ -124,8 +195,9 @@ def add_ChipServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ChipService:
-    """ChipService reads a chip's identity and its append-only log. Nothing here changes the chip. Every token is an EAT in
-    COSE_Sign1, as docs/formats/snapshot-token.md says. Callers have the role verifier or operator.
+    """ChipService reads a chip's identity and its append-only log, and gives it the cosignatures of witnesses. Every token is
+    an EAT in COSE_Sign1, as docs/formats/snapshot-token.md says; checkpoints and proofs are those of docs/formats/chip-log.md.
+    Callers have the role verifier or operator.
     """
 
     @staticmethod
@@ -172,6 +244,114 @@ class ChipService:
             '/weighbridge.v1.ChipService/GetHead',
             protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetHeadRequest.SerializeToString,
             protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetHeadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/weighbridge.v1.ChipService/GetCheckpoint',
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetCheckpointRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConsistencyProof(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/weighbridge.v1.ChipService/GetConsistencyProof',
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetConsistencyProofRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetConsistencyProofResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetInclusionProof(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/weighbridge.v1.ChipService/GetInclusionProof',
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetInclusionProofRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.GetInclusionProofResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddCosignature(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/weighbridge.v1.ChipService/AddCosignature',
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.AddCosignatureRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.AddCosignatureResponse.FromString,
             options,
             channel_credentials,
             insecure,
