@@ -11,6 +11,7 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from firmware_sim import device
@@ -43,22 +44,35 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+Ready = Callable[[Firmware, str], None]
+"""Called once the chip serves, with its firmware and its address."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs the chip and returns the exit code."""
     options = parser().parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     try:
-        run(options, stop)
+        until_stopped(options)
     except WeighbridgeError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
 
 
-def run(options: argparse.Namespace, stop: threading.Event) -> None:
+def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -> None:
+    """Runs the chip as this process until SIGTERM or SIGINT.
+
+    Raises:
+        WeighbridgeError: It cannot start.
+    """
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    run(options, stop, ready)
+
+
+def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> None:
     """Boots, serves until `stop` is set, and shuts down."""
     if not (options.rate >= 0 and options.clock_speed > 0 and options.hold >= 0):
         raise UsageError("The rate and the hold must not be negative, and the clock must run forwards.")
@@ -83,6 +97,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> None:
         threading.Thread(target=link.serve, name="link", daemon=True).start()
         interrupts.start()
         write_durably(options.address_file, address.encode())
+        ready(firmware, address)
         stop.wait()
         interrupts.stop()
         server.stop(grace=1).wait()
