@@ -68,7 +68,14 @@ class Attached:
         return self._optimizers.items()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns all tensors by name: parameters and buffers, then gradients, optimizer state, others."""
+        """Returns all tensors by name: parameters and buffers, then gradients, optimizer state, others.
+
+        Of a `DTensor`, that is the part that this rank holds.
+        """
+        return {name: local_part(t) for name, t in self.global_tensors().items()}
+
+    def global_tensors(self) -> dict[str, Tensor]:
+        """Returns what `tensors` returns, with each `DTensor` as it is."""
         found: dict[str, Tensor] = {}
         for prefix, module in self._modules.items():
             for name, p in module.named_parameters(remove_duplicate=False):
@@ -188,6 +195,12 @@ class Attached:
             if t.untyped_storage()._cdata == address:
                 return t.untyped_storage()
         raise KeyError(address)
+
+
+def local_part(t: Tensor) -> Tensor:
+    """Returns the part of a `DTensor` that this rank holds; any other tensor as it is."""
+    local: Tensor = getattr(t, "_local_tensor", t)
+    return local
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import LogWriter
 from weighbridge.numerics.rules import Kind, Op, find, known
 from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
+
+if TYPE_CHECKING:
+    from prover.sharded import Sharded
 
 Tensor = torch.Tensor
 Storage = torch.UntypedStorage
@@ -149,6 +152,7 @@ class Recording(Context):
         self.rng: dict[int, tuple[int, int]] = {}
         self.draw_key: tuple[int, int] | None = None
         self.rounded_elements = 0
+        self.collectives: list[tuple[int, bytes, bytes]] = []
         self._output = 0
         self._seed, self._stream, self._generators = seed, stream, generators
 
@@ -202,6 +206,9 @@ class Owner(Protocol):
     def after_operation(self, capture: Capture) -> None:
         """Called when an operation is complete and none of its temporaries is left."""
 
+    def resized(self, address: int, size: int) -> None:
+        """Called when a storage was given another size in place."""
+
 
 _NUMBER_TYPES = ("number", "Scalar", "Optional[number]", "Optional[Scalar]", "Tensor", "Optional[Tensor]")
 
@@ -234,6 +241,8 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._bases: dict[int, int] = {}
         self._next = 0
         self._running = 0
+        self.sharded: Sharded | None = None
+        """What programs on several ranks do beside ordinary operations, if there are several."""
 
     # -- storages ----------------------------------------------------------------------------------------------------
 
@@ -358,6 +367,14 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Op, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.sharded is not None:
+            try:
+                result = self.sharded.take(func, types, args, kwargs)
+            except WeighbridgeError as error:
+                _say_where(error, func)
+                raise
+            if result is not NotImplemented:
+                return result
         if types and not all(
             t is Tensor or t is torch.nn.Parameter or t is torch.nn.Buffer or not _wraps(t) for t in types
         ):
@@ -377,11 +394,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     return func.decompose(*args, **kwargs)
             return self._record(func, args, kwargs)
         except WeighbridgeError as error:
-            if "line" not in error.details:
-                error.details["line"] = _user_line()
-                error.details.setdefault("operation", str(func))
-                error.args = (f"{error.message} [at {error.details['line']}]",)
-                error.message = error.args[0]
+            _say_where(error, func)
             raise
 
     def _record(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -466,6 +479,15 @@ def _end(t: Tensor) -> int:
 
 
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(rounding.__file__).parents[1]))
+
+
+def _say_where(error: WeighbridgeError, func: Op) -> None:
+    """Adds the user's line to an error, once."""
+    if "line" not in error.details:
+        error.details["line"] = _user_line()
+        error.details.setdefault("operation", str(func))
+        error.args = (f"{error.message} [at {error.details['line']}]",)
+        error.message = error.args[0]
 
 
 def _user_line() -> str:

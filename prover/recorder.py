@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from weighbridge.running import running_digest
 from weighbridge.steps import StepRecord
 from weighbridge.tape import Tape
 from weighbridge.writer import TranscriptWriter
+
+if TYPE_CHECKING:
+    from prover.job import Job
 
 Tensor = torch.Tensor
 
@@ -72,6 +75,7 @@ class Recorder:
         resume: bool = False,
         formulas: Mapping[str, str] | None = None,
         programs: Iterable[bytes] | None = None,
+        job: Job | None = None,
     ) -> None:
         """Prepares a recording; nothing is written before the `with` block begins.
 
@@ -92,14 +96,18 @@ class Recorder:
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
             formulas: How numbers that change from step to step follow from its number; see `prover.formulas`.
             programs: Digests of the tapes that may run, from a rehearsal (`weighbridge tape show`); any by default.
+            job: The job on several ranks that this process takes part in; its transcript is `PATH/rank-0000` etc.
         """
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
+        if job is not None and resume:
+            raise UsageError("a job on several ranks cannot be resumed yet; record it again from the start")
         self.path = Path(path)
         self.step_number = self.updates = 0
         self.rounded = self.logged = 0
         self.memory = Memory()
         self._seed = seed & 0xFFFFFFFFFFFFFFFF
+        self._job = job
         self._data, self._chip, self._key = data, chip, key or SigningKey.generate()
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy)
@@ -133,8 +141,11 @@ class Recorder:
 
     def __enter__(self) -> Self:
         self._require_arithmetic(())
+        if self._job is not None:
+            self.path = self._job.begin(self.path)
         draft = {
             "name": self.path.resolve().name,
+            **({} if self._job is None else {"job": self._job.place.to_map()}),
             "seed": self._seed,
             "stream": 0,
             "policy": self._policy.name,
@@ -187,7 +198,7 @@ class Recorder:
         self._out  # noqa: B018 (raises where there is none)
         if self.step_number or self._pending is not None:
             raise UsageError("initialisation() comes first, once, before attach()")
-        with self._capturing({}) as capture:
+        with self._capturing({}, "init") as capture:
             yield
         # Named and written by attach(): only then is it known what the tensors are.
         self._pending = self._capture = capture
@@ -258,7 +269,7 @@ class Recorder:
     def edit(self) -> Iterator[None]:
         """Records a deliberate change of state between steps (loading weights, say) as a step of its own."""
         self._ready()
-        with self._capturing({}) as capture:
+        with self._capturing({}, "edit") as capture:
             yield
         self._finish(capture, "edit", {}, None)
 
@@ -281,7 +292,7 @@ class Recorder:
             return {name: HostCopy(t) for name, t in flat.items()}
 
     @contextmanager
-    def _capturing(self, batch: dict[str, Tensor]) -> Iterator[Capture]:
+    def _capturing(self, batch: dict[str, Tensor], kind: str = "step") -> Iterator[Capture]:
         self._require_arithmetic(batch.values())
         collecting = gc.isenabled()
         gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
@@ -294,7 +305,7 @@ class Recorder:
                 self._frozen += 1
             if self._resuming is not None:
                 self._resuming.enter(self.step_number)
-            capture = self._capture = self._new_capture(paths := Paths(self._attached))
+            capture = self._capture = self._new_capture(paths := Paths(self._attached), kind)
             for name in self._dropped:
                 capture.state_dropped(self._relative(name), self._held.sizes.pop(name))
             self._dropped.clear()
@@ -305,6 +316,8 @@ class Recorder:
                 stack.enter_context(conforming())
                 stack.enter_context(DeepCopies())
                 stack.enter_context(paths)
+                if capture.sharded is not None:
+                    stack.enter_context(capture.sharded.resizes())
                 stack.enter_context(capture)
                 self.after_operation(capture)
                 yield capture
@@ -316,7 +329,14 @@ class Recorder:
             if collecting:
                 gc.enable()
 
-    def _new_capture(self, paths: Paths) -> Capture:
+    def _new_capture(self, paths: Paths, kind: str = "init") -> Capture:
+        if self._job is not None:
+            from prover.sharded import Sharded  # all of torch.distributed, which one process does without
+
+            stream = self._job.place.stream(kind)
+            capture = Capture(self, Recording(self._seed, self._generators, self._policy, stream), paths)
+            capture.sharded = Sharded(self._job, capture)
+            return capture
         if self._resuming is not None:
             return Capture(
                 self, self._resuming.context(self.step_number, self._seed, self._generators, self._policy), paths
@@ -336,6 +356,12 @@ class Recorder:
             return name
         _, step, slot = name.split("/")
         return f"~{self.step_number - int(step)}/{slot}"
+
+    def resized(self, address: int, size: int) -> None:
+        """See `prover.capture.Owner`."""
+        name = self._held.names.get(address)
+        if name is not None:
+            self._held.sizes[name] = size
 
     def after_operation(self, capture: Capture) -> None:
         """See `prover.capture.Owner`: a safepoint for the chip."""
@@ -394,6 +420,8 @@ class Recorder:
     ) -> StepRecord:
         """Writes a captured step: names what survives, hashes the state, stores tape, log and batch."""
         out, self._capture = self._out, None
+        if self._job is not None:
+            self._job.settle()
         self._failed = True  # until the step is in the transcript: what comes after it could not be replayed without it
         self._held.name_survivors(capture, self._attached, self.step_number)
         context, tape = capture.context, capture.finish()
@@ -415,6 +443,7 @@ class Recorder:
             snapshots=self._snapshots,
             rounded=context.rounded_elements,
             logged=context.log.entries,
+            collectives=context.collectives,
         )
         self._snapshots, self._batch = [], {}
         self.rounded += context.rounded_elements
