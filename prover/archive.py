@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from weighbridge.bounded import DEFAULT_LIMITS, read_file, walk_files
+from weighbridge.chipnotes import CHIPS
+from weighbridge.chipnotes import decode as decode_notes
 from weighbridge.digests import bytes_digest
 from weighbridge.errors import TranscriptError, UsageError, WeighbridgeError
 from weighbridge.manifest import open_manifest
@@ -145,13 +147,23 @@ def _declare(manifest: Path) -> Declared:
             damage.append(f"{path.name}: {error}")
     again = manifest.parent / RESUMPTIONS
     try:
-        for resumption in decode(read_file(again, max_bytes=_MANIFEST_CAP)) if again.exists() else []:
+        for resumption in decode(_read(again)) if again.exists() else []:
             snapshots.update({(ueid, index): (step, op) for ueid, index, step, op in resumption.snapshots})
     except WeighbridgeError as error:
         damage.append(f"{RESUMPTIONS}: {error}")
+    notes = manifest.parent / CHIPS
+    try:
+        for ueid, index, step, op in decode_notes(_read(notes)).snapshots if notes.exists() else []:
+            snapshots[ueid, index] = (step, op)
+    except WeighbridgeError as error:
+        damage.append(f"{CHIPS}: {error}")
     return Declared(
         id=bytes_digest(text).hex(), path=manifest.parent, name=name, steps=steps, snapshots=snapshots, damage=damage
     )
+
+
+def _read(path: Path) -> bytes:
+    return read_file(path, max_bytes=_MANIFEST_CAP)
 
 
 def _file_pieces(root: Path, path: str) -> Iterator[Piece]:

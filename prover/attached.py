@@ -101,6 +101,11 @@ class Attached:
                         found[f"{prefix}.{key}"] = value
         return found
 
+    def parameters(self) -> dict[str, Tensor]:
+        """Returns those of `tensors()` that are parameters of modules, by name."""
+        names = {f"{p}.{n}" for p, m in self._modules.items() for n, _ in m.named_parameters(remove_duplicate=False)}
+        return {name: t for name, t in self.tensors().items() if name in names}
+
     def _owners(self, prefix: str, optimizer: torch.optim.Optimizer) -> list[str]:
         """Returns what the names of an optimizer's tensors begin with, for each of its parameters."""
         owners: dict[int, str] = {}

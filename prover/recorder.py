@@ -23,6 +23,7 @@ from prover.held import Held
 from prover.paths import Paths
 from prover.resuming import Kept, Resuming
 from weighbridge.chiplink import ChipLink
+from weighbridge.chipnotes import ChipNotes
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.errors import StateChangedError, UsageError
 from weighbridge.manifest import SigningKey
@@ -124,6 +125,7 @@ class Recorder:
         self._dropped: list[str] = []
         self._snapshots: list[tuple[bytes, int, int]] = []
         self._batch: dict[str, HostCopy] = {}
+        self._notes = ChipNotes()
         self._writer: TranscriptWriter | None = None
         self._failed = False
         self._frozen = 0
@@ -165,6 +167,8 @@ class Recorder:
             self._writer = TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
         if self._chip is not None and self._writer.steps == 0:
             self._chip.log_event("manifest-draft", self._writer.draft_digest)
+        if self._chip is not None:
+            self._chip.on_snapshot(self._unasked)
         self.memory.on_death(self._died)
         torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.randomness)
         return self
@@ -175,10 +179,14 @@ class Recorder:
         if self._frozen:
             gc.unfreeze()
         complete = error is None and not self._failed
-        if self._resuming is not None:
-            self._resuming.close(complete)
-        elif self._writer is not None:
-            self._writer.close(complete)
+        try:
+            if self._chip is not None and self._writer is not None:
+                self._leave_chip(self._chip, self._writer, complete)
+        finally:
+            if self._resuming is not None:
+                self._resuming.close(complete)
+            elif self._writer is not None:
+                self._writer.close(complete)
 
     @property
     def _out(self) -> TranscriptWriter:
@@ -233,6 +241,10 @@ class Recorder:
         else:
             self._held.begin(self._attached)
             self._write_empty_initialisation()
+        if self._chip is not None:
+            self._declare_weights(self._chip)
+            self._notes = ChipNotes(self._weights())
+            self._out.put_notes(self._notes)
         if self._resuming is not None and (kept := self._resuming.start()) is not None:
             self._restore(self._resuming, kept)
             for t in [*self._attached.tensors().values(), *self._resuming.orphans.values()]:
@@ -371,28 +383,56 @@ class Recorder:
         if chip is None or not chip.pending or self._writer is None:
             return
         op = len(capture.tape.nodes)
-        running = self._running(capture, op)
+        self._declare_weights(chip)
         head = self._writer.head if self._resuming is None else self._resuming.head(self.step_number)
-        index = chip.safepoint(self.step_number, op, running, head, self._writer.flush)
-        if index is not None and (
-            self._resuming is None or self._resuming.snapshot(chip.ueid, index, self.step_number, op)
-        ):
+        index = chip.safepoint(self.step_number, op, self._running(capture.tape, op), head, self._writer.flush)
+        if index is not None:
+            self._taken(chip, index, op)
+
+    def _taken(self, chip: ChipLink, index: int, op: int) -> None:
+        """Notes that a chip took a snapshot in the step in progress when `op` operations were complete."""
+        if self._resuming is None or self._resuming.snapshot(chip.ueid, index, self.step_number, op):
             self._snapshots.append((chip.ueid, index, op))
 
+    def _unasked(self, index: int) -> None:
+        """Notes a snapshot that was taken elsewhere than between two operations, or outside steps."""
+        if self._chip is not None:
+            self._taken(self._chip, index, 0 if self._capture is None else len(self._capture.tape.nodes))
+
+    def _declare_weights(self, chip: ChipLink) -> None:
+        """Tells the chip where the weights lie now: which storages they have may change while a program runs."""
+        chip.declare_weights(self._attached.parameters().values())
+
+    def _weights(self) -> tuple[str, ...]:
+        """Names of the state's storages that hold parameters."""
+        addresses = {t.untyped_storage()._cdata for t in self._attached.parameters().values()}
+        return tuple(sorted(name for address, name in self._held.names.items() if address in addresses))
+
+    def _leave_chip(self, chip: ChipLink, writer: TranscriptWriter, complete: bool) -> None:
+        """Serves an interrupt that waits after the last step, and names the snapshots that no step record will name."""
+        if complete and chip.pending:
+            index = chip.safepoint(self.step_number, 0, self._running(Tape(), 0), writer.head, writer.flush)
+            if index is not None:
+                self._taken(chip, index, 0)
+        chip.on_snapshot(None)
+        if self._snapshots and (complete or self._resuming is None):
+            after = tuple((ueid, index, self.step_number, op) for ueid, index, op in self._snapshots)
+            writer.put_notes(ChipNotes(self._notes.weights, after))
+
     @unseen
-    def _running(self, capture: Capture, op: int) -> bytes:
+    def _running(self, tape: Tape, op: int) -> bytes:
         """The digest of this step's operations so far."""
-        context = capture.context
+        capture = self._capture
         return running_digest(
-            capture.tape,
+            tape,
             op,
             step=self.step_number,
             batch={name: copy.tensor() for name, copy in self._batch.items()},
-            free={name: copy.tensor() for name, copy in capture.free.items()},
-            values=capture.values,
-            host=context.hosts,
-            rng={number: after for number, (_, after) in context.rng.items()},
-            checksums=np.array(context.checksums, dtype="<u8").tobytes(),
+            free={name: copy.tensor() for name, copy in capture.free.items()} if capture else {},
+            values=capture.values if capture else [],
+            host=capture.context.hosts if capture else [],
+            rng={number: after for number, (_, after) in capture.context.rng.items()} if capture else {},
+            checksums=np.array(capture.context.checksums, dtype="<u8").tobytes() if capture else b"",
         )
 
     def _died(self, address: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from weighbridge import digests
 from weighbridge.bounded import DEFAULT_LIMITS, Limits, read_file, walk_files
+from weighbridge.chipnotes import CHIPS
 from weighbridge.data import batch_digest
 from weighbridge.errors import TranscriptError, UsageError, WeighbridgeError
 from weighbridge.manifest import SigningKey
@@ -71,7 +72,7 @@ class Recovery(TranscriptWriter):
         self._start(root, key, read_file(root / DRAFT, max_bytes=limits.manifest), segment_steps)
         self._data, self._used, self._limits = None, 0, limits
         leftovers = {name for name, _ in walk_files(root, max_files=limits.files)}
-        for name in [DRAFT, LEAVES, ORDER, RESUMPTIONS, *(name for name in leftovers if name.startswith("tapes/"))]:
+        for name in [DRAFT, LEAVES, ORDER, RESUMPTIONS, CHIPS, *(n for n in leftovers if n.startswith("tapes/"))]:
             if name in leftovers and not name.endswith(TEMPORARY):
                 self._list(name, root / name)
         states = self._take_segments(leftovers)

@@ -98,7 +98,7 @@ class Replay:
                 position = step
                 stop = self._stop[1] if self._stop is not None and self._stop[0] == step else None
                 if stop == 0:
-                    self._executor.drop(self._tape(self._transcript.step(step)), step)
+                    self._before(step)
                     running = self._running(step, None)
                     break
                 context = self._step(step, stop)
@@ -109,6 +109,10 @@ class Replay:
             if self._stop is not None:
                 assert self._salt is not None
                 live = [[size, digest.hex()] for size, digest in self._executor.leaves(self._salt)]
+                if self._stop == (self._transcript.steps, 0) and self._transcript.manifest.complete:
+                    running = running_digest(
+                        Tape(), 0, step=self._stop[0], batch={}, free={}, values=[], host=[], rng={}, checksums=b""
+                    )
         except DifferenceError as error:
             verdict = "inconclusive" if error.details.get("inconclusive") else "mismatch"
             difference = {k: error.details[k] for k in ("step", "op", "operation", "expected", "found")}
@@ -186,6 +190,14 @@ class Replay:
         if tape is None:
             tape = self._tapes[digest] = Tape.decode(self._transcript.tape(digest))
         return tape
+
+    def _before(self, step: int) -> None:
+        """Makes the state what it is when a step has begun and no operation has run."""
+        record = self._transcript.step(step)
+        if record.kind == "init" and not self._tape(record).nodes:
+            self._load(step + 1)  # the model existed before
+        else:
+            self._executor.drop(self._tape(record), step)
 
     def _running(self, step: int, context: Following | None) -> bytes:
         """The digest of a step's operations up to the stop, of which `context` is what they were evaluated in."""

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from weighbridge import digests
 from weighbridge.bounded import DEFAULT_LIMITS, Limits, decode_cbor, decompress, file_digest, read_file, walk_files
+from weighbridge.chipnotes import CHIPS, ChipNotes
+from weighbridge.chipnotes import decode as decode_notes
 from weighbridge.data import DataCommitment, batch_digest, record_digests
 from weighbridge.errors import Finding, TapeError, TranscriptError, WeighbridgeError
 from weighbridge.manifest import Manifest, SigningKey, load_or_create_key, open_manifest
@@ -65,6 +67,7 @@ class Transcript:
         steps: Number of steps.
         checkpoint_steps: Steps whose checkpoint is here, ascending; the manifest may list more, which were left out.
         resumptions: The crashes that the recording survived.
+        notes: What is said about the run's chips beside the step records; None if it ran on none.
     """
 
     path: Path
@@ -76,6 +79,7 @@ class Transcript:
     steps: int
     checkpoint_steps: list[int]
     resumptions: list[Resumption]
+    notes: ChipNotes | None
 
     def __init__(self, path: Path, manifest: Manifest, limits: Limits) -> None:
         """Use `Transcript.open`; this only takes over what it has verified."""
@@ -84,6 +88,7 @@ class Transcript:
         self.steps = manifest.steps
         self.checkpoint_steps = list(manifest.checkpoints)
         self.resumptions = []
+        self.notes = None
         self._firsts: list[int] = []
         self._digests: list[bytes] = []
         self._heads: list[bytes] = []
@@ -134,10 +139,12 @@ class Transcript:
     def snapshots(self, step: int) -> list[tuple[bytes, int, int]]:
         """Returns (chip UEID, log index, operations complete) of every snapshot that was taken in `step`.
 
-        Those that the step's record names, and those taken when it was made again after a crash.
+        Those that the step's record names, and those taken when it was made again after a crash. `steps` is a step too:
+        the one that did not become whole, or what came after the last one.
         """
-        again = [(s[0], s[1], s[3]) for r in self.resumptions for s in r.snapshots if s[2] == step]
-        return [*self.step(step).snapshots, *again]
+        beside = [s for r in self.resumptions for s in r.snapshots] + list(self.notes.snapshots if self.notes else ())
+        named = self.step(step).snapshots if step < self.steps else []
+        return [*named, *((ueid, index, op) for ueid, index, at, op in beside if at == step)]
 
     def records(self) -> Iterator[StepRecord]:
         """Yields the records of all steps in order."""
@@ -330,6 +337,8 @@ class Transcript:
         self.data = self._load_data(draft["data"])
         if RESUMPTIONS in self._listed:
             self.resumptions = decode_resumptions(read_file(self.path / RESUMPTIONS, max_bytes=self.limits.manifest))
+        if CHIPS in self._listed:
+            self.notes = decode_notes(read_file(self.path / CHIPS, max_bytes=self.limits.manifest))
 
     def _load_data(self, summary: Any) -> DataCommitment | None:
         present = {path for path in (LEAVES, ORDER) if path in self._listed}
@@ -382,6 +391,8 @@ class Transcript:
             )
         if self.resumptions and self.resumptions[-1].step > self.steps:
             raise TranscriptError("the transcript resumes after its last step; fetch resumptions.cbor again")
+        if self.notes is not None and any(step != self.steps for _, _, step, _ in self.notes.snapshots):
+            raise TranscriptError(f"{CHIPS} names a snapshot of a step that has a record; fetch it again")
 
     def remakable(self) -> list[int]:
         """Returns the steps whose checkpoints may be left out, because a replay makes their states again.

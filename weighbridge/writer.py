@@ -22,6 +22,7 @@ from torch import Tensor
 
 from weighbridge import digests
 from weighbridge.bounded import compress, decode_cbor, file_digest
+from weighbridge.chipnotes import CHIPS, ChipNotes
 from weighbridge.data import DataCommitment, batch_digest, record_digests
 from weighbridge.errors import FormatError, TranscriptError, UsageError
 from weighbridge.manifest import Predicate, SigningKey, sign_manifest, timestamp, valid_name
@@ -250,6 +251,12 @@ class TranscriptWriter:
         self.finish_segment()
         self._publish(checkpoint_path(checkpoint.step), lambda file: write_checkpoint(file, checkpoint))
         self._checkpoints.append(checkpoint.step)
+
+    def put_notes(self, notes: ChipNotes) -> None:
+        """Stores what is to be known about the run's chips beside the step records, in place of an earlier version."""
+        content = notes.encode()
+        if self._files.get(CHIPS) != (len(content), digests.bytes_digest(content).hex()):
+            self._publish(CHIPS, lambda file: _write(file, content))
 
     def flush(self) -> None:
         """Makes everything written so far survive a loss of power."""
