@@ -64,6 +64,70 @@ class Device:
     tcb: TcbInfo
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nameplate:
+    """What a device's IDevID certificate says about it.
+
+    Attributes:
+        ueid: EAT UEID, 17 to 33 bytes.
+        model: Hardware model.
+        vendor: Name of its manufacturer.
+        certificate: The IDevID.
+    """
+
+    ueid: bytes
+    model: str
+    vendor: str
+    certificate: x509.Certificate
+
+    @classmethod
+    def read(cls, directory: Path) -> Nameplate:
+        """Reads the IDevID in a chip's directory.
+
+        Raises:
+            ChipError: There is none, or a damaged one (`chip.device`).
+        """
+        try:
+            certificate = x509.load_der_x509_certificate((directory / IDEVID).read_bytes())
+            (model,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            (serial,) = certificate.subject.get_attributes_for_oid(NameOID.SERIAL_NUMBER)
+            (vendor,) = certificate.issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
+            ueid = bytes.fromhex(str(serial.value))
+        except (OSError, ValueError) as error:
+            raise ChipError(
+                f"{directory} holds no readable device; provision one first.", code="chip.device"
+            ) from error
+        texts = str(model.value)[:MAX_TEXT], str(vendor.value)[:MAX_VENDOR]
+        return cls(ueid=ueid, model=texts[0], vendor=texts[1], certificate=certificate)
+
+
+def accept(data: bytes, fuses: Fuses, model: str) -> FirmwareImage:
+    """Returns the image if a chip with these fuses starts it.
+
+    Args:
+        data: The image's file.
+        fuses: The chip's fuses.
+        model: Its hardware model.
+
+    Raises:
+        ChipError: The image is not signed by the manufacturer, altered, for another model or older than one that was
+            started before (`chip.image.*`).
+    """
+    image = read_image(data, fuses.root)
+    if image.hwmodel != model:
+        raise ChipError(
+            f"The firmware image is for the model {image.hwmodel}, not {model}; get the right one.",
+            code="chip.image.model",
+        )
+    if image.svn < fuses.minimal_svn:
+        raise ChipError(
+            f"The firmware image has the security version number {image.svn}, and this chip has started "
+            f"{fuses.minimal_svn}: it does not go back; get a newer image.",
+            code="chip.image.rollback",
+        )
+    return image
+
+
 class BootRom:
     """What runs first on a chip, and cannot be changed."""
 
@@ -74,22 +138,13 @@ class BootRom:
             ChipError: The directory holds no device, or a damaged one (`chip.device`).
         """
         self._directory = directory
-        self.fuses = Fuses.read(directory)
+        self.fuses, self.plate = Fuses.read(directory), Nameplate.read(directory)
         try:
             self._secret = (directory / SECRET).read_bytes()
-            self._idevid_der = (directory / IDEVID).read_bytes()
-            self._idevid = x509.load_der_x509_certificate(self._idevid_der)
-            (model,) = self._idevid.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-            (serial,) = self._idevid.subject.get_attributes_for_oid(NameOID.SERIAL_NUMBER)
-            (vendor,) = self._idevid.issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
-            self.ueid = bytes.fromhex(str(serial.value))
-        except (OSError, ValueError) as error:
-            raise ChipError(
-                f"{directory} holds no readable device; provision one first.", code="chip.device"
-            ) from error
-        self.model, self._vendor = str(model.value)[:MAX_TEXT], str(vendor.value)[:MAX_VENDOR]
+        except OSError as error:
+            raise ChipError(f"{directory} holds no device; provision one first.", code="chip.device") from error
         self._key = identity_key(self._secret)
-        if len(self._secret) != SECRET_SIZE or self._key.public_key() != self._idevid.public_key():
+        if len(self._secret) != SECRET_SIZE or self._key.public_key() != self.plate.certificate.public_key():
             raise ChipError("The device's secret and certificate do not belong together.", code="chip.device")
 
     def start(self, data: bytes) -> Device:
@@ -107,7 +162,7 @@ class BootRom:
         """
         mode = self.fuses.mode
         if mode == "production":
-            image = self._accept(data)
+            image = accept(data, self.fuses, self.plate.model)
             # The image before the fuse: a power cut in between must not leave a chip without an image that starts.
             if not _holds(self._directory / FLASH, data):
                 write_durably(self._directory / FLASH, data)
@@ -121,37 +176,24 @@ class BootRom:
             return self._device(hashlib.sha384(data).digest(), UNVERIFIED, 0, mode)
         return self._device(image.measurement, image.version, image.svn, mode)
 
-    def _accept(self, data: bytes) -> FirmwareImage:
-        image = read_image(data, self.fuses.root)
-        if image.hwmodel != self.model:
-            raise ChipError(
-                f"The firmware image is for the model {image.hwmodel}, not {self.model}; get the right one.",
-                code="chip.image.model",
-            )
-        if image.svn < self.fuses.minimal_svn:
-            raise ChipError(
-                f"The firmware image has the security version number {image.svn}, and this chip has started "
-                f"{self.fuses.minimal_svn}: it does not go back; get a newer image.",
-                code="chip.image.rollback",
-            )
-        return image
-
     def _device(self, measurement: bytes, version: str, svn: int, mode: Mode) -> Device:
+        plate = self.plate
         tcb = TcbInfo(
-            vendor=self._vendor, model=self.model, version=version, svn=svn, measurement=measurement, mode=mode
+            vendor=plate.vendor, model=plate.model, version=version, svn=svn, measurement=measurement, mode=mode
         )
         key = _scalar(_compound_identifier(self._secret, measurement, mode), b"attestation key")
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"attestation key of {self.ueid.hex()}")])
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"attestation key of {plate.ueid.hex()}")])
         certificate = (
-            certificate_builder(subject, self._idevid.subject, key.public_key(), authority=False)
+            certificate_builder(subject, plate.certificate.subject, key.public_key(), authority=False)
             .add_extension(tcb.extension(), critical=False)
             .sign(self._key, hashes.SHA384())
         )
+        der = serialization.Encoding.DER
         return Device(
-            ueid=self.ueid,
-            hwmodel=self.model.encode(),
+            ueid=plate.ueid,
+            hwmodel=plate.model.encode(),
             key=key,
-            chain=(certificate.public_bytes(serialization.Encoding.DER), self._idevid_der),
+            chain=(certificate.public_bytes(der), plate.certificate.public_bytes(der)),
             tcb=tcb,
         )
 

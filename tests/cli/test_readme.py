@@ -37,7 +37,7 @@ def test_every_command_of_the_readme_exists(line: str) -> None:
         assert words[0].endswith("weighbridge")
         group = words[1] in ("identity", "chip", "inspect", "analysis", "transcript")
         program = [sys.executable, "-m", "weighbridge.cli", *words[1 : 3 if group else 2]]
-        if words[1:3] == ["chip", "run"]:
+        if words[1:3] == ["chip", "boot"]:
             program = [sys.executable, "-m", "firmware_sim.chip"]
     text = help_of(program)
     assert text, program

@@ -1,45 +1,156 @@
-"""`weighbridge chip ...`: make a simulated chip, run its firmware, read its log."""
+"""`weighbridge chip ...`: sign firmware, make a simulated chip, run it, ask who it is, read its log."""
 
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from weighbridge.cli import _chips
 from weighbridge.cli._exits import Exit, findings_line, print_json
-from weighbridge.errors import TokenError, UsageError
+from weighbridge.errors import Finding, TokenError, UsageError
 
-app = typer.Typer(help="Simulated chips: provision, run, read the log.", no_args_is_help=True)
+app = typer.Typer(help="Simulated chips: sign firmware, provision, boot, show, read the log.", no_args_is_help=True)
 
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def image(
+    manufacturer: Annotated[Path, typer.Argument(help="Directory of the manufacturer's authority.")],
+    out: Annotated[Path, typer.Option("--out", help="File for the signed image; must be new.")],
+    payload: Annotated[
+        Path | None, typer.Option("--payload", help="The firmware; the built-in one by default.")
+    ] = None,
+    version: Annotated[str | None, typer.Option("--version", help="Version for people.")] = None,
+    svn: Annotated[int | None, typer.Option("--svn", help="Security version number; chips never go back.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Hardware model that it is for.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Sign a firmware image as its manufacturer would. Prints its measurement, by which Verifiers know it."""
+    from dataclasses import replace
+
+    from firmware_sim.device import DEFAULT_MODEL, builtin_image
+    from weighbridge.firmware_image import FirmwareSigner
+
+    if out.exists():
+        raise UsageError(f"{out} exists already; choose another file")
+    made = builtin_image(model or DEFAULT_MODEL)
+    if payload is not None:
+        made = replace(made, payload=_chips.read_file(payload, "name the firmware"))
+    made = replace(made, version=version or made.version, svn=made.svn if svn is None else svn)
+    out.write_bytes(FirmwareSigner.of(manufacturer).sign(made))
+    said = {"version": made.version, "svn": made.svn, "model": made.hwmodel, "measurement": made.measurement.hex()}
+    if as_json:
+        print_json(said)
+    else:
+        print(said["measurement"])
 
 
 @app.command()
 def provision(
     directory: Annotated[Path, typer.Argument(help="Directory of the new chip.")],
     manufacturer: Annotated[Path, typer.Option("--manufacturer", help="Directory of the manufacturer's authority.")],
+    firmware: Annotated[
+        Path | None, typer.Option("--image", help="Signed firmware image; the built-in firmware by default.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Hardware model.")] = None,
+    as_json: _Json = False,
 ) -> None:
-    """Make a chip as its manufacturer would: a secret, an identity, a certificate. Prints the identity."""
-    from firmware_sim.device import provision
+    """Make a chip as its manufacturer would: a secret, an identity, fuses, firmware. Prints the identity."""
+    from firmware_sim.boot import accept
+    from firmware_sim.device import DEFAULT_MODEL, builtin_image, provision
+    from firmware_sim.fuses import Fuses
+    from weighbridge.firmware_image import FirmwareSigner
     from weighbridge.identity import CertificateAuthority
 
-    print(provision(directory, CertificateAuthority.load(manufacturer)).hex())
+    authority, model = CertificateAuthority.load(manufacturer), model or DEFAULT_MODEL
+    if firmware is None:
+        data = FirmwareSigner.of(manufacturer).sign(builtin_image(model))
+    else:
+        data = _chips.read_file(firmware, "name a firmware image")
+        accept(data, Fuses(root=authority.certificate), model)
+    ueid = provision(directory, authority, model=model, image=data)
+    if as_json:
+        print_json({"ueid": ueid.hex(), "directory": str(directory)})
+    else:
+        print(ueid.hex())
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
-def run(context: typer.Context) -> int:
-    """Run a chip's firmware in the foreground, with the options of `python -m firmware_sim.chip`."""
-    import subprocess
-    import sys
+@app.command(context_settings=_PASS_ON, add_help_option=False)
+def boot(context: typer.Context, as_json: _Json = False) -> int:
+    """Start a chip and run it in the foreground, with the options of `python -m firmware_sim.chip`."""
+    from firmware_sim import chip
+    from firmware_sim.firmware import Firmware
 
-    try:
-        done = subprocess.run([sys.executable, "-m", "firmware_sim.chip", *context.args], check=False)
-    except KeyboardInterrupt:
-        return Exit.NOTHING_FOUND
-    return done.returncode
+    def ready(firmware: Firmware, address: str) -> None:
+        device = firmware.device
+        said = {
+            "ueid": device.ueid.hex(),
+            "address": address,
+            "mode": device.tcb.mode,
+            "version": device.tcb.version,
+            "svn": device.tcb.svn,
+            "measurement": device.tcb.measurement.hex(),
+        }
+        if as_json:
+            print_json(said)
+        else:
+            print(f"chip {said['ueid']} serves at {address}: {said['mode']} boot of version {said['version']}")
+        sys.stdout.flush()
+
+    chip.until_stopped(chip.parser().parse_args(context.args), ready)
+    return Exit.NOTHING_FOUND
+
+
+app.command("run", hidden=True, context_settings=_PASS_ON, add_help_option=False)(boot)
+
+
+@app.command()
+def show(
+    target: Annotated[str, typer.Argument(help="Directory of a chip, or host:port of one that runs.")],
+    credentials: Annotated[
+        Path | None, typer.Option("--credentials", help="Credentials of a verifier or operator.")
+    ] = None,
+    manufacturer: Annotated[
+        Path | None, typer.Option("--manufacturer", help="The manufacturer's root, as PEM.")
+    ] = None,
+    as_json: _Json = False,
+) -> int:
+    """Say which chip it is, what it runs, and how long its log is: exit 1 if it would not start or cannot prove it."""
+    from weighbridge.identity import Credentials
+
+    said: dict[str, Any] = {}
+    findings: list[Finding] = []
+    if Path(target).is_dir():
+        said, findings = _chips.of_directory(Path(target))
+    elif credentials is None or manufacturer is None:
+        raise UsageError(f"{target} is no directory of a chip; for a running chip add --credentials and --manufacturer")
+    else:
+        try:
+            said = _chips.of_service(target, Credentials.load(credentials), _chips.read_root(manufacturer))
+        except TokenError as error:
+            findings.append(error.finding(subject=target))
+    if as_json:
+        print_json({"chip": said or None, "findings": [finding.to_json() for finding in findings]})
+    else:
+        for line in [*(_chips.lines(said) if said else ()), *map(findings_line, findings)]:
+            print(line)
+    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
+
+
+@app.command()
+def unlock(directory: Annotated[Path, typer.Argument(help="Directory of the chip.")]) -> None:
+    """Blow a chip's debug fuse, for good: it then starts any firmware, and all that it signs says so."""
+    from firmware_sim.device import unlock
+
+    unlock(directory)
+    print(f"{directory} starts any firmware from its next boot on")
 
 
 @app.command()
@@ -50,12 +161,9 @@ def log(
     as_json: _Json = False,
 ) -> int:
     """Read and verify a chip's whole log against a fresh nonce: exit 0 if it verifies, 1 if not."""
-    from weighbridge.identity import Credentials, load_certificate
+    from weighbridge.identity import Credentials
 
-    try:
-        root = load_certificate(manufacturer.read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {manufacturer}: {error.strerror}; give the manufacturer's root") from None
+    root = _chips.read_root(manufacturer)
     rows: list[dict[str, Any]] = []
     findings = []
     try:
