@@ -17,12 +17,14 @@ from pathlib import Path
 from firmware_sim import device
 from firmware_sim.firmware import DEFAULT_HOLD, Firmware
 from firmware_sim.link import Interrupts, Link
-from firmware_sim.nvlog import NonVolatileLog, write_durably
+from firmware_sim.nvlog import DEFAULT_CAPACITY, NonVolatileLog, write_durably
+from firmware_sim.reporting import DEFAULT_PATIENCE_S, Reporter, Reporting
 from firmware_sim.service import ALLOW, ChipServicer
 from protos.weighbridge.v1 import chip_pb2_grpc
 from weighbridge import rpc
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.identity import CertificateAuthority, Credentials
+from weighbridge.tlog import NoteKey, parse_key
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,6 +43,15 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--address-file", type=Path, required=True, help="where to write the address once it serves")
     result.add_argument("--socket", type=Path, required=True, help="Unix socket for the shim")
     result.add_argument("--allow-forced", action="store_true", help="let the workload ask for an interrupt")
+    result.add_argument("--nvram", type=int, default=DEFAULT_CAPACITY, help="bytes of memory for the log")
+    result.add_argument(
+        "--report", choices=("log", "wait"), default="log", help="keep the log, or wait for the witness"
+    )
+    result.add_argument("--witness", help="host:port of the Verifier to report to; without it, Verifiers come and read")
+    result.add_argument("--witness-key", type=Path, help="file with the verifier key of the witness that is trusted")
+    result.add_argument(
+        "--patience", type=float, default=DEFAULT_PATIENCE_S, help="seconds after which a waiting workload is told so"
+    )
     return result
 
 
@@ -80,7 +91,8 @@ def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> Non
         device.provision(options.dir, CertificateAuthority.load(options.manufacturer))
     booted = device.boot(options.dir, options.image)
     credentials = Credentials.load(options.credentials)
-    with NonVolatileLog(options.dir) as log:
+    reporting = Reporting(mode=options.report, witness=_witness_key(options.witness_key), patience_s=options.patience)
+    with NonVolatileLog(options.dir, capacity=options.nvram) as log:
         firmware = Firmware(
             options.dir,
             booted,
@@ -88,7 +100,9 @@ def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> Non
             rate_per_day=options.rate,
             clock_speed=options.clock_speed,
             hold=options.hold,
+            reporting=reporting,
         )
+        reporter = Reporter(firmware, options.witness, credentials) if options.witness else None
         link = Link(options.socket, firmware, allow_forced=options.allow_forced)
         interrupts = Interrupts(options.rate, options.clock_speed, link.interrupt)
         server, address = rpc.server(credentials, allow=ALLOW, address=options.address)
@@ -96,11 +110,24 @@ def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> Non
         server.start()
         threading.Thread(target=link.serve, name="link", daemon=True).start()
         interrupts.start()
+        if reporter is not None:
+            reporter.start()
         write_durably(options.address_file, address.encode())
         ready(firmware, address)
         stop.wait()
         interrupts.stop()
+        if reporter is not None:
+            reporter.stop()
         server.stop(grace=1).wait()
+
+
+def _witness_key(path: Path | None) -> NoteKey | None:
+    if path is None:
+        return None
+    try:
+        return parse_key(path.read_text().strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Cannot read {path}; give the file with the witness's verifier key.") from error
 
 
 if __name__ == "__main__":

@@ -12,18 +12,22 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from firmware_sim.custody import Custody
 from firmware_sim.device import Device
-from firmware_sim.nvlog import NonVolatileLog, write_durably
+from firmware_sim.nvlog import NonVolatileLog, full, rolled_back, write_durably
+from firmware_sim.reporting import NO_WITNESS, Reporting
 from weighbridge import tokens
 from weighbridge.digests import DIGEST_SIZE, Leaf, salt_digest, snapshot_root
 from weighbridge.errors import ChipError, UsageError
 from weighbridge.tokens import Kind, Token, Value
 
 SALT_SIZE = 32
+STILL_HERE_S = 5.0
+"""How often a workload that waits is told that the chip lives."""
 
 DEFAULT_HOLD = 4096
 """Kernels that an interrupt waits for a safepoint. A Recorder's own work between two safepoints takes hundreds of
@@ -119,8 +123,9 @@ class Firmware:
         rate_per_day: float,
         clock_speed: float,
         hold: int,
+        reporting: Reporting | None = None,
     ) -> None:
-        """Checks the log against itself and enters this boot into it.
+        """Checks the log against itself and enters this boot into it, as soon as there is room.
 
         Args:
             directory: The chip's directory.
@@ -129,31 +134,46 @@ class Firmware:
             rate_per_day: Mean interrupts per day of the chip's clock.
             clock_speed: Seconds of the chip per second of the host.
             hold: Kernels that an interrupt waits for a safepoint.
+            reporting: How the chip reports; by default it keeps its log until it is read.
 
         Raises:
             ChipError: The log contradicts itself (`chip.log.damaged`).
         """
         self.device, self.hold = device, hold
         self._log = log
+        self._reporting = reporting or Reporting()
+        self._custody = Custody(log, device.ueid, device.key, self._reporting)
         self._snapshots = directory / "snapshots"
         self._snapshots.mkdir(exist_ok=True)
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # What is cosigned, or due, is another.
         newest = self._check_log()
         self._boot_count = newest.boot_count + 1 if newest else 1
         self._boot_seed = secrets.token_bytes(32)
         self.salt = secrets.token_bytes(SALT_SIZE)
         self._clock = Clock(speed=clock_speed, not_before_ms=newest.time_ms if newest else 0)
-        self._log_entry(
-            "boot", {"salt_digest": salt_digest(self.salt), "rate_milli": round(rate_per_day * 1000), "hold": hold}
-        )
+        self._boot: dict[str, Value] | None = {
+            "salt_digest": salt_digest(self.salt),
+            "rate_milli": round(rate_per_day * 1000),
+            "hold": hold,
+            "reporting": self._reporting.mode,
+            "witness": self._reporting.witness.public if self._reporting.witness else NO_WITNESS,
+        }
+        with self._lock:
+            self._enter_boot()
 
     def event(self, name: str, digest: bytes) -> int:
         """Logs that the workload said something, e.g. `manifest-draft`, and returns the index.
 
         Raises:
             TokenError: Name or digest cannot be in a token.
+            ChipError: The log cannot be written, or has no room left but for a snapshot (`chip.log.full`).
         """
         with self._lock:
+            if self._log.missing:
+                raise rolled_back(self._log.missing)
+            if self._boot is not None or not self._log.has_room:
+                raise full()
             return self._log_entry("event", {"name": name, "digest": digest})
 
     def snapshot(self, report: Report) -> int:
@@ -188,10 +208,52 @@ class Firmware:
                 self._opening_path(len(self._log)),
                 self.salt + pack_leaves(report.leaves) + pack_leaves(report.weights),
             )
-            return self._log_entry("snapshot", body)
+            index = self._log_entry("snapshot", body)
+            self._custody.newest_snapshot = index + 1
+            self._changed.notify_all()
+            return index
+
+    def hold_workload(self, still_here: Callable[[], None]) -> None:
+        """Returns when the workload may go on: this boot is logged, there is room, and in mode `wait` all is reported.
+
+        Args:
+            still_here: Called every few seconds, to tell the workload that the chip lives.
+
+        Raises:
+            ChipError: It may not, and the chip's patience is over (`chip.log.full`, `chip.witness.silent`), or the log
+                lacks entries (`chip.log.rolled_back`).
+        """
+        deadline = time.monotonic() + self._reporting.patience_s
+        while True:
+            with self._changed:
+                obstacle = self._custody.obstacle(booted=self._boot is None)
+                if obstacle is None:
+                    return
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or self._log.missing:
+                    raise obstacle
+                self._changed.notify_all()  # What the workload waits for is due now.
+                self._changed.wait(min(left_s, STILL_HERE_S))
+            still_here()
+
+    def wait_until_due(self, timeout_s: float) -> bool:
+        """Waits until there is something to report; returns whether there is.
+
+        In mode `wait` that is a snapshot which is not acknowledged; in both modes, a half-full NVRAM.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: self._custody.is_due, timeout_s)
 
     def head(self, nonce: bytes) -> bytes:
-        """Returns a fresh token over the log's size and newest entry.
+        """Returns a fresh token over the log's size, newest entry and root.
+
+        Raises:
+            UsageError: The nonce does not have 8 to 64 bytes.
+        """
+        return self.checkpoint(nonce)[1]
+
+    def checkpoint(self, nonce: bytes) -> tuple[bytes, bytes, int]:
+        """Returns the log's signed checkpoint, a fresh head token over the same size and root, and the size.
 
         Raises:
             UsageError: The nonce does not have 8 to 64 bytes.
@@ -199,7 +261,60 @@ class Firmware:
         if not 8 <= len(nonce) <= 64:
             raise UsageError(f"The nonce has {len(nonce)} bytes; send 8 to 64 fresh random bytes.")
         with self._lock:
-            return self._sign("head", {"size": len(self._log), "last": self._log.last}, nonce)
+            size = len(self._log)
+            body: dict[str, Value] = {
+                "size": size,
+                "last": self._log.last,
+                "root": self._log.tree.root(),
+                "log_key": self._custody.signer.key.public,
+                "counter": self._log.counter.value,
+            }
+            return self._custody.checkpoint(), self._sign("head", body, nonce), size
+
+    @property
+    def cosigned(self) -> bytes:
+        """The newest checkpoint that the witness has cosigned, as a note; empty if there is none."""
+        with self._lock:
+            return self._log.cosigned if self._custody.cosigned_size else b""
+
+    def consistency_proof(self, old_size: int, size: int) -> list[bytes]:
+        """Returns the proof that the tree over the first `old_size` entries is a prefix of that over `size`.
+
+        Raises:
+            UsageError: The log does not reach there.
+        """
+        with self._lock:
+            return self._log.tree.consistency_proof(old_size, size)
+
+    def inclusion_proof(self, index: int, size: int) -> list[bytes]:
+        """Returns the proof that entry `index` is in the tree over the first `size` entries.
+
+        Raises:
+            UsageError: The log does not reach there.
+        """
+        with self._lock:
+            return self._log.tree.inclusion_proof(index, size)
+
+    def add_cosignature(self, data: bytes) -> int:
+        """Takes in a checkpoint that the witness has cosigned; entries that it covers may make room from now on.
+
+        Args:
+            data: The note.
+
+        Returns:
+            The lowest index that can still be read.
+
+        Raises:
+            NoteError: It is malformed, or the witness that this chip trusts did not sign it (`chip.note.signature`).
+            ChipError: It is of another log or another history (`chip.log.fork`), or cannot be made durable.
+            UsageError: This chip trusts no witness.
+        """
+        with self._changed:
+            if self._custody.take_in(data):
+                self._custody.make_room()
+                self._enter_boot()
+                self._changed.notify_all()
+            return self._log.released
 
     def entries(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Yields (index, entry) for start <= index < end.
@@ -242,9 +357,9 @@ class Firmware:
         return self._snapshots / f"{index:08d}.bin"
 
     def _check_log(self) -> Token | None:
-        """Reads the log from the first entry on and returns the newest one's claims."""
-        previous, newest = tokens.GENESIS, None
-        for index in range(len(self._log)):
+        """Reads the log from the first entry on that is left, and returns the newest one's claims."""
+        previous, newest = self._log.last_released, None
+        for index in range(self._log.released, len(self._log)):
             data = self._log.read(index)
             newest = tokens.read_own(data)
             if (newest.index, newest.previous, newest.ueid) != (index, previous, self.device.ueid):
@@ -252,10 +367,19 @@ class Firmware:
                     f"Entry {index} of the log does not continue the one before it.", code="chip.log.damaged"
                 )
             previous = tokens.entry_digest(data)
+            if newest.kind == "snapshot":
+                self._custody.newest_snapshot = index + 1
         return newest
 
+    def _enter_boot(self) -> None:
+        if self._boot is not None and self._log.has_room and not self._log.missing:
+            self._log_entry("boot", self._boot)
+            self._boot = None
+
     def _log_entry(self, kind: Kind, body: dict[str, Value]) -> int:
-        return self._log.append(self._sign(kind, body, None))
+        index = self._log.append(self._sign(kind, body, None))
+        self._custody.make_room()
+        return index
 
     def _sign(self, kind: Kind, body: dict[str, Value], nonce: bytes | None) -> bytes:
         uptime_ms, time_ms = self._clock.now_ms()

@@ -1,8 +1,9 @@
 """The chip's end of the local link: it interrupts the shim and logs what the shim reports.
 
 One shim is attached at a time, as one rank of a job runs on one chip. The shim asks with a map that has `do`; the chip
-answers each in order with `ok` (and results) or with `error` and `message`. Between answers the chip may send
-`interrupt`. An interrupt stands until the shim reports a snapshot; others that fall into that time merge with it.
+answers each in order with `ok` (and results) or with `error` and `message`. Before an answer that takes long it sends
+`wait` now and then; between answers it may send `interrupt`. An interrupt stands until the shim reports a snapshot;
+others that fall into that time merge with it.
 
 Each interrupt leaves one entry in the log: a snapshot, or the event `interrupt-unserved` if the shim was lost while it
 stood, or `interrupt-idle` if no workload was attached. So the log shows how often the chip wanted to look.
@@ -141,7 +142,7 @@ class Link:
                     self._detach(connection)
                     connection.send({"ok": True})
                     break
-                connection.send(self._answer(message))
+                connection.send(self._answer(message, connection))
         except FormatError as error:
             _log.warning("dropping the shim: %s", error)
         except OSError as error:
@@ -165,9 +166,13 @@ class Link:
         except WeighbridgeError as error:
             _log.warning("%s could not be logged: %s", name, error)
 
-    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, message: dict[str, Any], connection: Connection) -> dict[str, Any]:
+        """Does what the shim asks, and lets it go on only when the log has room and is reported as it must be."""
         try:
-            return {"ok": True, **self._do(message)}
+            answer = {"ok": True, **self._do(message)}
+            if message.get("do") != "force":
+                self._firmware.hold_workload(lambda: connection.send({"wait": True}))
+            return answer
         except WeighbridgeError as error:
             return {"error": error.reason, "message": error.message}
 

@@ -26,7 +26,7 @@ from weighbridge.merkle import HASH_SIZE, Tree, leaf_hash
 from weighbridge.tlog import MAX_NOTE_BYTES
 from weighbridge.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
 
-__all__ = ["DEFAULT_CAPACITY", "MIN_CAPACITY", "NonVolatileLog", "write_durably"]
+__all__ = ["DEFAULT_CAPACITY", "MIN_CAPACITY", "NonVolatileLog", "full", "rolled_back", "write_durably"]
 
 _BASE = 8
 _LENGTH = 4
@@ -119,6 +119,11 @@ class NonVolatileLog:
         """Whether the next entry fits, however long it is."""
         return self.free >= LARGEST_RECORD + HASH_SIZE
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether entries that were not released take half of what there is for them."""
+        return 2 * (self._end - _BASE) > self.free + self._end - _BASE - LARGEST_RECORD
+
     def append(self, data: bytes) -> int:
         """Makes an entry durable and returns its index.
 
@@ -131,19 +136,13 @@ class NonVolatileLog:
                 tell what reached the store.
         """
         if self.missing:
-            raise ChipError(
-                f"The log lacks {self.missing} entries that this chip acknowledged; restore its newest NVRAM image.",
-                code="chip.log.rolled_back",
-            )
+            raise rolled_back(self.missing)
         if self._failed:
             raise ChipError("The log failed to be written before; restart the chip.", code="chip.log.write")
         digest = entry_digest(data)
         record = len(data).to_bytes(_LENGTH, "little") + digest + data
         if self.free < len(record) + HASH_SIZE:
-            raise ChipError(
-                "The NVRAM is full and nothing in it may be overwritten; report to the Verifier, then go on.",
-                code="chip.log.full",
-            )
+            raise full()
         try:
             write_all(self._file, record, self._end)
             os.fsync(self._file)
@@ -324,4 +323,20 @@ def _damaged(index: int) -> ChipError:
         f"Entry {index} of the chip's log is damaged or missing; inspect the chip on site.",
         code="chip.log.damaged",
         index=index,
+    )
+
+
+def full() -> ChipError:
+    """Returns the error of a log without room."""
+    return ChipError(
+        "The NVRAM is full and nothing in it may be overwritten; report to the Verifier, then go on.",
+        code="chip.log.full",
+    )
+
+
+def rolled_back(missing: int) -> ChipError:
+    """Returns the error of a log that lacks acknowledged entries."""
+    return ChipError(
+        f"The log lacks {missing} entries that this chip acknowledged; restore its newest NVRAM image.",
+        code="chip.log.rolled_back",
     )

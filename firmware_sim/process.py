@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from firmware_sim.firmware import DEFAULT_HOLD
+from firmware_sim.nvlog import DEFAULT_CAPACITY
+from firmware_sim.reporting import DEFAULT_PATIENCE_S, Mode
 from weighbridge.errors import ChipError
 
 START_TIMEOUT_S = 60.0
@@ -35,6 +37,11 @@ class ChipProcess:
         manufacturer: Path | None = None,
         image: Path | None = None,
         address: str = "127.0.0.1:0",
+        nvram: int = DEFAULT_CAPACITY,
+        report: Mode = "log",
+        witness: str = "",
+        witness_key: Path | None = None,
+        patience_s: float = DEFAULT_PATIENCE_S,
     ) -> None:
         """Prepares the process; nothing runs yet.
 
@@ -48,6 +55,11 @@ class ChipProcess:
             manufacturer: Directory of the authority (`CertificateAuthority.save`) that provisions the chip if needed.
             image: Firmware image to start, and to keep if it starts; else the chip starts the one that it has.
             address: Where to serve Verifiers; port 0 picks a free one.
+            nvram: Bytes of memory for the log.
+            report: `log` to keep the log until it is read, `wait` to go on after a snapshot when the witness has it.
+            witness: `host:port` of the Verifier to report to; empty if Verifiers come and read.
+            witness_key: File with the verifier key of the witness that the chip trusts.
+            patience_s: Seconds after which a workload that waits is told so.
         """
         # Paths of Unix sockets are short, so the socket does not lie in the chip's directory.
         self._runtime = Path(tempfile.mkdtemp(prefix="weighbridge-chip-"))
@@ -63,6 +75,9 @@ class ChipProcess:
         self._command += ["--allow-forced"] if allow_forced else []
         self._command += ["--manufacturer", str(manufacturer)] if manufacturer else []
         self._command += ["--image", str(image)] if image else []
+        self._command += ["--nvram", str(nvram), "--report", report, "--patience", repr(patience_s)]
+        self._command += ["--witness", witness] if witness else []
+        self._command += ["--witness-key", str(witness_key)] if witness_key else []
 
     def __enter__(self) -> Self:
         self.start()

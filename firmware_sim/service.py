@@ -15,6 +15,10 @@ _SERVICE = "/weighbridge.v1.ChipService/"
 ALLOW = {
     _SERVICE + "GetIdentity": {"verifier", "operator"},
     _SERVICE + "GetHead": {"verifier", "operator"},
+    _SERVICE + "GetCheckpoint": {"verifier", "operator"},
+    _SERVICE + "GetConsistencyProof": {"verifier", "operator"},
+    _SERVICE + "GetInclusionProof": {"verifier", "operator"},
+    _SERVICE + "AddCosignature": {"verifier"},
     _SERVICE + "ListEntries": {"verifier", "operator"},
     _SERVICE + "OpenSnapshot": {"verifier"},
 }
@@ -49,6 +53,33 @@ class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
     def GetHead(self, request: chip_pb2.GetHeadRequest, context: grpc.ServicerContext) -> chip_pb2.GetHeadResponse:
         """See chip.proto."""
         return chip_pb2.GetHeadResponse(token=self._firmware.head(request.nonce))
+
+    def GetCheckpoint(
+        self, request: chip_pb2.GetCheckpointRequest, context: grpc.ServicerContext
+    ) -> chip_pb2.GetCheckpointResponse:
+        """See chip.proto."""
+        checkpoint, token, _ = self._firmware.checkpoint(request.nonce)
+        return chip_pb2.GetCheckpointResponse(checkpoint=checkpoint, token=token, cosigned=self._firmware.cosigned)
+
+    def GetConsistencyProof(
+        self, request: chip_pb2.GetConsistencyProofRequest, context: grpc.ServicerContext
+    ) -> chip_pb2.GetConsistencyProofResponse:
+        """See chip.proto."""
+        hashes = self._firmware.consistency_proof(request.old_size, request.size)
+        return chip_pb2.GetConsistencyProofResponse(hashes=hashes)
+
+    def GetInclusionProof(
+        self, request: chip_pb2.GetInclusionProofRequest, context: grpc.ServicerContext
+    ) -> chip_pb2.GetInclusionProofResponse:
+        """See chip.proto."""
+        hashes = self._firmware.inclusion_proof(request.index, request.size)
+        return chip_pb2.GetInclusionProofResponse(hashes=hashes)
+
+    def AddCosignature(
+        self, request: chip_pb2.AddCosignatureRequest, context: grpc.ServicerContext
+    ) -> chip_pb2.AddCosignatureResponse:
+        """See chip.proto."""
+        return chip_pb2.AddCosignatureResponse(first=self._firmware.add_cosignature(request.checkpoint))
 
     def ListEntries(
         self, request: chip_pb2.ListEntriesRequest, context: grpc.ServicerContext

@@ -273,7 +273,11 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "stall_us": (time.monotonic_ns() - started) // 1000,
                 **claims,
             }
-            return int(self._ask({"do": "snapshot", **report})["index"])
+            try:
+                return int(self._ask({"do": "snapshot", **report})["index"])
+            except ChipError:
+                self._dead = True  # The chip did not let the workload go on.
+                raise
 
     def _leaves(self, references: list[weakref.ref[Storage]]) -> list[Leaf]:
         storages = [storage for storage in (reference() for reference in references) if storage is not None]
@@ -299,6 +303,8 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             try:
                 self._connection.send(message)
                 answer = self._answers.get(timeout=ANSWER_TIMEOUT_S)
+                while answer is not None and "wait" in answer:  # The chip lives, and waits itself.
+                    answer = self._answers.get(timeout=ANSWER_TIMEOUT_S)
             except (OSError, queue.Empty):
                 answer = None
             if answer is None:

@@ -30,8 +30,8 @@ from weighbridge.identity import DeviceIdentity, verify_device_chain
 Kind = Literal["boot", "event", "snapshot", "head"]
 Value = bytes | int | str | bool
 
-MAX_TOKEN_BYTES = 1 << 16
-"""OCP Profile for IETF EAT: a token has at most 64 kB."""
+MAX_TOKEN_BYTES = (1 << 16) - 1
+"""OCP Profile for IETF EAT: a token has at most 64 kB. The length of an entry in a tiled log says no more than this."""
 
 PROFILE = "urn:x-weighbridge:token:1"
 OEMID = bytes_digest(b"weighbridge simulated chip")[:16]
@@ -55,9 +55,15 @@ _KIND, _INDEX, _PREVIOUS, _UPTIME_MS, _TIME_MS = -70002, -70003, -70004, -70005,
 
 _INTEGER_END = 1 << 63
 _BODIES: Mapping[Kind, Mapping[str, str]] = {
-    "boot": {"salt_digest": "digest", "rate_milli": "count", "hold": "count"},
+    "boot": {
+        "salt_digest": "digest",
+        "rate_milli": "count",
+        "hold": "count",
+        "reporting": "text",
+        "witness": "digest",
+    },
     "event": {"name": "text", "digest": "digest"},
-    "head": {"size": "count", "last": "digest"},
+    "head": {"size": "count", "last": "digest", "root": "digest", "log_key": "digest", "counter": "count"},
     "snapshot": {
         "root": "digest",
         "leaves": "count",

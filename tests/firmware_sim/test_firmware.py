@@ -75,7 +75,10 @@ def test_a_boot_is_logged(directory: Path, root: CertificateAuthority) -> None:
         firmware = start(directory, log)
         (boot,) = verified(firmware, root, 1)
     assert (boot.kind, boot.index, boot.boot_count, boot.previous) == ("boot", 0, 1, tokens.GENESIS)
-    assert boot.body == {"salt_digest": salt_digest(firmware.salt), "rate_milli": 2500, "hold": 9}
+    assert boot.body == {
+        **{"salt_digest": salt_digest(firmware.salt), "rate_milli": 2500, "hold": 9},
+        **{"reporting": "log", "witness": bytes(32)},
+    }
 
 
 def test_a_snapshot_is_logged_and_opened(directory: Path, root: CertificateAuthority) -> None:
@@ -135,7 +138,9 @@ def test_heads_are_fresh(directory: Path, root: CertificateAuthority) -> None:
         firmware = start(directory, log)
         first = tokens.verify(firmware.head(b"nonce-01"), root.certificate).token
         assert (first.kind, first.nonce, first.index) == ("head", b"nonce-01", 1)
-        assert first.body == {"size": 1, "last": log.last}
+        assert {name: first.body[name] for name in ("size", "last", "root", "counter")} == {
+            **{"size": 1, "last": log.last, "root": log.tree.root(), "counter": 1},
+        }
         firmware.event("something", bytes(32))
         second = tokens.verify(firmware.head(b"nonce-02"), root.certificate).token
         assert (second.nonce, second.body["size"]) == (b"nonce-02", 2)

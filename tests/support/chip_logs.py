@@ -14,9 +14,11 @@ from cryptography.x509 import Certificate
 from firmware_sim.device import Device, boot, provision
 from verifier.facts import Entry, LogFacts
 from verifier.registry import Chip
+from weighbridge import merkle
 from weighbridge.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.errors import WeighbridgeError
 from weighbridge.identity import CertificateAuthority
+from weighbridge.tlog import LOG, Checkpoint, Note, NoteSigner, origin
 from weighbridge.tokens import GENESIS, Token, Value, Verified, decode_claims, entry_digest, sign, verify
 
 SALT = bytes(range(32))
@@ -69,7 +71,13 @@ class LogBuilder:
         self.boot_count += 1
         self.boot_seed = secrets.token_bytes(32)
         self.uptime_ms = 0
-        body: dict[str, Value] = {"salt_digest": salt_digest(SALT), "rate_milli": self.rate_milli, "hold": 256}
+        body: dict[str, Value] = {
+            "salt_digest": salt_digest(SALT),
+            "rate_milli": self.rate_milli,
+            "hold": 256,
+            "reporting": "log",
+            "witness": bytes(32),
+        }
         self.append(self.token("boot", body))
         return self
 
@@ -103,8 +111,22 @@ class LogBuilder:
         body: dict[str, Value] = {
             "size": len(self.entries),
             "last": entry_digest(self.entries[-1]) if self.entries else GENESIS,
+            "root": merkle.root([merkle.leaf_hash(entry) for entry in self.entries]),
+            "log_key": self.log_signer.key.public,
+            "counter": len(self.entries),
         }
         return sign(self.token("head", body | changes, nonce), self.device.key, self.device.chain)
+
+    @property
+    def log_signer(self) -> NoteSigner:
+        """The key that signs checkpoints."""
+        return NoteSigner(origin(self.device.ueid), LOG, b"log key of tests".ljust(32))
+
+    def checkpoint(self) -> bytes:
+        """The signed checkpoint over all entries."""
+        root = merkle.root([merkle.leaf_hash(entry) for entry in self.entries])
+        text = Checkpoint(origin(self.device.ueid), len(self.entries), root).text
+        return Note(text, (self.log_signer.sign(text),)).encode()
 
     def resign(self, index: int, **changes: Any) -> None:
         """Replaces an entry by one that the same device signs with other claims, as an altered firmware could."""

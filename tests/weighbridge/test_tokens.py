@@ -22,9 +22,11 @@ digest = st.binary(min_size=32, max_size=32)
 count = st.integers(0, (1 << 63) - 1)
 text = st.text(st.characters(min_codepoint=32, max_codepoint=0x24F, categories=("L", "N")), min_size=1, max_size=100)
 BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "boot": st.fixed_dictionaries({"salt_digest": digest, "rate_milli": count, "hold": count}),
+    "boot": st.fixed_dictionaries(
+        {"salt_digest": digest, "rate_milli": count, "hold": count, "reporting": text, "witness": digest}
+    ),
     "event": st.fixed_dictionaries({"name": text, "digest": digest}),
-    "head": st.fixed_dictionaries({"size": count, "last": digest}),
+    "head": st.fixed_dictionaries({"size": count, "last": digest, "root": digest, "log_key": digest, "counter": count}),
     "snapshot": st.booleans().flatmap(
         lambda safe: st.fixed_dictionaries(
             {
@@ -47,6 +49,8 @@ BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         )
     ),
 }
+
+HEAD: dict[str, Any] = {"size": 3, "last": bytes(32), "root": bytes(32), "log_key": bytes(32), "counter": 3}
 
 
 @st.composite
@@ -249,7 +253,7 @@ _EXAMPLE = Token(
     time_ms=0,
     hwmodel=b"m",
     firmware_version="1",
-    body={"size": 3, "last": bytes(32)},
+    body=HEAD,
 )
 
 
@@ -268,8 +272,8 @@ _EXAMPLE = Token(
         lambda c: c.update({265: "urn:other"}),
         lambda c: c.update({271: []}),
         lambda c: c.update({271: 5}),
-        lambda c: c.update({273: [[61, cbor({"size": 3, "last": bytes(32)})]]}),
-        lambda c: c.update({273: [[60, cbor({"size": True, "last": bytes(32)})]]}),
+        lambda c: c.update({273: [[61, cbor(HEAD)]]}),
+        lambda c: c.update({273: [[60, cbor({**HEAD, "size": True})]]}),
         lambda c: c.update({273: [[60, cbor({"size": 3})]]}),
         lambda c: c.update({273: [[60, cbor([])]]}),
         lambda c: c.update({273: [[60, "text"]]}),
@@ -329,7 +333,7 @@ def test_altered_logs_are_refused(chip: device.Device, root: CertificateAuthorit
         event(chip, 2, tokens.entry_digest(entries[1])),
         kind="head",
         nonce=bytes(8),
-        body={"size": 2, "last": tokens.entry_digest(entries[1])},
+        body={**HEAD, "size": 2, "last": tokens.entry_digest(entries[1])},
     )
     cases = {
         "chip.log.counter": [
