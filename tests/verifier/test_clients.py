@@ -16,7 +16,7 @@ from firmware_sim.service import ALLOW
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
 from verifier.clients import MAX_ENTRIES, MAX_LEAVES, ChipClient
 from weighbridge import rpc
-from weighbridge.errors import WeighbridgeError
+from weighbridge.errors import IdentityError, TokenError, WeighbridgeError
 from weighbridge.identity import CertificateAuthority, Credentials
 from weighbridge.tokens import Token
 
@@ -34,6 +34,11 @@ class HostileChip(chip_pb2_grpc.ChipServiceServicer):
 
     def OpenSnapshot(self, request: Any, context: Any) -> Iterator[chip_pb2.OpenSnapshotResponse]:
         yield from self.opening
+
+    identity: chip_pb2.GetIdentityResponse
+
+    def GetIdentity(self, request: Any, context: Any) -> chip_pb2.GetIdentityResponse:
+        return self.identity
 
     def GetHead(self, request: Any, context: Any) -> chip_pb2.GetHeadResponse:
         """Answers with an error whose details are named to confuse."""
@@ -77,6 +82,47 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Token:
     """A snapshot of two storages."""
     log = LogBuilder(make_device(tmp_path_factory.mktemp("chip"), CertificateAuthority.create("M"))).boot()
     return log.token("snapshot", {"leaves": 2})
+
+
+def test_an_identity_is_believed_only_as_far_as_it_is_signed(
+    client: ChipClient, chip: HostileChip, tmp_path: Path
+) -> None:
+    maker = CertificateAuthority.create("M")
+    device = make_device(tmp_path, maker)
+    log, nonce = LogBuilder(device).boot(), b"n" * 32
+    honest = chip_pb2.GetIdentityResponse(
+        ueid=device.ueid,
+        certificate_chain=device.chain,
+        firmware_version=device.tcb.version,
+        firmware_digest=device.tcb.measurement,
+        token=log.head(nonce),
+        firmware_svn=device.tcb.svn,
+        mode=device.tcb.mode,
+        hwmodel=device.tcb.model,
+    )
+    chip.identity = honest
+    assert client.identity(nonce, maker.certificate).identity.tcb == device.tcb
+    lies: list[dict[str, Any]] = [
+        {"token": log.head(b"another nonce")},
+        {"token": log.entries[0]},
+        {"token": b""},
+        {"ueid": bytes(17)},
+        {"firmware_version": "9.9"},
+        {"firmware_digest": bytes(48)},
+        {"firmware_svn": 7},
+        {"mode": "debug"},
+        {"hwmodel": "H-200"},
+    ]
+    for lie in lies:
+        chip.identity = chip_pb2.GetIdentityResponse()
+        chip.identity.CopyFrom(honest)
+        for name, value in lie.items():
+            setattr(chip.identity, name, value)
+        with pytest.raises(TokenError):
+            client.identity(nonce, maker.certificate)
+    chip.identity = honest
+    with pytest.raises(IdentityError):
+        client.identity(nonce, CertificateAuthority.create("M").certificate)
 
 
 def entry(index: int, size: int = 10) -> chip_pb2.ListEntriesResponse:
