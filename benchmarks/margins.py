@@ -234,7 +234,7 @@ SOURCES = {
     "log_sum_exp": _EXPONENTIALS, "log_add_exp": _EXPONENTIALS, "softmax_backward": _ANALYSIS,
     "log_softmax_backward": _ANALYSIS, "nll_loss": _SUMS, "bce_with_logits": _ANALYSIS, "bce": _ANALYSIS,
     "relative": _FUNCTIONS, "ramp": _ANALYSIS, "of_operand": _ANALYSIS, "silu_backward": _ANALYSIS,
-    "gelu_backward": _ANALYSIS, "interpolation": _ANALYSIS, "cubic": "Keys 1981; first-order analysis in the code",
+    "gelu_backward": _ANALYSIS, "elu": _ANALYSIS, "interpolation": _ANALYSIS, "cubic": "Keys 1981; first-order analysis in the code",
 }  # fmt: skip
 """Where each family's bound comes from."""
 
@@ -276,6 +276,7 @@ WORDS = {
     "bce": "32*u * (|t log x| + (1 + |t|)*|log(1 - x)|) * weight, summed with gamma(n + 32) or averaged",
     "silu_backward": "32*u * |gradient| * (|x| + 1) + 16*u*|result|",
     "gelu_backward": "128*u * |gradient| + 32*u*|result|",
+    "elu": "16*u*|result|, and below zero 8*u*|alpha*scale|: some kernels subtract 1 from exp(x)",
     "ramp": "16*u * max(|start|, |end|, |step|) + 4*u*|result|",
     "accumulate": "gamma(n + 4) * (|self| + sum|source|)",
     "embedding_backward": (

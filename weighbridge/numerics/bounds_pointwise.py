@@ -102,6 +102,12 @@ def _reduced(size: torch.Tensor, reduction: int) -> Bound:
 # --- elementwise with cancellation ----------------------------------------------------------------------------------
 
 
+def elu(call: Call) -> list[Bound]:
+    """elu: expm1 below zero, or exp(x) - 1, as CPU kernels before PyTorch 2.7 have it: off by a few u at any size."""
+    below = (call["self"] < 0).to(call.x.dtype)
+    return [Bound(rel=16 * U, factors=(below * (8 * U * abs(float(call["alpha"]) * float(call["scale"]))),))]
+
+
 def ramp(call: Call) -> list[Bound]:
     """linspace, fractional arange: start + i*step."""
     ends = [

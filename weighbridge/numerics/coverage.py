@@ -1,7 +1,8 @@
 """How much of PyTorch's core ATen set the table of rules covers, overload by overload.
 
 The set: every overload that this PyTorch tags as core, every in-place and `out=` form of such an operator, every
-overload of a backward, and the `_foreach_` and `_fused_` families. Collectives are no ATen overloads and are not in it.
+overload of a backward, and the `_foreach_` and `_fused_` families. Collectives are no ATen overloads and are not in it,
+nor are overloads that name dimensions, which older PyTorch has.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def overloads() -> Iterator[Op]:
 
 def _group(op: Op, core: set[str]) -> str | None:
     name = op._schema.name.removeprefix("aten::")
+    if any("str" in str(each.type) for each in op._schema.arguments if each.name in ("names", "dim")):
+        return None
     if name.startswith("_foreach_"):
         return "foreach"
     if name.startswith("_fused_"):

@@ -137,15 +137,28 @@ def _lu_solve(lu: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoi
     return cast(Tensor, _solve_triangular(lu, b, upper=True))
 
 
+def _solves_by_the_transpose() -> bool:
+    """Whether this PyTorch solves with the factors of the transpose where the matrix is contiguous, as older ones do.
+
+    Its backward pass takes the factors for those that its own kernel returns.
+    """
+    a = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+    return not torch.equal(torch.ops.aten._linalg_solve_ex(a, torch.ones(2))[1], a)
+
+
+_SOLVES_BY_THE_TRANSPOSE = _solves_by_the_transpose()
+
+
 @decomposes("_linalg_solve_ex.default")
 def _solve(
     a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    lu, pivots, info = _lu(a)
+    transposed = _SOLVES_BY_THE_TRANSPOSE and a.is_contiguous()
+    lu, pivots, info = _lu(a.mT if transposed else a)
     if check_errors:
         _check(info, "linalg.solve", is_matrix=a.dim() == 2)
     vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
-    x = _lu_solve(lu, pivots, b.unsqueeze(-1) if vector else b, left=left)
+    x = _lu_solve(lu, pivots, b.unsqueeze(-1) if vector else b, left=left, adjoint=transposed)
     return (x.squeeze(-1) if vector else x), lu, pivots, info
 
 

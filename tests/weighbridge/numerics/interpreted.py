@@ -53,7 +53,7 @@ def agree(a: tuple[Tensor, int, Tensor, Tensor], b: tuple[Tensor, int, Tensor, T
     assert same(a[3], b[3])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data, relative, absolute)
 def without_factors(values: Floats, rel: float, least: float) -> None:
     x, bound = torch.from_numpy(values), Bound(rel, least)
@@ -62,7 +62,7 @@ def without_factors(values: Floats, rel: float, least: float) -> None:
     assert triton_kernels.round_plain(x, out) == int(numba(x, bound)[1])
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), shapes, st.sampled_from(["rows", "columns", "transposed", "bias", "general", "four"]), relative)
 def with_factors(draw: st.DataObject, shape: tuple[int, int, int], kind: str, rel: float) -> None:
     x = torch.from_numpy(draw.draw(arrays(int(np.prod(shape)), finite_values))).view(shape)
@@ -89,7 +89,7 @@ def with_factors(draw: st.DataObject, shape: tuple[int, int, int], kind: str, re
     agree(numba(x, bound), triton(x, bound, torch.float32, kernels.REACH))
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None)
 @given(data, st.sampled_from(NARROW), st.booleans(), relative, absolute)
 def to_sixteen_bits(values: Floats, dtype: torch.dtype, wider: bool, rel: float, least: float) -> None:
     """The kernel evaluates bounds in float64 whatever the wide type, so the oracle is given float64."""
@@ -115,7 +115,7 @@ def every_pattern_of_sixteen_bits() -> None:
             assert torch.equal(bits(out), bits(got)), (dtype, lower)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(SIZES), st.integers(0, 2**32 - 1), st.sampled_from([torch.float32, *NARROW]))
 def any_bits_made_canonical(size: int, seed: int, dtype: torch.dtype) -> None:
     raw = np.random.default_rng(seed).integers(0, 256, size * dtype.itemsize, dtype=np.uint8)

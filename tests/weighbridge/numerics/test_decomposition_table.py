@@ -18,6 +18,7 @@ import torch
 from calls import CALLS, Draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.releases import lacking
 from torch import Tensor
 
 from weighbridge.numerics import decompositions  # noqa: F401 (fills the table)
@@ -43,7 +44,7 @@ HERE = {"native_dropout.default", "rrelu_with_noise_.default"}
 
 
 def test_every_decomposition_has_an_example() -> None:
-    assert set(TABLE) == set(CALLS) | set(ELSEWHERE) | HERE
+    assert set(TABLE) | lacking() == set(CALLS) | set(ELSEWHERE) | HERE | lacking()
 
 
 def _rms_norm_backward(
@@ -99,7 +100,7 @@ def agree(found: Any, wanted: Any, strict: bool = True) -> None:
     torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol, equal_nan=True)
 
 
-@pytest.mark.parametrize("key", sorted(CALLS))
+@pytest.mark.parametrize("key", sorted(set(CALLS) - lacking()))
 def test_a_decomposition_does_what_the_kernel_does(key: str) -> None:
     op = overload(key)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.releases import lacking
 
 from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import decompositions, forms
@@ -109,6 +110,7 @@ def test_the_other_names_of_batch_norm(training: bool) -> None:
         torch.testing.assert_close(g, v)
 
 
+@pytest.mark.skipif("_foreach_powsum.Scalar" in lacking(), reason="this PyTorch has no such operation")
 def test_sums_of_powers_of_lists() -> None:
     x = [real(3), real(2, 2)]
     for got, t in zip(found(aten._foreach_powsum.Scalar)(x, 3), x, strict=True):

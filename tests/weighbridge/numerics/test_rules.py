@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from support.releases import lacking
 
 from examples import EXAMPLES
 from weighbridge.errors import UnknownOperationError
@@ -28,7 +29,7 @@ def overloads_under(key: str) -> list[rules.Op]:
 
 @pytest.mark.parametrize("key", sorted(rules.RULES))
 def test_every_line_names_an_overload_that_exists(key: str) -> None:
-    assert overloads_under(key)
+    assert overloads_under(key) or key in lacking()
 
 
 def test_no_overload_is_on_two_lists() -> None:
