@@ -234,7 +234,8 @@ SOURCES = {
     "log_sum_exp": _EXPONENTIALS, "log_add_exp": _EXPONENTIALS, "softmax_backward": _ANALYSIS,
     "log_softmax_backward": _ANALYSIS, "nll_loss": _SUMS, "bce_with_logits": _ANALYSIS, "bce": _ANALYSIS,
     "relative": _FUNCTIONS, "ramp": _ANALYSIS, "of_operand": _ANALYSIS, "silu_backward": _ANALYSIS,
-    "gelu_backward": _ANALYSIS, "elu": _ANALYSIS, "interpolation": _ANALYSIS, "cubic": "Keys 1981; first-order analysis in the code",
+    "gelu_backward": _ANALYSIS, "elu": _ANALYSIS, "interpolation": _ANALYSIS,
+    "cubic": "Keys 1981; first-order analysis in the code",
 }  # fmt: skip
 """Where each family's bound comes from."""
 
