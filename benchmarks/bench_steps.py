@@ -8,6 +8,8 @@ of the machine. The first steps, which compile kernels and allocate, are not cou
 - *wide*: the same training with weights, buffers, optimizer state and batches in float64, nothing rounded or recorded:
   what any method that computes wide must pay. Attention by its mathematical form, as in recording, because that is what
   it is compared with; dropout is PyTorch's own.
+- *bare*: float32, each operation that would be rounded computed in float64 and cast back, in a dispatch mode that does
+  nothing else: the floor under any eager recorder (`benchmarks.bare`). What recording adds to it is the Recorder's.
 - *recorded*: an eager Recorder with its defaults: state hashed before and after the step, log and record written.
   `checkpoint_every` is beyond the run, since how often to write checkpoints is the user's choice.
 - *replayed*: the replay worker executing such a transcript step by step, with every comparison it makes.
@@ -35,6 +37,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import machine, models
+from benchmarks.bare import Bare
 from benchmarks.baselines.hooks import Hooks
 from benchmarks.baselines.training import Trainer, update
 from benchmarks.soak import SUBJECTS as FULL
@@ -42,7 +45,7 @@ from prover import Recorder
 
 NAMES = ("gpt2", "gpt2-11m", "resnet")
 FULL_NAMES = ("gpt2-124m", "resnet50")
-WAYS = ("plain", "wide", "recorded", "replayed", "published")
+WAYS = ("plain", "wide", "bare", "recorded", "replayed", "published")
 WARM = 2
 SEED = 11
 
@@ -70,6 +73,19 @@ def wide(name: str) -> None:
     made = _build(name).to(torch.float64)
     with sdpa_kernel([SDPBackend.MATH]):
         _timed(lambda number: made.update(made.batch(number)))
+
+
+def bare(name: str) -> None:
+    """Trains in float32, each operation by itself in float64."""
+    made = _build(name)
+
+    def step(number: int) -> None:
+        batch = made.batch(number)
+        with Bare(SEED):
+            made.update(batch)
+
+    with sdpa_kernel([SDPBackend.MATH]):
+        _timed(step)
 
 
 def published(name: str) -> None:
@@ -166,6 +182,8 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
             for way, taken in kept.items()
         },
         "recorded_over_wide": round(medians["recorded"] / medians["wide"], 3),
+        "bare_over_wide": round(medians["bare"] / medians["wide"], 3),
+        "recorded_over_bare": round(medians["recorded"] / medians["bare"], 3),
         "replayed_over_recorded": round(medians["replayed"] / medians["recorded"], 3),
         "published_over_wide": round(medians["published"] / medians["wide"], 3),
         "wide_over_plain": round(medians["wide"] / medians["plain"], 3),
@@ -195,7 +213,7 @@ def child(way: str, name: str, path: Path, rounds: int) -> None:
     elif way == "replayed":
         replayed(path)
     else:
-        {"plain": plain, "wide": wide, "published": published}[way](name)
+        {"plain": plain, "wide": wide, "bare": bare, "published": published}[way](name)
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ import copy
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +25,7 @@ from prover.paths import Paths
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
 from weighbridge.numerics import decompositions, narrow, rounding
 from weighbridge.numerics.evaluate import Context, bind, evaluate
+from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
@@ -213,7 +213,7 @@ class Owner(Protocol):
 _NUMBER_TYPES = ("number", "Scalar", "Optional[number]", "Optional[Scalar]", "Tensor", "Optional[Tensor]")
 
 
-@cache
+@per_op
 def _shape(op: Op) -> tuple[str, frozenset[int], frozenset[str]]:
     """An overload's name on a tape, and the operands whose integers are values, not structure.
 
@@ -237,7 +237,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.free: dict[str, HostCopy] = {}
         self.slots: dict[int, int] = {}
         self.adopted: dict[int, str] = {}
-        self._refs: dict[Ref, int] = {}
+        self._refs: dict[Any, int] = {}
         self._bases: dict[int, int] = {}
         self._next = 0
         self._running = 0
@@ -306,7 +306,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 self._enter(address, slot, storage, t)
         try:
-            ref = self._reference(slot, t)
+            key = slot, t.dtype, t.shape, t.stride(), t.storage_offset()
         except RuntimeError:
             if not isinstance(t, LAZY):
                 raise
@@ -314,10 +314,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "a lazy parameter gets its shape while it is recorded; say the sizes (nn.Linear for nn.LazyLinear), or "
                 "run the model once on an example before the Recorder begins"
             ) from None
-        index = self._refs.get(ref)
+        index = self._refs.get(key)
         if index is None:
-            index = self._refs[ref] = len(self.tape.refs)
-            self.tape.refs.append(ref)
+            self.tape.refs.append(self._reference(slot, t))
+            index = self._refs[key] = len(self.tape.refs) - 1
         return index
 
     def _enter(self, address: int, slot: int, storage: Storage, t: Tensor) -> None:
@@ -379,7 +379,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             t is Tensor or t is torch.nn.Parameter or t is torch.nn.Buffer or not _wraps(t) for t in types
         ):
             return NotImplemented
-        if any(issubclass(t, FakeTensor) for t in types) or func.namespace in ("prim", "profiler"):
+        if (types and any(issubclass(t, FakeTensor) for t in types)) or func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
         try:
             decomposition = decompositions.find(func)
@@ -401,8 +401,8 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         bound = bind(func, args, kwargs)
         rule = find(func, bound)
         name, positions, names = _shape(func)
-        encoded = tuple(self._encode(a, i in positions) for i, a in enumerate(args))
-        encoded_kwargs = {k: self._encode(v, k in names) for k, v in sorted(kwargs.items())}
+        encoded = tuple([self._encode(a, i in positions) for i, a in enumerate(args)])
+        encoded_kwargs = {k: self._encode(kwargs[k], k in names) for k in sorted(kwargs)} if kwargs else {}
         self.context.begin(len(self.tape.nodes))
         self._running = 1
         try:
@@ -410,7 +410,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._running = 0
         births: list[tuple[int, int]] = []
-        outputs = tuple(self._outputs(out, births))
+        outputs = (self._ref(out, births),) if isinstance(out, Tensor) else tuple(self._outputs(out, births))
         draw = self.context.draw_key if rule.kind is Kind.RANDOM else None
         self.tape.nodes.append(Node(name, encoded, encoded_kwargs, outputs, tuple(births), draw, self._path()))
         self.owner.after_operation(self)
@@ -454,7 +454,7 @@ class DeepCopies(TorchFunctionMode):
         return memo[id(original)]
 
 
-@cache
+@per_op
 def _composite(op: Op) -> bool:
     """True for an operation that PyTorch defines by others."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")

@@ -177,7 +177,7 @@ def _among(wanted: tuple[str, int], value: Any) -> bool:
 
 
 def _without_paths(tape: Tape) -> Tape:
-    return replace(tape, nodes=[replace(node, path=None) for node in tape.nodes], paths=[])
+    return replace(tape, nodes=[node._replace(path=None) for node in tape.nodes], paths=[])
 
 
 def _program(step: int, a: Tape, b: Tape) -> Difference:
@@ -202,7 +202,7 @@ def _program(step: int, a: Tape, b: Tape) -> Difference:
 def _meaning(tape: Tape, node: Node) -> Any:
     """A node with its references spelled out."""
     used = [*references((node.args, tuple(node.kwargs.values()))), *(o for o in node.outputs if o is not None)]
-    return replace(node, path=None), [tape.refs[r] for r in used]
+    return node._replace(path=None), [tape.refs[r] for r in used]
 
 
 def _shown(tape: Tape, op: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,7 @@ from weighbridge.digests import bytes_digest, cbor
 from weighbridge.errors import FormatError, TapeError
 
 VERSION = 2
+RESIZE = "weighbridge::resize.default"
 MAX_BYTES = 256 << 20
 
 DTYPES: dict[str, torch.dtype] = {
@@ -59,8 +60,7 @@ class Input:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """One operation.
 
     Attributes:
@@ -146,11 +146,21 @@ class Tape:
         for index, node in enumerate(self.nodes):
             for slot in frees.get(index, ()):
                 alive -= sizes.get(slot, 0)
-            for slot, size in node.births:
+            for slot, size in (*node.births, *resized(self, node)):
+                alive += size - (sizes.get(slot, 0) if node.op == RESIZE else 0)
                 sizes[slot] = size
-                alive += size
             peak = max(peak, alive)
         return peak
+
+    def touched(self, op: int) -> int:
+        """Bytes of the storages that operation `op` reads, writes or makes; 0 if there is no such operation."""
+        if not 0 <= op < len(self.nodes):
+            return 0
+        node = self.nodes[op]
+        sizes = {i.slot: i.bytes for i in self.inputs}
+        sizes.update(birth for n in self.nodes[: op + 1] for birth in n.births)
+        named = [*references((node.args, tuple(node.kwargs.values()))), *(o for o in node.outputs if o is not None)]
+        return sum(sizes.get(slot, 0) for slot in {self.refs[index][0] for index in named})
 
     @staticmethod
     def decode(data: bytes) -> Tape:
@@ -252,6 +262,21 @@ def references(value: Any) -> list[int]:
     return []
 
 
+def resized(tape: Tape, node: Node) -> list[tuple[int, int]]:
+    """Returns (slot, new bytes) if a node resizes a storage, else nothing.
+
+    Raises:
+        TapeError: It names no storage, or no size.
+    """
+    if node.op != RESIZE:
+        return []
+    match node.args:
+        case (("t", index), size) if type(index) is int and 0 <= index < len(tape.refs) and not node.kwargs:
+            if 0 in tape.refs[index][2] and not node.births and not node.outputs:
+                return [(tape.refs[index][0], _natural(size))]
+    raise TapeError("a storage is resized by other operands than a tensor without elements and a number of bytes")
+
+
 def _check(tape: Tape) -> None:
     """Checks that every reference lies inside a storage that exists when it is used."""
     sizes: dict[int, int] = {}
@@ -288,6 +313,7 @@ def _check(tape: Tape) -> None:
             if slot in sizes:
                 raise TapeError(f"slot {slot} is born twice")
             sizes[slot] = size
+        sizes.update(resized(tape, node))
         for o in node.outputs:
             if o is not None:
                 use(o)

@@ -52,9 +52,9 @@ def test_what_is_missing_is_listed_and_is_a_finding(
     assert run(["ops", "--missing"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     monkeypatch.delitem(rules.RULES, "mm.default")
-    decompositions._find.cache_clear()
+    decompositions.find.cache_clear()
     try:
         assert run(["ops", "--missing", "--json"]) == 1
         assert set(json.loads(capsys.readouterr().out)["operations"]) == {"mm.default", "mm.out"}
     finally:
-        decompositions._find.cache_clear()
+        decompositions.find.cache_clear()

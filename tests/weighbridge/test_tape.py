@@ -174,7 +174,7 @@ NODES = small().nodes
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "reference past the end": ({"inputs": [Input(0, 27, "state", "w")]}, "tape.out_of_bounds"),
     "output past the end": (
-        {"nodes": [NODES[0], dataclasses.replace(NODES[1], births=((1, 23),))]}, "tape.out_of_bounds",
+        {"nodes": [NODES[0], NODES[1]._replace(births=((1, 23),))]}, "tape.out_of_bounds",
     ),
     "batch view past the end": ({"batch_views": [("x", (0, "f32", (8,), (1,), 0))]}, "tape.out_of_bounds"),
     "batch view of nothing": ({"batch_views": [("x", (5, "f32", (1,), (1,), 0))]}, "tape.out_of_bounds"),
@@ -182,9 +182,9 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "slot that does not exist": ({"inputs": []}, "tape.malformed"),
     "slot enters twice": ({"inputs": [Input(0, 28, "state", "w"), Input(0, 28, "state", "v")]}, "tape.malformed"),
     "born although it entered": (
-        {"nodes": [NODES[0], dataclasses.replace(NODES[1], births=((0, 28), (1, 24)))]}, "tape.malformed",
+        {"nodes": [NODES[0], NODES[1]._replace(births=((0, 28), (1, 24)))]}, "tape.malformed",
     ),
-    "born twice": ({"nodes": [NODES[0], dataclasses.replace(NODES[1], births=((1, 24), (1, 24)))]}, "tape.malformed"),
+    "born twice": ({"nodes": [NODES[0], NODES[1]._replace(births=((1, 24), (1, 24)))]}, "tape.malformed"),
     "used after its free": ({"frees": [(1, 0)]}, "tape.malformed"),
     "freed twice": ({"frees": [(2, 0), (2, 0)]}, "tape.malformed"),
     "freed before its birth": ({"frees": [(0, 1)]}, "tape.malformed"),
@@ -202,10 +202,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "path that does not exist": ({"paths": []}, "tape.malformed"),
     "path that no operation names": ({"paths": ["model.layer", "model"]}, "tape.malformed"),
     "path twice in the table": (
-        {"nodes": [dataclasses.replace(n, path=i) for i, n in enumerate(NODES)], "paths": ["m", "m"]}, "tape.malformed",
+        {"nodes": [n._replace(path=i) for i, n in enumerate(NODES)], "paths": ["m", "m"]}, "tape.malformed",
     ),
     "paths out of order": (
-        {"nodes": [dataclasses.replace(n, path=1 - i) for i, n in enumerate(NODES)], "paths": ["a", "b"]},
+        {"nodes": [n._replace(path=1 - i) for i, n in enumerate(NODES)], "paths": ["a", "b"]},
         "tape.malformed",
     ),
     "negative count": ({"values": -1}, "tape.malformed"),

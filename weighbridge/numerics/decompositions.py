@@ -8,7 +8,6 @@ NotImplemented for operands that need none.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any, cast
 
 import torch
@@ -28,6 +27,7 @@ from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     shorthands,
     single,
 )
+from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes
 from weighbridge.numerics.rules import Op, known, writes_out
 
@@ -42,13 +42,9 @@ CONDITIONAL = frozenset(
 """Decomposed for some operands only, and ruled for the others."""
 
 
+@per_op
 def find(op: Op) -> Decomposition | None:
     """Returns the decomposition of an overload, or None."""
-    return _find(op)
-
-
-@cache
-def _find(op: Op) -> Decomposition | None:
     own = _own(op)
     if own is not None or not op._schema.name.startswith("aten::") or (known(op) and not writes_out(op)):
         return own
@@ -62,7 +58,7 @@ def _find(op: Op) -> Decomposition | None:
 def add(key: str, function: Decomposition) -> None:
     """Enters a decomposition for `library::name.overload` at run time."""
     TABLE[key] = function
-    _find.cache_clear()
+    find.cache_clear()
 
 
 def _own(op: Op) -> Decomposition | None:

@@ -10,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ import torch
 from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import quotients, randomness, sums, writes
 from weighbridge.numerics.bounds import Call, without_growth
+from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.narrow import NARROW
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.rounding import Bound, dense_strides, flat, is_dense, lay_out
@@ -55,7 +55,7 @@ def row_major(_: int) -> Strides:
     return None
 
 
-@cache
+@per_op
 def _argument_names(op: Op) -> tuple[tuple[str, ...], dict[str, Any]]:
     arguments = op._schema.arguments
     return tuple(a.name for a in arguments), {a.name: a.default_value for a in arguments}
@@ -112,10 +112,9 @@ _PLANS: dict[Any, list[torch.dtype | None]] = {}
 
 def _result_types(op: Op, by_name: dict[str, Any]) -> list[torch.dtype | None] | None:
     """Types of the returned tensors where 16-bit operands take part, or None where all is float32."""
-    traits = tuple(_trait(v) for v in by_name.values())
-    if not _any_narrow(traits):
+    if not any([_has_narrow(v) for v in by_name.values()]):
         return None
-    key = (op, tuple(by_name), traits)
+    key = (op, tuple(by_name), tuple([_trait(v) for v in by_name.values()]))
     if key not in _PLANS:
         out = op(**{k: _meta(v) for k, v in by_name.items()})
         returned = out if isinstance(out, (tuple, list)) else [out]
@@ -136,11 +135,12 @@ def _trait(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, torch.dtype)) else type(value)
 
 
-@cache
-def _any_narrow(traits: Any) -> bool:
-    if isinstance(traits, tuple):
-        return any(_any_narrow(t) for t in traits)
-    return traits in NARROW
+def _has_narrow(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.dtype in NARROW
+    if isinstance(value, (list, tuple)):
+        return any([_has_narrow(v) for v in value])
+    return isinstance(value, torch.dtype) and value in NARROW
 
 
 def _meta(value: Any) -> Any:
@@ -162,7 +162,7 @@ def _rounded(
 ) -> Any:
     names, _ = _argument_names(op)
     by_name = {**dict(zip(names, args, strict=False)), **kwargs}
-    has_floats = any(_floats(v) for v in by_name.values())
+    has_floats = any([_floats(v) for v in by_name.values()])
     if not has_floats:
         plain = op(*args, **kwargs)
         if not _floats(plain):
@@ -248,8 +248,9 @@ def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: di
 
 
 def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
-    if any(isinstance(v, Tensor) and v.dtype in NARROW for v in bound.values()):
-        return _exact_narrow(op, args, kwargs, bound, context)
+    for v in bound.values():
+        if isinstance(v, Tensor) and v.dtype in NARROW:
+            return _exact_narrow(op, args, kwargs, bound, context)
     changed = mutated(op)
     if not quotients.is_quotient(op):
         out = op(*args, **kwargs)
@@ -265,7 +266,7 @@ def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
     result = bound[changed[0]] if changed else out
     if not isinstance(result, Tensor) or result.dtype != torch.float32 or result.numel() == 0:
         return out  # integers, and other floating types, whose sums and products have one right answer too
-    if is_dense(result) and not changed:
+    if result.is_contiguous() or (is_dense(result) and not changed):
         context.exact(flat(result))
     else:
         # A changed operand may be a strided view; its elements are checked in row-major order whatever its layout.

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from weighbridge.numerics import kernels
+from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.rounding import flat, is_dense
 from weighbridge.numerics.rules import QUOTIENTS, Op, base_name
 
 Tensor = torch.Tensor
 
 
+@per_op
 def is_quotient(op: Op) -> bool:
     """True for the overloads that `evaluate` computes."""
     return base_name(op)[0] in QUOTIENTS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 
 import numba
@@ -97,23 +98,31 @@ def _sizes(x: Array, bits: Array, shape: Triple, xs: Triple, out: Array, least: 
                 _add_sizes(x[p : p + n], bits[p : p + n], out[q : q + n], least[q : q + n])
 
 
-def plan_of(x: Tensor, dims: Sequence[int]) -> tuple[Triple, Triple, Triple, list[int], int] | None:
-    """Returns (shape, strides of x, strides of the result, the result's shape with kept dimensions, its size).
+Plan = tuple[Triple, Triple, Triple, list[int], int]
+"""(shape, strides of x, strides of the result, the result's shape with kept dimensions, its size)"""
+
+
+def plan_of(x: Tensor, dims: Sequence[int]) -> Plan | None:
+    """Returns how to walk an operand that is summed over `dims`.
 
     None where the operand is not on the CPU, not float32, or no three nested loops walk it in unit strides.
     """
-    if x.device.type != "cpu" or x.dtype != torch.float32 or not x.numel():
+    if x.dtype != torch.float32 or x.device.type != "cpu" or not x.numel():
         return None
-    summed = {d % x.dim() for d in dims}
-    kept = [1 if d in summed else n for d, n in enumerate(x.shape)]
-    strides, step = [0] * x.dim(), 1
-    for d in reversed(range(x.dim())):
+    return _plan(tuple(x.shape), x.stride(), tuple(dims))
+
+
+@lru_cache(maxsize=4096)
+def _plan(sizes: tuple[int, ...], walk: tuple[int, ...], dims: tuple[int, ...]) -> Plan | None:
+    summed = {d % len(sizes) for d in dims}
+    kept = [1 if d in summed else n for d, n in enumerate(sizes)]
+    strides, step = [0] * len(sizes), 1
+    for d in reversed(range(len(sizes))):
         if d not in summed:
             strides[d] = step
-            step *= x.shape[d]
-    walk = x.stride()
-    order = sorted(range(x.dim()), key=lambda d: (-walk[d], d))
-    shape, (xs, os) = merge([x.shape[d] for d in order], [[walk[d] for d in order], [strides[d] for d in order]])
+            step *= sizes[d]
+    order = sorted(range(len(sizes)), key=lambda d: (-walk[d], d))
+    shape, (xs, os) = merge([sizes[d] for d in order], [[walk[d] for d in order], [strides[d] for d in order]])
     if len(shape) != 3 or (shape[2] != 1 and (xs[2] != 1 or os[2] not in (0, 1))):
         return None
     return (shape[0], shape[1], shape[2]), (xs[0], xs[1], xs[2]), (os[0], os[1], os[2]), kept, step

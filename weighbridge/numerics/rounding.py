@@ -16,6 +16,7 @@ recorder's 4e one more, so that no replayer's range holds two values with the sa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -326,6 +327,32 @@ def merge(shape: list[int], strides: list[list[int]]) -> tuple[list[int], list[l
     return out_shape, out
 
 
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@lru_cache(maxsize=4096)
+def _ranked(
+    shape: tuple[int, ...], strides: tuple[int, ...], left: Layout, right: Layout
+) -> tuple[int, int, kernels.Strides, kernels.Strides, int, int] | None:
+    """How three nested loops in x's physical order walk two factors of its bound, or None if none do.
+
+    Args:
+        shape: Shape of x.
+        strides: Its strides.
+        left: Shape and strides of the first factor, which broadcasts against x.
+        right: The same of the second.
+
+    Returns:
+        (rows, columns, strides of the first factor, of the second, elements of memory of the first, of the second)
+    """
+    x = torch.empty_strided(shape, strides, device="meta")
+    factors = [_physical(x, torch.empty_strided(*layout, device="meta")) for layout in (left, right)]
+    merged, (ls, rs) = merge(list(factors[0].shape), [list(f.stride()) for f in factors])
+    if len(merged) != 3:
+        return None
+    return merged[1], merged[2], (ls[0], ls[1], ls[2]), (rs[0], rs[1], rs[2]), extent(factors[0]), extent(factors[1])
+
+
 def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, Ints, npt.NDArray[np.float64]]:
     """Runs the fused kernel; returns (checksum, contested positions, their bounds)."""
     xs, outs = flat(x).numpy(), flat(out).numpy()
@@ -334,15 +361,14 @@ def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, In
     ranked: tuple[int, int, kernels.Array, kernels.Strides, kernels.Array, kernels.Strides] | None = None
     e = _EMPTY
     if bound.factors:
-        factors = [_physical(x, f) for f in bound.factors]
-        if len(factors) == 1:
-            factors.append(torch.ones((), dtype=x.dtype).expand(factors[0].shape))
-        shape, (ls, rs) = merge(list(factors[0].shape), [list(f.stride()) for f in factors])
-        if len(shape) == 3:
-            left, right = (torch.as_strided(f, (extent(f),), (1,)).numpy() for f in factors)
-            ranked = (shape[1], shape[2], left, (ls[0], ls[1], ls[2]), right, (rs[0], rs[1], rs[2]))
+        # Made anew each time: a chip would count a constant that stays as memory of the workload.
+        factors = bound.factors if len(bound.factors) == 2 else (bound.factors[0], bound.factors[0].new_ones(()))
+        plan = _ranked(tuple(x.shape), x.stride(), *((tuple(f.shape), f.stride()) for f in factors))
+        if plan is not None:
+            left, right = (torch.as_strided(f, (n,), (1,)).numpy() for f, n in zip(factors, plan[4:], strict=True))
+            ranked = (plan[0], plan[1], left, plan[2], right, plan[3])
         else:
-            e = (factors[0] * factors[1]).reshape(-1).numpy()
+            e = (_physical(x, factors[0]) * _physical(x, factors[1])).reshape(-1).numpy()
     room = 64 + xs.size // 32  # virtual memory that is touched only as far as it is used
     while True:
         positions, bounds = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)

@@ -23,6 +23,7 @@ from weighbridge.numerics import bounds, exchanges, refusals
 from weighbridge.numerics import bounds_norms as norms
 from weighbridge.numerics import bounds_pointwise as pointwise
 from weighbridge.numerics import bounds_resampling as resampling
+from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.rounding import Bound
 
 Op = torch._ops.OpOverload
@@ -253,7 +254,7 @@ RULES: dict[str, Rule] = _build()
 """Rules by `name.overload` of the functional form; `arange.*/float` for fractional ramps."""
 
 
-@cache
+@per_op
 def base_name(op: Op) -> tuple[str, str]:
     """Returns (functional name, overload): `add_.Tensor` and `add.out` give those of `add.Tensor`.
 
@@ -276,13 +277,13 @@ def _base_name(qualified: str, overload: str) -> tuple[str, str]:
     return name, overload
 
 
-@cache
+@per_op
 def mutated(op: Op) -> tuple[str, ...]:
     """Returns the names of the operands that an overload changes."""
     return tuple(a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
-@cache
+@per_op
 def writes_out(op: Op) -> bool:
     """True for an `out=` form: recorded as its functional form and a copy, because kernels trust `out` too far."""
     return any(a.is_out for a in op._schema.arguments)
@@ -293,7 +294,7 @@ def known(op: Op) -> bool:
     return _key(op) in RULES
 
 
-@cache
+@per_op
 def _key(op: Op) -> str:
     return ".".join(base_name(op))
 

@@ -53,7 +53,7 @@ def table() -> Iterator[None]:
     rules.RULES.update(before)
     custom.TABLE.clear()
     custom.TABLE.update(decomposed)
-    decompositions._find.cache_clear()
+    decompositions.find.cache_clear()
 
 
 def test_a_rounded_operator_is_computed_wide_and_bounded() -> None:

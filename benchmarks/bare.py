@@ -1,0 +1,72 @@
+"""Training computed wide operation by operation, and nothing else: the least that any eager recorder in Python pays.
+
+Each operation with a rounded rule gets its operands in float64 and its result cast back to float32, under a dispatch
+mode as the Recorder has one, with the Recorder's decompositions and randomness. There is no bound, no search for
+contested roundings, no checksum, no log, no tape, no state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from prover.capture import Generators, Recording
+from weighbridge.numerics import decompositions
+from weighbridge.numerics.evaluate import bind, evaluate
+from weighbridge.numerics.rules import Kind, Op, find, known, mutated
+
+Tensor = torch.Tensor
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(torch.float64) if value.dtype == torch.float32 else value
+    if isinstance(value, (list, tuple)):
+        return [_wide(v) for v in value]
+    return torch.float64 if value is torch.float32 else value
+
+
+def _narrow(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(torch.float32) if value.dtype == torch.float64 else value
+    return type(value)(_narrow(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+class Bare(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, float32 operations that a Recorder would round are computed in float64 and cast back."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._context = Recording(seed, Generators())
+
+    def __torch_dispatch__(self, func: Op, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace != "aten":
+            return func(*args, **kwargs)
+        replacement = decompositions.find(func)
+        if replacement is not None:
+            with self:
+                replaced = replacement(*args, **kwargs)
+            if replaced is not NotImplemented:
+                return replaced
+        elif not known(func) and torch._C._dispatch_has_kernel_for_dispatch_key(
+            func._name, "CompositeImplicitAutograd"
+        ):
+            with self:
+                return func.decompose(*args, **kwargs)
+        bound = bind(func, args, kwargs)
+        kind = find(func, bound).kind
+        if kind is Kind.RANDOM:
+            return evaluate(func, args, kwargs, self._context)
+        if kind is not Kind.ROUNDED:
+            return func(*args, **kwargs)
+        wide = _wide(args), {k: _wide(v) for k, v in kwargs.items()}
+        out = func(*wide[0], **wide[1])
+        named = {**bind(func, wide[0], {}), **wide[1]}
+        for name in mutated(func):
+            if isinstance(bound[name], Tensor) and bound[name].dtype == torch.float32:
+                bound[name].copy_(named[name])
+                out = bound[name]
+        return _narrow(out)

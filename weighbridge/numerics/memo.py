@@ -1,0 +1,41 @@
+"""A cache for what is known of an overload, which is asked several times for every operation of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+
+R = TypeVar("R")
+
+
+class PerOp(Generic[R]):
+    """A function of one overload that is called once for each.
+
+    Overloads are found by identity, because PyTorch's own hash of one is a Python function. They are kept, so that no
+    other object can take an identity over.
+    """
+
+    def __init__(self, function: Callable[[torch._ops.OpOverload], R]) -> None:
+        self._function = function
+        self._known: dict[int, R] = {}
+        self._kept: list[torch._ops.OpOverload] = []
+        self.__doc__ = function.__doc__
+
+    def __call__(self, op: torch._ops.OpOverload) -> R:
+        """Returns what the function says of `op`."""
+        try:
+            return self._known[id(op)]
+        except KeyError:
+            self._kept.append(op)
+            result = self._known[id(op)] = self._function(op)
+            return result
+
+    def cache_clear(self) -> None:
+        """Forgets everything, after a table has changed."""
+        self._known.clear()
+
+
+per_op = PerOp
+"""As a decorator."""
