@@ -18,11 +18,10 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from prover.bookkeeping import storage_bytes
 from prover.collectives import NAMESPACES, Collectives
 from prover.job import Job
-from weighbridge.collectives import RESIZE
 from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import decompositions
 from weighbridge.numerics.rules import Kind, Op, find, known
-from weighbridge.tape import Node
+from weighbridge.tape import RESIZE, Node
 
 if TYPE_CHECKING:
     from prover.capture import Capture

@@ -18,7 +18,7 @@ from weighbridge import merkle
 from weighbridge.digests import bytes_digest
 from weighbridge.errors import TapeError
 from weighbridge.numerics import exchanges
-from weighbridge.tape import Node, Ref, Tape, references
+from weighbridge.tape import RESIZE, Node, Ref, Tape, references
 from weighbridge.tensorfile import raw_bytes
 
 Tensor = torch.Tensor
@@ -27,7 +27,7 @@ CHUNK = 16384
 """Bytes of a chunk; a multiple of every element's size."""
 
 PREFIX = "weighbridge::"
-RESIZE = "weighbridge::resize.default"
+
 
 Pairing = tuple[int, tuple[int, ...], int, int]
 """What members of a collective agree on: (step, group, tag or -1, ordinal in the step)."""

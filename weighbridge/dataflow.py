@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from weighbridge.errors import TapeError
 from weighbridge.numerics.rules import RULES, Kind, Op, base_name, mutated
 from weighbridge.operands import resolve
-from weighbridge.tape import DTYPES, Node, Ref, Tape, extent, references
+from weighbridge.tape import DTYPES, Node, Ref, Tape, extent, references, resized
 
 MAX_WORK = 1 << 36
 """Most bits that may be looked at: inputs times operations."""
@@ -125,6 +125,10 @@ class _Walk:
 
     def operation(self, index: int, node: Node) -> None:
         """Follows one operation."""
+        for slot, size in resized(self._tape, node):
+            self._pieces.pop(slot, None)
+            self._sizes[slot] = size
+            return
         op, base, changed, view = self._resolve(node.op)
         if view and not node.births:
             return

@@ -9,14 +9,16 @@ executor in the process that `replay` makes for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
+from weighbridge.collectives import Exchange, calls
 from weighbridge.digests import Leaf, bytes_digest, region_digest
 from weighbridge.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
 from weighbridge.evidence import Tally
 from weighbridge.following import Following, Seen
+from weighbridge.job import Place
 from weighbridge.numerics.evaluate import bind, evaluate
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.roundlog import LogReader
@@ -36,7 +38,7 @@ from weighbridge.operands import (
 )  # fmt: skip
 from weighbridge.state import Checkpoint, state_digest
 from weighbridge.steps import StepRecord
-from weighbridge.tape import DTYPES, Node, Ref, Tape
+from weighbridge.tape import DTYPES, RESIZE, Node, Ref, Tape, resized
 from weighbridge.tensorfile import raw_bytes
 
 Tensor = torch.Tensor
@@ -58,7 +60,10 @@ class Executor:
         tally: What rounding logs chose so far.
     """
 
-    def __init__(self, device: str | torch.device, seed: int, max_bytes: int, policy: Policy = STRICT) -> None:
+    def __init__(
+        self, device: str | torch.device, seed: int, max_bytes: int, policy: Policy = STRICT,
+        place: Place | None = None, exchange: Exchange | None = None,
+    ) -> None:  # fmt: skip
         """Prepares an empty state.
 
         Args:
@@ -66,6 +71,8 @@ class Executor:
             seed: The run's seed, from the draft.
             max_bytes: Most bytes that the storages of a tape may have together.
             policy: Which bounds the run was recorded with.
+            place: Whose tapes they are, if they are those of a rank of a job.
+            exchange: Gives the results of collectives.
         """
         self.device = torch.device(device)
         self.state: dict[str, Tensor] = {}
@@ -78,6 +85,7 @@ class Executor:
         self._lingering: list[Tensor] = []
         self._seed, self._max_bytes, self._policy = seed, max_bytes, policy
         self._checked: set[tuple[bytes, int]] = set()
+        self._place, self._exchange = place, exchange
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Takes over a checkpoint's state."""
@@ -98,6 +106,11 @@ class Executor:
         for data in [*self.live.values(), *self.state.values(), *self._lingering]:
             seen.setdefault(data.untyped_storage().data_ptr() or id(data), data)
         return [(d.numel(), region_digest(d.cpu().numpy().data, salt)) for d in seen.values() if d.numel()]
+
+    def leaves_of(self, names: Iterable[str], salt: bytes) -> list[Leaf]:
+        """Those of the storages with these names in the state that exist, as `leaves` lists them."""
+        held = [self.state[name] for name in names if name in self.state]
+        return [(d.numel(), region_digest(d.cpu().numpy().data, salt)) for d in held if d.numel()]
 
     def run(
         self, tape: Tape, tape_digest: bytes, record: StepRecord, log: LogReader, batch: Mapping[str, Tensor],
@@ -136,6 +149,9 @@ class Executor:
                 code="tape.too_large",
             )
         context = Following(record, log, self._seed, self._policy, self.watch, self.tally)
+        if self._place is not None:
+            context.stream, context.exchange = self._place.stream(record.kind), self._exchange
+            context.calls = {call.op: call for call in calls(tape, self._place.rank)}
         slots: dict[int, Tensor] = {}
         names: dict[int, str] = {}
         self.drop(tape, record.step)
@@ -156,7 +172,10 @@ class Executor:
             context.begin(index, node)
             first = (tape_digest, index) not in self._checked
             try:
-                self._operation(node, tape, slots, operands, context, first)
+                if node.op == RESIZE:
+                    self._resize(node, tape, slots, names, operands)
+                else:
+                    self._operation(node, tape, slots, operands, context, first)
             except (RefusedOperationError, UnknownOperationError) as error:
                 raise TapeError(
                     f"step {record.step}, operation {index}: {error.message}", code="tape.forbidden", operation=node.op
@@ -223,6 +242,19 @@ class Executor:
         if name is not None:
             self.state.pop(name, None)
 
+    def _resize(
+        self, node: Node, tape: Tape, slots: dict[int, Tensor], names: dict[int, str], operands: Operands
+    ) -> None:
+        """Gives a storage another size; the content up to there stays, and what is new is zeros."""
+        for slot, size in resized(tape, node):
+            data = torch.zeros(size, dtype=torch.uint8, device=self.device)
+            kept = min(size, slots[slot].numel())
+            data[:kept].copy_(slots[slot][:kept])
+            slots[slot] = data
+            operands.forget(slot)
+            if slot in names:
+                self.state[names[slot]] = data
+
     def _operation(
         self, node: Node, tape: Tape, slots: dict[int, Tensor], operands: Operands, context: Following, first: bool
     ) -> None:
@@ -237,6 +269,14 @@ class Executor:
             raise TapeError(f"operation {context.op} ({node.op}) has operands that do not fit it")
         rule = find(op, bound)
         refs = [None if o is None else tape.refs[o] for o in node.outputs]
+        if rule.kind is Kind.COLLECTIVE:
+            try:
+                context.collective(bound["outs"], bound["ins"])
+            except WeighbridgeError:
+                raise
+            except UNFIT as error:
+                raise unfit(f"operation {context.op} ({node.op})", error) from None
+            return
         if rule.kind is Kind.VIEW:
             # A view computes nothing; its geometry was checked against the storage when the tape was decoded.
             source = next((v for v in args if isinstance(v, Tensor)), None)
@@ -293,6 +333,8 @@ class Executor:
             self._release(slot, slots, names, operands)
         if context.checked * 8 != len(record.checksums) or context.hosts != len(record.host):
             raise TapeError(f"step {record.step}: the record has checksums or host values that no operation made")
+        if context.exchanged != len(record.collectives):
+            raise TapeError(f"step {record.step}: the record has collectives that no operation made")
         if context.log.left:
             raise LogError(f"step {record.step}: the rounding log has entries for operations that round nothing")
         for slot, name in tape.survivors:

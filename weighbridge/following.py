@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from weighbridge.collectives import Call, Exchange, commit
 from weighbridge.errors import LogError, TapeError, WeighbridgeError
 from weighbridge.evidence import Tally
 from weighbridge.numerics import narrow, rounding
 from weighbridge.numerics.evaluate import Context
+from weighbridge.numerics.exchanges import CANONICAL
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
@@ -67,6 +69,9 @@ class Following(Context):
     watch: Callable[[Seen], None] | None = None
     tally: Tally = field(default_factory=Tally)
     stream: int = 0
+    calls: Mapping[int, Call] = field(default_factory=dict)
+    exchange: Exchange | None = None
+    exchanged: int = 0
     op: int = 0
     operation: str = ""
     node: Node | None = None
@@ -165,6 +170,29 @@ class Following(Context):
         counter = (span[0] + offset) & 0xFFFFFFFFFFFFFFFF
         self.rng[number] = (counter + 1) & 0xFFFFFFFFFFFFFFFF
         return Draw(self.seed, self.stream + (number << 12), counter)
+
+    def collective(self, outs: Sequence[Tensor], ins: Sequence[Tensor]) -> None:
+        """Exchanges with other ranks: writes the results, and compares both sides with what the record commits to."""
+        call = self.calls.get(self.op)
+        if call is None or self.exchange is None:
+            raise WeighbridgeError(
+                f"step {self.record.step}, operation {self.op} ({self.operation}) needs the other ranks; replay the "
+                "whole job, or this rank with the results of its collectives",
+                code="replay.collectives.missing",
+            )
+        recorded = self.record.collectives[self.exchanged : self.exchanged + 1]
+        if not recorded or recorded[0][0] != self.op:
+            raise self._difference("no collective here", "a collective")
+        self.exchanged += 1
+        _, given, got = recorded[0]
+        if (found := commit(ins)) != given:
+            raise self._difference(f"the contribution {given.hex()}", found.hex())
+        for out, result in zip(outs, self.exchange.exchange(self.record.step, call, ins, outs), strict=True):
+            out.copy_(result.view(out.shape))
+            if call.reduction and out.dtype in CANONICAL and out.numel():
+                self.exact(out.contiguous().reshape(-1))
+        if (found := commit(outs)) != got:
+            raise self._difference(f"the result {got.hex()}", found.hex())
 
     def host(self, value: bool | int | float) -> bool | int | float:
         """See `Context.host`."""

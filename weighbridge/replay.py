@@ -16,12 +16,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 
-Verdict = Literal["match", "mismatch", "inconclusive"]
+Verdict = Literal["match", "match given collectives", "mismatch", "inconclusive"]
 
 _PASSED = (
     "PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR",
@@ -50,7 +50,8 @@ class ReplayResult:
     """What a replay found.
 
     Attributes:
-        verdict: `match`, `mismatch`, or `inconclusive` (which accuses nobody).
+        verdict: `match`, `mismatch`, or `inconclusive` (which accuses nobody); `match given collectives` of one rank
+            whose collectives' results were taken as given.
         steps: First step executed and the one after the last.
         state: Hex digest of the final state.
         followed: Roundings that the log changed: without the log this replay would have differed there.
@@ -67,6 +68,11 @@ class ReplayResult:
         live: At a stop: live storages as (bytes, hex keyed digest).
         running: At a stop: hex digest of the step's operations so far.
         head: At a stop: hex running head of the transcript before the step in progress.
+        weights: At a stop: those of the live storages that the transcript names as the model's weights; None if it
+            names none.
+        touched: At a stop: bytes of the storages that the next operation reads or makes.
+        flops: At a stop: FLOPs of all operations of the transcript up to there, by `weighbridge.flops`; None if a tape
+            cannot be counted.
         device: What replayed it.
         confinement: Which restrictions the worker was under.
     """
@@ -84,6 +90,9 @@ class ReplayResult:
     live: list[tuple[int, str]] | None = None
     running: str | None = None
     head: str | None = None
+    weights: list[tuple[int, str]] | None = None
+    touched: int = 0
+    flops: int | None = None
     device: str = "cpu"
     confinement: list[str] = field(default_factory=list)
 
@@ -104,6 +113,7 @@ def replay(
     rules: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
     tapes: TapePolicy = AS_DESIGNED,
+    results: str | Path | None = None,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
 
@@ -119,6 +129,7 @@ def replay(
             with the rights it has before it confines itself: name only what you trust, never what a Prover sent.
         progress: Called with (steps done, steps to do).
         tapes: What may enter programs, and how grave it is if more does.
+        results: For one rank of a job: a file with the results of its collectives, to be taken as given.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -133,6 +144,8 @@ def replay(
         raise UsageError("stop needs the 32-byte salt of the chip's boot")
     request = {
         "path": str(Path(path).resolve()),
+        "results": None if results is None else str(Path(results).resolve()),
+        "paths": [str(Path(p).resolve()) for p in (path, results) if p is not None],
         "steps": steps,
         "device": device,
         "stop": stop,
@@ -142,7 +155,7 @@ def replay(
         "rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in rules],
         "tapes": asdict(tapes),
     }
-    return _parse(run_worker("weighbridge.replay_worker", request, limits, env, progress))
+    return parse(run_worker("weighbridge.replay_worker", request, limits, env, progress))
 
 
 def run_worker(
@@ -248,14 +261,19 @@ def raise_error(message: dict[str, Any]) -> None:
         raise kind(text, code=code)
 
 
-def _parse(message: dict[str, Any]) -> ReplayResult:
-    """Reads the worker's answer as hostile: every field has its type or the answer is refused."""
+def parse(message: dict[str, Any]) -> ReplayResult:
+    """Reads the worker's answer as hostile: every field has its type or the answer is refused.
+
+    Raises:
+        WeighbridgeError: The error that the worker answered.
+        ReplayWorkerError: The answer is malformed.
+    """
     from weighbridge import evidence as counted  # it needs PyTorch, which whoever only imports this package does not
 
     try:
         raise_error(message)
         raw = message["result"]
-        if raw["verdict"] not in ("match", "mismatch", "inconclusive"):
+        if raw["verdict"] not in get_args(Verdict):
             raise ValueError("verdict")
         findings = [_finding(f) for f in raw["findings"]]
         return ReplayResult(
@@ -280,7 +298,10 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
             },
             findings=findings,
             first_difference=_difference(raw["first_difference"]),
-            live=None if raw["live"] is None else [(int(n), bytes.fromhex(d).hex()) for n, d in raw["live"]],
+            live=_leaves(raw["live"]),
+            weights=_leaves(raw["weights"]),
+            touched=int(raw["touched"]),
+            flops=None if raw["flops"] is None else int(raw["flops"]),
             running=None if raw["running"] is None else bytes.fromhex(raw["running"]).hex(),
             head=None if raw["head"] is None else bytes.fromhex(raw["head"]).hex(),
             device=str(raw["device"])[:200],
@@ -288,6 +309,10 @@ def _parse(message: dict[str, Any]) -> ReplayResult:
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise ReplayWorkerError(f"the replay worker's answer is malformed ({type(error).__name__})") from None
+
+
+def _leaves(raw: Any) -> list[tuple[int, str]] | None:
+    return None if raw is None else [(int(size), bytes.fromhex(digest).hex()) for size, digest in raw]
 
 
 def _finding(raw: Any) -> Finding:

@@ -19,9 +19,13 @@ import numpy as np
 import torch
 
 from weighbridge import confinement, evidence, tapechecks
+from weighbridge.collectives import Exchange
 from weighbridge.errors import Finding, LogError, Severity, TapeError, WeighbridgeError
 from weighbridge.executor import Executor
+from weighbridge.flops import flops
 from weighbridge.following import DifferenceError, Following
+from weighbridge.given import GIVEN, GivenResults, conditional
+from weighbridge.job import Place
 from weighbridge.location import locate
 from weighbridge.numerics import custom, device_passes, philox, probes, rounding, roundlog
 from weighbridge.numerics import policy as policies
@@ -41,9 +45,16 @@ _SEVERITIES: dict[str, Severity] = {"replay.inconclusive": "info", "tape.too_lar
 class Replay:
     """One replay, step by step."""
 
-    def __init__(self, request: dict[str, Any], confined: list[str], send: Any) -> None:
+    def __init__(
+        self, request: dict[str, Any], confined: list[str], send: Any, exchange: Exchange | None = None
+    ) -> None:
         self._send = send
         self._transcript = Transcript.open(request["path"])
+        self._begin: int | None = request.get("begin")
+        place = Place.of(self._transcript.draft)
+        if place is not None and request.get("results") is not None:
+            exchange = GivenResults(Path(request["results"]), place)
+        self._exchange = exchange
         self._confined = confined
         self._device = request["device"]
         self._stop = None if request["stop"] is None else (int(request["stop"][0]), int(request["stop"][1]))
@@ -79,7 +90,7 @@ class Replay:
                 code="replay.calibration.unknown",
             )
         probes.require(self._device, policy)
-        self._executor = Executor(self._device, seed, int(request["memory"]), policy)
+        self._executor = Executor(self._device, seed, int(request["memory"]), policy, place, exchange)
         self._tapes: dict[bytes, Tape] = {}
         self._uses: dict[bytes, dict[str, Any]] = {}
         self._policy = TapePolicy(**request.get("tapes", {}))
@@ -89,8 +100,9 @@ class Replay:
     def run(self) -> dict[str, Any]:
         """Runs to the end or to the first difference; returns the result as JSON."""
         begin = max([c for c in self._transcript.checkpoint_steps if c <= self._first], default=0)
+        begin = begin if self._begin is None else self._begin
         difference: dict[str, Any] | None = None
-        verdict, position, running, live = "match", begin, None, None
+        verdict, position, running, live, weights = "match", begin, None, None, None
         try:
             if begin:
                 self._load(begin)
@@ -109,6 +121,9 @@ class Replay:
             if self._stop is not None:
                 assert self._salt is not None
                 live = [[size, digest.hex()] for size, digest in self._executor.leaves(self._salt)]
+                if (notes := self._transcript.notes) is not None:
+                    found = self._executor.leaves_of(notes.weights, self._salt)
+                    weights = [[size, digest.hex()] for size, digest in found]
                 if self._stop == (self._transcript.steps, 0) and self._transcript.manifest.complete:
                     running = running_digest(
                         Tape(), 0, step=self._stop[0], batch={}, free={}, values=[], host=[], rng={}, checksums=b""
@@ -133,7 +148,7 @@ class Replay:
         self._examine()
         self._findings += evidence.findings(self._executor.tally, self._policy, self._transcript.digest)
         return {
-            "verdict": verdict,
+            "verdict": GIVEN if verdict == "match" and conditional(self._exchange) else verdict,
             "steps": [begin, position],
             "state": self._executor.state_digest().hex(),
             "followed": self._executor.followed,
@@ -144,11 +159,29 @@ class Replay:
             "findings": [f.to_json() for f in self._findings],
             "first_difference": difference,
             "live": live,
+            "weights": weights,
+            **({"touched": 0, "flops": None} if self._stop is None else self._reached(*self._stop)),
             "running": running.hex() if running is not None else None,
             "head": None if self._stop is None else self._transcript.head(self._stop[0] - 1).hex(),
             "device": describe_device(self._device),
             "confinement": self._confined,
         }
+
+    def _reached(self, step: int, op: int) -> dict[str, Any]:
+        """Says how much work led to a position, and how much memory the operation after it needs."""
+        counts: dict[bytes, list[int]] = {}
+        done, touched = 0, 0
+        try:
+            for number in range(min(step + 1, self._transcript.steps)):
+                digest = self._transcript.step(number).tape
+                if digest not in counts:
+                    counts[digest] = flops(self._program(digest))
+                done += sum(counts[digest][:op] if number == step else counts[digest])
+            if step < self._transcript.steps:
+                touched = self._program(self._transcript.step(step).tape).touched(op)
+        except WeighbridgeError:
+            return {"touched": touched, "flops": None}  # the verdict says what is wrong with the tape
+        return {"touched": touched, "flops": done}
 
     def _locate(self, difference: dict[str, Any], error: WeighbridgeError) -> None:
         """Adds to a difference, and to its message, in which module it is and what its operands came from."""

@@ -12,7 +12,7 @@ import pytest
 
 from weighbridge.errors import ReplayWorkerError
 from weighbridge.evidence import Tally
-from weighbridge.replay import _parse, _read
+from weighbridge.replay import _read, parse
 
 SIGNALS = """
 import ctypes, json, os, sys
@@ -40,7 +40,8 @@ def test_no_signal_reaches_another_process() -> None:
 
 RESULT: dict[str, Any] = {
     "verdict": "match", "steps": [0, 1], "state": "00" * 32, "followed": 0, "logged": 0, "rounded": 0, "tapes": {},
-    "findings": [], "first_difference": None, "live": None, "running": None, "head": None, "device": "cpu",
+    "findings": [], "first_difference": None, "live": None, "running": None, "head": None,
+    "weights": None, "touched": 0, "flops": None, "device": "cpu",
     "confinement": [], "evidence": Tally().to_json(),
 }  # fmt: skip
 FINDING = {"id": "a", "message": "b", "expected": "", "found": "", "subject": "", "severity": "info", "evidence": {}}
@@ -49,7 +50,7 @@ FINDING = {"id": "a", "message": "b", "expected": "", "found": "", "subject": ""
 def test_an_answer_in_order_is_taken() -> None:
     message = _read(BytesIO(json.dumps({"result": {**RESULT, "findings": [FINDING]}}).encode()), None)
     assert message is not None
-    assert _parse(message).findings[0].id == "a"
+    assert parse(message).findings[0].id == "a"
 
 
 @pytest.mark.parametrize("line", [b'{"progress": [Infinity, 1]}', b'{"progress": [NaN, 1]}', b'{"progress": 1}', b"7"])
@@ -62,7 +63,7 @@ def test_progress_that_is_none_is_refused(line: bytes) -> None:
 def test_counts_of_evidence_are_numbers(value: Any) -> None:
     for name in ("entries", "bits_in"):
         with pytest.raises(ReplayWorkerError):
-            _parse({"result": {**RESULT, "evidence": {**Tally().to_json(), name: value}}})
+            parse({"result": {**RESULT, "evidence": {**Tally().to_json(), name: value}}})
 
 
 @pytest.mark.parametrize(
@@ -71,16 +72,16 @@ def test_counts_of_evidence_are_numbers(value: Any) -> None:
 def test_evidence_is_flat(evidence: Any) -> None:
     """What is nested deeply enough can be read and not written again, which would lose the whole report."""
     with pytest.raises(ReplayWorkerError):
-        _parse({"result": {**RESULT, "findings": [{**FINDING, "evidence": evidence}]}})
+        parse({"result": {**RESULT, "findings": [{**FINDING, "evidence": evidence}]}})
 
 
 def test_long_evidence_is_cut() -> None:
     evidence = {str(n): "x" * 10_000 for n in range(1000)}
-    (finding,) = _parse({"result": {**RESULT, "findings": [{**FINDING, "evidence": evidence}]}}).findings
+    (finding,) = parse({"result": {**RESULT, "findings": [{**FINDING, "evidence": evidence}]}}).findings
     assert len(finding.evidence) == 100
     assert max(map(len, finding.evidence.values())) == 4000
 
 
 def test_half_a_character_does_not_reach_the_report() -> None:
-    (finding,) = _parse({"result": {**RESULT, "findings": [{**FINDING, "message": "a\ud800b"}]}}).findings
+    (finding,) = parse({"result": {**RESULT, "findings": [{**FINDING, "message": "a\ud800b"}]}}).findings
     assert finding.message == "a?b"
