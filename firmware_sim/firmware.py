@@ -395,6 +395,7 @@ class Firmware:
             time_ms=time_ms,
             hwmodel=self.device.hwmodel,
             firmware_version=self.device.tcb.version,
+            debug=self.device.tcb.mode == "debug",
             body=body,
         )
         return tokens.sign(token, self.device.key, self.device.chain)

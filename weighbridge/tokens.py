@@ -49,9 +49,12 @@ _PROTECTED = cbor({1: _ES384, 3: _EAT_CWT})
 _COORDINATE = 48  # Bytes of one half of a P-384 signature.
 
 # Claim labels: RFC 8392 and RFC 9711, then private ones from the range that the OCP profile leaves to vendors.
-_IAT, _NONCE, _UEID, _OEMID, _HWMODEL, _UPTIME, _EAT_PROFILE = 6, 10, 256, 258, 259, 261, 265
+_IAT, _NONCE, _UEID, _OEMID, _HWMODEL, _UPTIME, _DBGSTAT, _EAT_PROFILE = 6, 10, 256, 258, 259, 261, 263, 265
 _BOOTCOUNT, _BOOTSEED, _SWVERSION, _MEASUREMENTS = 267, 268, 271, 273
 _KIND, _INDEX, _PREVIOUS, _UPTIME_MS, _TIME_MS = -70002, -70003, -70004, -70005, -70006
+
+_DEBUG_STATES = (1, 0)
+"""RFC 9711, section 4.2.9: disabled, enabled. A fuse may still be blown, so it is not disabled permanently."""
 
 _INTEGER_END = 1 << 63
 _BODIES: Mapping[Kind, Mapping[str, str]] = {
@@ -101,6 +104,7 @@ class Token:
         time_ms: Milliseconds since 1970 on the chip's clock.
         hwmodel: Model of the chip, 1 to 32 bytes.
         firmware_version: As in the attestation certificate.
+        debug: Whether the chip was started in debug mode; as in the attestation certificate.
         body: What is attested, by kind: see docs/formats/snapshot-token.md.
     """
 
@@ -115,6 +119,7 @@ class Token:
     time_ms: int
     hwmodel: bytes
     firmware_version: str
+    debug: bool
     body: Mapping[str, Value]
 
 
@@ -177,8 +182,9 @@ def verify(data: bytes, root: x509.Certificate) -> Verified:
     except InvalidSignature:
         raise TokenError("The token's signature is not its chip's: the token was altered or forged.") from None
     token = decode_claims(payload)
-    claimed = (token.ueid, token.hwmodel, token.firmware_version)
-    if claimed != (identity.ueid, identity.tcb.model.encode(), identity.tcb.version):
+    tcb = identity.tcb
+    claimed = (token.ueid, token.hwmodel, token.firmware_version, token.debug)
+    if claimed != (identity.ueid, tcb.model.encode(), tcb.version, tcb.mode == "debug"):
         raise TokenError("The token names another chip or firmware than its certificates: it was not made by this one.")
     return Verified(token=token, identity=identity)
 
@@ -247,6 +253,7 @@ def encode_claims(token: Token) -> bytes:
         _OEMID: OEMID,
         _HWMODEL: token.hwmodel,
         _UPTIME: token.uptime_ms // 1000,
+        _DBGSTAT: _DEBUG_STATES[token.debug],
         _EAT_PROFILE: PROFILE,
         _BOOTCOUNT: token.boot_count,
         _BOOTSEED: token.boot_seed,
@@ -285,6 +292,7 @@ def decode_claims(payload: bytes) -> Token:
             time_ms=claims[_TIME_MS],
             hwmodel=claims[_HWMODEL],
             firmware_version=version,
+            debug=_DEBUG_STATES.index(claims[_DBGSTAT]) == 1,
             body=_decode(body, dict) if isinstance(body, bytes) and form == _CBOR_FORMAT else {},
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -382,6 +390,7 @@ def _check(token: Token) -> None:
     for name in ("index", "boot_count", "uptime_ms", "time_ms"):
         _check_value(name, getattr(token, name), "count")
     _check_value("firmware_version", token.firmware_version, "text")
+    _check_value("debug", token.debug, "flag")
     schema = _BODIES[token.kind]
     body = cast(Mapping[Any, Any], token.body)
     if set(body) != set(schema):

@@ -56,6 +56,7 @@ class LogBuilder:
             time_ms=self.time_ms,
             hwmodel=self.device.hwmodel,
             firmware_version=self.device.tcb.version,
+            debug=self.device.tcb.mode == "debug",
             body=body,
         )
 
@@ -155,5 +156,8 @@ def facts(
         chip=chip or Chip(ueid=log.device.ueid, address="localhost:1"),
         nonce=nonce,
         head=attempt(head if head is not None else log.head(nonce), root),
-        entries=[Entry(digest=entry_digest(data), verified=attempt(data, root)) for data in log.entries],
+        entries=[
+            Entry(digest=entry_digest(data), leaf=merkle.leaf_hash(data), verified=attempt(data, root))
+            for data in log.entries
+        ],
     )

@@ -91,6 +91,15 @@ def test_another_reader_finds_the_standard_labels() -> None:
     assert GOOD.measurement == hashlib.sha384(claims).digest()
 
 
+def test_the_example_of_the_format_page() -> None:
+    image = FirmwareImage(name="weighbridge firmware", version="0.1.0", svn=1, hwmodel="WB-SIM-1", payload=b"example")
+    assert len(image.claims) == 126
+    assert image.claims.hex().startswith("a66373766e01646e616d6574")
+    assert image.claims.hex().endswith("65302e312e30")
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "firmware-image.md").read_text()
+    assert f"`{image.measurement.hex()}`" in page
+
+
 def test_an_altered_payload_is_told_from_an_altered_signature() -> None:
     sign1, _ = cbor2.loads(SIGNED)
     assert reason(cbor([sign1, b"c0de"])) == "chip.image.altered"

@@ -68,6 +68,7 @@ def token(draw: st.DrawFn) -> Token:
         time_ms=draw(count),
         hwmodel=draw(st.binary(min_size=1, max_size=32)),
         firmware_version=draw(text),
+        debug=draw(st.booleans()),
         body=draw(BODIES[kind]),
     )
 
@@ -97,6 +98,7 @@ def event(chip: device.Device, index: int = 0, previous: bytes = tokens.GENESIS)
         time_ms=1_700_000_000_123,
         hwmodel=chip.hwmodel,
         firmware_version=chip.tcb.version,
+        debug=False,
         body={"name": "manifest-draft", "digest": bytes(range(32))},
     )
 
@@ -131,6 +133,7 @@ def test_other_cose_readers_find_the_standard_labels(chip: device.Device) -> Non
     claims = cbor2.loads(payload)
     assert claims[256] == chip.ueid
     assert claims[259] == b"WB-SIM-1"
+    assert claims[263] == 1
     assert (claims[6], claims[261], claims[267], claims[268]) == (1_700_000_000, 1, 1, bytes(32))
     assert claims[273] == [[60, cbor({"name": "manifest-draft", "digest": bytes(range(32))})]]
     assert 10 not in claims
@@ -157,6 +160,10 @@ def test_another_devices_claims_are_refused(chip: device.Device, root: Certifica
     forgeries = [
         tokens.sign(event(other), chip.key, chip.chain),
         tokens.sign(replace(event(chip), firmware_version="9.9"), chip.key, chip.chain),
+        tokens.sign(replace(event(chip), hwmodel=b"H-200"), chip.key, chip.chain),
+        tokens.sign(replace(event(chip), debug=True), chip.key, chip.chain),
+        tokens.sign(event(chip), other.key, other.chain),
+        tokens.sign(event(chip), other.key, chip.chain),
         tokens.sign(event(other), chip.key, other.chain),
     ]
     for data in forgeries:
@@ -253,6 +260,7 @@ _EXAMPLE = Token(
     time_ms=0,
     hwmodel=b"m",
     firmware_version="1",
+    debug=False,
     body=HEAD,
 )
 
