@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import NameOID
 
+from firmware_sim.counter import write_durably
 from firmware_sim.fuses import Fuses
-from firmware_sim.nvlog import write_durably
 from weighbridge.digests import cbor
 from weighbridge.errors import ChipError
 from weighbridge.firmware_image import FirmwareImage, read_image

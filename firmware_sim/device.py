@@ -16,8 +16,8 @@ from cryptography.x509.oid import NameOID
 
 import weighbridge
 from firmware_sim.boot import FLASH, IDEVID, SECRET, SECRET_SIZE, Device, boot, identity_key
+from firmware_sim.counter import write_durably
 from firmware_sim.fuses import Fuses
-from firmware_sim.nvlog import write_durably
 from weighbridge.digests import cbor
 from weighbridge.errors import ChipError, UsageError
 from weighbridge.firmware_image import FirmwareImage, FirmwareSigner

@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from firmware_sim.nvlog import write_durably
+from firmware_sim.counter import write_durably
 from weighbridge.digests import cbor
 from weighbridge.errors import ChipError, FormatError, IdentityError
 from weighbridge.identity import MAX_CERTIFICATE_BYTES, load_der
