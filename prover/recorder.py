@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -99,6 +100,8 @@ class Recorder:
             programs: Digests of the tapes that may run, from a rehearsal (`weighbridge tape show`); any by default.
             job: The job on several ranks that this process takes part in; its transcript is `PATH/rank-0000` etc.
         """
+        # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
+        importlib.import_module("torch._dynamo")
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
         if job is not None and resume:

@@ -97,6 +97,7 @@ def test_newton_schulz(zoo: Zoo) -> None:
     zoo.trains_as_without(build, classify, rows())
 
 
+@pytest.mark.skipif(not hasattr(optim, "Muon"), reason="this PyTorch has no such optimizer")
 def test_muon_of_pytorch_works_in_bfloat16(zoo: Zoo) -> None:
     def build() -> tuple[nn.Module, optim.Optimizer]:
         model = perceptron()
