@@ -92,8 +92,45 @@ class ChipClient(_Client):
         request = chip_pb2.GetHeadRequest(nonce=nonce)
         return bytes(rpc.call(self._stub.GetHead, request, deadline_s=CALL_SECONDS).token)
 
-    def entries(self, size: int) -> Iterator[bytes]:
-        """Yields the first `size` log entries as the chip sends them.
+    def checkpoint(self, nonce: bytes) -> tuple[bytes, bytes]:
+        """Returns the log's checkpoint, a signed note, and the head token over `nonce` that binds it to the chip.
+
+        Raises:
+            WeighbridgeError: As `head`.
+        """
+        request = chip_pb2.GetCheckpointRequest(nonce=nonce)
+        answer = rpc.call(self._stub.GetCheckpoint, request, deadline_s=CALL_SECONDS)
+        return bytes(answer.checkpoint), bytes(answer.token)
+
+    def consistency_proof(self, old_size: int, size: int) -> list[bytes]:
+        """Returns the chip's proof that its log of `old_size` entries is a prefix of that of `size`; not verified.
+
+        Raises:
+            WeighbridgeError: As `head`.
+        """
+        request = chip_pb2.GetConsistencyProofRequest(old_size=old_size, size=size)
+        return list(rpc.call(self._stub.GetConsistencyProof, request, deadline_s=CALL_SECONDS).hashes)
+
+    def inclusion_proof(self, index: int, size: int) -> list[bytes]:
+        """Returns the chip's proof that entry `index` is in its log of `size` entries; not verified.
+
+        Raises:
+            WeighbridgeError: As `head`.
+        """
+        request = chip_pb2.GetInclusionProofRequest(index=index, size=size)
+        return list(rpc.call(self._stub.GetInclusionProof, request, deadline_s=CALL_SECONDS).hashes)
+
+    def add_cosignature(self, checkpoint: bytes) -> int:
+        """Gives the chip a cosigned checkpoint; returns the lowest index that it still keeps.
+
+        Raises:
+            WeighbridgeError: The chip refuses it, or as `head`.
+        """
+        request = chip_pb2.AddCosignatureRequest(checkpoint=checkpoint)
+        return int(rpc.call(self._stub.AddCosignature, request, deadline_s=CALL_SECONDS).first)
+
+    def entries(self, size: int, start: int = 0) -> Iterator[bytes]:
+        """Yields the log entries from `start` to before `size` as the chip sends them.
 
         Raises:
             ChipError: The log is longer than a Verifier reads, or the entries do not come in order.
@@ -103,8 +140,8 @@ class ChipClient(_Client):
             raise ChipError(
                 f"the log claims {size} entries; a Verifier reads at most {MAX_ENTRIES}", code="chip.log.size"
             )
-        request = chip_pb2.ListEntriesRequest(start=0, end=size)
-        for seen, message in enumerate(rpc.stream(self._stub.ListEntries, request, deadline_s=LOG_SECONDS)):
+        request = chip_pb2.ListEntriesRequest(start=start, end=size)
+        for seen, message in enumerate(rpc.stream(self._stub.ListEntries, request, deadline_s=LOG_SECONDS), start):
             if message.index != seen or seen >= size or len(message.token) > MAX_TOKEN_BYTES:
                 raise ChipError(
                     f"entry {message.index} came where entry {seen} of {size} was due; ask the chip again",

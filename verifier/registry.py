@@ -28,11 +28,11 @@ FINISHED = ("done", "failed")
 """Stages in which an inspection does nothing more."""
 
 
-class _Base(DeclarativeBase):
-    pass
+class Base(DeclarativeBase):
+    """Tables of the registry's file; other modules of the Verifier add theirs."""
 
 
-class _ChipRow(_Base):
+class _ChipRow(Base):
     __tablename__ = "chips"
     ueid: Mapped[bytes] = mapped_column(primary_key=True)
     address: Mapped[str]
@@ -45,7 +45,7 @@ class _ChipRow(_Base):
     witnessed_last: Mapped[bytes] = mapped_column(default=b"")
 
 
-class _InspectionRow(_Base):
+class _InspectionRow(Base):
     __tablename__ = "inspections"
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[str]
@@ -55,7 +55,7 @@ class _InspectionRow(_Base):
     report: Mapped[str | None]
 
 
-class _SampledRow(_Base):
+class _SampledRow(Base):
     __tablename__ = "sampled"
     inspection: Mapped[str] = mapped_column(ForeignKey("inspections.id"), primary_key=True)
     place: Mapped[int] = mapped_column(primary_key=True)
@@ -122,7 +122,11 @@ def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> Non
 
 
 class Registry:
-    """The registry in one SQLite file; safe to use from several threads."""
+    """The registry in one SQLite file; safe to use from several threads.
+
+    Attributes:
+        session: Makes sessions on the file, for modules with tables of their own.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Opens the registry, creating it if the file does not exist.
@@ -132,13 +136,17 @@ class Registry:
         """
         self._engine = create_engine(URL.create("sqlite", database=str(Path(path).resolve())))
         event.listen(self._engine, "connect", _on_connect)
-        self._sessions: sessionmaker[Session] = sessionmaker(self._engine)
+        self.session: sessionmaker[Session] = sessionmaker(self._engine)
         try:
-            _Base.metadata.create_all(self._engine)
+            self.create_tables()
         except SQLAlchemyError as error:
             raise UsageError(
                 f"{path} cannot be used as a registry: {error.__cause__ or error}; name another file"
             ) from None
+
+    def create_tables(self) -> None:
+        """Creates the tables that are missing."""
+        Base.metadata.create_all(self._engine)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -160,7 +168,7 @@ class Registry:
         for name, text in texts.items():
             if len(text) > _MAX_TEXT or not text.isprintable():
                 raise UsageError(f"{name} must be at most {_MAX_TEXT} printable characters on one line")
-        with self._sessions.begin() as session:
+        with self.session.begin() as session:
             row = session.get(_ChipRow, chip.ueid)
             if row is None:
                 row = _ChipRow(ueid=chip.ueid, registered_at=_now())
@@ -170,7 +178,7 @@ class Registry:
 
     def chips(self) -> list[Chip]:
         """Returns all chips, sorted by UEID."""
-        with self._sessions() as session:
+        with self.session() as session:
             return [_chip(row) for row in session.scalars(select(_ChipRow).order_by(_ChipRow.ueid))]
 
     def chip(self, ueid: bytes) -> Chip:
@@ -179,7 +187,7 @@ class Registry:
         Raises:
             UsageError: No such chip is registered.
         """
-        with self._sessions() as session:
+        with self.session() as session:
             row = session.get(_ChipRow, ueid)
             if row is None:
                 raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
@@ -187,7 +195,7 @@ class Registry:
 
     def witness(self, ueid: bytes, *, size: int, last: bytes) -> None:
         """Remembers that the chip's log had `size` entries, the newest with digest `last`; never goes backwards."""
-        with self._sessions.begin() as session:
+        with self.session.begin() as session:
             session.execute(
                 update(_ChipRow)
                 .where(_ChipRow.ueid == ueid, _ChipRow.witnessed_size < size)
@@ -201,7 +209,7 @@ class Registry:
             UsageError: The identifier is taken, or a chip is not registered.
         """
         try:
-            with self._sessions.begin() as session:
+            with self.session.begin() as session:
                 text = json.dumps(dict(plan), sort_keys=True)
                 session.add(
                     _InspectionRow(
@@ -218,7 +226,7 @@ class Registry:
         values: dict[str, Any] = {"stage": stage}
         if report is not None:
             values["report"] = json.dumps(dict(report), sort_keys=True)
-        with self._sessions.begin() as session:
+        with self.session.begin() as session:
             session.execute(update(_InspectionRow).where(_InspectionRow.id == inspection).values(**values))
 
     def inspection(self, inspection: str) -> InspectionRecord:
@@ -227,7 +235,7 @@ class Registry:
         Raises:
             UsageError: There is no such inspection.
         """
-        with self._sessions() as session:
+        with self.session() as session:
             row = session.get(_InspectionRow, inspection)
             if row is None:
                 raise UsageError(f"there is no inspection {inspection!r}; start one first")
@@ -242,13 +250,13 @@ class Registry:
 
     def sampled(self, inspection: str) -> list[bytes]:
         """Returns the UEIDs that an inspection drew, in order."""
-        with self._sessions() as session:
+        with self.session() as session:
             query = select(_SampledRow.ueid).where(_SampledRow.inspection == inspection).order_by(_SampledRow.place)
             return list(session.scalars(query))
 
     def fail_unfinished(self) -> int:
         """Marks inspections that a former process left unfinished as `failed`; returns how many there were."""
-        with self._sessions.begin() as session:
+        with self.session.begin() as session:
             rows = list(session.scalars(select(_InspectionRow).where(_InspectionRow.stage.not_in(FINISHED))))
             for row in rows:
                 row.stage = "failed"

@@ -1,0 +1,385 @@
+"""The Verifier as a witness: it keeps every chip's log, and vouches only for a log that continues what it has.
+
+A cosignature of this witness says more than C2SP asks for: that it *holds* every entry below the checkpoint. That is
+why a chip may drop what was cosigned. Entries are durable here before anything is signed. What contradicts the log that
+is held is refused and kept as evidence.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.x509 import Certificate
+from sqlalchemy import ForeignKey, func, select
+from sqlalchemy.orm import Mapped, mapped_column
+
+from verifier.facts import Held, Report, number
+from verifier.registry import Base, Registry
+from weighbridge import chiplog, merkle, tlog
+from weighbridge.errors import ProofError, TokenError, UsageError, WeighbridgeError
+from weighbridge.tlog import Note, NoteKey, NoteSigner
+from weighbridge.tokens import GENESIS, entry_digest, verify
+
+_NONCE_SIZE = 32
+_MAX_NONCES = 4096
+
+
+class _HeldRow(Base):
+    __tablename__ = "held_logs"
+    ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"), primary_key=True)
+    size: Mapped[int]
+    root: Mapped[bytes]
+    checkpoint: Mapped[bytes]
+    chip_ms: Mapped[int]
+    read_ms: Mapped[int]
+
+
+class _EntryRow(Base):
+    __tablename__ = "held_entries"
+    ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"), primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True)
+    data: Mapped[bytes]
+
+
+class _LogKeyRow(Base):
+    __tablename__ = "log_keys"
+    ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"), primary_key=True)
+    key: Mapped[bytes] = mapped_column(primary_key=True)
+
+
+class _RefusedRow(Base):
+    __tablename__ = "refused_checkpoints"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"))
+    reason: Mapped[str]
+    checkpoint: Mapped[bytes]
+    token: Mapped[bytes]
+    held: Mapped[bytes]
+    read_ms: Mapped[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """A checkpoint that contradicted what was held, with both sides' signatures.
+
+    Attributes:
+        reason: Identifier of the error.
+        checkpoint: The note that was refused.
+        token: The head token that came with it.
+        held: The cosigned note that it contradicts.
+    """
+
+    reason: str
+    checkpoint: bytes
+    token: bytes
+    held: bytes
+
+
+class Witness:
+    """Keeps logs in the registry's database; safe to use from several threads."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        manufacturer: Certificate,
+        signer: NoteSigner | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Opens the witness's part of a registry.
+
+        Args:
+            registry: Where the chips are; the logs go into the same file.
+            manufacturer: Root certificate that device identities must lead to.
+            signer: The key that cosigns; without one, the witness only remembers.
+            clock: Seconds since 1970.
+        """
+        self._registry, self._manufacturer, self._signer, self._clock = registry, manufacturer, signer, clock
+        self._lock = threading.Lock()
+        self._trees: dict[bytes, merkle.Tree] = {}
+        self._nonces: dict[bytes, tuple[bytes, int]] = {}  # and what was held when it was given
+        registry.create_tables()
+
+    @property
+    def key(self) -> NoteKey | None:
+        """The key that chips must trust to accept cosignatures from here; None if this witness signs nothing."""
+        return self._signer.key if self._signer else None
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 on this Verifier's clock."""
+        return int(self._clock() * 1000)
+
+    def held(self, ueid: bytes) -> Held:
+        """Returns how far a chip's log is held, with size 0 if none of it is.
+
+        Raises:
+            UsageError: The chip is not registered.
+        """
+        self._registry.chip(ueid)
+        with self._registry.session() as session:
+            row = session.get(_HeldRow, ueid)
+            if row is None:
+                return Held()
+            return Held(
+                size=row.size, root=row.root, checkpoint=row.checkpoint, chip_ms=row.chip_ms, read_ms=row.read_ms
+            )
+
+    def entries(self, ueid: bytes, start: int, end: int) -> list[bytes]:
+        """Returns the entries start <= index < end of a log, as far as they are held."""
+        with self._registry.session() as session:
+            query = select(_EntryRow.data).where(
+                _EntryRow.ueid == ueid, _EntryRow.place >= start, _EntryRow.place < end
+            )
+            return list(session.scalars(query.order_by(_EntryRow.place)))
+
+    def refused(self, ueid: bytes) -> list[Refused]:
+        """Returns the checkpoints of a chip that contradicted what was held, oldest first."""
+        with self._registry.session() as session:
+            rows = session.scalars(select(_RefusedRow).where(_RefusedRow.ueid == ueid).order_by(_RefusedRow.id))
+            return [
+                Refused(reason=row.reason, checkpoint=row.checkpoint, token=row.token, held=row.held) for row in rows
+            ]
+
+    def nonce(self, ueid: bytes) -> tuple[Held, bytes]:
+        """Returns what is held of a chip's log, and a fresh nonce for a report that continues it.
+
+        A nonce that was asked for before is void.
+
+        Raises:
+            UsageError: The chip is not registered.
+        """
+        with self._lock:
+            held, nonce = self.held(ueid), secrets.token_bytes(_NONCE_SIZE)
+            self._nonces.pop(ueid, None)
+            while len(self._nonces) >= _MAX_NONCES:
+                del self._nonces[next(iter(self._nonces))]
+            self._nonces[ueid] = nonce, held.size
+            return held, nonce
+
+    def receive(self, ueid: bytes, checkpoint: bytes, token: bytes, proof: Sequence[bytes], data: list[bytes]) -> bytes:
+        """Takes in what a chip reports by itself, over the nonce that it was given.
+
+        Returns:
+            The cosigned checkpoint.
+
+        Raises:
+            TokenError: The token does not verify, is not over the nonce (`chip.nonce.mismatch`), or as `take_in`.
+            WeighbridgeError: As `open` and `take_in`.
+        """
+        with self._lock:
+            nonce, size = self._nonces.pop(ueid, (None, 0))
+        report = self.open(ueid, checkpoint, token)
+        if nonce is None or report.head.token.nonce != nonce:
+            raise TokenError(
+                "The head is not signed over the nonce of this report; ask for a nonce, then report.",
+                code="chip.nonce.mismatch",
+            )
+        return self.take_in(report, size, proof, data)
+
+    def open(self, ueid: bytes, checkpoint: bytes, token: bytes) -> Report:
+        """Verifies a chip's checkpoint and what binds it to the chip, but not what it continues.
+
+        Raises:
+            UsageError: The chip is not registered.
+            IdentityError: The token's certificates do not lead to the manufacturer.
+            TokenError: The token does not verify, or is another chip's (`chip.identity.mismatch`).
+            NoteError: The checkpoint is malformed, or not signed by the chip's log key.
+        """
+        self._registry.chip(ueid)
+        head = verify(token, self._manufacturer)
+        if head.token.ueid != ueid:
+            raise TokenError("Another chip signed the head; report the log of one chip.", code="chip.identity.mismatch")
+        opened, note = chiplog.open_checkpoint(checkpoint, head.token)
+        return Report(head=head, token=token, checkpoint=opened, note=note)
+
+    def check_history(self, report: Report, old_size: int, proof: Sequence[bytes]) -> None:
+        """Checks that a log continues what is held of it; what contradicts it is kept as evidence.
+
+        Args:
+            report: As `open` returned it, over a nonce that was made after `old_size` was held.
+            old_size: What was held when the chip was asked.
+            proof: Proof of consistency from there.
+
+        Raises:
+            UsageError: More is held by now; ask the chip again.
+            TokenError: The log is shorter than what is held, or than the chip's counter says (`chip.log.rolled_back`).
+            ProofError: It does not continue what is held.
+        """
+        held, checkpoint, head = self.held(report.head.token.ueid), report.checkpoint, report.head.token
+        if held.size != old_size:
+            raise UsageError("The chip's log was taken in by another call in the meantime; ask the chip again.")
+        longest = max(held.size, number(head, "counter"))
+        try:
+            if checkpoint.size < longest:
+                raise TokenError(
+                    f"The log has {checkpoint.size} entries, and had {longest}: entries were removed.",
+                    code="chip.log.rolled_back",
+                )
+            merkle.verify_consistency(held.size, checkpoint.size, proof, held.root, checkpoint.root)
+        except (TokenError, ProofError) as error:
+            self._refuse(report, error, held)
+            raise
+
+    def take_in(
+        self, report: Report, old_size: int, proof: Sequence[bytes], data: Sequence[bytes], *, verified: bool = False
+    ) -> bytes:
+        """Takes in a log's continuation if it is one, and vouches for it.
+
+        Args:
+            report: As for `check_history`.
+            old_size: Likewise.
+            proof: Likewise.
+            data: Entries from `old_size` on.
+            verified: Whether the caller has verified the entries' signatures and chain already.
+
+        Returns:
+            The checkpoint with this witness's cosignature, if it has a key; all entries are durable then.
+
+        Raises:
+            TokenError: Entries are missing, altered or moved (`chip.log.*`).
+            IdentityError: An entry's certificates do not lead to the manufacturer.
+            WeighbridgeError: As `check_history`.
+        """
+        ueid, checkpoint = report.head.token.ueid, report.checkpoint
+        with self._lock:
+            self.check_history(report, old_size, proof)
+            if len(data) != checkpoint.size - old_size:
+                raise TokenError(
+                    f"{len(data)} entries came where {checkpoint.size - old_size} were due; report them all.",
+                    code="chip.log.incomplete",
+                )
+            if not verified:
+                self._check_entries(ueid, old_size, data)
+            tree = merkle.Tree(self._tree(ueid).leaves(0, old_size))
+            for entry in data:
+                tree.append(merkle.leaf_hash(entry))
+            if tree.root() != checkpoint.root:
+                raise TokenError(
+                    "The entries are not those under the signed root; report them anew.", code="chip.log.head"
+                )
+            note = report.note
+            if self._signer is not None:
+                note = note.with_signature(self._signer.sign(note.text, int(self._clock())))
+            self._store(report, old_size, data, note.encode())
+            self._trees[ueid] = tree
+            return note.encode()
+
+    def compare(self, data: bytes) -> tuple[bool, bytes]:
+        """Compares a checkpoint that another Verifier was shown with the log that is held here.
+
+        Args:
+            data: The note; the chip's log key must have signed it.
+
+        Returns:
+            Whether its tree is a part of that log, and the checkpoint that was cosigned last here.
+
+        Raises:
+            NoteError: It is malformed, or no log key that the chip ever had has signed it.
+            UsageError: It is of a chip or of a size that is not held here.
+        """
+        note = tlog.parse_note(data)
+        checkpoint = tlog.parse_checkpoint(note.text)
+        ueid = next((chip.ueid for chip in self._registry.chips() if tlog.origin(chip.ueid) == checkpoint.origin), None)
+        if ueid is None:
+            raise UsageError("The checkpoint is of no registered chip; register it and inspect it first.")
+        with self._registry.session() as session:
+            keys = list(session.scalars(select(_LogKeyRow.key).where(_LogKeyRow.ueid == ueid)))
+        self._check_signed(note, [NoteKey(checkpoint.origin, tlog.LOG, key) for key in keys])
+        held = self.held(ueid)
+        if checkpoint.size > held.size:
+            raise UsageError(
+                f"The checkpoint is over {checkpoint.size} entries, and {held.size} are held here; "
+                "read the chip's log first, then compare."
+            )
+        with self._lock:
+            same = self._tree(ueid).root(checkpoint.size) == checkpoint.root
+        return same, held.checkpoint
+
+    @staticmethod
+    def _check_signed(note: Note, keys: list[NoteKey]) -> None:
+        """Checks that one of these keys signed; keys change with the firmware."""
+        ids = {each.id for each in note.signatures}
+        for key in [each for each in keys if each.id in ids] or keys[:1]:
+            note.verify(key)
+            return
+        raise UsageError("No log of this chip is held here; inspect it first, then compare.")
+
+    def _check_entries(self, ueid: bytes, start: int, data: Sequence[bytes]) -> None:
+        last = self.entries(ueid, start - 1, start)
+        previous = entry_digest(last[0]) if last else GENESIS
+        for index, entry in enumerate(data, start):
+            token = verify(entry, self._manufacturer).token
+            if token.kind == "head" or token.index != index:
+                raise TokenError(
+                    f"Entry {index} carries the counter {token.index}: entries were dropped, doubled or moved.",
+                    code="chip.log.counter",
+                )
+            if token.previous != previous or token.ueid != ueid:
+                raise TokenError(f"Entry {index} does not continue the one before it.", code="chip.log.chain")
+            previous = entry_digest(entry)
+
+    def _tree(self, ueid: bytes) -> merkle.Tree:
+        """Returns the tree over what is held; it may be longer if a store failed, so callers name the size."""
+        if ueid not in self._trees:
+            self._trees[ueid] = merkle.Tree(map(merkle.leaf_hash, self.entries(ueid, 0, self._count(ueid))))
+        return self._trees[ueid]
+
+    def _count(self, ueid: bytes) -> int:
+        with self._registry.session() as session:
+            return session.scalar(select(func.count()).where(_EntryRow.ueid == ueid)) or 0
+
+    def _store(self, report: Report, start: int, data: Sequence[bytes], note: bytes) -> None:
+        token, checkpoint = report.head.token, report.checkpoint
+        with self._registry.session.begin() as session:
+            session.add_all(_EntryRow(ueid=token.ueid, place=start + n, data=entry) for n, entry in enumerate(data))
+            session.merge(
+                _HeldRow(
+                    ueid=token.ueid,
+                    size=checkpoint.size,
+                    root=checkpoint.root,
+                    checkpoint=note,
+                    chip_ms=token.time_ms,
+                    read_ms=self.now_ms(),
+                )
+            )
+            session.merge(_LogKeyRow(ueid=token.ueid, key=chiplog.log_key(token).public))
+
+    def _refuse(self, report: Report, error: WeighbridgeError, held: Held) -> None:
+        with self._registry.session.begin() as session:
+            session.add(
+                _RefusedRow(
+                    ueid=report.head.token.ueid,
+                    reason=error.reason,
+                    checkpoint=report.note.encode(),
+                    token=report.token,
+                    held=held.checkpoint,
+                    read_ms=self.now_ms(),
+                )
+            )
+
+
+def load_signer(path: Path) -> NoteSigner:
+    """Reads the witness's private key, or makes one (mode 0600) and, beside it with `.pub`, the key for chips.
+
+    Raises:
+        UsageError: The file cannot be made, or is no such key.
+    """
+    try:
+        if not path.exists():
+            seed = secrets.token_bytes(tlog.KEY_SIZE)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(seed)
+        seed = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"Cannot use {path} for the witness's key ({error.strerror}); name another file.") from error
+    if len(seed) != tlog.KEY_SIZE:
+        raise UsageError(f"{path} holds no witness's key; name the right file.")
+    anonymous = NoteSigner("witness", tlog.WITNESS, seed)
+    signer = NoteSigner(f"weighbridge/witness/{anonymous.key.public.hex()[:16]}", tlog.WITNESS, seed)
+    path.with_name(path.name + ".pub").write_text(f"{signer.key}\n")
+    return signer
