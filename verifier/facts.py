@@ -14,7 +14,9 @@ from typing import Any, Literal
 from verifier.registry import Chip
 from weighbridge.digests import Leaf
 from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.merkle import EMPTY_ROOT
 from weighbridge.replay import ReplayResult
+from weighbridge.tlog import Checkpoint, Note
 from weighbridge.tokens import Token, Verified
 from weighbridge.transcript import Transcript
 
@@ -110,12 +112,50 @@ class Entry:
     """One log entry as the chip sent it.
 
     Attributes:
+        data: Its bytes.
         digest: Digest of the entry's bytes, to which the next entry's `previous` refers.
         verified: The verified token, or why it does not verify.
     """
 
+    data: bytes
     digest: bytes
     verified: Verified | WeighbridgeError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """How far the witness holds a chip's log.
+
+    Attributes:
+        size: Entries that it holds; 0 before the first contact.
+        root: Root of the tree over them, 32 bytes.
+        checkpoint: The checkpoint over them, as a note; empty before the first contact.
+        chip_ms: The chip's time at the last contact, in milliseconds since 1970.
+        read_ms: The Verifier's time at the last contact, likewise.
+    """
+
+    size: int = 0
+    root: bytes = EMPTY_ROOT
+    checkpoint: bytes = b""
+    chip_ms: int = 0
+    read_ms: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """A chip's checkpoint whose signatures verify.
+
+    Attributes:
+        head: The verified head token that binds it to the chip.
+        token: The token's bytes.
+        checkpoint: What it says.
+        note: The signed note.
+    """
+
+    head: Verified
+    token: bytes
+    checkpoint: Checkpoint
+    note: Note
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +168,11 @@ class LogFacts:
         head: The verified head token over the nonce, or why there is none.
         entries: All entries, in the order in which the chip sent them.
         error: Why the log could not be read to its end, if it could not.
+        held: What the witness held before.
+        report: The log's checkpoint, if it is the chip's.
+        proof: The chip's proof that it continues what was held.
+        history: Why the checkpoint is none of the chip's, or does not continue what was held; None if it does.
+        read_ms: The Verifier's time when the head was signed, in milliseconds since 1970; 0 if there was none.
     """
 
     chip: Chip
@@ -135,6 +180,11 @@ class LogFacts:
     head: Verified | WeighbridgeError
     entries: list[Entry] = field(default_factory=list)
     error: WeighbridgeError | None = None
+    held: Held = field(default_factory=Held)
+    report: Report | None = None
+    proof: list[bytes] = field(default_factory=list)
+    history: WeighbridgeError | None = None
+    read_ms: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,6 @@ that is damaged or a Prover that lies costs its own part of the inspection and n
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -18,11 +17,13 @@ from cryptography.x509 import Certificate
 from verifier import report
 from verifier.cache import Cache
 from verifier.checks import (
+    chip_clock,
     chip_firmware,
     chip_fork,
     chip_identity,
     chip_log,
     chip_rate,
+    chip_witness,
     commitment,
     data,
     memory,
@@ -31,21 +32,20 @@ from verifier.checks import (
 )
 from verifier.checks import replay as replay_check
 from verifier.clients import ChipClient, ProverClient
-from verifier.facts import Entry, Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts, digest, number
+from verifier.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts, digest
 from verifier.firmware import FirmwarePolicy
+from verifier.reading import acknowledge, read_log
 from verifier.registry import Chip, Registry
+from verifier.witness import Witness
 from weighbridge.digests import Leaf, region_digest
 from weighbridge.errors import ChipError, Finding, ProverError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.identity import Credentials
 from weighbridge.replay import Limits, ReplayResult, replay
 from weighbridge.tensorfile import raw_bytes
-from weighbridge.tokens import Verified, entry_digest, verify
 from weighbridge.transcript import Transcript
 
 Progress = Callable[[str, int, int, str], None]
 """Called with (stage, units done, units in all, one sentence). May raise `InspectionStoppedError`."""
-
-NONCE_SIZE = 32
 
 
 class InspectionStoppedError(Exception):
@@ -66,6 +66,7 @@ class Inspection:
         manufacturer: Certificate,
         firmware: FirmwarePolicy,
         progress: Progress,
+        witness: Witness | None = None,
         limits: Limits | None = None,
     ) -> None:
         """Prepares an inspection that the registry already knows, with the chips drawn.
@@ -79,11 +80,12 @@ class Inspection:
             manufacturer: Root certificate that device identities must lead to.
             firmware: Which firmware chips may run.
             progress: Told of every unit of work.
+            witness: Who holds the logs that were read before; by default one that cosigns nothing.
             limits: Of each replay.
         """
         self._id, self._plan, self._registry, self._cache = identifier, plan, registry, cache
         self._credentials, self._manufacturer, self._progress = credentials, manufacturer, progress
-        self._firmware = firmware
+        self._firmware, self._witness = firmware, witness or Witness(registry, manufacturer)
         self._limits = limits or Limits()
         self._findings: list[Finding] = []
         self._logs: list[LogFacts] = []
@@ -131,17 +133,19 @@ class Inspection:
 
     def _inspect_log(self, chip: Chip) -> None:
         """Reads and checks one chip's log, remembers what was witnessed, and collects its snapshots."""
-        log = self._read_log(chip)
+        log = read_log(chip, self._credentials, self._manufacturer, self._witness)
         self._logs.append(log)
         findings = [
             *chip_identity.check(log),
             *chip_firmware.check(log, self._firmware),
             *chip_log.check(log),
+            *chip_clock.check(log),
             *chip_rate.check(log, self._plan),
         ]
-        self._report(findings)
+        self._report([*findings, *chip_witness.check(log, self._witness.key)])
         if not findings:
             self._sound.add(chip.ueid)
+            acknowledge(log, self._credentials, self._witness)
             if log.entries:
                 self._registry.witness(chip.ueid, size=len(log.entries), last=log.entries[-1].digest)
         drafts: list[tuple[int, bytes]] = []
@@ -161,30 +165,6 @@ class Inspection:
         findings = chip_fork.check(self._logs)
         self._report(findings)
         self._sound -= {bytes.fromhex(ueid) for finding in findings for ueid in finding.evidence["chips"]}
-
-    def _read_log(self, chip: Chip) -> LogFacts:
-        nonce = secrets.token_bytes(NONCE_SIZE)
-        entries: list[Entry] = []
-        try:
-            with ChipClient(chip.address, self._credentials) as client:
-                head = verify(client.head(nonce), self._manufacturer)
-                if head.token.kind != "head":
-                    return LogFacts(chip=chip, nonce=nonce, head=head)
-                error = None
-                try:
-                    for data in client.entries(number(head.token, "size")):
-                        entries.append(Entry(digest=entry_digest(data), verified=self._verify(data)))
-                except WeighbridgeError as caught:
-                    error = caught
-                return LogFacts(chip=chip, nonce=nonce, head=head, entries=entries, error=error)
-        except WeighbridgeError as error:
-            return LogFacts(chip=chip, nonce=nonce, head=error)
-
-    def _verify(self, data: bytes) -> Verified | WeighbridgeError:
-        try:
-            return verify(data, self._manufacturer)
-        except WeighbridgeError as error:
-            return error
 
     def _explain(self) -> None:
         """Asks where every snapshot came from, and fetches the transcripts that the answers name."""

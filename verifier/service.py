@@ -23,13 +23,15 @@ from pathlib import Path
 import grpc
 from cryptography.x509 import Certificate
 
-from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
+from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_grpc
+from verifier import witness_service
 from verifier.cache import Cache
 from verifier.facts import Plan
 from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection, InspectionStoppedError
 from verifier.registry import FINISHED, Chip, Registry
 from verifier.sampling import draw, fresh_seed
+from verifier.witness import Witness, load_signer
 from weighbridge import rpc
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.identity import Credentials, load_certificate
@@ -38,6 +40,9 @@ _SERVICE = "/weighbridge.v1.VerifierService/"
 _METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport")
 ALLOW = {_SERVICE + method: {"operator"} for method in _METHODS}
 """Only operators may use a Verifier."""
+
+WITNESS_KEY = ".witness-key"
+"""What the file with the witness's key is called behind the registry's name; `.pub` beside it is what chips need."""
 
 CHUNK = 1 << 20
 GRACE_SECONDS = 5.0
@@ -70,6 +75,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         credentials: Credentials,
         manufacturer: Certificate,
         firmware: FirmwarePolicy,
+        witness: Witness,
     ) -> None:
         """Takes over a registry; what a former process left unfinished in it has failed.
 
@@ -79,7 +85,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             credentials: The Verifier's own.
             manufacturer: Root certificate of device identities.
             firmware: Which firmware chips may run.
+            witness: Who holds chips' logs.
         """
+        self._witness = witness
         self._registry, self._cache = registry, cache
         self._credentials, self._manufacturer, self._firmware = credentials, manufacturer, firmware
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection")
@@ -175,6 +183,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 manufacturer=self._manufacturer,
                 firmware=self._firmware,
                 progress=say,
+                witness=self._witness,
             )
             report = inspection.run()
             self._registry.set_stage(identifier, "done", report)
@@ -233,7 +242,7 @@ def serve(
     """Serves one Verifier until the block ends; yields the address as host:port.
 
     Args:
-        db: The registry's SQLite file.
+        db: The registry's SQLite file; the witness's key lies beside it, and is made if there is none.
         cache: Directory for fetched transcripts.
         credentials: The Verifier's own.
         manufacturer: Root certificate of device identities.
@@ -243,10 +252,15 @@ def serve(
     Raises:
         UsageError: The registry cannot be opened, or the address cannot be bound.
     """
-    server, bound = rpc.server(credentials, allow=ALLOW, address=address)
+    server, bound = rpc.server(credentials, allow={**ALLOW, **witness_service.ALLOW}, address=address)
     registry = Registry(db)
+    witness = Witness(registry, manufacturer, load_signer(db.with_name(db.name + WITNESS_KEY)))
     service = VerifierService(
-        registry=registry, cache=Cache(cache), credentials=credentials, manufacturer=manufacturer, firmware=firmware
+        registry=registry, cache=Cache(cache), credentials=credentials, manufacturer=manufacturer, firmware=firmware,
+        witness=witness,
+    )  # fmt: skip
+    witness_pb2_grpc.add_WitnessServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        witness_service.WitnessServicer(witness), server
     )
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     server.start()

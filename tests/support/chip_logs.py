@@ -92,7 +92,7 @@ class LogBuilder:
             "root": snapshot_root(leaves, SALT),
             "leaves": len(leaves),
             "bytes": sum(size for size, _ in leaves),
-            "weights_root": bytes(32),
+            "weights_root": snapshot_root([], SALT),
             "weights_bytes": 0,
             "salt_digest": salt_digest(SALT),
             "head": bytes(32),
@@ -156,8 +156,5 @@ def facts(
         chip=chip or Chip(ueid=log.device.ueid, address="localhost:1"),
         nonce=nonce,
         head=attempt(head if head is not None else log.head(nonce), root),
-        entries=[
-            Entry(digest=entry_digest(data), leaf=merkle.leaf_hash(data), verified=attempt(data, root))
-            for data in log.entries
-        ],
+        entries=[Entry(data=data, digest=entry_digest(data), verified=attempt(data, root)) for data in log.entries],
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from verifier.facts import Entry, LogFacts, digest, number
-from weighbridge.errors import Finding, WeighbridgeError
+from weighbridge import merkle
+from weighbridge.errors import Finding, ProofError, WeighbridgeError
 from weighbridge.tokens import GENESIS, Token
 
 
 def check(log: LogFacts) -> list[Finding]:
-    """Checks head, signatures, hash chain, counters, clocks and consistency with what was witnessed."""
-    return [*_head(log), *_entries(log), *_order(log), *_witnessed(log)]
+    """Checks head, signatures, hash chain, counters, clocks, the tree, and consistency with what was witnessed."""
+    findings = [*_head(log), *_entries(log), *_order(log)]
+    findings += _witnessed(log) or _history(log)
+    return findings or _tree(log)
 
 
 def _chip(log: LogFacts) -> str:
@@ -170,3 +173,51 @@ def _witnessed(log: LogFacts) -> list[Finding]:
             )
         ]
     return []
+
+
+def _history(log: LogFacts) -> list[Finding]:
+    """What the log's checkpoints say: those of the past, the counter, and the one that came with the head."""
+    if isinstance(log.head, WeighbridgeError) or log.head.token.kind != "head":
+        return []
+    evidence = {"held": log.held.checkpoint.decode(), "shown": log.report.note.encode().decode() if log.report else ""}
+    size, counter = number(log.head.token, "size"), number(log.head.token, "counter")
+    if size < max(counter, log.held.size):
+        return [
+            Finding(
+                id="chip.log.rolled_back",
+                message="the chip has fewer entries than it acknowledged: an older image of its memory was restored",
+                expected=f"at least {max(counter, log.held.size)} entries",
+                found=f"{size} entries",
+                subject=_chip(log),
+                evidence=evidence,
+            )
+        ]
+    if isinstance(log.history, ProofError):
+        return [
+            Finding(
+                id="chip.log.changed",
+                message="the log is not a continuation of the one that the witness holds: the chip shows two histories",
+                expected=f"a tree that begins with the {log.held.size} entries under {log.held.root.hex()}",
+                found=log.history.message,
+                subject=_chip(log),
+                evidence=evidence,
+            )
+        ]
+    return [] if log.history is None else [log.history.finding(subject=_chip(log))]
+
+
+def _tree(log: LogFacts) -> list[Finding]:
+    """Entries of which each is good may still not be all that were signed for."""
+    assert not isinstance(log.head, WeighbridgeError)
+    found, signed = merkle.root([merkle.leaf_hash(entry.data) for entry in log.entries]), digest(log.head.token, "root")
+    if found == signed:
+        return []
+    return [
+        Finding(
+            id="chip.log.head",
+            message="the entries shown are not those under the root that the chip signed",
+            expected=signed.hex(),
+            found=found.hex(),
+            subject=_chip(log),
+        )
+    ]
