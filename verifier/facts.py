@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from verifier.registry import Chip
+from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.digests import Leaf
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.merkle import EMPTY_ROOT
@@ -64,6 +65,7 @@ class Plan:
         snapshot_rate_per_day: Mean snapshots per chip and day (f).
         replay_device: Torch device of the replay.
         replay_env: Environment variables for the replay worker, of `REPLAY_VARIABLES`.
+        snapshots: The caps of the checks of snapshots and interrupts.
     """
 
     samples: int
@@ -74,6 +76,7 @@ class Plan:
     snapshot_rate_per_day: float
     replay_device: str = "cpu"
     replay_env: Mapping[str, str] = field(default_factory=dict)
+    snapshots: SnapshotPolicy = AS_DESIGNED
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -104,6 +107,7 @@ class Plan:
             "snapshot_rate_per_day": self.snapshot_rate_per_day,
             "replay_device": self.replay_device,
             "replay_env": dict(sorted(self.replay_env.items())),
+            "snapshots": self.snapshots.to_json(),
         }
 
 
@@ -249,6 +253,7 @@ class SnapshotFacts:
         opening: The chip's opening, or why there is none.
         batches: (bytes, digest under the opening's salt) of the transcript's batches at the step and next to it.
         replayed: The replay up to the position, or why there is none.
+        after: Off a safepoint, the replay to after the operation that was in progress, if it matched.
         seconds: Time that the replay took.
         status: The outcome.
     """
@@ -262,6 +267,7 @@ class SnapshotFacts:
     opening: Opening | WeighbridgeError | None = None
     batches: list[Leaf] = field(default_factory=list)
     replayed: ReplayResult | WeighbridgeError | None = None
+    after: ReplayResult | None = None
     seconds: float = 0.0
     status: Status = "unverified"
 

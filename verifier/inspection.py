@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -26,9 +27,13 @@ from verifier.checks import (
     chip_witness,
     commitment,
     data,
+    interrupts,
     memory,
+    positions,
     provenance,
     tapes,
+    weights,
+    work,
 )
 from verifier.checks import replay as replay_check
 from verifier.clients import ChipClient, ProverClient
@@ -92,6 +97,7 @@ class Inspection:
         self._snapshots: list[SnapshotFacts] = []
         self._transcripts: dict[tuple[str, str], TranscriptFacts] = {}
         self._sound: set[bytes] = set()
+        self._lost: set[bytes] = set()
         self._silent: dict[str, WeighbridgeError] = {}
 
     def run(self) -> dict[str, Any]:
@@ -107,6 +113,8 @@ class Inspection:
         self._replay()
         for snapshot in self._snapshots:
             self._judge(snapshot)
+        for chip in chips:
+            self._report(positions.check(self._of(chip), self._plan.snapshots))
         verified = [log.chip.ueid for log in self._logs if self._counts_as_sampled(log)]
         return report.build(
             inspection=self._id,
@@ -148,6 +156,10 @@ class Inspection:
             acknowledge(log, self._credentials, self._witness)
             if log.entries:
                 self._registry.witness(chip.ueid, size=len(log.entries), last=log.entries[-1].digest)
+        lost = interrupts.check(log, self._plan.snapshots)
+        self._report(lost)
+        if lost:
+            self._lost.add(chip.ueid)
         drafts: list[tuple[int, bytes]] = []
         for index, entry in enumerate(log.entries):
             if isinstance(entry.verified, WeighbridgeError):
@@ -216,7 +228,9 @@ class Inspection:
             claim, facts = snapshot.explanation, snapshot.transcript
             if not isinstance(claim, Explanation) or facts is None or not isinstance(snapshot.opening, Opening):
                 continue
-            if isinstance(facts.opened, WeighbridgeError) or not 0 <= claim.step < facts.opened.steps:
+            if isinstance(facts.opened, WeighbridgeError) or not 0 <= claim.step <= facts.opened.steps:
+                continue
+            if provenance.is_tail(snapshot):
                 continue
             say = partial(self._progress, "replay", place, len(claimed))
             say(f"replaying {facts.opened.manifest.name} to step {claim.step} operation {claim.op}")
@@ -227,6 +241,11 @@ class Inspection:
                 done[key] = (result, time.monotonic() - started)
             snapshot.replayed, snapshot.seconds = done[key]
             snapshot.batches = _batches(facts.opened, claim.step, snapshot.opening.salt)
+            reached = memory.replayed(snapshot)
+            if reached is not None and reached.touched and not snapshot.verified.token.body["safepoint"]:
+                after = self._replay_to(facts, replace(claim, op=claim.op + 1), snapshot.opening.salt, say)
+                if isinstance(after, ReplayResult) and after.verdict == "match":
+                    snapshot.after = after
 
     def _open(self, snapshot: SnapshotFacts) -> Opening | WeighbridgeError:
         address = snapshot.chip.address
@@ -261,7 +280,9 @@ class Inspection:
 
     def _judge(self, snapshot: SnapshotFacts) -> None:
         """Runs the checks over a snapshot and settles its status."""
-        against = [*provenance.check(snapshot), *replay_check.check(snapshot), *memory.check(snapshot)]
+        policy = self._plan.snapshots
+        against = [*provenance.check(snapshot), *replay_check.check(snapshot), *memory.check(snapshot, policy)]
+        against += [*weights.check(snapshot), *work.check(snapshot, policy)]
         uncommitted = commitment.check(snapshot)
         self._report([*against, *uncommitted, *tapes.check(snapshot)])
         violated = any(finding.severity == "violation" for finding in against)
@@ -273,13 +294,16 @@ class Inspection:
             snapshot.status = "unverified"
         elif violated:
             snapshot.status = "mismatch"
-        elif memory.replayed_leaves(snapshot) is not None and not uncommitted:
+        elif (found := memory.accounting(snapshot, policy)) is not None and not uncommitted and not found.temporary:
             snapshot.status = "explained"
 
     def _counts_as_sampled(self, log: LogFacts) -> bool:
         """Whether everything about a chip could be verified: its log, and each of its snapshots by a replay."""
-        own = [snapshot for snapshot in self._snapshots if snapshot.chip.ueid == log.chip.ueid]
-        return log.chip.ueid in self._sound and all(snapshot.status == "explained" for snapshot in own)
+        own = self._of(log.chip)
+        return log.chip.ueid in self._sound - self._lost and all(snapshot.status == "explained" for snapshot in own)
+
+    def _of(self, chip: Chip) -> list[SnapshotFacts]:
+        return [snapshot for snapshot in self._snapshots if snapshot.chip.ueid == chip.ueid]
 
 
 def _batches(transcript: Transcript, step: int, salt: bytes) -> list[Leaf]:

@@ -23,9 +23,11 @@ from analysis.detection import (
     involved_chips,
 )
 from verifier import figures
-from verifier.checks.memory import accounting
+from verifier.checks import interrupts
+from verifier.checks.memory import accounting, replayed
 from verifier.facts import Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts
 from verifier.firmware import FirmwarePolicy
+from verifier.snapshotpolicy import SnapshotPolicy
 from weighbridge.errors import Finding, WeighbridgeError
 
 SCHEMA = "weighbridge-report/1"
@@ -111,7 +113,7 @@ def build(
         },
         "plan": plan.to_json(),
         "firmware": firmware.to_json(),
-        "chips": [_chip(log, snapshots, log.chip.ueid in verified) for log in logs],
+        "chips": [_chip(log, snapshots, log.chip.ueid in verified, plan.snapshots) for log in logs],
         "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
         "findings": [finding.to_json() for finding in findings],
         "probability": probability(plan, population=population, verified=len(verified)),
@@ -194,7 +196,7 @@ def _hypergeometric(plan: Plan, population: int, samples: int, notes: list[str])
         return None
 
 
-def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool) -> dict[str, Any]:
+def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool, policy: SnapshotPolicy) -> dict[str, Any]:
     tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
     return {
         "ueid": log.chip.ueid.hex(),
@@ -209,11 +211,12 @@ def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool) -> 
         "entries": len(log.entries),
         "boots": len({token.boot_seed for token in tokens}),
         "firmware": sorted({token.firmware_version for token in tokens}),
-        "snapshots": [_snapshot(snapshot) for snapshot in snapshots if snapshot.chip.ueid == log.chip.ueid],
+        "interrupts": interrupts.evidence(log),
+        "snapshots": [_snapshot(snapshot, policy) for snapshot in snapshots if snapshot.chip.ueid == log.chip.ueid],
     }
 
 
-def _snapshot(snapshot: SnapshotFacts) -> dict[str, Any]:
+def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]:
     token, claim = snapshot.verified.token, snapshot.explanation
     body = token.body
     out: dict[str, Any] = {
@@ -228,6 +231,9 @@ def _snapshot(snapshot: SnapshotFacts) -> dict[str, Any]:
         "weights_bytes": body["weights_bytes"],
         "kernels": body["kernels"],
         "flops": body["flops"],
+        "flops_explained": result.flops if (result := replayed(snapshot)) is not None else None,
+        "held": body["held"],
+        "stall_us": body["stall_us"],
         "transcript": None,
         "step": None,
         "op": None,
@@ -236,18 +242,18 @@ def _snapshot(snapshot: SnapshotFacts) -> dict[str, Any]:
     }
     if isinstance(claim, Explanation):
         out |= {"transcript": claim.transcript_id, "step": claim.step, "op": claim.op}
-    if (memory := accounting(snapshot)) is not None:
+    if (memory := accounting(snapshot, policy)) is not None:
         out["memory"] = asdict(memory)
-    result = snapshot.replayed
-    if result is not None and not isinstance(result, WeighbridgeError):
+    answer = snapshot.replayed
+    if answer is not None and not isinstance(answer, WeighbridgeError):
         out["replay"] = {
-            "verdict": result.verdict,
-            "steps": list(result.steps),
-            "followed": result.followed,
-            "logged": result.logged,
-            "rounded": result.rounded,
-            "evidence": result.evidence,
-            "first_difference": result.first_difference,
+            "verdict": answer.verdict,
+            "steps": list(answer.steps),
+            "followed": answer.followed,
+            "logged": answer.logged,
+            "rounded": answer.rounded,
+            "evidence": answer.evidence,
+            "first_difference": answer.first_difference,
             "seconds": round(snapshot.seconds, 3),
         }
     return out

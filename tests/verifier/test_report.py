@@ -101,7 +101,8 @@ def test_it_is_json_with_everything_that_was_asked_for(built: dict[str, Any]) ->
     assert [chip["reachable"] for chip in built["chips"]] == [True, True, False]
     assert built["chips"][0]["snapshots"][0]["memory"] == {
         "explained": 108,
-        "data": 0,
+        "declared": 0,
+        "temporary": 0,
         "unexplained": 0,
         "missing": 0,
         "unexplained_storages": 0,

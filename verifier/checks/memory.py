@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from verifier.facts import Opening, SnapshotFacts, digest, number
+from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.errors import ChipError, Finding, Severity, WeighbridgeError
-
-SMALL_SHARE = 0.01
-"""Up to this share of all bytes, storages that do not match are a warning; above it, a violation.
-
-A program may keep a tensor longer than its transcript knows. A model, its optimizer or their wrong contents are larger.
-"""
+from weighbridge.replay import ReplayResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +19,10 @@ class Accounting:
 
     Attributes:
         explained: Bytes that both the chip and the replay hold.
-        data: Bytes that only the chip holds and that are a batch of the transcript, of this step or one next to it.
+        declared: Bytes that only the chip holds and whose content the transcript declares: its batches, of this step or
+            one next to it. (The Recorder's own buffers lie in the host's memory.)
+        temporary: Off a safepoint, bytes that only the chip holds and that the operation in progress may have made.
+            Nobody can look at these again.
         unexplained: Bytes that only the chip holds.
         missing: Bytes that only the replay holds, but for batches: a chip knows a batch only once a kernel has read it.
         unexplained_storages: Number of storages that only the chip holds.
@@ -31,30 +30,47 @@ class Accounting:
     """
 
     explained: int
-    data: int
+    declared: int
+    temporary: int = 0
     unexplained: int
     missing: int
     unexplained_storages: int
     missing_storages: int
 
 
-def account(chip: Sequence[Leaf], replay: Sequence[Leaf], batches: Sequence[Leaf] = ()) -> Accounting:
+def account(
+    chip: Sequence[Leaf],
+    replay: Sequence[Leaf],
+    batches: Sequence[Leaf] = (),
+    *,
+    after: Sequence[Leaf] | None = None,
+    room: float = 0,
+) -> Accounting:
     """Compares the storages of the chip with those of the replay; order carries no meaning.
 
     Args:
         chip: (bytes, keyed digest) of the storages in the snapshot.
         replay: The same of the replay at that position.
         batches: The same of the transcript's batches around that step.
+        after: Off a safepoint, the same of the replay after the operation in progress. What this operation writes or
+            frees may be as before, as after, or in between.
+        room: Bytes that the operation in progress may hold besides.
     """
     there, here, known = Counter(chip), Counter(replay), Counter(batches)
-    data = (there - here) & known
-    unexplained, missing = there - here - data, here - there - known
+    later = here if after is None else Counter(after)
+    explained = there & (here | later)
+    extra = there - explained
+    declared = extra & known
+    unexplained, missing = extra - declared, (here & later) - there - known
+    size = _bytes(unexplained)
+    temporary = size if size <= room else 0
     return Accounting(
-        explained=_bytes(there & here),
-        data=_bytes(data),
-        unexplained=_bytes(unexplained),
+        explained=_bytes(explained),
+        declared=_bytes(declared),
+        temporary=temporary,
+        unexplained=size - temporary,
         missing=_bytes(missing),
-        unexplained_storages=unexplained.total(),
+        unexplained_storages=0 if temporary else unexplained.total(),
         missing_storages=missing.total(),
     )
 
@@ -63,23 +79,32 @@ def _bytes(leaves: Counter[Leaf]) -> int:
     return sum(size * count for (size, _), count in leaves.items())
 
 
-def accounting(snapshot: SnapshotFacts) -> Accounting | None:
+def accounting(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> Accounting | None:
     """Returns the accounting of a snapshot that was opened and has a matching replay, else None."""
-    replayed = replayed_leaves(snapshot)
-    if replayed is None or not isinstance(snapshot.opening, Opening):
+    result = replayed(snapshot)
+    if result is None or not isinstance(snapshot.opening, Opening):
         return None
-    return account(snapshot.opening.leaves, replayed, snapshot.batches)
+    if snapshot.verified.token.body["safepoint"]:
+        return account(snapshot.opening.leaves, leaves(result), snapshot.batches)
+    after = leaves(snapshot.after) if snapshot.after is not None else None
+    room = policy.temporaries * result.touched
+    return account(snapshot.opening.leaves, leaves(result), snapshot.batches, after=after, room=room)
 
 
-def replayed_leaves(snapshot: SnapshotFacts) -> list[Leaf] | None:
-    """Returns the storages that a matching replay held at the position, or None if there is no such replay."""
+def replayed(snapshot: SnapshotFacts) -> ReplayResult | None:
+    """Returns the replay to the snapshot's position if it matched and got there, else None."""
     result = snapshot.replayed
     if result is None or isinstance(result, WeighbridgeError) or result.verdict != "match" or result.live is None:
         return None
-    return [(size, bytes.fromhex(keyed)) for size, keyed in result.live]
+    return result
 
 
-def check(snapshot: SnapshotFacts) -> list[Finding]:
+def leaves(result: ReplayResult) -> list[Leaf]:
+    """Returns the storages that a replay held where it stopped."""
+    return [(size, bytes.fromhex(keyed)) for size, keyed in result.live or ()]
+
+
+def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> list[Finding]:
     """Checks the opening against the signed root, and the opened storages against the replayed ones."""
     opening = snapshot.opening
     if opening is None:
@@ -88,12 +113,21 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
         silent = opening.reason == ChipError.code  # then it is about the chip, and one finding will do
         return [opening.finding(subject=f"chip {snapshot.chip.ueid.hex()}" if silent else snapshot.subject)]
     token = snapshot.verified.token
-    signed = (digest(token, "root"), number(token, "leaves"), number(token, "bytes"), digest(token, "salt_digest"))
+    signed = (
+        digest(token, "root"),
+        number(token, "leaves"),
+        number(token, "bytes"),
+        digest(token, "salt_digest"),
+        digest(token, "weights_root"),
+        number(token, "weights_bytes"),
+    )
     opened = (
         snapshot_root(opening.leaves, opening.salt),
         len(opening.leaves),
         sum(size for size, _ in opening.leaves),
         salt_digest(opening.salt),
+        snapshot_root(opening.weights, opening.salt),
+        sum(size for size, _ in opening.weights),
     )
     if signed != opened:
         return [
@@ -105,11 +139,11 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
                 subject=snapshot.subject,
             )
         ]
-    return _compare(snapshot)
+    return _compare(snapshot, policy)
 
 
-def _compare(snapshot: SnapshotFacts) -> list[Finding]:
-    found = accounting(snapshot)
+def _compare(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> list[Finding]:
+    found = accounting(snapshot, policy)
     if found is None:
         return []
     evidence = asdict(found)
@@ -122,7 +156,7 @@ def _compare(snapshot: SnapshotFacts) -> list[Finding]:
                 expected=f"{found.explained + found.missing} bytes as replayed",
                 found=f"{found.missing} bytes in {found.missing_storages} storages are not there",
                 subject=snapshot.subject,
-                severity=_severity(found.missing, found.explained),
+                severity=_severity(found.missing, found.explained, policy),
                 evidence=evidence,
             )
         )
@@ -131,18 +165,18 @@ def _compare(snapshot: SnapshotFacts) -> list[Finding]:
             Finding(
                 id="snapshot.memory.unexplained",
                 message="the chip held more than the transcript accounts for; ask what these storages were",
-                expected=f"{found.explained + found.data} explained bytes and no others",
+                expected=f"{found.explained + found.declared} explained bytes and no others",
                 found=f"{found.unexplained} bytes in {found.unexplained_storages} storages besides",
                 subject=snapshot.subject,
-                severity=_severity(found.unexplained, found.explained),
+                severity=_severity(found.unexplained, found.explained, policy),
                 evidence=evidence,
             )
         )
     return findings
 
 
-def _severity(differing: int, explained: int) -> Severity:
-    return "warning" if differing <= SMALL_SHARE * (differing + explained) else "violation"
+def _severity(differing: int, explained: int, policy: SnapshotPolicy) -> Severity:
+    return "warning" if differing <= policy.unexplained_share * (differing + explained) else "violation"
 
 
 def _text(value: object) -> str:

@@ -14,7 +14,30 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
         return [claim.finding(subject=f"prover of chip {snapshot.chip.ueid.hex()}")]
     if claim is None:
         return [_unexplained(snapshot)]
-    return [*_position(snapshot, claim), *_head(snapshot, claim)]
+    return [*_position(snapshot, claim), *_head(snapshot, claim)] or _tail(snapshot)
+
+
+def is_tail(snapshot: SnapshotFacts) -> bool:
+    """Whether a snapshot was taken in the step that ended an incomplete transcript: nobody can replay that."""
+    claim, facts = snapshot.explanation, snapshot.transcript
+    if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
+        return False
+    return claim.step == facts.opened.steps and not facts.opened.manifest.complete
+
+
+def _tail(snapshot: SnapshotFacts) -> list[Finding]:
+    if not is_tail(snapshot):
+        return []
+    return [
+        Finding(
+            id="snapshot.tail",
+            message="the snapshot was taken in a step that was never finished, so it cannot be replayed; not verified",
+            expected="a finished step",
+            found=f"operation {number(snapshot.verified.token, 'op')} of the step after the last one",
+            subject=snapshot.subject,
+            severity="info",
+        )
+    ]
 
 
 def _unexplained(snapshot: SnapshotFacts) -> Finding:
@@ -53,13 +76,14 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
     if snapshot.transcript is None or isinstance(snapshot.transcript.opened, WeighbridgeError):
         return []
     transcript, token = snapshot.transcript.opened, snapshot.verified.token
-    if not 0 <= claim.step < transcript.steps:
+    complete = transcript.manifest.complete
+    if not 0 <= claim.step <= transcript.steps or (claim.step == transcript.steps and complete and claim.op):
         return [
             Finding(
                 id="snapshot.position.mismatch",
                 message="the Prover claims a position that its transcript does not have",
-                expected=f"a step below {transcript.steps}",
-                found=f"step {claim.step}",
+                expected=f"a step below {transcript.steps}, or what came right after the last one",
+                found=f"step {claim.step} operation {claim.op}",
                 subject=snapshot.subject,
             )
         ]
@@ -89,8 +113,18 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
 
 
 def _named(transcript: Transcript, snapshot: SnapshotFacts, claim: Explanation) -> bool:
-    """Whether the transcript names the snapshot; else a position would explain those of other chips and times too."""
+    """Whether the transcript names the snapshot; else a position would explain those of other chips and times too.
+
+    A crash may come between the chip's signature and the Recorder's note of it. So a safepoint needs no name in a step
+    that was made again after a crash, or that ended an incomplete transcript, if this chip had been told of this run.
+    """
     try:
-        return (snapshot.chip.ueid, snapshot.index, claim.op) in transcript.snapshots(claim.step)
+        if (snapshot.chip.ueid, snapshot.index, claim.op) in transcript.snapshots(claim.step):
+            return True
     except WeighbridgeError:
         return False  # the file was altered after it was opened
+    if not snapshot.verified.token.body["safepoint"]:
+        return False
+    told = any(draft == transcript.draft_digest for _, draft in snapshot.drafts)
+    crashed = any(r.begin <= claim.step <= r.step for r in transcript.resumptions)
+    return told and (crashed or is_tail(snapshot))

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.chip_logs import SALT, LogBuilder, make_device
+from support.chip_logs import SALT, make_device
 from support.small_transcripts import write_transcript
+from support.snapshot_facts import LEAVES, make
 
 from firmware_sim.device import Device
 from verifier.checks import commitment, data, memory, provenance
 from verifier.checks import replay as replay_check
 from verifier.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
-from verifier.registry import Chip
-from weighbridge.digests import Leaf, salt_digest, snapshot_root
+from weighbridge.digests import Leaf
 from weighbridge.errors import Finding, ProverError, ReplayWorkerError, TranscriptError
-from weighbridge.identity import CertificateAuthority, verify_device_chain
+from weighbridge.identity import CertificateAuthority
 from weighbridge.replay import ReplayResult
-from weighbridge.tokens import Verified
 from weighbridge.transcript import Transcript
-
-LEAVES: list[Leaf] = [(8, b"a" * 32), (8, b"a" * 32), (100, b"b" * 32)]
 
 
 @pytest.fixture(scope="module")
@@ -48,46 +44,6 @@ def transcript(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Tran
 def honest(device: Device, manufacturer: CertificateAuthority, transcript: Transcript) -> SnapshotFacts:
     """A snapshot at step 2, operation 4, explained, opened and replayed, of a committed transcript."""
     return make(device, manufacturer, transcript)
-
-
-def make(device: Device, manufacturer: CertificateAuthority, transcript: Transcript, **claims: Any) -> SnapshotFacts:
-    log = LogBuilder(device).boot()
-    log.event("manifest-draft", transcript.draft_digest)
-    body = {
-        "root": snapshot_root(LEAVES, SALT),
-        "leaves": 3,
-        "bytes": 116,
-        "weights_root": bytes(32),
-        "weights_bytes": 0,
-        "salt_digest": salt_digest(SALT),
-        "head": transcript.head(1),
-        "running": b"r" * 32,
-        "step": 2,
-        "op": 4,
-        "safepoint": True,
-        "held": 0,
-        "kernels": 1,
-        "flops": 1,
-        "stall_us": 1,
-    }
-    identity = verify_device_chain(device.chain, manufacturer.certificate)
-    return SnapshotFacts(
-        chip=Chip(ueid=device.ueid, address="localhost:1", prover_address="localhost:2"),
-        index=12,
-        verified=Verified(token=log.token("snapshot", body | claims), identity=identity),
-        drafts=[(1, transcript.draft_digest)],
-        explanation=Explanation(transcript_id=transcript.digest, step=2, op=4),
-        transcript=TranscriptFacts(id=transcript.digest, opened=transcript),
-        opening=Opening(salt=SALT, leaves=list(LEAVES)),
-        replayed=ReplayResult(
-            verdict="match",
-            steps=(2, 3),
-            state="00" * 32,
-            live=[(size, digest.hex()) for size, digest in reversed(LEAVES)],
-            running="72" * 32,
-            head=transcript.head(1).hex(),
-        ),
-    )
 
 
 def everything(snapshot: SnapshotFacts) -> list[Finding]:
@@ -126,7 +82,7 @@ def test_a_claim_of_another_position_than_the_chip_signed(honest: SnapshotFacts,
     assert "snapshot.position.mismatch" in ids(lie)
 
 
-@pytest.mark.parametrize("step", [-1, 3, 1 << 40])
+@pytest.mark.parametrize("step", [-1, 3, 4, 1 << 40])
 def test_a_claim_of_a_position_that_does_not_exist(honest: SnapshotFacts, step: int) -> None:
     assert honest.transcript is not None
     lie = replace(honest, explanation=Explanation(transcript_id=honest.transcript.id, step=step, op=4))
@@ -171,10 +127,12 @@ def test_a_transcript_that_was_committed_to_too_late_or_never(honest: SnapshotFa
 
 def test_an_opening_that_is_not_what_was_signed(honest: SnapshotFacts) -> None:
     forged = [
-        Opening(salt=SALT, leaves=LEAVES[:2]),
-        Opening(salt=SALT, leaves=[*LEAVES[:2], (100, b"c" * 32)]),
-        Opening(salt=b"s" * 32, leaves=LEAVES),
-        Opening(salt=SALT, leaves=[(16, b"a" * 32), *LEAVES[2:]]),
+        Opening(salt=SALT, leaves=LEAVES[:2], weights=LEAVES[2:]),
+        Opening(salt=SALT, leaves=[*LEAVES[:2], (100, b"c" * 32)], weights=LEAVES[2:]),
+        Opening(salt=b"s" * 32, leaves=LEAVES, weights=LEAVES[2:]),
+        Opening(salt=SALT, leaves=[(16, b"a" * 32), *LEAVES[2:]], weights=LEAVES[2:]),
+        Opening(salt=SALT, leaves=LEAVES, weights=LEAVES[:1]),
+        Opening(salt=SALT, leaves=LEAVES),
     ]
     for opening in forged:
         assert ids(replace(honest, opening=opening)) == ["snapshot.opening.mismatch"]
@@ -265,7 +223,7 @@ def test_accounting_adds_up(chip: list[Leaf], replay: list[Leaf]) -> None:
     assert memory.account(replay, chip).missing == found.unexplained
     assert memory.account(chip, chip).unexplained_storages == 0
     with_data = memory.account(chip, replay, replay)
-    assert with_data.explained + with_data.data + with_data.unexplained == sum(size for size, _ in chip)
+    assert with_data.explained + with_data.declared + with_data.unexplained == sum(size for size, _ in chip)
     assert with_data.missing == 0
 
 

@@ -1,0 +1,94 @@
+"""Interrupts: those that found nothing to look at, those that were starved, and how many there were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.chip_logs import LogBuilder, facts, make_device
+
+from firmware_sim.device import Device
+from verifier.checks import interrupts
+from verifier.snapshotpolicy import SnapshotPolicy
+from weighbridge.identity import CertificateAuthority
+
+LEAVES = [(100, b"b" * 32)]
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def manufacturer() -> CertificateAuthority:
+    return CertificateAuthority.create("Manufacturer")
+
+
+@pytest.fixture(scope="module")
+def device(manufacturer: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory) -> Device:
+    return make_device(tmp_path_factory.mktemp("chip"), manufacturer)
+
+
+def log_of(device: Device, *, snapshots: int = 0, unserved: int = 0, idle: int = 0, days: float = 0.0) -> LogBuilder:
+    log = LogBuilder(device).boot()
+    for number in range(snapshots):
+        log.snapshot(LEAVES, step=1, op=number)
+    for name, count in ((interrupts.UNSERVED, unserved), (interrupts.IDLE, idle)):
+        for _ in range(count):
+            log.event(name, bytes(32))
+    log.uptime_ms += int(days * DAY_MS)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "unserved", "severity"),
+    [
+        (5, 0, None), (0, 0, None), (5, 1, "info"), (0, 2, "info"), (40, 4, "info"), (0, 3, "violation"),
+        (20, 3, "violation"),
+    ],
+)  # fmt: skip
+def test_starved_interrupts(
+    device: Device, manufacturer: CertificateAuthority, snapshots: int, unserved: int, severity: str | None
+) -> None:
+    """A crash or two may leave an interrupt unserved; who does it again and again does not want to be seen."""
+    log = facts(log_of(device, snapshots=snapshots, unserved=unserved, idle=3), manufacturer.certificate)
+    found = [(finding.id, finding.severity) for finding in interrupts.check(log)]
+    assert found == ([("chip.interrupt.unserved", severity)] if severity else [])
+    lenient = interrupts.check(log, SnapshotPolicy(unserved=100))
+    assert [finding.severity for finding in lenient] == (["info"] if severity else [])
+
+
+@pytest.mark.parametrize(("held", "found"), [(256, []), (257, ["chip.interrupt.late"])])
+def test_a_snapshot_that_came_too_late(
+    device: Device, manufacturer: CertificateAuthority, held: int, found: list[str]
+) -> None:
+    log = LogBuilder(device).boot()
+    log.snapshot(LEAVES, held=held)
+    assert [finding.id for finding in interrupts.check(facts(log, manufacturer.certificate))] == found
+
+
+def test_evidence_of_an_honest_chip(device: Device, manufacturer: CertificateAuthority) -> None:
+    """Ten days at one a day, half of them idle."""
+    found = interrupts.evidence(facts(log_of(device, snapshots=5, idle=4, days=10), manufacturer.certificate))
+    assert (found["snapshots"], found["idle"], found["unserved"]) == (5, 4, 0)
+    assert found["uptime_days"] == pytest.approx(10, abs=0.01)
+    assert found["expected"] == pytest.approx(10, abs=0.01)
+    assert found["p_few"] == pytest.approx(0.458, abs=0.01)
+    assert found["p_many"] == pytest.approx(0.667, abs=0.01)
+
+
+def test_evidence_of_interrupts_that_were_kept_from_coming(device: Device, manufacturer: CertificateAuthority) -> None:
+    """Sixty days up and nothing logged: whoever held the interrupts back has a chance of e^-60 of being honest."""
+    log = facts(log_of(device, days=60), manufacturer.certificate)
+    assert interrupts.check(log) == []  # evidence, no finding
+    assert interrupts.evidence(log)["p_few"] < 1e-20
+    many = facts(log_of(device, snapshots=40, days=1), manufacturer.certificate)
+    assert interrupts.evidence(many)["p_many"] < 1e-20
+
+
+def test_evidence_counts_every_boot_for_itself(
+    device: Device, manufacturer: CertificateAuthority, tmp_path: Path
+) -> None:
+    log = log_of(device, snapshots=1, days=3)
+    log.event("last of boot one", bytes(32))
+    log.boot()
+    log.uptime_ms += 2 * DAY_MS
+    found = interrupts.evidence(facts(log, manufacturer.certificate))
+    assert found["uptime_days"] == pytest.approx(5, abs=0.01)

@@ -1,0 +1,73 @@
+"""Do the snapshots of one chip follow each other as the steps of one run do?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from verifier.checks.provenance import is_tail
+from verifier.facts import Explanation, SnapshotFacts
+from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
+from weighbridge.errors import Finding, WeighbridgeError
+
+
+def check(snapshots: Iterable[SnapshotFacts], policy: SnapshotPolicy = AS_DESIGNED) -> list[Finding]:
+    """Checks the snapshots of one chip against each other.
+
+    A run passes each position once. Who shows one and the same position at every interrupt may do anything in between.
+    Steps that were made again after a crash are excepted, and snapshots off a safepoint, of which a long operation may
+    see several.
+    """
+    findings: list[Finding] = []
+    before: dict[str, SnapshotFacts] = {}
+    tails: list[SnapshotFacts] = []
+    for snapshot in sorted(snapshots, key=lambda each: each.index):
+        if is_tail(snapshot):
+            tails.append(snapshot)
+        place = _recorded(snapshot)
+        if place is None:
+            continue
+        identifier = place.transcript_id
+        earlier = before.get(identifier)
+        if earlier is not None and isinstance(earlier.explanation, Explanation):
+            passed = (earlier.explanation.step, earlier.explanation.op)
+            if (place.step, place.op) <= passed:
+                findings.append(_repeated(earlier, snapshot, place))
+        before[identifier] = snapshot
+    if len(tails) > policy.tails:
+        findings.append(
+            Finding(
+                id="snapshot.tail.many",
+                message="snapshots of this chip fell again and again into steps that were never finished; ask why",
+                expected=f"at most {policy.tails}",
+                found=f"{len(tails)}, first at entry {tails[0].index}",
+                subject=f"chip {tails[0].chip.ueid.hex()}",
+                severity="warning",
+            )
+        )
+    return findings
+
+
+def _recorded(snapshot: SnapshotFacts) -> Explanation | None:
+    """Returns the claim if it is a safepoint that a step's own record names, else None."""
+    claim, facts = snapshot.explanation, snapshot.transcript
+    if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
+        return None
+    if not snapshot.verified.token.body["safepoint"] or not 0 <= claim.step < facts.opened.steps:
+        return None
+    try:
+        named = facts.opened.step(claim.step).snapshots
+    except WeighbridgeError:
+        return None  # the file was altered after it was opened
+    return claim if (snapshot.chip.ueid, snapshot.index, claim.op) in named else None
+
+
+def _repeated(earlier: SnapshotFacts, snapshot: SnapshotFacts, place: Explanation) -> Finding:
+    assert isinstance(earlier.explanation, Explanation)
+    return Finding(
+        id="snapshot.position.repeated",
+        message="two snapshots of one run were taken at the same position, or the later one at an earlier position",
+        expected=f"a position after step {earlier.explanation.step} operation {earlier.explanation.op}, "
+        f"where entry {earlier.index} was taken",
+        found=f"step {place.step} operation {place.op}",
+        subject=snapshot.subject,
+    )
