@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from weighbridge.hostmemory import octets
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -17,8 +19,7 @@ T = TypeVar("T")
 def storage_bytes(storage: torch.UntypedStorage) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of a storage in host memory, without an operation that a chip would count as the workload's."""
     whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    data: np.ndarray[Any, np.dtype[np.uint8]] = whole.cpu().numpy()
-    return data
+    return np.frombuffer(octets(whole), dtype=np.uint8)
 
 
 def unseen(method: Callable[P, T]) -> Callable[P, T]:

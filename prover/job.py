@@ -95,7 +95,8 @@ class Job:
     def settle(self) -> None:
         """Waits until everything that was sent has left."""
         for work, _ in self._sent:
-            work.wait()
+            if not work.is_completed():  # to wait twice would be to wait for another message
+                work.wait()
         self._sent.clear()
 
     def exchange(

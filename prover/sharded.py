@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._python_dispatch import _disable_current_modes
 
 from prover.bookkeeping import storage_bytes
 from prover.collectives import NAMESPACES, Collectives
@@ -102,7 +103,8 @@ class Sharded:
         def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
             before = storage.nbytes()
             if before != size:
-                self._resize(storage, int(size), original)
+                with _disable_current_modes():
+                    self._resize(storage, int(size), original)
             return storage
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[assignment, method-assign]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from weighbridge.bounded import DEFAULT_LIMITS, Limits, open_regular
 from weighbridge.errors import FormatError, TranscriptError, UsageError
+from weighbridge.hostmemory import octets
 
 DTYPES: dict[str, torch.dtype] = {
     "f64": torch.float64,
@@ -62,8 +63,7 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise UsageError("only dense tensors can be stored; convert with .to_dense() or .dequantize() first")
     flat = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1)
-    array: np.ndarray[Any, np.dtype[np.uint8]] = flat.view(torch.uint8).numpy()
-    return array.data
+    return octets(flat)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
