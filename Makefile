@@ -22,7 +22,7 @@ GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench soak gpu gpu-tests gpu-bench gpu-steps proto clean
+.PHONY: help install demo test lint bench soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report (about
 
 test: $(STAMP) ## Run all tests that need no GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
+
+interop: $(STAMP) ## Verify what chips sign with other libraries, in an environment of their own
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m interop tests/interop
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
