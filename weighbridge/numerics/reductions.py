@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from weighbridge.hostmemory import octets
 from weighbridge.numerics.rounding import extent, merge
 
 Tensor = torch.Tensor
@@ -130,8 +131,8 @@ def _plan(sizes: tuple[int, ...], walk: tuple[int, ...], dims: tuple[int, ...]) 
 
 def memory_of(x: Tensor) -> Array:
     """Returns the memory of a CPU tensor from its first element to its last, as one dimension."""
-    array: Array = torch.as_strided(x.detach(), (extent(x),), (1,)).numpy()
-    return array
+    kind = torch.empty(0, dtype=x.dtype).numpy().dtype
+    return np.frombuffer(octets(torch.as_strided(x, (extent(x),), (1,))), dtype=kind)  # `numpy()` would leave a trace
 
 
 def squares(x: Tensor, dims: Sequence[int]) -> Tensor:
