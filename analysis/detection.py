@@ -5,34 +5,47 @@ A violation is a training run whose incriminating part uses at least `flops_thre
 days on the chips of one owner. Each chip takes snapshots at random moments, on average `snapshot_rate_per_day` (f).
 The Verifier reads the logs of `samples` (s) of `chips` (C) chips each `period_days` (T_m) days.
 
-Two answers are given. Equation 1 of the paper samples with replacement and lets a fraction of a chip be involved. The
-hypergeometric answer samples without replacement over whole chips, as an inspection really does. Both are probabilities
-of *seeing* a violation of size H had there been one. Neither is the probability of compliance.
+Three answers are given. Equation 1 of the paper samples with replacement and lets a fraction of a chip be involved.
+Its linearised form, log(1 - q) taken as -q, is what the paper's table 1 was computed with. The hypergeometric answer
+samples without replacement over whole chips, as an inspection really does. All are probabilities of *seeing* a
+violation of size H had there been one. None is the probability of compliance.
+
+Every parameter may be a number or an array; see `analysis.domain`.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from scipy.special import gammaln
+
+from analysis.domain import (
+    DetectionDomainError,
+    FloatArray,
+    Numbers,
+    plain,
+    positive,
+    refuse,
+    together,
+    whole,
+)
+from analysis.domain import probability as checked_probability
+from analysis.hypergeometric import least_drawn, seen_probability
+
+__all__ = [
+    "DetectionDomainError",
+    "detection_probability_eq1",
+    "detection_probability_hypergeometric",
+    "detection_probability_linearised",
+    "involved_chips",
+    "involved_fraction",
+    "sample_hit_probability",
+    "samples_needed",
+    "samples_needed_hypergeometric",
+    "samples_needed_linearised",
+    "snapshot_probability",
+]
 
 
-class DetectionDomainError(ValueError):
-    """The inputs describe no possible inspection or no possible violation; the message says which input and why."""
-
-
-def _positive(name: str, value: float, unit: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise DetectionDomainError(f"{name} must be a positive finite number of {unit}, not {value!r}")
-
-
-def _whole(name: str, value: int, least: int) -> None:
-    if not float(value).is_integer() or value < least:
-        raise DetectionDomainError(f"{name} must be a whole number of at least {least}, not {value!r}")
-
-
-def snapshot_probability(*, snapshot_rate_per_day: float, days: float) -> float:
+def snapshot_probability(*, snapshot_rate_per_day: Numbers, days: Numbers) -> FloatArray:
     """Returns the probability that a chip takes at least one snapshot: 1 - exp(-f T) (appendix B, p_w).
 
     Args:
@@ -42,12 +55,34 @@ def snapshot_probability(*, snapshot_rate_per_day: float, days: float) -> float:
     Raises:
         DetectionDomainError: An argument is not positive and finite.
     """
-    _positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day")
-    _positive("days", days, "days")
-    return -math.expm1(-snapshot_rate_per_day * days)
+    rate, time = together(
+        positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"), positive("days", days, "days")
+    )
+    return plain(-np.expm1(-rate * time))
 
 
-def involved_fraction(*, flops_threshold: float, chip_flops_per_day: float, chips: int, run_days: float) -> float:
+def _fraction(
+    flops_threshold: Numbers, chip_flops_per_day: Numbers, chips: Numbers, run_days: Numbers
+) -> tuple[FloatArray, FloatArray]:
+    """Returns b = H/(aTC), which may exceed 1, and C in the same shape."""
+    flops, speed, total, days = together(
+        positive("flops_threshold", flops_threshold, "FLOPs"),
+        positive("chip_flops_per_day", chip_flops_per_day, "FLOPs per day"),
+        whole("chips", chips, 1),
+        positive("run_days", run_days, "days"),
+    )
+    fraction = flops / speed / days / total
+    refuse(
+        fraction == 0,
+        flops,
+        lambda v: f"flops_threshold = {v} is too small beside the chips' FLOPs to be told from zero",
+    )
+    return fraction, total
+
+
+def involved_fraction(
+    *, flops_threshold: Numbers, chip_flops_per_day: Numbers, chips: Numbers, run_days: Numbers
+) -> FloatArray:
     """Returns b = H/(aTC): the smallest fraction of all chips that a violating run needs.
 
     Args:
@@ -57,62 +92,44 @@ def involved_fraction(*, flops_threshold: float, chip_flops_per_day: float, chip
         run_days: Length of the run in days (T).
 
     Raises:
-        DetectionDomainError: An argument is out of range, or the run does not fit on all chips (b > 1).
+        DetectionDomainError: An argument is out of range, or the run does not fit on all chips (b > 1); the message
+            says how many chips or days it would need.
     """
-    _positive("flops_threshold", flops_threshold, "FLOPs")
-    _positive("chip_flops_per_day", chip_flops_per_day, "FLOPs per day")
-    _positive("run_days", run_days, "days")
-    _whole("chips", chips, 1)
-    fraction = flops_threshold / (chip_flops_per_day * run_days * chips)
-    if not fraction <= 1:
-        raise DetectionDomainError(
-            f"no run of {flops_threshold:g} FLOPs fits into {run_days:g} days on {chips} chips of "
-            f"{chip_flops_per_day:g} FLOPs a day: it would need {fraction:.3g} times as many; "
-            "lower flops_threshold or raise run_days"
+    fraction, total = _fraction(flops_threshold, chip_flops_per_day, chips, run_days)
+    wrong = ~(fraction <= 1)
+    if np.any(wrong):
+        size, pace, count, span, needed = (
+            float(values[wrong].flat[0])
+            for values in together(
+                np.asarray(flops_threshold, dtype=np.float64),
+                np.asarray(chip_flops_per_day, dtype=np.float64),
+                total,
+                np.asarray(run_days, dtype=np.float64),
+                fraction,
+            )
         )
-    if fraction == 0:
-        raise DetectionDomainError("flops_threshold is too small beside the chips' FLOPs to be told from zero")
-    return fraction
-
-
-def _sample_hit(
-    flops_threshold: float, chip_flops_per_day: float, chips: int, run_days: float, period_days: float, rate: float
-) -> float:
-    """Returns q of equation 1: the probability that one sampled chip shows a snapshot of the run."""
-    _positive("period_days", period_days, "days")
-    fraction = involved_fraction(
-        flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
-    )
-    if run_days < period_days:
         raise DetectionDomainError(
-            f"equation 1 needs run_days (T = {run_days:g}) to be at least period_days (T_m = {period_days:g}); "
-            "a shorter run on more chips is no harder to catch (theorem 1), so use T = T_m"
+            f"no run of {size:g} FLOPs fits into {span:g} days on {count:.0f} chips of {pace:g} FLOPs a day "
+            f"(H/(aTC) = {needed:.3g} > 1, so q is no probability): it would need "
+            f"{np.ceil(size / pace / span):.0f} chips, or {size / pace / count:.4g} days on these"
         )
-    hit = fraction * snapshot_probability(snapshot_rate_per_day=rate, days=period_days)
-    if hit >= 1:
-        raise DetectionDomainError(
-            "each sampled chip shows the run for certain (q >= 1), so that the logarithm in equation 1 is not defined; "
-            "sample one chip"
-        )
-    return hit
+    return plain(fraction)
 
 
-def detection_probability_eq1(
+def sample_hit_probability(
     *,
-    samples: int,
-    flops_threshold: float,
-    chip_flops_per_day: float,
-    chips: int,
-    run_days: float,
-    period_days: float,
-    snapshot_rate_per_day: float,
-) -> float:
-    """Returns the detection probability p of Shavit's equation 1 (not the linearised form of its table 1).
+    flops_threshold: Numbers,
+    chip_flops_per_day: Numbers,
+    chips: Numbers,
+    run_days: Numbers,
+    period_days: Numbers,
+    snapshot_rate_per_day: Numbers,
+) -> FloatArray:
+    """Returns q of equation 1: the probability that one sampled chip shows a snapshot of the run.
 
-    p = 1 - (1 - q)^(s T / T_m) with q = H/(aTC) (1 - exp(-f T_m)).
+    q = H/(aTC) (1 - exp(-f T_m)).
 
     Args:
-        samples: Chips sampled in each period (s); 0 gives 0.
         flops_threshold: Size of the violation in FLOPs (H).
         chip_flops_per_day: FLOPs that one chip can do per day (a).
         chips: Number of chips sampled from (C).
@@ -123,21 +140,82 @@ def detection_probability_eq1(
     Raises:
         DetectionDomainError: An argument is out of range, H does not fit on C chips, T < T_m, or q >= 1.
     """
-    _whole("samples", samples, 0)
-    hit = _sample_hit(flops_threshold, chip_flops_per_day, chips, run_days, period_days, snapshot_rate_per_day)
-    return -math.expm1(samples * (run_days / period_days) * math.log1p(-hit))
+    period = positive("period_days", period_days, "days")
+    fraction = involved_fraction(
+        flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
+    )
+    days, month = together(np.asarray(run_days, dtype=np.float64), period)
+    refuse(
+        days < month,
+        days,
+        lambda v: (
+            f"equation 1 needs run_days (T = {v}) to be at least period_days (T_m); a shorter run on more chips is no "
+            "harder to catch (theorem 1), so use T = T_m"
+        ),
+    )
+    held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=period)
+    fraction, held = together(np.asarray(fraction), np.asarray(held))
+    hit = fraction * held
+    refuse(
+        hit >= 1,
+        hit,
+        lambda v: (
+            f"each sampled chip shows the run for certain (q >= 1; here {v}), so that the logarithm in equation 1 is "
+            "not defined; sample one chip"
+        ),
+    )
+    return plain(hit)
+
+
+def detection_probability_eq1(
+    *,
+    samples: Numbers,
+    flops_threshold: Numbers,
+    chip_flops_per_day: Numbers,
+    chips: Numbers,
+    run_days: Numbers,
+    period_days: Numbers,
+    snapshot_rate_per_day: Numbers,
+) -> FloatArray:
+    """Returns the detection probability p of Shavit's equation 1 (not the linearised form of its table 1).
+
+    p = 1 - (1 - q)^(s T / T_m) with q = H/(aTC) (1 - exp(-f T_m)).
+
+    Args:
+        samples: Chips sampled in each period (s), whole; 0 gives 0.
+        flops_threshold: Size of the violation in FLOPs (H).
+        chip_flops_per_day: FLOPs that one chip can do per day (a).
+        chips: Number of chips sampled from (C).
+        run_days: Length of the run in days (T), at least `period_days`.
+        period_days: Monitoring period in days (T_m).
+        snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+
+    Raises:
+        DetectionDomainError: An argument is out of range, H does not fit on C chips, T < T_m, or q >= 1.
+    """
+    drawn = whole("samples", samples, 0)
+    hit = sample_hit_probability(
+        flops_threshold=flops_threshold,
+        chip_flops_per_day=chip_flops_per_day,
+        chips=chips,
+        run_days=run_days,
+        period_days=period_days,
+        snapshot_rate_per_day=snapshot_rate_per_day,
+    )
+    drawn, hit, days, period = together(drawn, np.asarray(hit), *map(np.asarray, (run_days, period_days)))
+    return plain(-np.expm1(drawn * (days / period) * np.log1p(-hit)))
 
 
 def samples_needed(
     *,
-    probability: float,
-    flops_threshold: float,
-    chip_flops_per_day: float,
-    chips: int,
-    run_days: float,
-    period_days: float,
-    snapshot_rate_per_day: float,
-) -> float:
+    probability: Numbers,
+    flops_threshold: Numbers,
+    chip_flops_per_day: Numbers,
+    chips: Numbers,
+    run_days: Numbers,
+    period_days: Numbers,
+    snapshot_rate_per_day: Numbers,
+) -> FloatArray:
     """Returns the right-hand side of Shavit's equation 1: how many samples per period reach a detection probability.
 
     s >= log(1 - p) / log(1 - q) * T_m / T. The value is real; an inspection samples it rounded up.
@@ -154,13 +232,93 @@ def samples_needed(
     Raises:
         DetectionDomainError: As `detection_probability_eq1`, or `probability` is not between 0 and 1.
     """
-    if not 0 < probability < 1:
-        raise DetectionDomainError(f"probability must lie between 0 and 1 exclusively, not {probability!r}")
-    hit = _sample_hit(flops_threshold, chip_flops_per_day, chips, run_days, period_days, snapshot_rate_per_day)
-    return math.log1p(-probability) / math.log1p(-hit) * (period_days / run_days)
+    wanted = checked_probability("probability", probability)
+    hit = sample_hit_probability(
+        flops_threshold=flops_threshold,
+        chip_flops_per_day=chip_flops_per_day,
+        chips=chips,
+        run_days=run_days,
+        period_days=period_days,
+        snapshot_rate_per_day=snapshot_rate_per_day,
+    )
+    wanted, hit, days, period = together(wanted, np.asarray(hit), *map(np.asarray, (run_days, period_days)))
+    return plain(np.log1p(-wanted) / np.log1p(-hit) * (period / days))
 
 
-def involved_chips(*, flops_threshold: float, chip_flops_per_day: float, chips: int, run_days: float) -> int:
+def _linear_rate(
+    flops_threshold: Numbers,
+    chip_flops_per_day: Numbers,
+    chips: Numbers,
+    period_days: Numbers,
+    snapshot_rate_per_day: Numbers,
+) -> FloatArray:
+    """Returns q T / T_m, in which the linearised form does not depend on T."""
+    fraction, _ = _fraction(flops_threshold, chip_flops_per_day, chips, period_days)
+    held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=period_days)
+    fraction, held = together(fraction, np.asarray(held))
+    return fraction * held
+
+
+def detection_probability_linearised(
+    *,
+    samples: Numbers,
+    flops_threshold: Numbers,
+    chip_flops_per_day: Numbers,
+    chips: Numbers,
+    period_days: Numbers,
+    snapshot_rate_per_day: Numbers,
+) -> FloatArray:
+    """Returns p of equation 1 with log(1 - q) taken as -q: 1 - exp(-s H/(a T_m C) (1 - exp(-f T_m))).
+
+    The length of the run drops out. It is never above `detection_probability_eq1`, and close to it where few chips
+    are involved. It has a value even for runs that do not fit on the chips.
+
+    Args:
+        samples: Chips sampled in each period (s), whole; 0 gives 0.
+        flops_threshold: Size of the violation in FLOPs (H).
+        chip_flops_per_day: FLOPs that one chip can do per day (a).
+        chips: Number of chips sampled from (C).
+        period_days: Monitoring period in days (T_m).
+        snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+
+    Raises:
+        DetectionDomainError: An argument is out of range.
+    """
+    rate = _linear_rate(flops_threshold, chip_flops_per_day, chips, period_days, snapshot_rate_per_day)
+    drawn, rate = together(whole("samples", samples, 0), rate)
+    return plain(-np.expm1(-drawn * rate))
+
+
+def samples_needed_linearised(
+    *,
+    probability: Numbers,
+    flops_threshold: Numbers,
+    chip_flops_per_day: Numbers,
+    chips: Numbers,
+    period_days: Numbers,
+    snapshot_rate_per_day: Numbers,
+) -> FloatArray:
+    """Returns the samples per period of the linearised equation 1: -log(1 - p) a T_m C / (H (1 - exp(-f T_m))).
+
+    Args:
+        probability: Wanted detection probability (p), above 0 and below 1.
+        flops_threshold: Size of the violation in FLOPs (H).
+        chip_flops_per_day: FLOPs that one chip can do per day (a).
+        chips: Number of chips sampled from (C).
+        period_days: Monitoring period in days (T_m).
+        snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+
+    Raises:
+        DetectionDomainError: An argument is out of range.
+    """
+    rate = _linear_rate(flops_threshold, chip_flops_per_day, chips, period_days, snapshot_rate_per_day)
+    wanted, rate = together(checked_probability("probability", probability), rate)
+    return plain(-np.log1p(-wanted) / rate)
+
+
+def involved_chips(
+    *, flops_threshold: Numbers, chip_flops_per_day: Numbers, chips: Numbers, run_days: Numbers
+) -> FloatArray:
     """Returns n = ceil(H/(aT)): the least whole number of chips that a violating run needs.
 
     Raises:
@@ -169,24 +327,26 @@ def involved_chips(*, flops_threshold: float, chip_flops_per_day: float, chips: 
     fraction = involved_fraction(
         flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
     )
-    # The product may exceed a whole number by a rounding error only; that must not add a chip.
-    return min(chips, max(1, math.ceil(fraction * chips * (1 - 4 * np.finfo(float).eps))))
+    fraction, total = together(np.asarray(fraction), np.asarray(chips, dtype=np.float64))
+    # The product may exceed a whole number by rounding errors only; that must not add a chip.
+    least = np.ceil(fraction * total * (1 - 8 * np.finfo(float).eps))
+    return plain(np.minimum(total, np.maximum(1.0, least)))
 
 
 def detection_probability_hypergeometric(
     *,
-    samples: int,
-    flops_threshold: float,
-    chip_flops_per_day: float,
-    chips: int,
-    run_days: float,
-    snapshot_rate_per_day: float,
-) -> float:
+    samples: Numbers,
+    flops_threshold: Numbers,
+    chip_flops_per_day: Numbers,
+    chips: Numbers,
+    run_days: Numbers,
+    snapshot_rate_per_day: Numbers,
+) -> FloatArray:
     """Returns the exact detection probability for one inspection, sampling whole chips without replacement.
 
     n = ceil(H/(aT)) of C chips are involved; each holds a snapshot of the run with probability 1 - exp(-f T),
     independently. Of the s sampled chips J are involved, where J is hypergeometric, and the violation is missed when
-    none of those holds a snapshot: p = 1 - E[exp(-f T J)].
+    none of those holds a snapshot: p = 1 - E[exp(-f T J)]. For several inspections see `analysis.periods`.
 
     Args:
         samples: Different chips sampled (s), at most `chips`; 0 gives 0.
@@ -199,28 +359,45 @@ def detection_probability_hypergeometric(
     Raises:
         DetectionDomainError: An argument is out of range, H does not fit on C chips, or `samples` exceeds `chips`.
     """
-    _whole("samples", samples, 0)
     involved = involved_chips(
         flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
     )
-    if samples > chips:
-        raise DetectionDomainError(f"{samples} different chips cannot be sampled from {chips}")
-    held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=run_days)
-    if samples == 0:
-        return 0.0
-    drawn = np.arange(max(0, samples - (chips - involved)), min(involved, samples) + 1, dtype=np.float64)
-    log_pmf = (
-        _log_binomial(involved, drawn)
-        + _log_binomial(chips - involved, samples - drawn)
-        - _log_binomial(chips, np.float64(samples))
+    drawn, total = together(whole("samples", samples, 0), whole("chips", chips, 1))
+    refuse(
+        drawn > total, drawn, lambda v: f"{float(v):.0f} different chips cannot be sampled from fewer (samples > chips)"
     )
-    if held == 1.0:  # exp(-fT) underflows; only "no involved chip was drawn" misses.
-        missed = float(np.exp(log_pmf[0])) if drawn[0] == 0 else 0.0
-    else:
-        missed = float(np.exp(log_pmf + drawn * math.log1p(-held)).sum())
-    return min(1.0, max(0.0, 1.0 - missed))
+    held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=run_days)
+    return seen_probability(population=chips, marked=involved, drawn=samples, shown=held)
 
 
-def _log_binomial(total: int, chosen: np.ndarray | np.float64) -> np.ndarray:
-    """Returns log C(total, chosen), elementwise."""
-    return np.asarray(gammaln(total + 1.0) - gammaln(chosen + 1.0) - gammaln(total - chosen + 1.0), dtype=np.float64)
+def samples_needed_hypergeometric(
+    *,
+    probability: Numbers,
+    flops_threshold: Numbers,
+    chip_flops_per_day: Numbers,
+    chips: Numbers,
+    run_days: Numbers,
+    snapshot_rate_per_day: Numbers,
+) -> FloatArray:
+    """Returns the least number of chips that one inspection must sample, exactly; see the function before.
+
+    Args:
+        probability: Wanted detection probability (p), above 0 and below 1.
+        flops_threshold: Size of the violation in FLOPs (H).
+        chip_flops_per_day: FLOPs that one chip can do per day (a).
+        chips: Number of chips sampled from (C).
+        run_days: Length of the run in days (T); the inspection comes after it.
+        snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+
+    Returns:
+        Whole numbers as float64, in the broadcast shape.
+
+    Raises:
+        DetectionDomainError: An argument is out of range, H does not fit on C chips, or sampling all is not enough.
+    """
+    wanted = checked_probability("probability", probability)
+    involved = involved_chips(
+        flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
+    )
+    held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=run_days)
+    return least_drawn(population=chips, marked=involved, shown=held, wanted=wanted)

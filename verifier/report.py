@@ -129,11 +129,13 @@ def probability(plan: Plan, *, population: int, verified: int) -> dict[str, Any]
     eq1 = _eq1(plan, population, verified, notes)
     exact = _hypergeometric(plan, population, verified, notes)
     try:
-        involved: int | None = involved_chips(
-            flops_threshold=plan.flops_threshold,
-            chip_flops_per_day=plan.chip_flops_per_day,
-            chips=population,
-            run_days=plan.period_days,
+        involved: int | None = int(
+            involved_chips(
+                flops_threshold=plan.flops_threshold,
+                chip_flops_per_day=plan.chip_flops_per_day,
+                chips=population,
+                run_days=plan.period_days,
+            )
         )
     except DetectionDomainError:
         involved = None
@@ -167,14 +169,16 @@ def probability(plan: Plan, *, population: int, verified: int) -> dict[str, Any]
 
 def _eq1(plan: Plan, population: int, samples: int, notes: list[str]) -> float | None:
     try:
-        return detection_probability_eq1(
-            samples=samples,
-            flops_threshold=plan.flops_threshold,
-            chip_flops_per_day=plan.chip_flops_per_day,
-            chips=population,
-            run_days=plan.period_days,
-            period_days=plan.period_days,
-            snapshot_rate_per_day=plan.snapshot_rate_per_day,
+        return float(
+            detection_probability_eq1(
+                samples=samples,
+                flops_threshold=plan.flops_threshold,
+                chip_flops_per_day=plan.chip_flops_per_day,
+                chips=population,
+                run_days=plan.period_days,
+                period_days=plan.period_days,
+                snapshot_rate_per_day=plan.snapshot_rate_per_day,
+            )
         )
     except DetectionDomainError as error:
         notes.append(f"equation 1: {error}")
@@ -183,13 +187,15 @@ def _eq1(plan: Plan, population: int, samples: int, notes: list[str]) -> float |
 
 def _hypergeometric(plan: Plan, population: int, samples: int, notes: list[str]) -> float | None:
     try:
-        return detection_probability_hypergeometric(
-            samples=samples,
-            flops_threshold=plan.flops_threshold,
-            chip_flops_per_day=plan.chip_flops_per_day,
-            chips=population,
-            run_days=plan.period_days,
-            snapshot_rate_per_day=plan.snapshot_rate_per_day,
+        return float(
+            detection_probability_hypergeometric(
+                samples=samples,
+                flops_threshold=plan.flops_threshold,
+                chip_flops_per_day=plan.chip_flops_per_day,
+                chips=population,
+                run_days=plan.period_days,
+                snapshot_rate_per_day=plan.snapshot_rate_per_day,
+            )
         )
     except DetectionDomainError as error:
         notes.append(f"exact: {error}")

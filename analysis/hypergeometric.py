@@ -1,0 +1,168 @@
+"""Drawing whole chips without replacement when a marked chip shows itself only with some probability.
+
+Of N items n are marked; d different items are drawn, so that the number J of marked ones among them is hypergeometric;
+each of these shows its mark with probability w, independently. Everything here rests on
+
+    P(at least one mark is seen) = 1 - E[(1 - w)^J].
+
+A sum over J has up to min(n, d) terms, and its terms are ratios of factorials whose logarithms lose nine digits at
+N = 1e9. Instead the expectation is read off its generating function,
+
+    E[(1 - w)^J] * C(N, d) = coefficient of x^d in (1 + x)^(N - n) * (1 + (1 - w) x)^n,
+
+as Cauchy's integral over a circle, divided by the same integral of (1 + x)^N. With the radius d / (N - d) the integrand
+is a bell curve around angle zero, for which equally spaced points converge faster than any power of their number; 128
+points on the half circle give the last digits of float64 for every N, n and d, in the same time. The integral of one
+minus the ratio of the two integrands is taken, so that tiny probabilities keep their digits too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import special
+
+from analysis.domain import (
+    DetectionDomainError,
+    FloatArray,
+    Numbers,
+    least_whole,
+    plain,
+    probability,
+    refuse,
+    share,
+    together,
+    whole,
+)
+
+_NODES = 128  # on half the circle; the other half is the complex conjugate
+_WHOLE_CIRCLE = 20.0  # standard deviations of the bell curve's transform up to which it is integrated everywhere
+_WIDTH = 10.0  # half width of the window otherwise, in standard deviations of the bell curve
+_BLOCK = 4096  # elements computed at a time, to bound the memory
+
+
+def seen_probability(*, population: Numbers, marked: Numbers, drawn: Numbers, shown: Numbers) -> FloatArray:
+    """Returns the probability that at least one mark is seen: 1 - E[(1 - w)^J], to about 15 digits.
+
+    Args:
+        population: Number of items (N), whole.
+        marked: Number of marked items (n), whole, at most `population`.
+        drawn: Number of different items drawn (d), whole, at most `population`.
+        shown: Probability that a drawn marked item shows its mark (w), 0 to 1.
+
+    Returns:
+        Probabilities in the broadcast shape.
+
+    Raises:
+        DetectionDomainError: An argument is out of range, or more items are marked or drawn than there are.
+    """
+    checked = together(
+        whole("population", population, 1),
+        whole("marked", marked, 0),
+        whole("drawn", drawn, 0),
+        share("shown", shown),
+    )
+    total, some, taken, _ = checked
+    refuse(taken > total, taken, lambda v: f"{float(v):.0f} different items cannot be drawn from fewer")
+    refuse(some > total, some, lambda v: f"{float(v):.0f} items cannot be marked among fewer")
+    flat = [array.reshape(-1) for array in checked]
+    found = np.concatenate(
+        [np.empty(0)]
+        + [_seen(*(array[start : start + _BLOCK] for array in flat)) for start in range(0, flat[0].size, _BLOCK)]
+    )
+    return plain(found.reshape(total.shape))
+
+
+def _seen(total: FloatArray, marked: FloatArray, drawn: FloatArray, weight: FloatArray) -> FloatArray:
+    """Returns the probabilities of one block; all arrays have one dimension."""
+    # The circle may be gone round for the drawn items or for those left: the fewer, the smaller the phases.
+    fewer = np.minimum(drawn, total - drawn)
+    sigma = np.sqrt(fewer * (1 - fewer / total))
+    reach = np.where(sigma < _WHOLE_CIRCLE, np.pi, _WIDTH / np.maximum(sigma, 1.0))
+    angle = reach[:, None] * (np.arange(_NODES) + 0.5) / _NODES
+    turned = -2 * np.sin(angle / 2) ** 2 + 1j * np.sin(angle)  # exp(i angle) - 1 without cancellation
+    part = (fewer / total)[:, None] * turned
+    bell = total[:, None] * special.log1p(part) - 1j * fewer[:, None] * angle
+    rate = (drawn / total)[:, None]
+    # x / (1 + x) on the circle, in terms of whichever of the two was chosen above.
+    chance = np.where((drawn <= total - drawn)[:, None], rate * (1 + turned), rate) / (1 + part)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        ratio = marked[:, None] * special.log1p(-weight[:, None] * chance)
+        small = np.exp(bell) * -special.expm1(ratio)
+        large = np.exp(bell) - np.exp(bell + ratio)  # where exp(ratio) alone would overflow
+        numerator = np.where(ratio.real > 1, large, small).real.sum(axis=1)
+        denominator = np.exp(bell).real.sum(axis=1)
+    certain = (marked + drawn > total) & (weight == 1)  # a marked item cannot be avoided
+    found = np.where(certain, 1.0, np.clip(numerator / denominator, 0.0, 1.0))
+    return np.where((marked == 0) | (drawn == 0) | (weight == 0), 0.0, found)
+
+
+def least_drawn(*, population: Numbers, marked: Numbers, shown: Numbers, wanted: Numbers) -> FloatArray:
+    """Returns the least number of draws that shows a mark with probability `wanted`.
+
+    Args:
+        population: Number of items (N), whole.
+        marked: Number of marked items (n), whole, at least 1.
+        shown: Probability that a drawn marked item shows its mark (w), 0 to 1.
+        wanted: Probability to reach, between 0 and 1.
+
+    Returns:
+        Whole numbers as float64, in the broadcast shape.
+
+    Raises:
+        DetectionDomainError: As `seen_probability`, or drawing every item is not enough.
+    """
+    total, some, weight, aim = together(
+        whole("population", population, 1),
+        whole("marked", marked, 1),
+        share("shown", shown),
+        probability("wanted", wanted),
+    )
+    most = seen_probability(population=total, marked=some, drawn=total, shown=weight)
+    if np.any(most < aim):
+        raise DetectionDomainError(
+            f"drawing every item shows a mark with probability {float(np.asarray(most)[most < aim].flat[0]):.6g} only; "
+            "a higher shown probability (more snapshots, better replays) or a lower wanted probability is needed"
+        )
+    return plain(
+        least_whole(
+            lambda draws: np.asarray(seen_probability(population=total, marked=some, drawn=draws, shown=weight) >= aim),
+            np.zeros_like(total),
+            total,
+        )
+    )
+
+
+def least_marked(*, population: Numbers, drawn: Numbers, shown: Numbers, wanted: Numbers) -> FloatArray:
+    """Returns the least number of marked items that are seen with probability `wanted`.
+
+    Args:
+        population: Number of items (N), whole.
+        drawn: Number of different items drawn (d), whole, 1 to `population`.
+        shown: Probability that a drawn marked item shows its mark (w), 0 to 1.
+        wanted: Probability to reach, between 0 and 1.
+
+    Returns:
+        Whole numbers as float64, in the broadcast shape.
+
+    Raises:
+        DetectionDomainError: As `seen_probability`, or marking every item is not enough.
+    """
+    total, taken, weight, aim = together(
+        whole("population", population, 1),
+        whole("drawn", drawn, 1),
+        share("shown", shown),
+        probability("wanted", wanted),
+    )
+    most = seen_probability(population=total, marked=total, drawn=taken, shown=weight)
+    if np.any(most < aim):
+        raise DetectionDomainError(
+            f"even if every item is marked, a mark is seen with probability "
+            f"{float(np.asarray(most)[most < aim].flat[0]):.6g} only; draw more or raise the shown probability"
+        )
+    return plain(
+        least_whole(
+            lambda some: np.asarray(seen_probability(population=total, marked=some, drawn=taken, shown=weight) >= aim),
+            np.zeros_like(total),
+            total,
+        )
+    )
