@@ -57,6 +57,7 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_checkpoints --checkpoints $(CHECKPOINTS))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_resume)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_fuzz)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
 	$(BIN)/python -m benchmarks.tables
 
