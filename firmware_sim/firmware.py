@@ -167,12 +167,12 @@ class Firmware:
 
         Raises:
             TokenError: Name or digest cannot be in a token.
-            ChipError: The log cannot be written, or has no room left but for a snapshot (`chip.log.full`).
+            ChipError: The log cannot be written, or is full (`chip.log.full`).
         """
         with self._lock:
             if self._log.missing:
                 raise rolled_back(self._log.missing)
-            if self._boot is not None or not self._log.has_room:
+            if self._boot is not None:
                 raise full()
             return self._log_entry("event", {"name": name, "digest": digest})
 

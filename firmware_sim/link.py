@@ -169,12 +169,17 @@ class Link:
     def _answer(self, message: dict[str, Any], connection: Connection) -> dict[str, Any]:
         """Does what the shim asks, and lets it go on only when the log has room and is reported as it must be."""
         try:
+            if message.get("do") == "event":
+                self._hold(connection)  # Before: what the workload is told of an event is also what became of it.
             answer = {"ok": True, **self._do(message)}
-            if message.get("do") != "force":
-                self._firmware.hold_workload(lambda: connection.send({"wait": True}))
+            if message.get("do") in ("hello", "snapshot"):
+                self._hold(connection)
             return answer
         except WeighbridgeError as error:
             return {"error": error.reason, "message": error.message}
+
+    def _hold(self, connection: Connection) -> None:
+        self._firmware.hold_workload(lambda: connection.send({"wait": True}))
 
     def _do(self, message: dict[str, Any]) -> dict[str, Any]:
         match message:

@@ -34,7 +34,7 @@ _HEADER = _LENGTH + DIGEST_SIZE
 _RELEASED = 8 + DIGEST_SIZE  # Count and last digest, before the hashes; a digest of it all comes behind them.
 
 LARGEST_RECORD = _HEADER + MAX_TOKEN_BYTES
-MIN_CAPACITY = 4 * MAX_TOKEN_BYTES
+MIN_CAPACITY = 6 * MAX_TOKEN_BYTES
 DEFAULT_CAPACITY = 16 << 20
 """Bytes of NVRAM: room for some 9,000 entries that nobody has read yet, or the hashes of half a million."""
 
@@ -116,13 +116,13 @@ class NonVolatileLog:
 
     @property
     def has_room(self) -> bool:
-        """Whether the next entry fits, however long it is."""
-        return self.free >= LARGEST_RECORD + HASH_SIZE
+        """Whether the next two entries fit, however long they are: what is asked for, and a snapshot at any moment."""
+        return self.free >= 2 * (LARGEST_RECORD + HASH_SIZE)
 
     @property
     def is_half_full(self) -> bool:
         """Whether entries that were not released take half of what there is for them."""
-        return 2 * (self._end - _BASE) > self.free + self._end - _BASE - LARGEST_RECORD
+        return 2 * (self._end - _BASE) > self.free + self._end - _BASE - 2 * LARGEST_RECORD
 
     def append(self, data: bytes) -> int:
         """Makes an entry durable and returns its index.
