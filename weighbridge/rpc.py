@@ -301,6 +301,8 @@ def _mapped(context: grpc.ServicerContext, method: str) -> Iterator[None]:
         yield
     except WeighbridgeError as error:
         context.abort_with_status(to_status(error))
+    except grpc.RpcError:
+        raise  # The client left in the middle of what it was sending; there is nobody to tell.
     except Exception:
         # abort() itself raises a bare Exception after it has set the code; that one is on its way out already.
         if context.code() is not None:  # type: ignore[attr-defined]

@@ -121,15 +121,15 @@ def test_inspect_refuses_bad_requests(house: House) -> None:
 
 def test_chip_log_verifies_or_says_why_not(house: House, tmp_path: Path) -> None:
     address = house.address("chips", "one")
-    code, out, err = weighbridge("chip", "log", address, *house.log_options(), "--json")
+    code, out, err = weighbridge("chip", "log", "read", address, *house.log_options(), "--json")
     assert code == 0, err
     assert json.loads(out)["entries"][0]["kind"] == "boot"
-    assert fails("chip", "log", DEAD, *house.log_options()) == "chip.unreachable"
-    assert fails("chip", "log", address, *house.log_options("prover")).startswith("identity")
+    assert fails("chip", "log", "read", DEAD, *house.log_options()) == "chip.unreachable"
+    assert fails("chip", "log", "read", address, *house.log_options("prover")).startswith("identity")
     assert weighbridge("identity", "create", str(tmp_path / "foreign"), "--name", "Foreign")[0] == 0
     foreign = ["--manufacturer", str(tmp_path / "foreign" / "authority.pem")]
-    assert fails("chip", "log", address, *house.log_options()[:2], *foreign).startswith("identity")
-    assert fails("chip", "log", address, *house.log_options()[:2], "--manufacturer", "/nonexistent") == "usage"
+    assert fails("chip", "log", "read", address, *house.log_options()[:2], *foreign).startswith("identity")
+    assert fails("chip", "log", "read", address, *house.log_options()[:2], "--manufacturer", "/nonexistent") == "usage"
 
 
 def test_identity_and_provisioning_never_overwrite(tmp_path: Path) -> None:

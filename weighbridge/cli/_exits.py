@@ -33,6 +33,8 @@ _FINDING_PREFIXES = (
     "merkle.",
     "chip.token",
     "chip.log",
+    "chip.note",
+    "chip.tiles",
     "snapshot.",
 )
 _NO_FINDING_PREFIXES = (

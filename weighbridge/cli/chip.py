@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from weighbridge.cli import _chips
+from weighbridge.cli import _chips, chip_log
 from weighbridge.cli._exits import Exit, findings_line, print_json
 from weighbridge.errors import Finding, TokenError, UsageError
 
 app = typer.Typer(help="Simulated chips: sign firmware, provision, boot, show, read the log.", no_args_is_help=True)
+app.add_typer(chip_log.app, name="log")
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -151,60 +150,3 @@ def unlock(directory: Annotated[Path, typer.Argument(help="Directory of the chip
 
     unlock(directory)
     print(f"{directory} starts any firmware from its next boot on")
-
-
-@app.command()
-def log(
-    address: Annotated[str, typer.Argument(help="The chip's host:port.")],
-    credentials: Annotated[Path, typer.Option("--credentials", help="Credentials of a verifier or operator.")],
-    manufacturer: Annotated[Path, typer.Option("--manufacturer", help="The manufacturer's root certificate, as PEM.")],
-    as_json: _Json = False,
-) -> int:
-    """Read and verify a chip's whole log against a fresh nonce: exit 0 if it verifies, 1 if not."""
-    from weighbridge.identity import Credentials
-
-    root = _chips.read_root(manufacturer)
-    rows: list[dict[str, Any]] = []
-    findings = []
-    try:
-        rows.extend(_read(address, Credentials.load(credentials), root))
-    except TokenError as error:
-        findings.append(error.finding(subject=address))
-    if as_json:
-        print_json({"entries": rows, "findings": [finding.to_json() for finding in findings]})
-    else:
-        for row in rows:
-            print("  ".join(str(value) for value in row.values()))
-        for finding in findings:
-            print(findings_line(finding))
-    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
-
-
-def _read(address: str, credentials: Any, root: Any) -> Iterator[dict[str, Any]]:
-    """Yields one row for each verified entry.
-
-    Raises:
-        TokenError: The head or an entry does not verify, or head and entries do not belong together.
-        WeighbridgeError: The chip cannot be read.
-    """
-    from verifier.clients import ChipClient
-    from weighbridge.tokens import entry_digest, verify, verify_log
-
-    nonce = secrets.token_bytes(32)
-    with ChipClient(address, credentials) as client:
-        head = verify(client.head(nonce), root).token
-        if head.kind != "head" or head.nonce != nonce:
-            raise TokenError("the chip did not sign over the nonce that it was sent; its answer may be an old one")
-        entries = list(client.entries(int(head.body["size"])))
-    for verified in verify_log(entries, root):
-        token = verified.token
-        text = token.body.get("name", "") if token.kind == "event" else ""
-        yield {
-            "index": token.index,
-            "kind": token.kind,
-            "boot": token.boot_count,
-            "time_ms": token.time_ms,
-            "name": text,
-        }
-    if not entries or entry_digest(entries[-1]) != head.body["last"]:
-        raise TokenError("the entries are not the log that the chip signed; ask it again")
