@@ -10,12 +10,14 @@ import math
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.bounded import decode_cbor, read_file
 from weighbridge.digests import cbor
 from weighbridge.errors import FormatError, TranscriptError, UsageError
-from weighbridge.transcript import Transcript
+
+if TYPE_CHECKING:
+    from weighbridge.transcript import Transcript
 
 RECORD = "job.cbor"
 FORMAT = 1

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.errors import ReplayWorkerError, UsageError
-from weighbridge.replay import Limits, ReplayResult, Verdict, parse, raise_error, run_worker
+from weighbridge.job import Place, rank_name, read_job
+from weighbridge.replay import Limits, ReplayResult, Verdict, parse, raise_error, replay, run_worker
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 
 DEFAULT_LIMITS = Limits()
@@ -91,6 +92,52 @@ def replay_job(
         "tapes": asdict(tapes),
     }
     return _parse(run_worker("weighbridge.job_worker", request, limits, env, progress))
+
+
+def replay_cell(
+    path: str | Path,
+    rank: int,
+    *,
+    results: str | Path,
+    steps: tuple[int, int] | None = None,
+    device: str = "cpu",
+    limits: Limits = DEFAULT_LIMITS,
+    env: Mapping[str, str] | None = None,
+    rules: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+    tapes: TapePolicy = AS_DESIGNED,
+) -> ReplayResult:
+    """Replays one rank of a job alone, with the results of its collectives taken as given.
+
+    Args:
+        path: The job's directory.
+        rank: The rank.
+        results: The file of results that the Prover made for this cell.
+        steps: (first, last + 1), usually between two checkpoints; all by default.
+        device: What executes.
+        limits: On memory and time.
+        env: As for `weighbridge.replay.replay`.
+        rules: As for `weighbridge.replay.replay`.
+        progress: Called with (steps done, steps to do).
+        tapes: What may enter programs, and how grave it is if more does.
+
+    Returns:
+        The result; a match is `match given collectives` (unless the cell has none), to be made good by opening chunks
+        (`weighbridge.openings`).
+
+    Raises:
+        TranscriptError: The transcript does not verify or is another rank's, or the results are not those that the step
+            records name (`job.results.mismatch`).
+        UsageError: It is no job, or has no such rank or steps.
+        ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
+    """
+    record = read_job(path)
+    if not 0 <= rank < record.ranks:
+        raise UsageError(f"the job has ranks 0:{record.ranks}; there is no rank {rank}")
+    return replay(
+        Path(path) / rank_name(rank), steps=steps, device=device, limits=limits, env=env, rules=rules,
+        progress=progress, tapes=tapes, results=results, place=Place(record, rank),
+    )  # fmt: skip
 
 
 def _parse(message: dict[str, Any]) -> JobReplayResult:

@@ -12,14 +12,14 @@ from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.job import check_place, rank_name, read_job
 from weighbridge.replay_worker import Replay, serve
 from weighbridge.transcript import Transcript
-from weighbridge.virtual_ranks import AbandonedError, Listener, Rendezvous, VirtualRank
+from weighbridge.virtual_ranks import AbandonedError, Rendezvous, VirtualRank
 
 
 class JobReplay:
     """One replay of all ranks of a job, in turn."""
 
     def __init__(
-        self, request: dict[str, Any], confined: list[str], send: Any, listener: Listener | None = None
+        self, request: dict[str, Any], confined: list[str], send: Any, rendezvous: Rendezvous | None = None
     ) -> None:
         """Opens the transcripts of all ranks and checks that each is that of its rank.
 
@@ -27,7 +27,7 @@ class JobReplay:
             request: As for `Replay`, with the job's directory as `path`; `stop` is (rank, step, operations complete).
             confined: Restrictions in force.
             send: Takes messages about progress.
-            listener: Hears of everything that is exchanged.
+            rendezvous: Where the ranks meet, for those who want to see what is exchanged.
 
         Raises:
             WeighbridgeError: A transcript is damaged, or another rank's.
@@ -48,7 +48,7 @@ class JobReplay:
             check_place(self._record, rank, transcript)
         common = set.intersection(*(set(t.checkpoint_steps) for t in transcripts))
         begin = max([step for step in common if step <= first], default=0)
-        self._rendezvous = Rendezvous(ranks, listener)
+        self._rendezvous = rendezvous or Rendezvous(ranks)
         self._replays = []
         for rank, transcript in enumerate(transcripts):
             mine = {**request, "path": str(path / rank_name(rank)), "begin": begin, "stop": None}

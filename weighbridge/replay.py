@@ -16,10 +16,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
+
+if TYPE_CHECKING:
+    from weighbridge.job import Place
 
 Verdict = Literal["match", "match given collectives", "mismatch", "inconclusive"]
 
@@ -114,6 +117,7 @@ def replay(
     progress: Callable[[int, int], None] | None = None,
     tapes: TapePolicy = AS_DESIGNED,
     results: str | Path | None = None,
+    place: Place | None = None,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
 
@@ -130,6 +134,7 @@ def replay(
         progress: Called with (steps done, steps to do).
         tapes: What may enter programs, and how grave it is if more does.
         results: For one rank of a job: a file with the results of its collectives, to be taken as given.
+        place: The rank whose transcript it must be.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -145,6 +150,7 @@ def replay(
     request = {
         "path": str(Path(path).resolve()),
         "results": None if results is None else str(Path(results).resolve()),
+        "place": None if place is None else [place.job.encode().hex(), place.rank],
         "paths": [str(Path(p).resolve()) for p in (path, results) if p is not None],
         "steps": steps,
         "device": device,

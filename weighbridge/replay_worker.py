@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from weighbridge import confinement, evidence, tapechecks
@@ -25,12 +24,13 @@ from weighbridge.executor import Executor
 from weighbridge.flops import flops
 from weighbridge.following import DifferenceError, Following
 from weighbridge.given import GIVEN, GivenResults, conditional
-from weighbridge.job import Place
+from weighbridge.job import JobRecord, Place, check_place
 from weighbridge.location import locate
-from weighbridge.numerics import custom, device_passes, philox, probes, rounding, roundlog
+from weighbridge.numerics import custom, device_passes, probes, roundlog
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics.rules import table_digest
 from weighbridge.numerics.switches import switch_off
+from weighbridge.numerics.warm import warm
 from weighbridge.running import running_digest
 from weighbridge.state import checkpoint_digest
 from weighbridge.steps import StepRecord
@@ -52,6 +52,8 @@ class Replay:
         self._transcript = Transcript.open(request["path"])
         self._begin: int | None = request.get("begin")
         place = Place.of(self._transcript.draft)
+        if request.get("place") is not None:
+            check_place(JobRecord.decode(bytes.fromhex(request["place"][0])), request["place"][1], self._transcript)
         if place is not None and request.get("results") is not None:
             exchange = GivenResults(Path(request["results"]), place)
         self._exchange = exchange
@@ -313,16 +315,11 @@ def _prepare(device: str) -> None:
     """Switches off algorithms that no bound covers, and warms up what must be loaded before files are out of reach."""
     switch_off()
     torch.set_grad_enabled(False)
-    philox.normal_float32(philox.words(0, 0, 0, 4))
-    rounding.canonicalise(rounding.round_plain(torch.ones(2, dtype=torch.float64))[0])
+    warm()
     there = torch.ones(2, device=device)
     there.sum().item()
     if device_passes.fused(there.device) is not None:  # it is compiled now; what else may be, goes where it may be kept
         os.environ["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / "triton")
-    one = np.ones(1, dtype=np.int64)
-    roundlog.decode(
-        roundlog.encode([roundlog.OpEntries(0, 0, one, one.astype(np.uint8), one.astype(np.uint64))]), max_entries=1
-    )
 
 
 def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]]) -> None:

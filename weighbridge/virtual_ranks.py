@@ -95,18 +95,13 @@ class _Meeting:
     combined: Tensor | None = None
 
 
-Listener = Callable[[int, int, Call, Sequence[Tensor], Sequence[Tensor]], None]
-"""Called with (rank, step, call, contributions, results)."""
-
-
 class Rendezvous:
     """Where the virtual ranks of a job meet."""
 
-    def __init__(self, ranks: int, listener: Listener | None = None) -> None:
-        """Prepares for so many ranks; `listener` hears of everything that is exchanged."""
+    def __init__(self, ranks: int) -> None:
+        """Prepares for so many ranks."""
         self.turns = Turns(ranks)
         self._meetings: dict[Pairing, _Meeting] = {}
-        self._listener = listener
 
     def exchange(self, rank: int, step: int, call: Call, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> list[Tensor]:
         """Gives what a rank contributes and returns what it gets; see `weighbridge.collectives.Exchange`.
@@ -131,8 +126,6 @@ class Rendezvous:
         meeting.left.add(rank)
         if meeting.left >= set(call.group):
             del self._meetings[pairing]
-        if self._listener is not None:
-            self._listener(rank, step, call, ins, results)
         return results
 
     def _result(self, step: int, call: Call, meeting: _Meeting, wanted: exchanges.Sources, out: Tensor) -> Tensor:
@@ -162,8 +155,6 @@ class VirtualRank:
 
     rendezvous: Rendezvous
     rank: int
-
-    conditional = False
 
     def exchange(self, step: int, call: Call, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> list[Tensor]:
         """See `weighbridge.collectives.Exchange`."""
