@@ -34,17 +34,22 @@ class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
         """Serves `firmware`."""
         self._firmware = firmware
 
+    def _chosen(self, context: grpc.ServicerContext) -> Firmware:
+        """Returns whom a call is for: here there is only one; see `fleet`."""
+        return self._firmware
+
     def GetIdentity(
         self, request: chip_pb2.GetIdentityRequest, context: grpc.ServicerContext
     ) -> chip_pb2.GetIdentityResponse:
         """See chip.proto."""
-        device = self._firmware.device
+        firmware = self._chosen(context)
+        device = firmware.device
         return chip_pb2.GetIdentityResponse(
             ueid=device.ueid,
             certificate_chain=device.chain,
             firmware_version=device.tcb.version,
             firmware_digest=device.tcb.measurement,
-            token=self._firmware.head(request.nonce),
+            token=firmware.head(request.nonce),
             firmware_svn=device.tcb.svn,
             mode=device.tcb.mode,
             hwmodel=device.tcb.model,
@@ -52,47 +57,48 @@ class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
 
     def GetHead(self, request: chip_pb2.GetHeadRequest, context: grpc.ServicerContext) -> chip_pb2.GetHeadResponse:
         """See chip.proto."""
-        return chip_pb2.GetHeadResponse(token=self._firmware.head(request.nonce))
+        return chip_pb2.GetHeadResponse(token=self._chosen(context).head(request.nonce))
 
     def GetCheckpoint(
         self, request: chip_pb2.GetCheckpointRequest, context: grpc.ServicerContext
     ) -> chip_pb2.GetCheckpointResponse:
         """See chip.proto."""
-        checkpoint, token, _ = self._firmware.checkpoint(request.nonce)
-        return chip_pb2.GetCheckpointResponse(checkpoint=checkpoint, token=token, cosigned=self._firmware.cosigned)
+        firmware = self._chosen(context)
+        checkpoint, token, _ = firmware.checkpoint(request.nonce)
+        return chip_pb2.GetCheckpointResponse(checkpoint=checkpoint, token=token, cosigned=firmware.cosigned)
 
     def GetConsistencyProof(
         self, request: chip_pb2.GetConsistencyProofRequest, context: grpc.ServicerContext
     ) -> chip_pb2.GetConsistencyProofResponse:
         """See chip.proto."""
-        hashes = self._firmware.consistency_proof(request.old_size, request.size)
+        hashes = self._chosen(context).consistency_proof(request.old_size, request.size)
         return chip_pb2.GetConsistencyProofResponse(hashes=hashes)
 
     def GetInclusionProof(
         self, request: chip_pb2.GetInclusionProofRequest, context: grpc.ServicerContext
     ) -> chip_pb2.GetInclusionProofResponse:
         """See chip.proto."""
-        hashes = self._firmware.inclusion_proof(request.index, request.size)
+        hashes = self._chosen(context).inclusion_proof(request.index, request.size)
         return chip_pb2.GetInclusionProofResponse(hashes=hashes)
 
     def AddCosignature(
         self, request: chip_pb2.AddCosignatureRequest, context: grpc.ServicerContext
     ) -> chip_pb2.AddCosignatureResponse:
         """See chip.proto."""
-        return chip_pb2.AddCosignatureResponse(first=self._firmware.add_cosignature(request.checkpoint))
+        return chip_pb2.AddCosignatureResponse(first=self._chosen(context).add_cosignature(request.checkpoint))
 
     def ListEntries(
         self, request: chip_pb2.ListEntriesRequest, context: grpc.ServicerContext
     ) -> Iterator[chip_pb2.ListEntriesResponse]:
         """See chip.proto."""
-        for index, token in self._firmware.entries(request.start, request.end):
+        for index, token in self._chosen(context).entries(request.start, request.end):
             yield chip_pb2.ListEntriesResponse(index=index, token=token)
 
     def OpenSnapshot(
         self, request: chip_pb2.OpenSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[chip_pb2.OpenSnapshotResponse]:
         """See chip.proto."""
-        salt, leaves, weights = self._firmware.open_snapshot(request.index)
+        salt, leaves, weights = self._chosen(context).open_snapshot(request.index)
         yield chip_pb2.OpenSnapshotResponse(salt=salt)
         for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
             yield chip_pb2.OpenSnapshotResponse(leaves=_leaves(leaves[start : start + LEAVES_PER_MESSAGE]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from cryptography.x509 import Certificate
 from grpc import Channel
@@ -18,6 +18,8 @@ from weighbridge.digests import DIGEST_SIZE, Leaf
 from weighbridge.errors import ChipError, FormatError, ProverError, TokenError
 from weighbridge.identity import Credentials
 from weighbridge.tokens import MAX_TOKEN_BYTES, Token, Verified, verify
+
+T = TypeVar("T")
 
 CALL_SECONDS = 20.0
 """For a call that needs no work to speak of."""
@@ -54,9 +56,16 @@ class ChipClient(_Client):
         ...     token = chip.head(nonce)
     """
 
-    def __init__(self, address: str, credentials: Credentials) -> None:
-        """Prepares a connection to `address` (host:port) with the Verifier's credentials."""
+    def __init__(self, address: str, credentials: Credentials, ueid: bytes = b"") -> None:
+        """Prepares a connection.
+
+        Args:
+            address: The chip's `host:port`.
+            credentials: The Verifier's own.
+            ueid: Which chip is wanted, where many answer. Who did answer is what signatures say.
+        """
         super().__init__(address, credentials, "chip")
+        self._metadata = ((rpc.CHIP, ueid),) if ueid else ()
 
     def _connect(self, channel: Channel) -> None:
         self._stub = chip_pb2_grpc.ChipServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -73,7 +82,7 @@ class ChipClient(_Client):
             IdentityError: Its certificates do not lead to `manufacturer`.
             WeighbridgeError: As `head`.
         """
-        answer = rpc.call(self._stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=nonce), deadline_s=CALL_SECONDS)
+        answer = self._call(self._stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=nonce))
         verified = verify(bytes(answer.token), manufacturer)
         if verified.token.kind != "head" or verified.token.nonce != nonce:
             raise TokenError("the chip did not sign over the nonce that it was sent; its answer may be an old one")
@@ -90,7 +99,7 @@ class ChipClient(_Client):
             WeighbridgeError: The chip does not answer (`chip.unreachable`), or answers with an error of its own.
         """
         request = chip_pb2.GetHeadRequest(nonce=nonce)
-        return bytes(rpc.call(self._stub.GetHead, request, deadline_s=CALL_SECONDS).token)
+        return bytes(self._call(self._stub.GetHead, request).token)
 
     def checkpoint(self, nonce: bytes) -> tuple[bytes, bytes]:
         """Returns the log's checkpoint, a signed note, and the head token over `nonce` that binds it to the chip.
@@ -99,7 +108,7 @@ class ChipClient(_Client):
             WeighbridgeError: As `head`.
         """
         request = chip_pb2.GetCheckpointRequest(nonce=nonce)
-        answer = rpc.call(self._stub.GetCheckpoint, request, deadline_s=CALL_SECONDS)
+        answer = self._call(self._stub.GetCheckpoint, request)
         return bytes(answer.checkpoint), bytes(answer.token)
 
     def consistency_proof(self, old_size: int, size: int) -> list[bytes]:
@@ -109,7 +118,7 @@ class ChipClient(_Client):
             WeighbridgeError: As `head`.
         """
         request = chip_pb2.GetConsistencyProofRequest(old_size=old_size, size=size)
-        return list(rpc.call(self._stub.GetConsistencyProof, request, deadline_s=CALL_SECONDS).hashes)
+        return list(self._call(self._stub.GetConsistencyProof, request).hashes)
 
     def inclusion_proof(self, index: int, size: int) -> list[bytes]:
         """Returns the chip's proof that entry `index` is in its log of `size` entries; not verified.
@@ -118,7 +127,7 @@ class ChipClient(_Client):
             WeighbridgeError: As `head`.
         """
         request = chip_pb2.GetInclusionProofRequest(index=index, size=size)
-        return list(rpc.call(self._stub.GetInclusionProof, request, deadline_s=CALL_SECONDS).hashes)
+        return list(self._call(self._stub.GetInclusionProof, request).hashes)
 
     def add_cosignature(self, checkpoint: bytes) -> int:
         """Gives the chip a cosigned checkpoint; returns the lowest index that it still keeps.
@@ -127,7 +136,7 @@ class ChipClient(_Client):
             WeighbridgeError: The chip refuses it, or as `head`.
         """
         request = chip_pb2.AddCosignatureRequest(checkpoint=checkpoint)
-        return int(rpc.call(self._stub.AddCosignature, request, deadline_s=CALL_SECONDS).first)
+        return int(self._call(self._stub.AddCosignature, request).first)
 
     def entries(self, size: int, start: int = 0) -> Iterator[bytes]:
         """Yields the log entries from `start` to before `size` as the chip sends them.
@@ -141,7 +150,7 @@ class ChipClient(_Client):
                 f"the log claims {size} entries; a Verifier reads at most {MAX_ENTRIES}", code="chip.log.size"
             )
         request = chip_pb2.ListEntriesRequest(start=start, end=size)
-        for seen, message in enumerate(rpc.stream(self._stub.ListEntries, request, deadline_s=LOG_SECONDS), start):
+        for seen, message in enumerate(self._stream(self._stub.ListEntries, request), start):
             if message.index != seen or seen >= size or len(message.token) > MAX_TOKEN_BYTES:
                 raise ChipError(
                     f"entry {message.index} came where entry {seen} of {size} was due; ask the chip again",
@@ -164,7 +173,7 @@ class ChipClient(_Client):
             raise FormatError(f"the snapshot claims {promised} storages; a Verifier reads at most {MAX_LEAVES}")
         salt, leaves, weights = b"", list[Leaf](), list[Leaf]()
         request = chip_pb2.OpenSnapshotRequest(index=token.index)
-        for message in rpc.stream(self._stub.OpenSnapshot, request, deadline_s=LOG_SECONDS):
+        for message in self._stream(self._stub.OpenSnapshot, request):
             if bool(message.salt) == bool(salt):
                 raise FormatError("an opened snapshot must begin with its salt, and hold no other; ask the chip again")
             salt = salt or bytes(message.salt)
@@ -175,6 +184,12 @@ class ChipClient(_Client):
         if len(salt) != DIGEST_SIZE or any(len(digest) != DIGEST_SIZE for _, digest in leaves + weights):
             raise FormatError("the salt and the digests of an opened snapshot have 32 bytes each; ask the chip again")
         return Opening(salt=salt, leaves=leaves, weights=weights)
+
+    def _call(self, method: Callable[..., T], request: Any) -> T:
+        return rpc.call(method, request, deadline_s=CALL_SECONDS, metadata=self._metadata)
+
+    def _stream(self, method: Callable[..., Any], request: Any) -> Iterator[Any]:
+        return rpc.stream(method, request, deadline_s=LOG_SECONDS, metadata=self._metadata)
 
 
 class ProverClient(_Client):

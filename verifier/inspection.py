@@ -252,7 +252,7 @@ class Inspection:
         if address in self._silent:
             return self._silent[address]
         try:
-            with ChipClient(address, self._credentials) as client:
+            with ChipClient(address, self._credentials, snapshot.chip.ueid) as client:
                 return client.open_snapshot(snapshot.verified.token)
         except WeighbridgeError as error:
             self._remember_silence(address, error)

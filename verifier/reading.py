@@ -34,7 +34,7 @@ def read_log(chip: Chip, credentials: Credentials, manufacturer: Certificate, wi
     """
     nonce, held = secrets.token_bytes(NONCE_SIZE), witness.held(chip.ueid)
     try:
-        with ChipClient(chip.address, credentials) as client:
+        with ChipClient(chip.address, credentials, chip.ueid) as client:
             note, token = client.checkpoint(nonce)
             head, read_ms = verify(token, manufacturer), witness.now_ms()
             facts = LogFacts(chip=chip, nonce=nonce, head=head, held=held, read_ms=read_ms)
@@ -69,7 +69,7 @@ def acknowledge(log: LogFacts, credentials: Credentials, witness: Witness) -> No
     try:
         note = witness.take_in(log.report, log.held.size, log.proof, new, verified=True)
         if witness.key is not None and trusted_witness(log) == witness.key.public:
-            with ChipClient(log.chip.address, credentials) as client:
+            with ChipClient(log.chip.address, credentials, log.chip.ueid) as client:
                 client.add_cosignature(note)
     except WeighbridgeError as error:
         # The next contact makes good for it: a chip that got no cosignature only keeps its entries for longer.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -28,6 +28,8 @@ T = TypeVar("T")
 DOMAIN = "weighbridge"
 MAX_MESSAGE_BYTES = 4 << 20
 DEFAULT_DEADLINE_S = 30.0
+CHIP = "weighbridge-ueid-bin"
+"""Key of the metadata in which a caller names the chip that it wants, where many answer at one address."""
 
 _log = logging.getLogger(__name__)
 _OPEN_SERVICES = (health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
@@ -46,6 +48,8 @@ class RpcError(WeighbridgeError):
 
     code = "rpc.failed"
 
+
+Metadata = Sequence[tuple[str, str | bytes]]
 
 Allow = Mapping[str, Collection[str]]
 """Full method name, e.g. `/weighbridge.v1.ChipService/GetHead`, to the roles that may call it."""
@@ -120,6 +124,7 @@ def call(
     *,
     deadline_s: float = DEFAULT_DEADLINE_S,
     unreachable: type[WeighbridgeError] = ChipError,
+    metadata: Metadata = (),
 ) -> T:
     """Makes a unary call.
 
@@ -128,6 +133,7 @@ def call(
         request: Its request message.
         deadline_s: Seconds after which to give up.
         unreachable: What to raise if nobody answers.
+        metadata: What to send beside the request.
 
     Returns:
         The response message.
@@ -136,7 +142,7 @@ def call(
         WeighbridgeError: The peer's own error, or `unreachable`, or an `RpcError`.
     """
     try:
-        return method(request, timeout=deadline_s)
+        return method(request, timeout=deadline_s, metadata=metadata)
     except grpc.RpcError as error:
         raise from_rpc_error(error, unreachable) from None
 
@@ -147,12 +153,13 @@ def stream(
     *,
     deadline_s: float = DEFAULT_DEADLINE_S,
     unreachable: type[WeighbridgeError] = ChipError,
+    metadata: Metadata = (),
 ) -> Iterator[Any]:
     """Makes a call whose response is a stream, and yields its messages; otherwise as `call`.
 
     The deadline is for the whole stream. A consumer that stops early cancels the call.
     """
-    responses = method(request, timeout=deadline_s)
+    responses = method(request, timeout=deadline_s, metadata=metadata)
     try:
         yield from responses
     except grpc.RpcError as error:

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weighbridge.errors import ChipError, Finding, UsageError
+from weighbridge.errors import ChipError, Finding, TokenError, UsageError
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -45,8 +45,14 @@ def of_directory(directory: Path) -> tuple[dict[str, Any], list[Finding]]:
     }, findings
 
 
-def of_service(address: str, credentials: Credentials, manufacturer: Certificate) -> dict[str, Any]:
+def of_service(address: str, credentials: Credentials, manufacturer: Certificate, ueid: bytes = b"") -> dict[str, Any]:
     """Asks a running chip who it is, over a fresh nonce, and returns what it proves.
+
+    Args:
+        address: Its host:port.
+        credentials: Of a verifier or operator.
+        manufacturer: The root that its certificates must lead to.
+        ueid: Which chip, if many answer there.
 
     Raises:
         TokenError: Its answer does not verify.
@@ -54,9 +60,10 @@ def of_service(address: str, credentials: Credentials, manufacturer: Certificate
     """
     from verifier.clients import ChipClient
 
-    with ChipClient(address, credentials) as client:
+    with ChipClient(address, credentials, ueid) as client:
         verified = client.identity(secrets.token_bytes(32), manufacturer)
     token, tcb = verified.token, verified.identity.tcb
+    check_answered(token.ueid, ueid)
     return {
         "ueid": token.ueid.hex(),
         "manufacturer": tcb.vendor,
@@ -68,6 +75,31 @@ def of_service(address: str, credentials: Credentials, manufacturer: Certificate
         "uptime_ms": token.uptime_ms,
         "time_ms": token.time_ms,
     }
+
+
+def ueid_of(text: str) -> bytes:
+    """Reads a UEID in hex; nothing for no text.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        ueid = bytes.fromhex(text)
+    except ValueError:
+        ueid = b"?"
+    if text and not 17 <= len(ueid) <= 33:
+        raise UsageError(f"{text!r} is no UEID; give the chip's own, in hex")
+    return ueid
+
+
+def check_answered(found: bytes, wanted: bytes) -> None:
+    """Checks that the chip that was asked for has answered, if one was named.
+
+    Raises:
+        TokenError: Another one has.
+    """
+    if wanted and found != wanted:
+        raise TokenError(f"the chip {found.hex()} answered in place of the one that was asked for; ask its host why")
 
 
 def read_root(path: Path) -> Certificate:

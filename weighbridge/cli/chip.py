@@ -16,6 +16,7 @@ app = typer.Typer(help="Simulated chips: sign firmware, provision, boot, show, r
 app.add_typer(chip_log.app, name="log")
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+_Ueid = Annotated[str, typer.Option("--ueid", help="Which chip, in hex, where a fleet answers.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -107,6 +108,23 @@ def boot(context: typer.Context, as_json: _Json = False) -> int:
     return Exit.NOTHING_FOUND
 
 
+@app.command(context_settings=_PASS_ON, add_help_option=False)
+def fleet(context: typer.Context, as_json: _Json = False) -> int:
+    """Serve thousands of chips in the foreground on one address, with the options of `python -m firmware_sim.fleet`."""
+    from firmware_sim import fleet
+    from firmware_sim.fleet import Fleet
+
+    def ready(chips: Fleet, address: str) -> None:
+        if as_json:
+            print_json({"address": address, "ueids": [ueid.hex() for ueid in chips.ueids]})
+        else:
+            print(f"{len(chips.ueids)} chips serve at {address}")
+        sys.stdout.flush()
+
+    fleet.until_stopped(fleet.parser().parse_args(context.args), ready)
+    return Exit.NOTHING_FOUND
+
+
 app.command("run", hidden=True, context_settings=_PASS_ON, add_help_option=False)(boot)
 
 
@@ -119,6 +137,7 @@ def show(
     manufacturer: Annotated[
         Path | None, typer.Option("--manufacturer", help="The manufacturer's root, as PEM.")
     ] = None,
+    ueid: _Ueid = "",
     as_json: _Json = False,
 ) -> int:
     """Say which chip it is, what it runs, and how long its log is: exit 1 if it would not start or cannot prove it."""
@@ -132,7 +151,8 @@ def show(
         raise UsageError(f"{target} is no directory of a chip; for a running chip add --credentials and --manufacturer")
     else:
         try:
-            said = _chips.of_service(target, Credentials.load(credentials), _chips.read_root(manufacturer))
+            root = _chips.read_root(manufacturer)
+            said = _chips.of_service(target, Credentials.load(credentials), root, _chips.ueid_of(ueid))
         except TokenError as error:
             findings.append(error.finding(subject=target))
     if as_json:

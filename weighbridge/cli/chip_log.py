@@ -17,6 +17,7 @@ app = typer.Typer(help="A chip's log: read, export, check, prove, verify, compar
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Address = Annotated[str, typer.Argument(help="The chip's host:port.")]
+_Ueid = Annotated[str, typer.Option("--ueid", help="Which chip, in hex, where a fleet answers.")]
 _Credentials = Annotated[Path, typer.Option("--credentials", help="Credentials of a verifier or operator.")]
 _Root = Annotated[Path, typer.Option("--manufacturer", help="The manufacturer's root certificate, as PEM.")]
 _Log = Annotated[Path, typer.Argument(help="Directory of an exported log.")]
@@ -27,13 +28,15 @@ _Witnesses = Annotated[
 
 
 @app.command()
-def read(address: _Address, credentials: _Credentials, manufacturer: _Root, as_json: _Json = False) -> int:
+def read(
+    address: _Address, credentials: _Credentials, manufacturer: _Root, ueid: _Ueid = "", as_json: _Json = False
+) -> int:
     """Read and verify a chip's whole log against a fresh nonce: exit 0 if it verifies, 1 if not."""
     from weighbridge.tokens import verify_log
 
     root, rows, findings = _chips.read_root(manufacturer), list[dict[str, Any]](), list[Finding]()
     try:
-        _, _, entries = _fetch(address, credentials, root)
+        _, _, entries = _fetch(address, credentials, root, _chips.ueid_of(ueid))
         for verified in verify_log(entries, root):
             rows.append(_row(verified.token))
     except TokenError as error:
@@ -47,11 +50,12 @@ def export(
     out: Annotated[Path, typer.Argument(help="New directory for the log.")],
     credentials: _Credentials,
     manufacturer: _Root,
+    ueid: _Ueid = "",
 ) -> None:
     """Keep a chip's log as a directory of tiles (c2sp.org/tlog-tiles), which any web server can offer."""
     from weighbridge import tiles
 
-    note, head, entries = _fetch(address, credentials, _chips.read_root(manufacturer))
+    note, head, entries = _fetch(address, credentials, _chips.read_root(manufacturer), _chips.ueid_of(ueid))
     tiles.write(out, entries, note, head)
     print(f"{len(entries)} entries in {out}")
 
@@ -146,7 +150,7 @@ def compare(
     return _answer([], [*opened.findings, *chiplog.compare(opened, other)], as_json=as_json)
 
 
-def _fetch(address: str, credentials: Path, root: Any) -> tuple[bytes, bytes, list[bytes]]:
+def _fetch(address: str, credentials: Path, root: Any, ueid: bytes) -> tuple[bytes, bytes, list[bytes]]:
     """Returns checkpoint, head and entries of a chip's log; the first two verify, over a fresh nonce.
 
     Raises:
@@ -157,11 +161,12 @@ def _fetch(address: str, credentials: Path, root: Any) -> tuple[bytes, bytes, li
     from weighbridge.identity import Credentials
 
     nonce = secrets.token_bytes(32)
-    with ChipClient(address, Credentials.load(credentials)) as client:
+    with ChipClient(address, Credentials.load(credentials), ueid) as client:
         note, token = client.checkpoint(nonce)
         head = tokens.verify(token, root).token
         if head.kind != "head" or head.nonce != nonce:
             raise TokenError("the chip did not sign over the nonce that it was sent; its answer may be an old one")
+        _chips.check_answered(head.ueid, ueid)
         checkpoint, _ = chiplog.open_checkpoint(note, head)
         entries = list(client.entries(checkpoint.size))
     if merkle.root([merkle.leaf_hash(entry) for entry in entries]) != checkpoint.root:

@@ -28,7 +28,8 @@ if _version_not_supported:
 class ChipServiceStub:
     """ChipService reads a chip's identity and its append-only log, and gives it the cosignatures of witnesses. Every token is
     an EAT in COSE_Sign1, as docs/formats/snapshot-token.md says; checkpoints and proofs are those of docs/formats/chip-log.md.
-    Callers have the role verifier or operator.
+    Callers have the role verifier or operator. Where one process serves many chips at one address, the metadata
+    `weighbridge-ueid-bin` of a call names the chip by its UEID; a process with one chip does not look at it.
     """
 
     def __init__(self, channel):
@@ -82,7 +83,8 @@ class ChipServiceStub:
 class ChipServiceServicer:
     """ChipService reads a chip's identity and its append-only log, and gives it the cosignatures of witnesses. Every token is
     an EAT in COSE_Sign1, as docs/formats/snapshot-token.md says; checkpoints and proofs are those of docs/formats/chip-log.md.
-    Callers have the role verifier or operator.
+    Callers have the role verifier or operator. Where one process serves many chips at one address, the metadata
+    `weighbridge-ueid-bin` of a call names the chip by its UEID; a process with one chip does not look at it.
     """
 
     def GetIdentity(self, request, context):
@@ -197,7 +199,8 @@ def add_ChipServiceServicer_to_server(servicer, server):
 class ChipService:
     """ChipService reads a chip's identity and its append-only log, and gives it the cosignatures of witnesses. Every token is
     an EAT in COSE_Sign1, as docs/formats/snapshot-token.md says; checkpoints and proofs are those of docs/formats/chip-log.md.
-    Callers have the role verifier or operator.
+    Callers have the role verifier or operator. Where one process serves many chips at one address, the metadata
+    `weighbridge-ueid-bin` of a call names the chip by its UEID; a process with one chip does not look at it.
     """
 
     @staticmethod
