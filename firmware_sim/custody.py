@@ -59,7 +59,8 @@ class Custody:
         text = tlog.Checkpoint(self.signer.key.name, size, self.log.tree.root()).text
         own = self.signer.sign(text)
         if size and self.cosigned_size == size:
-            return tlog.parse_note(self.log.cosigned).with_signature(own).encode()
+            others = [each for each in tlog.parse_note(self.log.cosigned).signatures if each.name != own.name]
+            return tlog.Note(text, (own, *others)).encode()
         return tlog.Note(text, (own,)).encode()
 
     def take_in(self, data: bytes) -> bool:
