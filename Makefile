@@ -66,7 +66,7 @@ gpu: gpu-tests gpu-bench gpu-steps ## All that needs a CUDA device: tests, full 
 gpu-tests: $(GPU_NEEDS)
 	$(GPU_PYTHON) -m benchmarks.gpu_subjects
 	$(GPU_PYTHON) -m pytest tests/gpu tests/firmware_sim/test_shim_gpu.py tests/weighbridge/numerics/test_triton_kernels.py \
-		tests/weighbridge/numerics/test_device*.py
+		tests/weighbridge/numerics/test_device*.py tests/weighbridge/test_treehash_triton.py
 
 gpu-bench: $(GPU_NEEDS)
 	$(GPU_PYTHON) -W ignore -m benchmarks.gpu_replay $(MODELS:%=--only %) $(DEVICES:%=--devices %)

@@ -11,7 +11,6 @@ few microseconds more: no hashing, no system call.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import queue
 import socket
@@ -26,13 +25,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from firmware_sim.firmware import pack_leaves
 from firmware_sim.frames import Connection
-from weighbridge.digests import Leaf, region_digest
+from weighbridge.digests import Leaf
 from weighbridge.errors import ChipError, FormatError
+from weighbridge.treehash import storage_digest
 
 ANSWER_TIMEOUT_S = 60.0
 _DEVICES = frozenset({"cpu", "cuda"})
@@ -284,13 +284,9 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [(storage.nbytes(), self._digest(storage)) for storage in storages if storage.nbytes()]
 
     def _digest(self, storage: Storage) -> bytes:
-        if storage.device.type == "cpu":
-            data = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
-            return region_digest(memoryview(data).cast("B"), self._salt)
-        with _disable_current_modes():
+        if storage.device.type == "cuda":
             torch.cuda.synchronize(storage.device)
-            copy = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu()
-            return region_digest(copy.numpy().data, self._salt)
+        return storage_digest(storage, self._salt)
 
     # --- The link.
 
