@@ -1,7 +1,8 @@
-"""One rank of a very small training on several ranks, as a process.
+"""One rank of very small trainings on several ranks: `python sharded_job.py KIND[,KIND...] RANK RANKS OUT`.
 
-`python sharded_job.py KIND RANK RANKS STORE OUT [STEPS]`, where STORE is a file that all ranks share. Kinds: `ddp`,
-`tensor`, `fsdp`, `fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives`.
+All ranks share the directory OUT, where each job gets a directory of its kind's name. Kinds: `ddp`, `tensor`, `fsdp`,
+`fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
+`false` (DDP whose ranks agree on a false all-reduce in step 2, and keep what they exchanged in `OUT/kept-RANK`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +23,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from prover import Job, Recorder
 from prover.formulas import adamw, constant
+from weighbridge.collectives import CHUNK
+from weighbridge.tensorfile import write_tensors
 
+STEPS = 3
+FALSE_CHUNKS = 4
 WIDTH, CLASSES, ROWS = 8, 5, 4
 FORMULAS = constant(1e-2) | adamw()
 MESHES = {
@@ -137,22 +143,89 @@ def train_pipeline(recorder: Recorder, job: Job, steps: int) -> None:
             optimizer.zero_grad()
 
 
-def main(kind: str, rank: int, ranks: int, store: str, out: str, steps: int) -> None:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+class FalseJob(Job):
+    """A job whose ranks agree on a false sum: the first chunks of the gradients of step 2."""
+
+    kept: dict[str, torch.Tensor]
+    large: int
+    calls: int
+
+    def exchange(self, group: Any, name: str, outs: Any, ins: Any, reduction: str, root: int, tag: int) -> None:
+        number, self.calls = self.calls, self.calls + 1
+        self.kept.update({f"{number}/in/{i}": t.detach().clone().reshape(-1) for i, t in enumerate(ins)})
+        super().exchange(group, name, outs, ins, reduction, root, tag)
+        if name == "all_reduce":
+            self.large += 1
+            if self.large == 2:
+                outs[0].view(-1)[: FALSE_CHUNKS * CHUNK // 4] += 1.0
+        self.kept.update({f"{number}/out/{i}": t.detach().clone().reshape(-1) for i, t in enumerate(outs)})
+
+
+def false(job: Job) -> Built:
+    model = nn.Sequential(nn.Linear(WIDTH, 128), nn.ReLU(), nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+    return (wrapped := nn.parallel.DistributedDataParallel(model)), torch.optim.SGD(wrapped.parameters(), lr=1e-2)
+
+
+BUILDERS["false"] = false
+
+
+def primitives(recorder: Recorder, job: Job) -> None:
+    """Every collective once or twice, in an edit."""
+    rank, ranks = job.place.rank, job.place.job.ranks
+    kept = torch.zeros(3)
+    recorder.attach(kept=kept)
+    x = torch.arange(6, dtype=torch.float32).view(2, 3) / 7 + rank
+    with recorder.step({"x": x}):
+        results = []
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT):
+            y = x.clone()
+            dist.all_reduce(y, op=op)
+            results.append(y)
+        whole = (x * 10).to(torch.int64)
+        dist.all_reduce(whole, op=dist.ReduceOp.BOR)
+        parts = [torch.empty_like(x) for _ in range(ranks)]
+        dist.all_gather(parts, x)
+        dist.broadcast(y, src=1)
+        dist.reduce(y, dst=1, op=dist.ReduceOp.MIN)
+        dist.scatter(y, parts if rank == 0 else None, src=0)
+        dist.gather(y, parts if rank == 1 else None, dst=1)
+        mine = torch.empty(3)
+        dist.reduce_scatter_tensor(mine, x)
+        other = torch.empty(ranks, 3)
+        dist.all_to_all_single(other, x[:1].expand(ranks, 3).contiguous())
+        swapped = torch.empty_like(x)
+        sent = dist.isend(x, 1 - rank, tag=5)
+        dist.recv(swapped, 1 - rank, tag=5)
+        sent.wait()
+        dist.barrier()
+        kept.copy_(mine + other.sum(0) + swapped.sum(0) + sum(r.sum(0) for r in (*results, *parts, whole)))
+
+
+def run(kind: str, rank: int, ranks: int, out: Path) -> None:
+    store = out / f"store-{kind}-{ranks}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     job = Job.from_environment(MESHES.get(kind))
-    with Recorder(out, seed=7, job=job, formulas=FORMULAS, checkpoint_every=2) as recorder:
+    if kind == "false":
+        job.__class__ = FalseJob
+        job.kept, job.large, job.calls = {}, 0, 0  # type: ignore[attr-defined]
+    with Recorder(out / kind, seed=7, job=job, formulas=FORMULAS, checkpoint_every=2) as recorder:
         if kind == "pipeline":
-            train_pipeline(recorder, job, steps)
+            train_pipeline(recorder, job, STEPS)
+        elif kind == "primitives":
+            primitives(recorder, job)
         else:
-            train(kind, recorder, job, steps)
+            train(kind, recorder, job, STEPS)
+    if isinstance(job, FalseJob):
+        write_tensors(out / f"kept-{rank}", job.kept)
     dist.destroy_process_group()
 
 
+def main(kinds: list[str], rank: int, ranks: int, out: Path) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for kind in kinds:
+        run(kind, rank, ranks, out)
+
+
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    main(
-        arguments[0], int(arguments[1]), int(arguments[2]), arguments[3], arguments[4],
-        int(arguments[5]) if len(arguments) > 5 else 3,
-    )  # fmt: skip
+    main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,37 @@
+"""Runs `sharded_job.py` on several ranks, one process each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).parent / "sharded_job.py"
+TIMEOUT = 240
+
+
+def record(kinds: list[str], ranks: int, out: Path) -> None:
+    """Records jobs on so many ranks, one directory a kind in `out`; raises if a rank fails."""
+    out.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(PROGRAM), ",".join(kinds)]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(ranks), str(out)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(ranks)
+    ]
+    outputs = []
+    try:
+        for process in processes:
+            outputs.append(process.communicate(timeout=TIMEOUT)[0].decode(errors="replace"))
+    finally:
+        for process in processes:
+            process.kill()
+    failed = [f"rank {rank}:\n{text[-4000:]}" for rank, text in enumerate(outputs) if processes[rank].returncode]
+    if failed:
+        raise RuntimeError("\n".join(failed))
