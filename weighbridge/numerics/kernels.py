@@ -11,13 +11,13 @@ in the tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from weighbridge.jit import compiled
 
 BLOCK = 2048
 SLACK = 1.0 + 2.0**-20
@@ -27,16 +27,10 @@ REACH = 2.0 * SLACK
 WEIGHT = 0x9E3779B1
 CANONICAL_NAN = 0x7FC00000
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Array = npt.NDArray[Any]
 Strides = tuple[int, int, int]
-
-
-def _jit(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles with Numba: no reassociation, no contraction, no GIL; compiled code is cached beside this file."""
-    compiled: Callable[P, R] = numba.njit(nogil=True, cache=True, fastmath=False, error_model="numpy")(function)
-    return compiled
+_jit = compiled(fastmath=False, error_model="numpy")
+"""No reassociation, no contraction."""
 
 
 @_jit

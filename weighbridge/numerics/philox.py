@@ -14,15 +14,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from weighbridge.jit import compiled
 
 M0, M1 = 0xD2511F53, 0xCD9E8D57
 W0, W1 = 0x9E3779B9, 0xBB67AE85
 
 Words = npt.NDArray[np.uint32]
-_jit = numba.njit(nogil=True, cache=True, error_model="numpy")
+_jit = compiled(error_model="numpy")
 
 
 @_jit

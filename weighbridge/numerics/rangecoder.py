@@ -10,17 +10,15 @@ Numba caches `logcoding`, into which this is compiled, by the age of that file: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from weighbridge.jit import compiled
+
 Array = npt.NDArray[Any]
 Coder = tuple[int, int, int]
-P = ParamSpec("P")
-R = TypeVar("R")
 
 EVEN = 32768 << 8
 """A fresh context: the probability of 0 is one half; age 0."""
@@ -29,10 +27,7 @@ _RATES = np.array([1] + [2] * 2 + [3] * 4 + [4] * 8 + [5] * 16 + [6] * 32 + [7],
 _OLDEST = len(_RATES) - 1
 
 
-def jit(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles with Numba; compiled code is cached beside the function's file."""
-    compiled: Callable[P, R] = numba.njit(nogil=True, cache=True)(function)
-    return compiled
+jit = compiled()
 
 
 @jit

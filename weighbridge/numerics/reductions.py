@@ -7,39 +7,27 @@ last digits (`kernels.SLACK`). Other devices and types take PyTorch's reductions
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from weighbridge.hostmemory import octets
+from weighbridge.jit import compiled
 from weighbridge.numerics.rounding import extent, merge
 
 Tensor = torch.Tensor
 Array = npt.NDArray[Any]
 Triple = tuple[int, int, int]
-P = ParamSpec("P")
-R = TypeVar("R")
+reordered = compiled(fastmath={"reassoc", "contract"})
+"""Compiles a function whose sums may be reassociated; NaN and infinities are kept."""
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles with Numba; sums may be reassociated, NaN and infinities are kept."""
-    result: Callable[P, R] = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function)
-    return result
-
-
-def compiled_exactly(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles with Numba; every operation is the one that is written."""
-    result: Callable[P, R] = numba.njit(nogil=True, cache=True)(function)
-    return result
-
-
-@compiled
+@reordered
 def _row_squares(x: Array) -> float:
     total = 0.0
     for i in range(x.size):
@@ -48,14 +36,14 @@ def _row_squares(x: Array) -> float:
     return total
 
 
-@compiled
+@reordered
 def _add_squares(x: Array, out: Array) -> None:
     for i in range(x.size):
         v = np.float64(x[i])
         out[i] += v * v
 
 
-@compiled
+@reordered
 def _squares(x: Array, shape: Triple, xs: Triple, out: Array, os: Triple) -> None:
     """out[where] += x^2; an output stride of 0 says that a dimension is summed over."""
     n = shape[2]
@@ -68,7 +56,7 @@ def _squares(x: Array, shape: Triple, xs: Triple, out: Array, os: Triple) -> Non
                 _add_squares(x[p : p + n], out[q : q + n])
 
 
-@compiled
+@reordered
 def _row_sizes(x: Array, bits: Array) -> tuple[float, np.uint32]:
     total, least = 0.0, np.uint32(0xFFFFFFFF)
     for i in range(x.size):
@@ -77,14 +65,14 @@ def _row_sizes(x: Array, bits: Array) -> tuple[float, np.uint32]:
     return total, least
 
 
-@compiled
+@reordered
 def _add_sizes(x: Array, bits: Array, out: Array, least: Array) -> None:
     for i in range(x.size):
         out[i] += np.float64(abs(x[i]))
         least[i] = min(least[i], np.uint32((bits[i] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
 
 
-@compiled
+@reordered
 def _sizes(x: Array, bits: Array, shape: Triple, xs: Triple, out: Array, least: Array, os: Triple) -> None:
     """out[where] += |x| and least[where] = the bits of the smallest |x| that is not zero, less one."""
     n = shape[2]
@@ -196,7 +184,7 @@ class Terms:
     size_columns: Tensor
 
 
-@compiled
+@reordered
 def _largest(bits: Array) -> np.uint32:
     top = np.uint32(0)
     for i in range(bits.size):
@@ -204,7 +192,7 @@ def _largest(bits: Array) -> np.uint32:
     return top
 
 
-@compiled
+@reordered
 def _row_terms(
     g: Array, x: Array, w: Array, mean: float, rstd: float, a: Array, h: Array, lost: Array, size: Array
 ) -> tuple[float, float, float, float]:
@@ -224,7 +212,7 @@ def _row_terms(
     return squares, spread, all_lost, all_size
 
 
-@compiled
+@reordered
 def _gradient_terms(
     g: Array, x: Array, shape: Triple, w: Array, mean: Array, rstd: Array, rows: Array, tops: Array,
     lost: Array, size: Array,

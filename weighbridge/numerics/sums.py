@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from weighbridge.jit import compiled
 from weighbridge.numerics.bounds import reduced, summation_bound
-from weighbridge.numerics.reductions import Array, Triple, compiled, compiled_exactly, memory_of, plan_of
+from weighbridge.numerics.reductions import Array, Triple, memory_of, plan_of, reordered
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.rules import Op, base_name
 
 Tensor = torch.Tensor
 
+_as_written = compiled()
 _BLOCK = 256
 _ROWS = 32
 
 
-@compiled
+@reordered
 def _row(x: Array, bits: Array) -> tuple[float, float, np.uint32]:
     total, size, least = 0.0, 0.0, np.uint32(0xFFFFFFFF)
     for i in range(x.size):
@@ -35,7 +37,7 @@ def _row(x: Array, bits: Array) -> tuple[float, float, np.uint32]:
     return total, size, least
 
 
-@compiled
+@reordered
 def _add_row(x: Array, bits: Array, total: Array, size: Array, least: Array) -> None:
     for i in range(x.size):
         v = np.float64(x[i])
@@ -44,7 +46,7 @@ def _add_row(x: Array, bits: Array, total: Array, size: Array, least: Array) -> 
         least[i] = min(least[i], np.uint32((bits[i] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
 
 
-@compiled_exactly
+@_as_written
 def _add(out: Array, lost: Array, q: int, value: float) -> None:
     """Adds to an element of `out` and its rounding error to that of `lost`."""
     before = out[q]
@@ -53,7 +55,7 @@ def _add(out: Array, lost: Array, q: int, value: float) -> None:
     out[q] = after
 
 
-@compiled_exactly
+@_as_written
 def _finish(out: Array, lost: Array) -> None:
     for q in range(out.size):
         whole = out[q] + lost[q]
@@ -61,7 +63,7 @@ def _finish(out: Array, lost: Array) -> None:
             out[q] = whole
 
 
-@compiled_exactly
+@_as_written
 def _totals(
     x: Array, bits: Array, shape: Triple, xs: Triple, out: Array, lost: Array, size: Array, least: Array, os: Triple
 ) -> None:

@@ -1,0 +1,69 @@
+"""Compiled loops where nothing is compiled yet: a Verifier's new machine, whose replay worker may not write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from support.recordings import train
+from torch import nn
+
+from prover import Recorder
+
+
+def _record(path: Path) -> Recorder:
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Flatten(), nn.LayerNorm(36),
+            nn.Dropout(0.1), nn.Linear(36, 5),
+        )  # fmt: skip
+        return model, torch.optim.AdamW(model.parameters())
+
+    def step(batch: dict[str, torch.Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        nn.functional.cross_entropy(model(batch["x"]), batch["y"]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    generator = torch.Generator().manual_seed(1)
+    batch = {"x": torch.randn(4, 1, 9, 9, generator=generator), "y": torch.tensor([0, 1, 2, 3])}
+    return train(path, build, step, [batch])
+
+
+def _files(cache: Path) -> set[str]:
+    return {file.name for file in cache.rglob("*.nbc")}
+
+
+def test_a_machine_that_has_compiled_nothing_replays(tmp_path: Path) -> None:
+    """All that a replay needs is compiled before the worker is confined, and kept for the next one."""
+    _record(tmp_path / "run")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    warm = "from weighbridge.numerics.warm import warm; warm()"
+    subprocess.run([sys.executable, "-c", warm], env=environment, check=True, timeout=300)
+    before = _files(cache)
+    command = [sys.executable, "-m", "weighbridge.cli", "replay", str(tmp_path / "run")]
+    subprocess.run(command, env=environment, check=True, timeout=300, capture_output=True)
+    assert _files(cache) == before
+    assert before
+
+
+def test_what_cannot_be_kept_is_compiled_all_the_same(tmp_path: Path) -> None:
+    """An index of compiled code that is a directory can be read and written by nobody, whatever their rights."""
+    source = tmp_path / "loops.py"
+    source.write_text(
+        "from weighbridge.jit import compiled\n"
+        "@compiled()\n"
+        "def double(x):\n"
+        "    return 2 * x\n"
+        "from pathlib import Path\n"
+        "index = Path(double._cache.cache_path) / double._cache._cache_file._index_name\n"
+        "index.mkdir(parents=True)\n"
+        "print(double(21))\n"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    ran = subprocess.run([sys.executable, str(source)], env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.stdout == "42\n", ran.stderr

@@ -1,0 +1,71 @@
+"""Loads all compiled loops, by using each once, while files can still be read and written.
+
+On a machine that has never recorded or replayed they are compiled now (half a minute, once).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from weighbridge.numerics import philox, rounding, roundlog
+from weighbridge.numerics.evaluate import Context, evaluate
+from weighbridge.numerics.randomness import Draw
+from weighbridge.numerics.rounding import Bound
+
+aten = torch.ops.aten
+
+
+class _Forgetful(Context):
+    """Rounds as a Recorder does, and as a replay does, and keeps nothing."""
+
+    def rounded(self, wide: torch.Tensor, bound: Bound, dtype: torch.dtype) -> torch.Tensor:
+        """See `Context.rounded`."""
+        rounding.follow(wide, bound, rounding.record(wide, bound, 0, 0).entries)
+        return wide.to(dtype)
+
+    def exact(self, bits: torch.Tensor) -> None:
+        """See `Context.exact`."""
+        rounding.canonicalise(bits)
+
+    def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
+        """See `Context.draw`."""
+        return Draw(0, 0, 0)
+
+    def host(self, value: bool | int | float) -> bool | int | float:
+        """See `Context.host`."""
+        return value
+
+
+def warm() -> None:
+    """Uses every compiled loop that a replay may need, on the CPU."""
+    x, ones = torch.linspace(-1, 1, 512).view(2, 256), torch.ones(256)
+    whole, mean = x.t().contiguous(), torch.zeros(2, 1)
+    calls: list[tuple[torch._ops.OpOverload, tuple[Any, ...]]] = [
+        (aten.mm.default, (x, whole)),
+        (aten.sum.dim_IntList, (x, [0])),
+        (aten.sum.dim_IntList, (x, [1])),
+        (aten.exp.default, (x,)),
+        (aten.softplus.default, (x * torch.inf,)),  # nothing finite: logged as a whole
+        (aten.mul.Tensor, (x, x)),
+        (aten.sqrt.default, (ones,)),
+        (aten.native_layer_norm.default, (x, [256], ones, ones, 1e-5)),
+        (aten.native_layer_norm_backward.default, (x, x, [256], mean, mean + 1, ones, ones, [True, True, True])),
+        (aten.max_pool2d_with_indices_backward.default,
+         (x.view(2, 1, 16, 16), x.view(2, 1, 16, 16), [1, 1], [1, 1], [0, 0], [1, 1], False,
+          torch.arange(256).expand(2, 1, 256).reshape(2, 1, 16, 16))),
+        (aten.randn.default, ([8],)),
+        (aten.rand.default, ([8],)),
+    ]  # fmt: skip
+    context = _Forgetful()
+    with torch.no_grad():
+        for op, operands in calls:
+            evaluate(op, operands, {}, context)
+    philox.normal_float32(philox.words(0, 0, 0, 4))
+    rounding.round_plain(torch.ones(2, dtype=torch.float64))
+    one = np.ones(1, dtype=np.int64)
+    roundlog.decode(
+        roundlog.encode([roundlog.OpEntries(0, 0, one, one.astype(np.uint8), one.astype(np.uint64))]), max_entries=1
+    )
