@@ -1,0 +1,190 @@
+"""What a fleet of simulated chips costs, and how fast a Verifier reads it: time, memory and disk for each chip.
+
+`python -m benchmarks.bench_fleet [--chips 2000] [--samples 50]` provisions a fleet, serves it from one process,
+registers all chips, reads the heads of all of them over mutual TLS (which boots them), and inspects a draw of
+`--samples`. Then it signs and verifies tokens of one log, on one core.
+
+Results go to benchmarks/results/fleet.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from firmware_sim.device import boot, provision
+from firmware_sim.firmware import Firmware
+from firmware_sim.fleet import chips_in, provision_fleet
+from firmware_sim.nvlog import NonVolatileLog
+from verifier.cache import Cache
+from verifier.clients import ChipClient
+from verifier.facts import Plan
+from verifier.firmware import FirmwarePolicy
+from verifier.inspection import Inspection
+from verifier.registry import Chip, Registry
+from verifier.sampling import draw, fresh_seed
+from weighbridge import tokens
+from weighbridge.identity import CertificateAuthority, Credentials
+
+ENTRIES = 1000
+
+
+@dataclass
+class Watch:
+    """Wall and processor seconds since it was made."""
+
+    def __post_init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def each_ms(self, count: int) -> dict[str, float]:
+        """Milliseconds for each of `count`."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return {"wall_ms": round(1e3 * wall / count, 3), "cpu_ms": round(1e3 * cpu / count, 3)}
+
+
+@contextmanager
+def serving(chips: Path, credentials: Path, address_file: Path) -> Iterator[tuple[str, int]]:
+    """Serves a fleet in a process of its own; yields address and process id."""
+    command = [sys.executable, "-m", "firmware_sim.fleet", "--dir", str(chips), "--rate", "1"]
+    process = subprocess.Popen([*command, "--credentials", str(credentials), "--address-file", str(address_file)])
+    try:
+        while not address_file.exists():
+            if process.poll() is not None:
+                raise RuntimeError("the fleet did not start; its message is above")
+            time.sleep(0.02)
+        yield address_file.read_text(), process.pid
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process holds."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def disk_bytes(directory: Path) -> int:
+    """Blocks below a directory; a file with several names counts once."""
+    found = {path.lstat().st_ino: path.lstat().st_blocks * 512 for path in directory.rglob("*")}
+    return sum(found.values())
+
+
+def inspect(
+    path: Path, registry: Registry, samples: int, verifier: Credentials, manufacturer: CertificateAuthority, image: Path
+) -> dict[str, Any]:
+    """Inspects a draw from the registry and returns the report."""
+    seed = fresh_seed()
+    plan = Plan(
+        samples=samples,
+        seed=seed,
+        flops_threshold=2.0,
+        chip_flops_per_day=1.0,
+        period_days=2.0,
+        snapshot_rate_per_day=1.0,
+    )
+    drawn = draw([chip.ueid for chip in registry.chips()], samples, seed)
+    registry.start_inspection("fleet", seed=seed, plan=plan.to_json(), chips=drawn)
+    return Inspection(
+        identifier="fleet",
+        plan=plan,
+        registry=registry,
+        cache=Cache(path / "cache"),
+        credentials=verifier,
+        manufacturer=manufacturer.certificate,
+        firmware=FirmwarePolicy.of([image], manufacturer.certificate),
+        progress=lambda *_: None,
+    ).run()
+
+
+def measure_fleet(path: Path, count: int, samples: int) -> dict[str, Any]:
+    """Measures a fleet from provisioning to inspection."""
+    manufacturer, authority = CertificateAuthority.create("Manufacturer"), CertificateAuthority.create("Site")
+    authority.issue_role("chip", "fleet").save(path / "credentials")
+    verifier = authority.issue_role("verifier", "verifier")
+    result: dict[str, Any] = {"chips": count, "samples": samples}
+    watch = Watch()
+    provision_fleet(path / "chips", count, manufacturer)
+    result["provision"] = watch.each_ms(count)
+    ueids = sorted(chips_in(path / "chips"))
+    with serving(path / "chips", path / "credentials", path / "address") as (address, pid):
+        before = resident_bytes(pid)
+        watch = Watch()
+        registry = Registry(path / "registry.db")
+        for ueid in ueids:
+            registry.register(Chip(ueid=ueid, address=address))
+        result["register"] = watch.each_ms(count)
+        for name in ("first_contact", "later_contact"):
+            watch = Watch()
+            for ueid in ueids:
+                with ChipClient(address, verifier, ueid) as client:
+                    client.identity(secrets.token_bytes(16), manufacturer.certificate)
+            result[name] = watch.each_ms(count)
+        result["server_bytes"] = before
+        result["chip_bytes"] = round((resident_bytes(pid) - before) / count)
+        result["chip_disk_bytes"] = round(disk_bytes(path / "chips") / count)
+        watch = Watch()
+        report = inspect(path, registry, samples, verifier, manufacturer, path / "chips" / "firmware.img")
+        result["inspect"] = watch.each_ms(samples)
+        result["verified"], result["findings"] = report["counts"]["verified"], len(report["findings"])
+        registry.close()
+    return result
+
+
+def measure_tokens(path: Path, count: int) -> dict[str, float]:
+    """Tokens a second: logged (signed and made durable) by one chip, and verified as a log."""
+    manufacturer = CertificateAuthority.create("Manufacturer")
+    provision(path, manufacturer)
+    with NonVolatileLog(path) as log:
+        firmware = Firmware(path, boot(path), log, rate_per_day=1.0, clock_speed=1.0, hold=0)
+        start = time.perf_counter()
+        for number in range(count):
+            firmware.event("benchmark", number.to_bytes(32))
+        logged = time.perf_counter() - start
+        start = time.perf_counter()
+        for _ in range(count):
+            firmware.head(b"n" * 16)
+        signed = time.perf_counter() - start
+        entries = [data for _, data in firmware.entries(0, count + 1)]
+    start = time.perf_counter()
+    verified = sum(1 for _ in tokens.verify_log(entries, manufacturer.certificate))
+    took = time.perf_counter() - start
+    return {
+        "entry_bytes": round(sum(map(len, entries)) / len(entries)),
+        "logged_per_s": round(count / logged),
+        "signed_per_s": round(count / signed),
+        "verified_per_s": round(verified / took),
+    }
+
+
+def main() -> None:
+    """Measures and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chips", type=int, default=2000)
+    parser.add_argument("--samples", type=int, default=50)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
+        path = Path(directory)
+        (path / "fleet").mkdir()
+        fleet = measure_fleet(path / "fleet", options.chips, options.samples)
+        print(fleet)
+        result = {**machine.about(), "fleet": fleet, "tokens": measure_tokens(path / "one", ENTRIES)}
+    machine.save("fleet", result)
+    print(result["tokens"])
+
+
+if __name__ == "__main__":
+    main()
