@@ -20,7 +20,9 @@ import numpy as np
 from analysis.domain import (
     DetectionDomainError,
     FloatArray,
+    InfeasibleError,
     Numbers,
+    not_more_than_chips,
     plain,
     positive,
     refuse,
@@ -32,6 +34,7 @@ from analysis.hypergeometric import least_drawn, seen_probability
 
 __all__ = [
     "DetectionDomainError",
+    "InfeasibleError",
     "detection_probability_eq1",
     "detection_probability_hypergeometric",
     "detection_probability_linearised",
@@ -108,7 +111,7 @@ def involved_fraction(
                 fraction,
             )
         )
-        raise DetectionDomainError(
+        raise InfeasibleError(
             f"no run of {size:g} FLOPs fits into {span:g} days on {count:.0f} chips of {pace:g} FLOPs a day "
             f"(H/(aTC) = {needed:.3g} > 1, so q is no probability): it would need "
             f"{np.ceil(size / pace / span):.0f} chips, or {size / pace / count:.4g} days on these"
@@ -152,6 +155,7 @@ def sample_hit_probability(
             f"equation 1 needs run_days (T = {v}) to be at least period_days (T_m); a shorter run on more chips is no "
             "harder to catch (theorem 1), so use T = T_m"
         ),
+        InfeasibleError,
     )
     held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=period)
     fraction, held = together(np.asarray(fraction), np.asarray(held))
@@ -163,6 +167,7 @@ def sample_hit_probability(
             f"each sampled chip shows the run for certain (q >= 1; here {v}), so that the logarithm in equation 1 is "
             "not defined; sample one chip"
         ),
+        InfeasibleError,
     )
     return plain(hit)
 
@@ -191,9 +196,10 @@ def detection_probability_eq1(
         snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
 
     Raises:
-        DetectionDomainError: An argument is out of range, H does not fit on C chips, T < T_m, or q >= 1.
+        DetectionDomainError: An argument is out of range, H does not fit on C chips, s > C, T < T_m, or q >= 1.
     """
     drawn = whole("samples", samples, 0)
+    not_more_than_chips(*together(drawn, whole("chips", chips, 1)))
     hit = sample_hit_probability(
         flops_threshold=flops_threshold,
         chip_flops_per_day=chip_flops_per_day,
@@ -285,7 +291,8 @@ def detection_probability_linearised(
         DetectionDomainError: An argument is out of range.
     """
     rate = _linear_rate(flops_threshold, chip_flops_per_day, chips, period_days, snapshot_rate_per_day)
-    drawn, rate = together(whole("samples", samples, 0), rate)
+    drawn, total, rate = together(whole("samples", samples, 0), whole("chips", chips, 1), rate)
+    not_more_than_chips(drawn, total)
     return plain(-np.expm1(-drawn * rate))
 
 
@@ -362,10 +369,7 @@ def detection_probability_hypergeometric(
     involved = involved_chips(
         flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
     )
-    drawn, total = together(whole("samples", samples, 0), whole("chips", chips, 1))
-    refuse(
-        drawn > total, drawn, lambda v: f"{float(v):.0f} different chips cannot be sampled from fewer (samples > chips)"
-    )
+    not_more_than_chips(*together(whole("samples", samples, 0), whole("chips", chips, 1)))
     held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=run_days)
     return seen_probability(population=chips, marked=involved, drawn=samples, shown=held)
 

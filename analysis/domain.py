@@ -22,6 +22,10 @@ class DetectionDomainError(ValueError):
     """The inputs describe no possible inspection or no possible violation; the message says which input and why."""
 
 
+class InfeasibleError(DetectionDomainError):
+    """Each input is in range, but not together: a run that does not fit, a probability that nothing reaches."""
+
+
 def numbers(name: str, value: Numbers) -> FloatArray:
     """Returns `value` as a float64 array of its own shape.
 
@@ -34,14 +38,33 @@ def numbers(name: str, value: Numbers) -> FloatArray:
         raise DetectionDomainError(f"{name} must be a number or an array of numbers, not {value!r:.80}") from None
 
 
-def refuse(wrong: npt.NDArray[np.bool_] | np.bool_, values: FloatArray, message: Callable[[str], str]) -> None:
+def refuse(
+    wrong: npt.NDArray[np.bool_] | np.bool_,
+    values: FloatArray,
+    message: Callable[[str], str],
+    error: type[DetectionDomainError] = DetectionDomainError,
+) -> None:
     """Raises with the first of `values` for which `wrong` holds, both of one shape.
 
     Raises:
-        DetectionDomainError: Something is wrong; the text is `message(offending value)`.
+        DetectionDomainError: Something is wrong; the text is `message(offending value)`, the class is `error`.
     """
     if np.any(wrong):
-        raise DetectionDomainError(message(repr(float(values[wrong].flat[0]))))
+        raise error(message(repr(float(values[wrong].flat[0]))))
+
+
+def not_more_than_chips(samples: FloatArray, chips: FloatArray) -> None:
+    """Refuses more samples than chips; the arrays have one shape.
+
+    Raises:
+        InfeasibleError: s > C somewhere.
+    """
+    refuse(
+        samples > chips,
+        samples,
+        lambda v: f"samples = {float(v):.0f}: more different chips cannot be sampled than there are; lower samples",
+        InfeasibleError,
+    )
 
 
 def positive(name: str, value: Numbers, unit: str) -> FloatArray:

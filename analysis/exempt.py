@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.domain import DetectionDomainError, FloatArray, Numbers, not_negative, plain, positive, together, whole
+from analysis.domain import FloatArray, InfeasibleError, Numbers, not_negative, plain, positive, together, whole
 
 
 def unmonitored_flops(
@@ -53,7 +53,7 @@ def monitored_flops(*, flops_threshold: Numbers, unmonitored: Numbers) -> FloatA
     )
     left = flops - free
     if np.any(left <= 0):
-        raise DetectionDomainError(
+        raise InfeasibleError(
             f"a run of {float(flops[left <= 0].flat[0]):g} FLOPs fits on unmonitored chips, which can do "
             f"{float(free[left <= 0].flat[0]):g}; no number of inspections catches it: raise flops_threshold above that"
         )
@@ -72,5 +72,5 @@ def sampled_waste(*, chips: Numbers, exempt_chips: Numbers) -> FloatArray:
     """
     total, free = together(whole("chips", chips, 1), whole("exempt_chips", exempt_chips, 0))
     if np.any(free >= total):
-        raise DetectionDomainError("every chip is exempt, so there is nothing to inspect; lower exempt_chips")
+        raise InfeasibleError("every chip is exempt, so there is nothing to inspect; lower exempt_chips")
     return plain(total / (total - free))

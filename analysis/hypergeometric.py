@@ -22,8 +22,8 @@ import numpy as np
 from scipy import special
 
 from analysis.domain import (
-    DetectionDomainError,
     FloatArray,
+    InfeasibleError,
     Numbers,
     least_whole,
     plain,
@@ -62,8 +62,8 @@ def seen_probability(*, population: Numbers, marked: Numbers, drawn: Numbers, sh
         share("shown", shown),
     )
     total, some, taken, _ = checked
-    refuse(taken > total, taken, lambda v: f"{float(v):.0f} different items cannot be drawn from fewer")
-    refuse(some > total, some, lambda v: f"{float(v):.0f} items cannot be marked among fewer")
+    refuse(taken > total, taken, lambda v: f"{float(v):.0f} items cannot be drawn from fewer", InfeasibleError)
+    refuse(some > total, some, lambda v: f"{float(v):.0f} items cannot be marked among fewer", InfeasibleError)
     flat = [array.reshape(-1) for array in checked]
     found = np.concatenate(
         [np.empty(0)]
@@ -119,7 +119,7 @@ def least_drawn(*, population: Numbers, marked: Numbers, shown: Numbers, wanted:
     )
     most = seen_probability(population=total, marked=some, drawn=total, shown=weight)
     if np.any(most < aim):
-        raise DetectionDomainError(
+        raise InfeasibleError(
             f"drawing every item shows a mark with probability {float(np.asarray(most)[most < aim].flat[0]):.6g} only; "
             "a higher shown probability (more snapshots, better replays) or a lower wanted probability is needed"
         )
@@ -155,7 +155,7 @@ def least_marked(*, population: Numbers, drawn: Numbers, shown: Numbers, wanted:
     )
     most = seen_probability(population=total, marked=total, drawn=taken, shown=weight)
     if np.any(most < aim):
-        raise DetectionDomainError(
+        raise InfeasibleError(
             f"even if every item is marked, a mark is seen with probability "
             f"{float(np.asarray(most)[most < aim].flat[0]):.6g} only; draw more or raise the shown probability"
         )

@@ -18,8 +18,10 @@ from analysis.detection import involved_chips, involved_fraction
 from analysis.domain import (
     DetectionDomainError,
     FloatArray,
+    InfeasibleError,
     Numbers,
     least_whole,
+    not_more_than_chips,
     plain,
     positive,
     refuse,
@@ -75,10 +77,12 @@ def accumulating_probability(
     Raises:
         DetectionDomainError: An argument is out of range, or H does not fit on C chips.
     """
-    drawn, log_miss = together(
+    drawn, total, log_miss = together(
         whole("samples", samples, 0),
+        whole("chips", chips, 1),
         _log_miss(flops_threshold, chip_flops_per_day, chips, run_days, period_days, snapshot_rate_per_day),
     )
+    not_more_than_chips(drawn, total)
     with np.errstate(invalid="ignore"):  # 0 samples of a certain hit
         return plain(np.where(drawn == 0, 0.0, -np.expm1(drawn * log_miss)))
 
@@ -187,6 +191,7 @@ def seen_in_periods(
         positive("period_days", period_days, "days"),
         positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
     )
+    not_more_than_chips(drawn, total)
     last = int(np.max(periods_of_run(run_days=days, period_days=period), initial=1))
     log_miss = np.zeros(drawn.shape)
     with np.errstate(divide="ignore"):
@@ -243,6 +248,7 @@ def accumulating_samples_hypergeometric(
             f"sampling every chip in every period detects the run with probability {float(v):.6g} only, because chips "
             "may hold no snapshot; raise snapshot_rate_per_day or lower probability"
         ),
+        InfeasibleError,
     )
     return plain(least_whole(lambda samples: reached(samples) >= wanted, np.zeros_like(total), total))
 

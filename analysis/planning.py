@@ -1,8 +1,8 @@
 """The best inspection plan for a budget: snapshot rate f, samples s, and how they are spread over strata.
 
-More snapshots make each sample worth more, but stall chips and fill disks; what they cost cannot be spent on inspectors.
-For a given f the samples go where `analysis.strata.best_samples` says: what does best against the Prover who knows the
-plan. Then f is chosen.
+More snapshots make each sample worth more, but stall chips and fill disks; what they cost inspectors cannot have.
+For a given f the samples go where `analysis.strata.best_samples` says, which does best against the Prover who knows
+the plan. Then f is chosen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.costs import DAYS_PER_YEAR, SECONDS_PER_DAY
-from analysis.domain import DetectionDomainError, FloatArray, not_negative, plain, positive, share, whole
+from analysis.domain import (
+    DetectionDomainError,
+    FloatArray,
+    InfeasibleError,
+    not_negative,
+    plain,
+    positive,
+    share,
+    whole,
+)
 from analysis.hypergeometric import seen_probability
 from analysis.strata import best_samples, strata_probability, whole_samples, worst_shares
 
@@ -236,7 +245,7 @@ def _plan(fleet: _Fleet, costs: CostModel, money: float, rate: float) -> Plan:
         samples[np.argmax(np.where(samples > 0, fleet.sample_cost, 0.0))] -= 1
     if not samples.any():
         least = stalls + storage + float(fleet.sample_cost.min()) * yearly
-        raise DetectionDomainError(
+        raise InfeasibleError(
             f"the budget does not pay for one sample a period: snapshots cost {stalls + storage:.6g} a year and one "
             f"sample a period makes that {least:.6g}; raise budget or period_days, or lower the snapshot rate"
         )

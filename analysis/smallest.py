@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.detection import snapshot_probability
-from analysis.domain import FloatArray, Numbers, least_whole, plain, positive, refuse, together, whole
+from analysis.domain import (
+    FloatArray,
+    InfeasibleError,
+    Numbers,
+    least_whole,
+    not_more_than_chips,
+    plain,
+    positive,
+    refuse,
+    together,
+    whole,
+)
 from analysis.domain import probability as checked_probability
 from analysis.periods import seen_in_periods
 
@@ -44,9 +55,15 @@ def smallest_run_eq1(
         positive("period_days", period_days, "days"),
         np.asarray(held),
     )
-    refuse(days < period, days, lambda v: f"equation 1 needs run_days (T = {v}) to be at least period_days (T_m)")
+    not_more_than_chips(drawn, total)
+    refuse(
+        days < period,
+        days,
+        lambda v: f"equation 1 needs run_days (T = {v}) to be at least period_days (T_m)",
+        InfeasibleError,
+    )
     fraction = -np.expm1(np.log1p(-wanted) * period / (drawn * days)) / shown
-    refuse(fraction > 1, drawn, _too_few)
+    refuse(fraction > 1, drawn, _too_few, InfeasibleError)
     return plain(fraction * speed * days * total)
 
 
@@ -86,6 +103,8 @@ def smallest_run_chips(
         positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
     )
 
+    not_more_than_chips(drawn, total)
+
     def reached(involved: FloatArray) -> FloatArray:
         return np.asarray(
             seen_in_periods(
@@ -98,7 +117,7 @@ def smallest_run_chips(
             )
         )
 
-    refuse(reached(total) < wanted, drawn, _too_few)
+    refuse(reached(total) < wanted, drawn, _too_few, InfeasibleError)
     return plain(least_whole(lambda involved: reached(involved) >= wanted, np.zeros_like(total), total))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from analysis.domain import (
     DetectionDomainError,
     FloatArray,
+    InfeasibleError,
     Numbers,
     not_negative,
     plain,
@@ -41,7 +42,7 @@ def _capacity(flops_threshold: Numbers, speed: Numbers, chips: Numbers, run_days
     capacity = pace / flops * days * total
     most = capacity.sum(axis=-1)
     if np.any(most < 1):
-        raise DetectionDomainError(
+        raise InfeasibleError(
             f"the run does not fit on all strata together: they can do {float(most.min()):.3g} of it in run_days; "
             "lower flops_threshold, or raise run_days or chips"
         )
@@ -184,7 +185,7 @@ def best_samples(
     )
     blind = np.where(seen == 0, capacity, 0.0).sum(axis=-1)
     if np.any(blind >= 1):
-        raise DetectionDomainError(
+        raise InfeasibleError(
             f"the run fits on chips that show nothing (they can do {float(blind.max()):.3g} of it), so no sample "
             "helps; raise flops_threshold or bring those chips under monitoring"
         )
@@ -205,7 +206,7 @@ def best_samples(
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = np.where((part < capacity) & (seen > 0), capacity / seen - part, 0.0)
     if np.any(weights.sum(axis=-1) == 0):
-        raise DetectionDomainError("the run needs every chip of every stratum; raise run_days or lower flops_threshold")
+        raise InfeasibleError("the run needs every chip of every stratum; raise run_days or lower flops_threshold")
     return plain(weights * money / (weights * cost).sum(axis=-1, keepdims=True))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from analysis.detection import (
@@ -90,6 +90,7 @@ def test_chinchilla_at_ten_samples_on_whole_chips() -> None:
 def test_samples_needed_inverts_equation_1(p: float, flops: float, chips: int, days: float, rate: float) -> None:
     arguments = plan(flops, chips, run_days=days, snapshot_rate_per_day=rate)
     whole = math.ceil(samples_needed(probability=p, **arguments))
+    assume(whole <= chips)
     assert detection_probability_eq1(samples=whole, **arguments) >= p * (1 - 1e-9)
     if whole > 1:
         assert detection_probability_eq1(samples=whole - 1, **arguments) <= p * (1 + 1e-9)
@@ -158,9 +159,12 @@ def test_a_large_fleet_is_computed_in_a_moment() -> None:
     ("changes", "says"),
     [
         ({"flops_threshold": 9.9e24, "chips": 1000}, "no run of"),
-        ({"snapshot_rate_per_day": 1e9, "flops_threshold": A * 30, "chips": 1}, "q >= 1"),
+        ({"snapshot_rate_per_day": 1e9, "flops_threshold": A * 30, "chips": 1, "samples": 1}, "q >= 1"),
         ({"run_days": 10.0}, "period_days"),
         ({"chips": 0}, "chips"),
+        ({"samples": 1001}, "more different chips"),
+        ({"samples": "three"}, "samples must be a number"),
+        ({"samples": [1, 2], "chips": [1000, 1000, 1000]}, "broadcast"),
         ({"chips": 2.5}, "chips"),
         ({"samples": -1}, "samples"),
         ({"flops_threshold": math.nan}, "flops_threshold"),
