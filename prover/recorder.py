@@ -23,6 +23,7 @@ from prover.formulas import declaration
 from prover.held import Held
 from prover.paths import Paths
 from prover.resuming import Kept, Resuming
+from weighbridge import layout
 from weighbridge.chiplink import ChipLink
 from weighbridge.chipnotes import ChipNotes
 from weighbridge.data import DataCommitment, flatten
@@ -534,6 +535,10 @@ class Recorder:
 
     @unseen
     def _checkpoint(self) -> None:
+        if self._job is not None:
+            from prover.layouts import layout_of
+
+            self._out.put_layout(layout.encode(layout_of(self._attached)))
         self._out.checkpoint(self._held.checkpoint(self.step_number, self._attached))
 
     # -- resuming ------------------------------------------------------------------------------------------------------

@@ -28,7 +28,17 @@ from weighbridge.steps import (
     tape_path,
 )
 from weighbridge.tensorfile import TensorFile
-from weighbridge.writer import DRAFT, LEAVES, MANIFEST, ORDER, RESUMPTIONS, TEMPORARY, TranscriptWriter, journal_path
+from weighbridge.writer import (
+    DRAFT,
+    LEAVES,
+    MANIFEST,
+    ORDER,
+    RANK_LAYOUT,
+    RESUMPTIONS,
+    TEMPORARY,
+    TranscriptWriter,
+    journal_path,
+)
 
 
 def recover(path: str | Path, *, key: SigningKey, limits: Limits = DEFAULT_LIMITS) -> str:
@@ -72,7 +82,15 @@ class Recovery(TranscriptWriter):
         self._start(root, key, read_file(root / DRAFT, max_bytes=limits.manifest), segment_steps)
         self._data, self._used, self._limits = None, 0, limits
         leftovers = {name for name, _ in walk_files(root, max_files=limits.files)}
-        for name in [DRAFT, LEAVES, ORDER, RESUMPTIONS, CHIPS, *(n for n in leftovers if n.startswith("tapes/"))]:
+        for name in [
+            DRAFT,
+            LEAVES,
+            ORDER,
+            RESUMPTIONS,
+            CHIPS,
+            LAYOUT,
+            *(n for n in leftovers if n.startswith("tapes/")),
+        ]:
             if name in leftovers and not name.endswith(TEMPORARY):
                 self._list(name, root / name)
         states = self._take_segments(leftovers)

@@ -16,11 +16,13 @@ from typing import Any
 from torch import Tensor
 
 from weighbridge import digests
+from weighbridge import layout as layouts
 from weighbridge.bounded import DEFAULT_LIMITS, Limits, decode_cbor, decompress, file_digest, read_file, walk_files
 from weighbridge.chipnotes import CHIPS, ChipNotes
 from weighbridge.chipnotes import decode as decode_notes
 from weighbridge.data import DataCommitment, batch_digest, record_digests
 from weighbridge.errors import Finding, TapeError, TranscriptError, WeighbridgeError
+from weighbridge.layout import Shard
 from weighbridge.manifest import Manifest, SigningKey, load_or_create_key, open_manifest
 from weighbridge.recovery import recover
 from weighbridge.resumption import Resumption
@@ -225,6 +227,12 @@ class Transcript:
                 step=step,
             )
         return checkpoint
+
+    def layout(self) -> list[Shard]:
+        """Returns which part of each tensor this rank of a job holds, by its own word; empty if it says nothing."""
+        if layouts.LAYOUT not in self._listed:
+            return []
+        return layouts.decode(read_file(self.path / layouts.LAYOUT, max_bytes=self.limits.manifest))
 
     def check_data(self) -> list[Finding]:
         """Compares every batch with its record and with the data commitment, and does not stop at the first failure.

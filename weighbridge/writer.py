@@ -46,6 +46,7 @@ DRAFT = "draft.cbor"
 LEAVES = "data/leaves.bin"
 ORDER = "data/order.bin"
 RESUMPTIONS = "resumptions.cbor"
+RANK_LAYOUT = "layout.cbor"
 JOURNAL = "journal"
 TEMPORARY = ".tmp"
 DRAFT_FORMAT = 1
@@ -257,6 +258,11 @@ class TranscriptWriter:
         content = notes.encode()
         if self._files.get(CHIPS) != (len(content), digests.bytes_digest(content).hex()):
             self._publish(CHIPS, lambda file: _write(file, content))
+
+    def put_layout(self, content: bytes) -> None:
+        """Stores which part of each tensor this rank of a job holds (`layout.cbor`), in place of an earlier version."""
+        if self._files.get(RANK_LAYOUT) != (len(content), digests.bytes_digest(content).hex()):
+            self._publish(RANK_LAYOUT, lambda file: _write(file, content))
 
     def flush(self) -> None:
         """Makes everything written so far survive a loss of power."""
