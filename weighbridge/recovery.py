@@ -82,15 +82,8 @@ class Recovery(TranscriptWriter):
         self._start(root, key, read_file(root / DRAFT, max_bytes=limits.manifest), segment_steps)
         self._data, self._used, self._limits = None, 0, limits
         leftovers = {name for name, _ in walk_files(root, max_files=limits.files)}
-        for name in [
-            DRAFT,
-            LEAVES,
-            ORDER,
-            RESUMPTIONS,
-            CHIPS,
-            LAYOUT,
-            *(n for n in leftovers if n.startswith("tapes/")),
-        ]:
+        beside = [DRAFT, LEAVES, ORDER, RESUMPTIONS, CHIPS, RANK_LAYOUT]
+        for name in [*beside, *(n for n in leftovers if n.startswith("tapes/"))]:
             if name in leftovers and not name.endswith(TEMPORARY):
                 self._list(name, root / name)
         states = self._take_segments(leftovers)
