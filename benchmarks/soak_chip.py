@@ -9,7 +9,7 @@ started again, in the mode in which it only logs or in that in which it waits fo
 - the log's tree continues the one before, with a proof;
 - what the chip released is with the witness.
 
-Results go to benchmarks/results/chip.json.
+Results go to benchmarks/results/soak_chip.json.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def main() -> int:
                     print(f"kill {number}: {problem}", flush=True)
         held = rig.witness.held(rig.ueid).size
     machine.save(
-        "chip",
+        "soak_chip",
         {
             **machine.about(),
             "seed": options.seed,

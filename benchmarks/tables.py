@@ -206,6 +206,16 @@ def export_size(result: Result) -> str:
     return f"{measured_on(result)}\n\n{table(head, rows)}"
 
 
+def chip_power(result: Result) -> str:
+    """Power cuts of a chip."""
+    rows = [(
+        result["kills"], f"{result['entries']:,}", f"{result['acknowledged']:,}", f"{result['held_by_witness']:,}",
+        len(result["wrong"]), f"{result['seconds']:,.0f}",
+    )]  # fmt: skip
+    head = ("power cuts", "entries", "acknowledged", "held by the witness", "wrong", "seconds")
+    return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
+
+
 TABLES: dict[str, Callable[[Result], str]] = {
     "logs": logs,
     "entries": entries,
@@ -214,6 +224,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak_checkpoints": checkpoints,
     "soak": soak,
     "resume": resume,
+    "soak_chip": chip_power,
     "fuzz": fuzz,
     "export_size": export_size,
 }
