@@ -1,30 +1,40 @@
 """The transcripts that a Prover declares: a directory of runs, indexed by the snapshots that they explain.
 
-A run is declared as soon as its directory holds a `manifest.json`. Files are handed out as they lie on disk: it is for
-the Verifier to judge them, and a damaged transcript must not hide the others.
+A run is declared as soon as its directory holds a `manifest.json`. Of one that has none yet, the whole steps are
+declared when a snapshot is asked about that no finished run explains; see `unfinished`. Files are handed out as they
+lie on disk: it is for the Verifier to judge them, and a damaged transcript must not hide the others.
 """
 
 from __future__ import annotations
 
+import shutil
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from prover import unfinished
 from weighbridge.bounded import DEFAULT_LIMITS, read_file, walk_files
 from weighbridge.chipnotes import CHIPS
 from weighbridge.chipnotes import decode as decode_notes
-from weighbridge.digests import bytes_digest
+from weighbridge.digests import bytes_digest, chain
 from weighbridge.errors import TranscriptError, UsageError, WeighbridgeError
-from weighbridge.manifest import open_manifest
+from weighbridge.manifest import SigningKey, open_manifest
 from weighbridge.resumption import decode
 from weighbridge.steps import read_records
-from weighbridge.writer import RESUMPTIONS
+from weighbridge.writer import DRAFT, RESUMPTIONS
 
 MANIFEST = "manifest.json"
 CHUNK = 1 << 20
 """Bytes of one piece of a file on the wire, at most."""
+
+OPEN = ".open"
+"""Where the whole steps of recordings without a manifest are kept to be fetched."""
+KEPT_VERSIONS = 3
+REFRESH_SECONDS = 2.0
+"""A recording that goes on is not looked at more often than this."""
 
 _DEPTH = 3
 _MANIFEST_CAP = DEFAULT_LIMITS.manifest
@@ -40,6 +50,7 @@ class Declared:
         name: Its name; empty if the manifest cannot be read.
         steps: Its number of steps; 0 if the manifest cannot be read.
         snapshots: (chip UEID, log index) to position (step, op), as the step records say.
+        heads: Running head before each step, and after the last one.
         damage: What could not be read of it, for the Prover's own log.
     """
 
@@ -48,6 +59,7 @@ class Declared:
     name: str
     steps: int
     snapshots: dict[tuple[bytes, int], tuple[int, int]]
+    heads: list[bytes]
     damage: list[str] = field(default_factory=list)
 
 
@@ -76,11 +88,17 @@ class Archive:
         self._root = Path(root)
         if not self._root.is_dir():
             raise UsageError(f"{root} is not a directory; name the one that holds the runs")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._known: dict[tuple[Path, int, int], Declared] = {}
+        self._open: dict[Path, list[tuple[tuple[str, ...], float, Declared]]] = {}
+        self._key = SigningKey.generate()
+        shutil.rmtree(self._root / OPEN, ignore_errors=True)  # of a former process
 
     def transcripts(self) -> list[Declared]:
-        """Returns every declared transcript, ascending by id; new and changed ones are read on the way."""
+        """Returns every declared transcript, ascending by id; new and changed ones are read on the way.
+
+        Recordings that go on are among them once they were asked about, as far as they were whole then.
+        """
         with self._lock:
             fresh: dict[tuple[Path, int, int], Declared] = {}
             for path in _manifests(self._root, _DEPTH):
@@ -91,15 +109,51 @@ class Archive:
                 except OSError:
                     continue  # it was moved away while we looked
             self._known = fresh
-            return sorted(fresh.values(), key=lambda declared: declared.id)
+            self._open = {run: kept for run, kept in self._open.items() if not (run / MANIFEST).exists()}
+            newest = [kept[-1][2] for kept in self._open.values()]
+            return sorted([*fresh.values(), *newest], key=lambda declared: declared.id)
 
-    def explain(self, ueid: bytes, log_index: int) -> tuple[str, int, int] | None:
-        """Returns (transcript id, step, op) of a snapshot, or None if no transcript mentions it."""
-        for declared in self.transcripts():
-            position = declared.snapshots.get((ueid, log_index))
-            if position is not None:
-                return declared.id, *position
-        return None
+    def explain(
+        self, ueid: bytes, log_index: int, step: int = -1, op: int = -1, head: bytes = b""
+    ) -> tuple[str, int, int] | None:
+        """Returns (transcript id, step, op) of a snapshot, or None if no transcript explains it.
+
+        Args:
+            ueid: The chip.
+            log_index: Place in its log.
+            step: The position that the workload claimed then; -1 off a safepoint.
+            op: See `step`.
+            head: The running head that it claimed; empty off a safepoint.
+        """
+        with self._lock:
+            found = _explain(self.transcripts(), ueid, log_index, step, op, head)
+            if found is None and self._refresh(step):
+                found = _explain(self.transcripts(), ueid, log_index, step, op, head)
+            return found
+
+    def _refresh(self, step: int) -> bool:
+        """Declares what recordings without a manifest have become; tells whether there is anything new.
+
+        Args:
+            step: The step that is asked about; a recording that was declared up to there need not be looked at again.
+        """
+        new = False
+        for number, run in enumerate(unfinished.recordings(self._root, _DEPTH)):
+            kept = self._open.setdefault(run, [])
+            reached = unfinished.progress(run)
+            if kept:
+                seen, when, declared = kept[-1]
+                if seen == reached or 0 <= step < declared.steps or time.monotonic() - when < REFRESH_SECONDS:
+                    continue
+            copy = self._root / OPEN / f"{number}-{time.monotonic_ns()}"
+            if not unfinished.close_copy(run, copy, self._key):
+                continue
+            kept.append((reached, time.monotonic(), _declare(copy / MANIFEST)))
+            new = True
+            for _, _, old in kept[:-KEPT_VERSIONS]:
+                shutil.rmtree(old.path, ignore_errors=True)
+            del kept[:-KEPT_VERSIONS]
+        return new
 
     def pieces(self, transcript_id: str) -> Iterator[Piece]:
         """Yields every file of a transcript in pieces, `manifest.json` first.
@@ -107,7 +161,9 @@ class Archive:
         Raises:
             TranscriptError: There is no such transcript, or it cannot be read.
         """
-        declared = next((each for each in self.transcripts() if each.id == transcript_id), None)
+        with self._lock:
+            versions = [version for kept in self._open.values() for _, _, version in kept]
+        declared = next((each for each in [*self.transcripts(), *versions] if each.id == transcript_id), None)
         if declared is None:
             raise TranscriptError(
                 "no transcript of this id is declared; take one from ListTranscripts", code="transcript.unknown"
@@ -125,8 +181,22 @@ def _manifests(root: Path, depth: int) -> Iterator[Path]:
         yield root / MANIFEST
     elif depth:
         for child in sorted(root.iterdir()):
-            if child.is_dir() and not child.is_symlink():
+            if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
                 yield from _manifests(child, depth - 1)
+
+
+def _explain(
+    declared: list[Declared], ueid: bytes, log_index: int, step: int, op: int, head: bytes
+) -> tuple[str, int, int] | None:
+    """Looks for the snapshot's name; then, as a crash may have come before it was written down, for its history."""
+    for each in declared:
+        position = each.snapshots.get((ueid, log_index))
+        if position is not None:
+            return each.id, *position
+    for each in declared:
+        if 0 <= step < len(each.heads) and each.heads[step] == head:
+            return each.id, step, op
+    return None
 
 
 def _declare(manifest: Path) -> Declared:
@@ -139,10 +209,16 @@ def _declare(manifest: Path) -> Declared:
     except WeighbridgeError as error:
         damage.append(str(error))
     snapshots: dict[tuple[bytes, int], tuple[int, int]] = {}
+    heads: list[bytes] = []
+    try:
+        heads = [bytes_digest(_read(manifest.parent / DRAFT))]
+    except WeighbridgeError as error:
+        damage.append(f"{DRAFT}: {error}")
     for path in sorted((manifest.parent / "steps").glob("*.cbor.zst")):
         try:
             for record in read_records(path, DEFAULT_LIMITS):
                 snapshots.update({(ueid, index): (record.step, op) for ueid, index, op in record.snapshots})
+                heads += [chain(heads[-1], record.digest())] if heads else []
         except WeighbridgeError as error:
             damage.append(f"{path.name}: {error}")
     again = manifest.parent / RESUMPTIONS
@@ -158,7 +234,13 @@ def _declare(manifest: Path) -> Declared:
     except WeighbridgeError as error:
         damage.append(f"{CHIPS}: {error}")
     return Declared(
-        id=bytes_digest(text).hex(), path=manifest.parent, name=name, steps=steps, snapshots=snapshots, damage=damage
+        id=bytes_digest(text).hex(),
+        path=manifest.parent,
+        name=name,
+        steps=steps,
+        snapshots=snapshots,
+        heads=heads,
+        damage=damage,
     )
 
 

@@ -56,7 +56,7 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
         self, request: prover_pb2.ExplainRequest, context: grpc.ServicerContext
     ) -> prover_pb2.ExplainResponse:
         """Looks the snapshot up in the step records of all transcripts."""
-        found = self._archive.explain(request.ueid, request.log_index)
+        found = self._archive.explain(request.ueid, request.log_index, request.step, request.op, request.head)
         if found is None:
             return prover_pb2.ExplainResponse(explained=False)
         transcript_id, step, op = found

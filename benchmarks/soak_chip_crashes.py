@@ -1,0 +1,107 @@
+"""Crashes honest trainings on chips at random moments and inspects them: nobody may be accused.
+
+`python -m benchmarks.soak_chip_crashes [--jobs N] [--seed N]` runs `benchmarks.chip_crash_job` in processes of its own,
+each on a chip that interrupts about once a second. Every second one dies right after the chip has signed a snapshot
+in the middle of a step, the others after a random time. Every third is resumed and ends well; the others stay as they
+are. Then one inspection reads all chips. Results go to benchmarks/results/chip_crashes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from weighbridge.cli._station import RunningChip, station
+
+JOB = "benchmarks.chip_crash_job"
+RATE_PER_DAY = 1.0
+CLOCK_SPEED = 86_400.0
+"""An interrupt a second."""
+
+
+def crash(run: Path, chip: RunningChip, when: str) -> None:
+    """Trains until it dies.
+
+    Raises:
+        RuntimeError: The program ended by itself.
+    """
+    process = machine.start(
+        JOB, str(run), str(chip.socket), when, environment=machine.HERE, stderr=subprocess.PIPE, errors="replace"
+    )
+    _, errors = process.communicate()
+    if process.returncode != -signal.SIGKILL:
+        raise RuntimeError(f"the program was not killed: {errors.strip().splitlines()[-1:]}")
+
+
+def resume(run: Path, chip: RunningChip) -> None:
+    """Trains to the end.
+
+    Raises:
+        RuntimeError: The program failed.
+    """
+    process = machine.start(JOB, str(run), str(chip.socket), environment=machine.HERE)
+    process.communicate()
+    if process.returncode:
+        raise RuntimeError("a resumed program failed; its message is above")
+
+
+def inspect(jobs: int, seed: int, out: Path) -> dict[str, Any]:
+    """Crashes so many jobs and returns the report of the inspection.
+
+    Args:
+        jobs: How many, each on a chip of its own.
+        seed: Chooses the moments.
+        out: New directory for everything.
+    """
+    choose = random.Random(seed)
+    names = [f"job{number}" for number in range(jobs)]
+    with station(out / "station", runs=out, chips=names, rate_per_day=RATE_PER_DAY, clock_speed=CLOCK_SPEED) as running:
+        for number, chip in enumerate(running.chips):
+            crash(out / chip.name, chip, "signed" if number % 2 == 0 else f"{choose.uniform(0.05, 1.5):.3f}")
+            if number % 3 == 2:
+                resume(out / chip.name, chip)
+        identifier = running.operator.start(
+            samples=jobs, seed=bytes(32), flops_threshold=2.0, chip_flops_per_day=1.0, period_days=2.0,
+            snapshot_rate_per_day=RATE_PER_DAY, replay_env={"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        for _ in running.operator.watch(identifier):
+            pass
+        return running.operator.report(identifier)
+
+
+def main() -> int:
+    """Runs the soak; returns 1 if anybody was accused."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="weighbridge-crashes-") as directory:
+        report = inspect(options.jobs, options.seed, Path(directory))
+    accused = [finding for finding in report["findings"] if finding["severity"] == "violation"]
+    statuses = Counter(snapshot["status"] for chip in report["chips"] for snapshot in chip["snapshots"])
+    found = Counter(finding["id"] for finding in report["findings"])
+    result = {
+        **machine.about(), "seed": options.seed, "jobs": options.jobs, "resumed": options.jobs // 3,
+        "snapshots": dict(sorted(statuses.items())), "findings": dict(sorted(found.items())),
+        "accused": len(accused), "verified_chips": report["counts"]["verified"],
+        "seconds": round(time.perf_counter() - begin, 1),
+    }  # fmt: skip
+    machine.save("chip_crashes", result)
+    print(result, flush=True)
+    for finding in report["findings"]:
+        if finding["severity"] != "info":
+            print(finding, flush=True)
+    return 1 if accused else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
