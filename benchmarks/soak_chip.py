@@ -213,7 +213,7 @@ def main() -> int:
             "seed": options.seed,
             "kills": options.kills,
             "entries": known.sizes[-1][0],
-            "acknowledged": len(known.entries),
+            "besides_boots": len(known.entries),
             "held_by_witness": held,
             "nvram_bytes": MIN_CAPACITY,
             "wrong": wrong,

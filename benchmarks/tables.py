@@ -209,10 +209,10 @@ def export_size(result: Result) -> str:
 def chip_power(result: Result) -> str:
     """Power cuts of a chip."""
     rows = [(
-        result["kills"], f"{result['entries']:,}", f"{result['acknowledged']:,}", f"{result['held_by_witness']:,}",
+        result["kills"], f"{result['entries']:,}", f"{result['besides_boots']:,}", f"{result['held_by_witness']:,}",
         len(result["wrong"]), f"{result['seconds']:,.0f}",
     )]  # fmt: skip
-    head = ("power cuts", "entries", "acknowledged", "held by the witness", "wrong", "seconds")
+    head = ("power cuts", "entries", "besides those of boots", "held by the witness", "wrong", "seconds")
     return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
 
 
