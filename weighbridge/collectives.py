@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -79,7 +79,13 @@ class Call:
 
 
 class Exchange(Protocol):
-    """Gives the results of collectives in a replay."""
+    """Gives the results of collectives in a replay.
+
+    Attributes:
+        given: Whether they are taken as somebody gave them, and not made from contributions.
+    """
+
+    given: ClassVar[bool]
 
     def exchange(self, step: int, call: Call, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> list[Tensor]:
         """Returns what a collective makes.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from weighbridge.collectives import Call, Exchange, commit
-from weighbridge.errors import LogError, TapeError, WeighbridgeError
+from weighbridge.errors import LogError, TapeError, TranscriptError, WeighbridgeError
 from weighbridge.evidence import Tally
 from weighbridge.numerics import narrow, rounding
 from weighbridge.numerics.evaluate import Context
@@ -187,12 +187,19 @@ class Following(Context):
         _, given, got = recorded[0]
         if (found := commit(ins)) != given:
             raise self._difference(f"the contribution {given.hex()}", found.hex())
-        for out, result in zip(outs, self.exchange.exchange(self.record.step, call, ins, outs), strict=True):
+        results = self.exchange.exchange(self.record.step, call, ins, outs)
+        if (found := commit(results)) != got:
+            if self.exchange.given:
+                raise TranscriptError(
+                    f"step {self.record.step}, operation {self.op} ({self.operation}): the results that were given are "
+                    "not those that the step record names; ask the Prover again",
+                    code="job.results.mismatch",
+                )
+            raise self._difference(f"the result {got.hex()}", found.hex())
+        for out, result in zip(outs, results, strict=True):
             out.copy_(result.view(out.shape))
             if call.reduction and out.dtype in CANONICAL and out.numel():
                 self.exact(out.contiguous().reshape(-1))
-        if (found := commit(outs)) != got:
-            raise self._difference(f"the result {got.hex()}", found.hex())
 
     def host(self, value: bool | int | float) -> bool | int | float:
         """See `Context.host`."""

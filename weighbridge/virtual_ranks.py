@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -152,6 +153,8 @@ def _mismatch(step: int, call: Call, found: str) -> TapeError:
 @dataclass(frozen=True, slots=True)
 class VirtualRank:
     """One rank's side of a rendezvous: its `Exchange`."""
+
+    given: ClassVar[bool] = False
 
     rendezvous: Rendezvous
     rank: int
