@@ -1,4 +1,31 @@
 """How many inspections are enough: detection probability, sample sizes and costs, as pure functions over arrays.
 
-`domain.DetectionDomainError`, a ValueError, for inputs that mean nothing.
+The model and its symbols are those of Shavit, "What does it take to catch a Chinchilla?" (arXiv 2303.11341);
+`docs/paper.md` in the repository says what each formula assumes and where the paper is off.
+
+Parameters are keyword-only, may be numbers or arrays, and broadcast; units are in every docstring. Inputs out of range
+raise `domain.DetectionDomainError`, a ValueError; inputs that are in range but impossible together (a run that does not
+fit, a probability that nothing reaches) raise its subclass `domain.InfeasibleError`.
+
+    detection       snapshot_probability, involved_fraction, involved_chips, sample_hit_probability (q of equation 1),
+                    detection_probability_{eq1, linearised, hypergeometric}, samples_needed{, _linearised, _hypergeometric}
+    hypergeometric  seen_probability, least_drawn, least_marked: exact for any population, in constant time
+    periods         accumulating_probability{, _hypergeometric, _followed}, accumulating_samples{, _hypergeometric},
+                    seen_in_periods, periods_of_run: snapshots that stay on the chips
+    smallest        smallest_run_eq1, smallest_run_chips: what could be caught
+    stretch         stretch_probability, stretch_limit, stretch_ratio, largest_fraction: longer on fewer chips
+    spread          spread_probability (theorem 1), lemma_1, lemma_1_slope, lemma_1_slope_as_printed
+    early           threshold_to_catch (the 2H rule), incriminating_flops, probability_by_day, fraction_done_when_detected
+    strata          strata_probability, worst_shares, best_samples, whole_samples, pooled_probability
+    collusion       colluding_probability, worst_collusion, global_probability
+    exempt          unmonitored_flops, monitored_flops, sampled_waste: legacy and exempt chips
+    reliability     shown_probability, worst_shown_probability, with_soundness_error: inspections that miss things
+    sequential      expected_samples{, _with_replacement}, sequential_test_{lines, samples}, sequential_verdict
+    confidence      clopper_pearson, hypergeometric_bounds, largest_hidden_run: after k findings in s samples
+    attribute       sample_size_{exact, iaea, iaea_refined, binomial}: any population
+    costs           annual_samples, inspectors_needed, stall_fraction, stored_bytes, interrupt_probability_per_cycle
+    planning        best_plan, CostModel, Stratum, Plan: rate, samples and strata for a budget
+    paper           table_1, footnote_5, figure_2, MODELS
+    catalog         load_models, load_chips, Model, Chip: published FLOPs of models, FLOP/s of chips
+    sweep           axis, grid, evaluate: any function over a grid
 """

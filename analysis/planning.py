@@ -241,8 +241,10 @@ def _plan(fleet: _Fleet, costs: CostModel, money: float, rate: float) -> Plan:
     left, rates = max(0.0, _left(fleet, costs, money, rate)), np.array([rate])
     samples = whole_samples(samples=fleet.wanted(rates, np.array([left]))[0], chips=fleet.chips)
     yearly = DAYS_PER_YEAR / fleet.days
-    while (samples * fleet.sample_cost).sum() * yearly > left * (1 + 1e-12) and samples.any():
+    payable = left / yearly * (1 + 1e-12)
+    while (samples * fleet.sample_cost).sum() > payable and samples.any():
         samples[np.argmax(np.where(samples > 0, fleet.sample_cost, 0.0))] -= 1
+    samples = _improved(fleet, rates, samples, payable)
     if not samples.any():
         least = stalls + storage + float(fleet.sample_cost.min()) * yearly
         raise InfeasibleError(
@@ -260,6 +262,26 @@ def _plan(fleet: _Fleet, costs: CostModel, money: float, rate: float) -> Plan:
         stall_cost=stalls,
         storage_cost=storage,
     )
+
+
+def _improved(fleet: _Fleet, rates: FloatArray, samples: FloatArray, payable: float) -> FloatArray:
+    """Returns whole samples that no exchange of one, and no addition of one, makes better against the worst run."""
+
+    def seen(counts: FloatArray) -> float:
+        return float(fleet.probability(rates, counts, fleet.attack(rates, counts))[0])
+
+    steps = np.eye(len(samples))
+    moves = [more - less for more in steps for less in (*steps, np.zeros(len(samples))) if np.any(more - less)]
+    best = seen(samples)
+    improved = True
+    while improved:
+        improved = False
+        for move in moves:
+            tried = samples + move
+            possible = np.all((tried >= 0) & (tried <= fleet.chips)) and (tried * fleet.sample_cost).sum() <= payable
+            if possible and (found := seen(tried)) > best * (1 + 1e-12):
+                samples, best, improved = tried, found, True
+    return samples
 
 
 def _whole_chips(fleet: _Fleet, rates: FloatArray, samples: FloatArray, shares: FloatArray) -> float:
