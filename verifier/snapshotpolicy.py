@@ -21,7 +21,8 @@ class SnapshotPolicy:
             results, in buffers that no tape knows.
         work_share: FLOPs that a chip may have done beside those of the transcript, as a share of these: evaluation
             and the like, which nobody records.
-        tails: Snapshots of one chip in steps that a crash cut off, which nobody can replay. More are a warning.
+        tails: Runs of one chip that a crash ended in a step with a snapshot, which nobody can replay. More are a
+            warning.
         unserved: Interrupts of one chip that its workload left without a snapshot, as every workload that is killed
             may. More are a violation, if they are also more than `unserved_share` of its interrupts.
         unserved_share: See `unserved`.

@@ -150,7 +150,7 @@ def test_off_a_safepoint_one_operation_may_be_seen_twice(
 
 def cut_off(path: Path, notes: ChipNotes | None = None) -> Transcript:
     """Two whole steps of a run that was cut off in the third."""
-    writer = TranscriptWriter(path, draft={}, key=SigningKey.generate())
+    writer = TranscriptWriter(path, draft={"name": path.name}, key=SigningKey.generate())
     tape = writer.put_tape(b"no tape")
     for step in range(2):
         writer.append_step(
@@ -205,7 +205,8 @@ def test_many_tails_are_asked_about(device: Device, manufacturer: CertificateAut
         replace(tail_of(device, manufacturer, cut_off(tmp_path / str(number))), index=12 + number)
         for number in range(2)
     ]
-    assert positions.check(tails[:1]) == []
+    same = [tails[0], replace(tails[0], index=14)]  # one crash, however many snapshots its last step had
+    assert positions.check(same) == []
     assert ids(positions.check(tails)) == [("snapshot.tail.many", "warning")]
     assert positions.check(tails, SnapshotPolicy(tails=2)) == []
 
