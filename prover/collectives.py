@@ -111,11 +111,11 @@ class Collectives:
         pair = dist.get_process_group_ranks(group)[place], dist.get_rank()
         self._node("recv", [tensor], [], "", pair, 0, tag,
                    lambda: self._job.exchange(group, "recv", [tensor], [], "", place, tag))  # fmt: skip
-        return self.done(tensor)
+        return self.done()
 
-    def done(self, tensor: Tensor) -> Any:
-        """Returns a completed `Work` for a tensor."""
-        return self._job.done(tensor.detach())
+    def done(self, reduced: Tensor | None = None) -> Any:
+        """Returns a completed `Work`, with the tensor that DDP expects of an all-reduce."""
+        return self._job.done(None if reduced is None else reduced.detach())
 
     def fresh(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Returns a new tensor for a functional collective, made by a recorded operation."""
@@ -184,74 +184,74 @@ def _reduce(c: Collectives, b: Operands) -> Any:
     group, root = _group(b["process_group"]), b["root_rank"]
     for t in b["tensors"]:
         c.record("reduce", group, [t] if group.rank() == root else [], [t], _reduction(b["reduce_op"]), root)
-    return c.done(b["tensors"][0])
+    return c.done()
 
 
 def _broadcast(c: Collectives, b: Operands) -> Any:
     group, root = _group(b["process_group"]), b["root_rank"]
     for t in b["tensors"]:
         c.record("broadcast", group, [t], [t] if group.rank() == root else [], root=root)
-    return b["tensors"], c.done(b["tensors"][0])
+    return b["tensors"], c.done()
 
 
 def _allgather(c: Collectives, b: Operands) -> Any:
     group = _group(b["process_group"])
     for outs, t in zip(b["output_tensors"], b["input_tensors"], strict=True):
         c.record("all_gather", group, outs, [t])
-    return b["output_tensors"], c.done(b["input_tensors"][0])
+    return b["output_tensors"], c.done()
 
 
 def _allgather_base(c: Collectives, b: Operands) -> Any:
     group, out = _group(b["process_group"]), b["output_tensor"]
     c.record("all_gather", group, _split(out, group.size()), [b["input_tensor"]])
-    return out, c.done(out)
+    return out, c.done()
 
 
 def _allgather_many(c: Collectives, b: Operands) -> Any:
     group = _group(b["process_group"])
     for out, t in zip(b["outputs"], b["inputs"], strict=True):
         c.record("all_gather", group, _split(out, group.size()), [t])
-    return c.done(b["outputs"][0])
+    return c.done()
 
 
 def _reduce_scatter(c: Collectives, b: Operands) -> Any:
     group, reduction = _group(b["process_group"]), _reduction(b["reduce_op"])
     for out, ins in zip(b["output_tensors"], b["input_tensors"], strict=True):
         c.record("reduce_scatter", group, [out], ins, reduction)
-    return b["output_tensors"], c.done(b["output_tensors"][0])
+    return b["output_tensors"], c.done()
 
 
 def _reduce_scatter_base(c: Collectives, b: Operands) -> Any:
     group, out = _group(b["process_group"]), b["output_tensor"]
     c.record("reduce_scatter", group, [out], _split(b["input_tensor"], group.size()), _reduction(b["reduce_op"]))
-    return out, c.done(out)
+    return out, c.done()
 
 
 def _reduce_scatter_many(c: Collectives, b: Operands) -> Any:
     group, reduction = _group(b["process_group"]), _reduction(b["reduce_op"])
     for out, t in zip(b["outputs"], b["inputs"], strict=True):
         c.record("reduce_scatter", group, [out], _split(t, group.size()), reduction)
-    return c.done(b["outputs"][0])
+    return c.done()
 
 
 def _gather(c: Collectives, b: Operands) -> Any:
     group, root = _group(b["process_group"]), b["root_rank"]
     outs = b["output_tensors"][0] if group.rank() == root else []
     c.record("gather", group, outs, b["input_tensors"], root=root)
-    return c.done(b["input_tensors"][0])
+    return c.done()
 
 
 def _scatter(c: Collectives, b: Operands) -> Any:
     group, root = _group(b["process_group"]), b["root_rank"]
     ins = b["input_tensors"][0] if group.rank() == root else []
     c.record("scatter", group, b["output_tensors"], ins, root=root)
-    return b["output_tensors"], c.done(b["output_tensors"][0])
+    return b["output_tensors"], c.done()
 
 
 def _alltoall(c: Collectives, b: Operands) -> Any:
     group = _group(b["process_group"])
     c.record("all_to_all", group, b["output_tensors"], b["input_tensors"])
-    return b["output_tensors"], c.done(b["output_tensors"][0])
+    return b["output_tensors"], c.done()
 
 
 def _alltoall_base(c: Collectives, b: Operands) -> Any:
@@ -259,7 +259,7 @@ def _alltoall_base(c: Collectives, b: Operands) -> Any:
     members = group.size()
     outs = _pieces(out, b["output_split_sizes"], members)
     c.record("all_to_all", group, outs, _pieces(b["input"], b["input_split_sizes"], members))
-    return c.done(out)
+    return c.done()
 
 
 def _send(c: Collectives, b: Operands) -> Any:

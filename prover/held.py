@@ -11,7 +11,15 @@ from prover.attached import Attached
 from prover.bookkeeping import storage_bytes, unseen
 from prover.capture import Capture, Memory
 from weighbridge.digests import bytes_digest
+from weighbridge.executor import absolute_name
 from weighbridge.state import Checkpoint, state_digest
+from weighbridge.tape import Tape
+
+
+def lasting(tape: Tape, step: int) -> set[str]:
+    """Returns the names of what earlier steps left behind and this one used."""
+    names = {absolute_name(i.name, step) for i in tape.inputs if i.origin == "state"}
+    return {name for name in names if name.startswith("kept/")}
 
 
 class Held:

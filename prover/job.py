@@ -32,10 +32,10 @@ class Job:
         place: The job's record and this rank.
     """
 
-    def __init__(self, place: Place, alone: Any) -> None:
+    def __init__(self, place: Place, alone: Any, device: torch.device) -> None:
         """Use `from_environment`."""
         self.place = place
-        self._alone = alone
+        self._alone, self._device = alone, device
         self._sent: list[tuple[Any, Tensor]] = []
 
     @staticmethod
@@ -60,7 +60,7 @@ class Job:
         identity = torch.tensor(list(secrets.token_bytes(16)), dtype=torch.uint8, device=device)
         dist.broadcast(identity, 0)
         alone = dist.new_group([rank], use_local_synchronization=True)
-        return Job(Place(JobRecord(bytes(identity.tolist()), record.mesh), rank), alone)
+        return Job(Place(JobRecord(bytes(identity.tolist()), record.mesh), rank), alone, device)
 
     def begin(self, path: Path) -> Path:
         """Returns the directory of this rank's transcript; the first rank writes the job's record.
@@ -79,9 +79,13 @@ class Job:
             raise UsageError(f"cannot write to {path} ({error.strerror}); choose another directory") from None
         return path / rank_name(self.place.rank)
 
-    def done(self, tensor: Tensor) -> Any:
-        """Returns a completed `Work` whose future holds a tensor, as PyTorch's C++ code wants it."""
-        work = self._alone.broadcast([tensor if tensor.numel() else torch.zeros(1)], BroadcastOptions())
+    def done(self, tensor: Tensor | None) -> Any:
+        """Returns a completed `Work` whose future holds a tensor, as PyTorch's C++ code wants it.
+
+        The library's thread may let go of the tensor a little later, so it should be one that lasts.
+        """
+        anything = tensor if tensor is not None and tensor.numel() else torch.zeros(1, device=self._device)
+        work = self._alone.broadcast([anything], BroadcastOptions())
         work.wait()
         return work.boxed()
 
@@ -122,7 +126,7 @@ class Job:
         if name == "recv":
             group.recv([_octets(flat_outs[0])], root, tag).wait()
         elif name == "broadcast":
-            buffer = flat_ins[0] if flat_ins else flat_outs[0]
+            buffer = flat_ins[0].clone() if flat_ins else flat_outs[0]
             group.broadcast([_octets(buffer)], _root(root)).wait()
             flat_outs[0].copy_(buffer)
         else:
@@ -166,7 +170,7 @@ def _check_sizes(name: str, sizes: set[int]) -> None:
 
 
 def _all_gather(group: Any, mine: Tensor) -> list[Tensor]:
-    octets = _octets(mine)
+    octets = _octets(mine.clone())  # the library's thread may let go of it later, and births and deaths are on the tape
     received = torch.empty(group.size() * octets.numel(), dtype=torch.uint8, device=mine.device)
     group._allgather_base(received, octets, AllgatherOptions()).wait()
     return [part.view(mine.dtype) for part in torch.split(received, octets.numel())]

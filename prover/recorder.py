@@ -20,7 +20,7 @@ from prover.attached import Attached
 from prover.bookkeeping import unseen
 from prover.capture import Capture, DeepCopies, Generators, HostCopy, Memory, Recording
 from prover.formulas import declaration
-from prover.held import Held
+from prover.held import Held, lasting
 from prover.paths import Paths
 from prover.resuming import Kept, Resuming
 from weighbridge import layout
@@ -127,6 +127,7 @@ class Recorder:
         self._pending: Capture | None = None
         self._made: dict[int, bytes] = {}
         self._dropped: list[str] = []
+        self._lasting: set[str] = set()
         self._snapshots: list[tuple[bytes, int, int]] = []
         self._batch: dict[str, HostCopy] = {}
         self._notes = ChipNotes()
@@ -368,7 +369,7 @@ class Recorder:
 
     def _relative(self, name: str) -> str:
         """Names what an earlier step left behind by how many steps ago that was, so that tapes can be shared."""
-        if not name.startswith("kept/"):
+        if not name.startswith("kept/") or name in self._lasting:
             return name
         _, step, slot = name.split("/")
         return f"~{self.step_number - int(step)}/{slot}"
@@ -492,6 +493,8 @@ class Recorder:
         self._snapshots, self._batch = [], {}
         self.rounded += context.rounded_elements
         self.logged += context.log.entries
+        if self._job is not None:  # what each step uses (buckets, unsharded parameters) would age in every tape
+            self._lasting = lasting(tape, self.step_number)
         self.step_number += 1
         self.updates += kind == "step"
         self._failed = False

@@ -352,12 +352,13 @@ class Executor:
         self.live = {}
 
 
+_LASTING = re.compile(r"kept/(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,17})")
 _KEPT = re.compile(r"~(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,17})")
 
 
 def absolute_name(name: str, step: int) -> str:
     """Resolves `~n/slot`, what was left behind n steps before `step`, to `kept/<step>/<slot>`."""
-    if not name.startswith(("~", "kept/")):
+    if not name.startswith(("~", "kept/")) or _LASTING.fullmatch(name):
         return name
     match = _KEPT.fullmatch(name)
     if match is None or int(match[1]) > step:

@@ -200,7 +200,7 @@ class _Follows:
             and item.name != but
             and (
                 item.name in self._programs.trained
-                or (item.name.startswith("~") and item.name.partition("/")[2] in self._kept)
+                or (item.name.startswith(("~", "kept/")) and item.name.rpartition("/")[2] in self._kept)
             )
             for i, item in enumerate(self._tapes(digest).inputs)
             if item.origin == "state"
