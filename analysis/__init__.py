@@ -8,14 +8,16 @@ raise `domain.DetectionDomainError`, a ValueError; inputs that are in range but 
 fit, a probability that nothing reaches) raise its subclass `domain.InfeasibleError`.
 
     detection       snapshot_probability, involved_fraction, involved_chips, sample_hit_probability (q of equation 1),
-                    detection_probability_{eq1, linearised, hypergeometric}, samples_needed{, _linearised, _hypergeometric}
+                    detection_probability_{eq1, linearised, hypergeometric},
+                    samples_needed{, _linearised, _hypergeometric}
     hypergeometric  seen_probability, least_drawn, least_marked: exact for any population, in constant time
     periods         accumulating_probability{, _hypergeometric, _followed}, accumulating_samples{, _hypergeometric},
                     seen_in_periods, periods_of_run: snapshots that stay on the chips
     smallest        smallest_run_eq1, smallest_run_chips: what could be caught
     stretch         stretch_probability, stretch_limit, stretch_ratio, largest_fraction: longer on fewer chips
     spread          spread_probability (theorem 1), lemma_1, lemma_1_slope, lemma_1_slope_as_printed
-    early           threshold_to_catch (the 2H rule), incriminating_flops, probability_by_day, fraction_done_when_detected
+    early           threshold_to_catch (the 2H rule), incriminating_flops, probability_by_day,
+                    fraction_done_when_detected
     strata          strata_probability, worst_shares, best_samples, whole_samples, pooled_probability
     collusion       colluding_probability, worst_collusion, global_probability
     exempt          unmonitored_flops, monitored_flops, sampled_waste: legacy and exempt chips

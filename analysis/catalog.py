@@ -1,4 +1,4 @@
-"""Published figures of models (training FLOPs) and chips (FLOP/s), from CSV files in the columns of Epoch AI's downloads.
+"""Published figures of models (training FLOPs) and chips (FLOP/s), from CSV in the columns of Epoch AI's downloads.
 
 A newer download of Epoch's "notable AI models" or "machine learning hardware" can be given instead of the files that
 come with the package: columns are found by name, others are ignored, and rows without a figure are left out. The files
