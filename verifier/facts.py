@@ -251,7 +251,8 @@ class SnapshotFacts:
         explanation: The Prover's claim; None if the Prover explains nothing; an error if it could not be asked.
         transcript: The transcript of the claim, once it was looked for.
         opening: The chip's opening, or why there is none.
-        batches: (bytes, digest under the opening's salt) of the transcript's batches at the step and next to it.
+        batches: (bytes, digest under the opening's salt) of the transcript's batches and free tensors at the step and
+            next to it.
         replayed: The replay up to the position, or why there is none.
         after: Off a safepoint, the replay to after the operation that was in progress, if it matched.
         seconds: Time that the replay took.

@@ -307,14 +307,15 @@ class Inspection:
 
 
 def _batches(transcript: Transcript, step: int, salt: bytes) -> list[Leaf]:
-    """Returns the batches of a step and its neighbours as a chip would list them.
+    """Returns the batches and free tensors of a step and its neighbours as a chip would list them.
 
-    Whether a chip holds the batch before or after depends on how the program loads data, which no tape tells.
+    Whether a chip holds the batch before or after depends on how the program loads data, which no tape tells; and it
+    knows of a free tensor once a kernel reads it.
     """
     leaves: list[Leaf] = []
     for near in range(max(0, step - 1), min(transcript.steps, step + 2)):
         try:
-            tensors = transcript.batch(near).values()
+            tensors = [*transcript.batch(near).values(), *transcript.free(near).values()]
         except WeighbridgeError:
             continue  # check_data has said so
         leaves += [(len(data), region_digest(data, salt)) for data in map(raw_bytes, tensors)]

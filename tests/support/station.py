@@ -55,12 +55,11 @@ class Station:
         self._stack.close()
         self.registry.close()
 
-    def chip(self, name: str, prover: str = "") -> ChipProcess:
-        """Provisions, starts and registers a chip."""
+    def chip(self, name: str, prover: str = "", **options: Any) -> ChipProcess:
+        """Provisions, starts and registers a chip; `options` are those of `ChipProcess`."""
         self.ueids[name] = provision(self.root / "chips" / name, self.manufacturer, image=self.image)
-        process = ChipProcess(
-            self.root / "chips" / name, self.root / "chip", rate_per_day=1.0, hold=64, allow_forced=True
-        )
+        options = {"rate_per_day": 1.0, "hold": 64, "allow_forced": True, **options}
+        process = ChipProcess(self.root / "chips" / name, self.root / "chip", **options)
         self.chips[name] = self._stack.enter_context(process)
         self.register(name, prover)
         return process

@@ -19,8 +19,8 @@ class Accounting:
 
     Attributes:
         explained: Bytes that both the chip and the replay hold.
-        declared: Bytes that only the chip holds and whose content the transcript declares: its batches, of this step or
-            one next to it. (The Recorder's own buffers lie in the host's memory.)
+        declared: Bytes that only the chip holds and whose content the transcript declares: its batches and free
+            tensors, of this step or one next to it. (The Recorder's own buffers lie in the host's memory.)
         temporary: Off a safepoint, bytes that only the chip holds and that the operation in progress may have made.
             Nobody can look at these again.
         unexplained: Bytes that only the chip holds.

@@ -1,0 +1,224 @@
+"""Attacks on interrupts and snapshots, over real chips and trainings: each is caught, and an honest twin passes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.station import Station, ids
+from torch import Tensor, nn
+
+from benchmarks import soak_chip_crashes
+from firmware_sim import Shim
+from firmware_sim.frames import Connection
+from prover import Recorder, formulas
+
+STEPS = 4
+FORMULAS = formulas.constant(1e-2) | formulas.adamw()
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    with Station(tmp_path_factory.mktemp("station")) as station:
+        yield station
+
+
+@pytest.fixture(scope="module")
+def prover(station: Station) -> str:
+    return station.prover()
+
+
+def batch_of(step: int) -> dict[str, Tensor]:
+    return {"x": torch.from_numpy(np.random.default_rng(step).standard_normal((16, 32)).astype(np.float32))}
+
+
+Move = Callable[[Shim, nn.Module, int], None]
+
+
+def train(
+    station: Station, name: str, *, between: Move | None = None, after_forward: Move | None = None, hold: int = 4096
+) -> None:
+    """A recorded training on a chip of its own, with what an attacker does between steps and after a forward pass."""
+    process = station.chip(name, hold=hold)
+    with (
+        Shim.connect(process.socket) as chip,
+        Recorder(station.runs / name, seed=1, chip=chip, checkpoint_every=2, formulas=FORMULAS) as recorder,
+    ):
+        with recorder.initialisation():
+            model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        recorder.attach(model, optimizer)
+        for number in range(1, STEPS + 1):
+            batch = batch_of(number)
+            with recorder.step(batch):
+                out = model(batch["x"])
+                if after_forward is not None:
+                    after_forward(chip, model, number)
+                loss = out.square().mean()
+                if after_forward is not None:
+                    after_forward(chip, model, -number)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if between is not None:
+                between(chip, model, number)
+
+
+def inspected(station: Station, name: str, prover: str) -> dict[str, Any]:
+    station.register(name, prover)
+    return station.inspect(name)
+
+
+def statuses(report: dict[str, Any]) -> list[str]:
+    return [snapshot["status"] for chip in report["chips"] for snapshot in chip["snapshots"]]
+
+
+def accused(report: dict[str, Any]) -> list[str]:
+    return [finding for finding in ids(report, "violation") + ids(report, "warning")]
+
+
+class Swap:
+    """Shows other weights for one operation in step 3; bytes are moved by the host, so no kernel tells."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
+
+    def __call__(self, chip: Shim, model: nn.Module, number: int) -> None:
+        for place, parameter in enumerate(model.parameters()):
+            memory = parameter.detach().numpy()
+            if number == 3:
+                self.kept[place] = memory.copy()
+                memory[...] = np.random.default_rng(place).standard_normal(memory.shape)
+            elif number == -3:
+                memory[...] = self.kept[place]
+        if number == 3:
+            chip.request_snapshot()
+
+
+class Hide:
+    """Trains a second model between steps, and takes it off the chip before each snapshot."""
+
+    def __init__(self) -> None:
+        self.weights = np.zeros((256, 256), dtype=np.float32)
+
+    def __call__(self, chip: Shim, model: nn.Module, number: int) -> None:
+        hidden = torch.from_numpy(self.weights.copy())
+        for _ in range(3):
+            hidden = hidden + 0.01 * (hidden @ hidden + 1)
+        self.weights = hidden.numpy().copy()  # to the host's memory
+        del hidden
+        if number == 2:
+            chip.request_snapshot()
+
+
+def ask(chip: Shim, model: nn.Module, number: int) -> None:
+    if number == 3:
+        chip.request_snapshot()
+
+
+def test_an_honest_run_passes(station: Station, prover: str) -> None:
+    """In the middle of a step, and after the last one: an interrupt that waits when the recording ends is served."""
+
+    def last(chip: Shim, model: nn.Module, number: int) -> None:
+        if number == STEPS:
+            chip.request_snapshot()
+
+    train(station, "honest", after_forward=ask, between=last)
+    report = inspected(station, "honest", prover)
+    assert accused(report) == []
+    assert statuses(report) == ["explained", "explained"]
+    snapshots = report["chips"][0]["snapshots"]
+    assert [(each["step"], each["op"] > 0) for each in snapshots] == [(3, True), (STEPS + 1, False)]
+    assert all(each["flops"] == each["flops_explained"] > 0 for each in snapshots)
+    assert all(each["weights_bytes"] > 8000 for each in snapshots)
+
+
+def test_weights_swapped_at_the_moment_of_an_interrupt(station: Station, prover: str) -> None:
+    train(station, "swapped", after_forward=Swap())
+    report = inspected(station, "swapped", prover)
+    violations = set(ids(report, "violation"))
+    assert {"snapshot.memory.missing", "snapshot.memory.unexplained", "snapshot.weights.mismatch"} <= violations
+    assert statuses(report) == ["mismatch"]
+
+
+def test_a_second_model_that_hides_from_snapshots_leaves_its_work(station: Station, prover: str) -> None:
+    train(station, "hiding", between=Hide())
+    report = inspected(station, "hiding", prover)
+    assert accused(report) == ["snapshot.work.unexplained"]
+    (snapshot,) = report["chips"][0]["snapshots"]
+    assert snapshot["memory"]["unexplained"] == 0  # nothing of it was to be seen
+
+
+def test_interrupts_within_an_operation_are_not_accused(station: Station, prover: str) -> None:
+    """The firmware waits for no safepoint here, so snapshots come in the middle of the Recorder's wide arithmetic."""
+
+    def often(chip: Shim, model: nn.Module, number: int) -> None:
+        if number > 1:
+            chip.request_snapshot()
+
+    train(station, "within", after_forward=often, hold=1)
+    report = inspected(station, "within", prover)
+    assert ids(report, "violation") == []
+    snapshots = report["chips"][0]["snapshots"]
+    assert len(snapshots) == STEPS - 1
+    assert not any(each["safepoint"] for each in snapshots)
+    assert all(each["memory"]["missing"] == each["memory"]["unexplained"] == 0 for each in snapshots)
+    hidden = [each for each in snapshots if each["memory"]["temporary"]]
+    assert all(each["status"] == "unverified" for each in hidden)
+
+
+def test_a_hidden_run_off_safepoints_is_unexplained(station: Station, prover: str) -> None:
+    """Whoever never offers a safepoint claims no position, and no transcript names it."""
+    process = station.chip("hidden")
+    x = torch.ones(8, 8)
+    with Shim.connect(process.socket) as chip:
+        chip.request_snapshot()
+        for _ in range(100):
+            x = x @ x * 0.1
+    assert ids(inspected(station, "hidden", prover), "violation") == ["snapshot.unexplained"]
+
+
+def starve(path: Path, times: int) -> None:
+    """Leaves whenever the chip interrupts, and comes back."""
+    done = 0
+    while done < times:
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        end.connect(str(path))
+        connection = Connection(end)
+        connection.send({"do": "hello"})
+        answer = connection.receive()
+        if answer is not None and "ok" in answer:  # else the chip has not noticed yet that the last one is gone
+            connection.send({"do": "force"})
+            assert "interrupt" in (connection.receive() or {})
+            done += 1
+        connection.close()
+
+
+@pytest.mark.parametrize(("times", "severity"), [(1, "info"), (4, "violation")])
+def test_starved_interrupts_are_counted(station: Station, times: int, severity: str) -> None:
+    """One may be a crash; it costs the chip its place among the sampled all the same."""
+    name = f"starved{times}"
+    process = station.chip(name)
+    starve(process.socket, times)
+    with Shim.connect(process.socket):
+        pass  # the chip attends to it only after it has logged the loss of the one before
+    report = station.inspect(name)
+    assert [(f["id"], f["severity"]) for f in report["findings"]] == [("chip.interrupt.unserved", severity)]
+    assert report["counts"]["verified"] == 0
+    assert report["chips"][0]["interrupts"]["unserved"] == times
+
+
+def test_honest_crashes_accuse_nobody(tmp_path: Path) -> None:
+    """Five jobs die at random moments or at the worst; one goes on; the others never do. `make soak` has more."""
+    report = soak_chip_crashes.inspect(5, seed=2, out=tmp_path)
+    assert ids(report, "violation") == []
+    assert report["counts"]["snapshots"] >= 2
+    for chip in report["chips"]:  # what could not be verified is not counted as sampled
+        assert chip["verified"] == (
+            all(each["status"] == "explained" for each in chip["snapshots"]) and not chip["interrupts"]["unserved"]
+        )
