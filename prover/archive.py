@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prover import unfinished
-from weighbridge.bounded import DEFAULT_LIMITS, read_file, walk_files
+from weighbridge.bounded import DEFAULT_LIMITS, decode_cbor, read_file, walk_files
 from weighbridge.chipnotes import CHIPS
 from weighbridge.chipnotes import decode as decode_notes
 from weighbridge.digests import bytes_digest, chain
 from weighbridge.errors import TranscriptError, UsageError, WeighbridgeError
+from weighbridge.job import Place
 from weighbridge.manifest import SigningKey, open_manifest
 from weighbridge.resumption import decode
 from weighbridge.steps import read_records
@@ -51,6 +52,7 @@ class Declared:
         steps: Its number of steps; 0 if the manifest cannot be read.
         snapshots: (chip UEID, log index) to position (step, op), as the step records say.
         heads: Running head before each step, and after the last one.
+        place: Its place in a job on several ranks; None if it is no rank's.
         damage: What could not be read of it, for the Prover's own log.
     """
 
@@ -60,6 +62,7 @@ class Declared:
     steps: int
     snapshots: dict[tuple[bytes, int], tuple[int, int]]
     heads: list[bytes]
+    place: Place | None = None
     damage: list[str] = field(default_factory=list)
 
 
@@ -130,6 +133,19 @@ class Archive:
             if found is None and self._refresh(step):
                 found = _explain(self.transcripts(), ueid, log_index, step, op, head)
             return found
+
+    def ranks(self, transcript_id: str) -> list[str]:
+        """Returns the transcripts of all ranks of the job that a transcript is part of; nothing if it is of none.
+
+        They lie beside it. A rank whose transcript is not declared has an empty id.
+        """
+        everything = self.transcripts()
+        own = next((each for each in everything if each.id == transcript_id), None)
+        if own is None or own.place is None:
+            return []
+        others = [each for each in everything if each.place is not None and each.place.job == own.place.job]
+        beside = {each.place.rank: each.id for each in others if each.place and each.path.parent == own.path.parent}
+        return [beside.get(rank, "") for rank in range(own.place.job.ranks)]
 
     def _refresh(self, step: int) -> bool:
         """Declares what recordings without a manifest have become; tells whether there is anything new.
@@ -210,8 +226,12 @@ def _declare(manifest: Path) -> Declared:
         damage.append(str(error))
     snapshots: dict[tuple[bytes, int], tuple[int, int]] = {}
     heads: list[bytes] = []
+    place = None
     try:
-        heads = [bytes_digest(_read(manifest.parent / DRAFT))]
+        draft = _read(manifest.parent / DRAFT)
+        heads = [bytes_digest(draft)]
+        said = decode_cbor(draft)
+        place = Place.of(said) if isinstance(said, dict) else None
     except WeighbridgeError as error:
         damage.append(f"{DRAFT}: {error}")
     for path in sorted((manifest.parent / "steps").glob("*.cbor.zst")):
@@ -240,6 +260,7 @@ def _declare(manifest: Path) -> Declared:
         steps=steps,
         snapshots=snapshots,
         heads=heads,
+        place=place,
         damage=damage,
     )
 

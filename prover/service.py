@@ -60,7 +60,8 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
         if found is None:
             return prover_pb2.ExplainResponse(explained=False)
         transcript_id, step, op = found
-        return prover_pb2.ExplainResponse(explained=True, transcript_id=transcript_id, step=step, op=op)
+        ranks = self._archive.ranks(transcript_id)
+        return prover_pb2.ExplainResponse(explained=True, transcript_id=transcript_id, step=step, op=op, ranks=ranks)
 
     def FetchTranscript(  # noqa: N802
         self, request: prover_pb2.FetchTranscriptRequest, context: grpc.ServicerContext

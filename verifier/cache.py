@@ -6,19 +6,23 @@ follow one another, and everything is counted before it is written. A transcript
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
 from weighbridge.bounded import DEFAULT_LIMITS
+from weighbridge.digests import bytes_digest
 from weighbridge.errors import TranscriptError, WeighbridgeError
+from weighbridge.job import RECORD, JobRecord, rank_name
 from weighbridge.transcript import Transcript
 
 _ID = re.compile(r"[0-9a-f]{64}")
+_JOB = "job-"
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}){0,3}")
 
 
@@ -57,8 +61,9 @@ class Cache:
         self._root = Path(root)
         self._limits = limits or FetchLimits()
         self._root.mkdir(parents=True, exist_ok=True)
-        for partial in self._root.glob("partial-*"):
-            shutil.rmtree(partial, ignore_errors=True)
+        for pattern in ("partial-*", f"{_JOB}*"):
+            for left in self._root.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
 
     def get(self, transcript_id: str, fetch: Iterable[Piece]) -> Transcript:
         """Returns a verified transcript, fetching it if it is not in the cache.
@@ -91,6 +96,31 @@ class Cache:
             return transcript
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def job(self, record: JobRecord, transcripts: Sequence[Transcript]) -> Path:
+        """Puts the transcripts of a job's ranks together as one directory, by links to the files that are here.
+
+        Args:
+            record: The job.
+            transcripts: Of each rank, in their order, from this cache and verified.
+
+        Returns:
+            The directory, as `weighbridge.job_replay.replay_job` reads it.
+
+        Raises:
+            TranscriptError: It cannot be stored.
+        """
+        identity = record.encode() + b"".join(bytes.fromhex(each.digest) for each in transcripts)
+        place = self._root / f"{_JOB}{bytes_digest(identity).hex()}"
+        try:
+            shutil.rmtree(place, ignore_errors=True)  # what was fetched again since is another file
+            place.mkdir()
+            (place / RECORD).write_bytes(record.encode())
+            for rank, transcript in enumerate(transcripts):
+                shutil.copytree(transcript.path, place / rank_name(rank), copy_function=os.link)
+        except OSError as error:
+            raise _cannot_store(place.name, error) from None
+        return place
 
     def _open(self, place: Path, transcript_id: str) -> Transcript:
         transcript = Transcript.open(place, limits=DEFAULT_LIMITS)

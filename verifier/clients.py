@@ -17,6 +17,7 @@ from weighbridge import rpc
 from weighbridge.digests import DIGEST_SIZE, Leaf
 from weighbridge.errors import ChipError, FormatError, ProverError, TokenError
 from weighbridge.identity import Credentials
+from weighbridge.job import MAX_RANKS
 from weighbridge.tokens import MAX_TOKEN_BYTES, Token, Verified, verify
 
 T = TypeVar("T")
@@ -218,7 +219,8 @@ class ProverClient(_Client):
         answer = rpc.call(self._stub.Explain, request, deadline_s=CALL_SECONDS, unreachable=ProverError)
         if not answer.explained:
             return None
-        return Explanation(transcript_id=answer.transcript_id[:100], step=answer.step, op=answer.op)
+        ranks = tuple(each[:100] for each in answer.ranks[:MAX_RANKS])
+        return Explanation(transcript_id=answer.transcript_id[:100], step=answer.step, op=answer.op, ranks=ranks)
 
     def pieces(self, transcript_id: str) -> Iterator[Piece]:
         """Yields the pieces of a transcript's files.

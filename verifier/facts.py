@@ -9,12 +9,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from verifier.registry import Chip
 from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.digests import Leaf
 from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.job import Place
 from weighbridge.merkle import EMPTY_ROOT
 from weighbridge.replay import ReplayResult
 from weighbridge.tlog import Checkpoint, Note
@@ -176,6 +178,7 @@ class LogFacts:
         report: The log's checkpoint, if it is the chip's.
         proof: The chip's proof that it continues what was held.
         history: Why the checkpoint is none of the chip's, or does not continue what was held; None if it does.
+        refused: Why reports of the chip were refused since the last contact: the reason and the checkpoint of each.
         read_ms: The Verifier's time when the head was signed, in milliseconds since 1970; 0 if there was none.
     """
 
@@ -188,6 +191,7 @@ class LogFacts:
     report: Report | None = None
     proof: list[bytes] = field(default_factory=list)
     history: WeighbridgeError | None = None
+    refused: list[tuple[str, bytes]] = field(default_factory=list)
     read_ms: int = 0
 
 
@@ -199,11 +203,13 @@ class Explanation:
         transcript_id: Hex BLAKE3 digest of the transcript's manifest.
         step: Step of the position.
         op: Operations of that step that were complete.
+        ranks: If it is a rank's transcript of a job, those of all ranks, by rank.
     """
 
     transcript_id: str
     step: int
     op: int
+    ranks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,6 +240,19 @@ class TranscriptFacts:
     opened: Transcript | WeighbridgeError
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """Which part of a job on several ranks a snapshot's transcript is.
+
+    Attributes:
+        place: The job, and the rank, as the transcript's draft says.
+        job: Directory with the transcripts of all ranks, or why there is none.
+    """
+
+    place: Place
+    job: Path | WeighbridgeError
+
+
 Status = Literal["explained", "mismatch", "unexplained", "unverified"]
 """`explained`: a matching replay reproduced the memory. `mismatch`: replay or memory contradicts the transcript.
 `unexplained`: nobody claims it. `unverified`: it could not be decided; this counts as not sampled."""
@@ -250,6 +269,7 @@ class SnapshotFacts:
         drafts: (log index, digest) of every `manifest-draft` event that the chip logged before it.
         explanation: The Prover's claim; None if the Prover explains nothing; an error if it could not be asked.
         transcript: The transcript of the claim, once it was looked for.
+        shard: If that transcript is one rank's of a job, which one's.
         opening: The chip's opening, or why there is none.
         batches: (bytes, digest under the opening's salt) of the transcript's batches and free tensors at the step and
             next to it.
@@ -265,6 +285,7 @@ class SnapshotFacts:
     drafts: list[tuple[int, bytes]]
     explanation: Explanation | WeighbridgeError | None = None
     transcript: TranscriptFacts | None = None
+    shard: Shard | None = None
     opening: Opening | WeighbridgeError | None = None
     batches: list[Leaf] = field(default_factory=list)
     replayed: ReplayResult | WeighbridgeError | None = None

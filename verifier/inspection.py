@@ -15,7 +15,7 @@ from typing import Any
 
 from cryptography.x509 import Certificate
 
-from verifier import report
+from verifier import jobs, report
 from verifier.cache import Cache
 from verifier.checks import (
     chip_clock,
@@ -37,7 +37,7 @@ from verifier.checks import (
 )
 from verifier.checks import replay as replay_check
 from verifier.clients import ChipClient, ProverClient
-from verifier.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts, digest
+from verifier.facts import Explanation, LogFacts, Opening, Plan, Shard, SnapshotFacts, TranscriptFacts, digest
 from verifier.firmware import FirmwarePolicy
 from verifier.reading import acknowledge, read_log
 from verifier.registry import Chip, Registry
@@ -96,6 +96,7 @@ class Inspection:
         self._logs: list[LogFacts] = []
         self._snapshots: list[SnapshotFacts] = []
         self._transcripts: dict[tuple[str, str], TranscriptFacts] = {}
+        self._shards: dict[tuple[str, str, tuple[str, ...]], Shard | None] = {}
         self._sound: set[bytes] = set()
         self._lost: set[bytes] = set()
         self._silent: dict[str, WeighbridgeError] = {}
@@ -194,10 +195,21 @@ class Inspection:
             with ProverClient(address, self._credentials) as client:
                 snapshot.explanation = client.explain(snapshot.verified.token)
                 if snapshot.explanation is not None:
-                    snapshot.transcript = self._fetch(client, address, snapshot.explanation.transcript_id)
+                    fetch = partial(self._fetch, client, address)
+                    snapshot.transcript = fetch(snapshot.explanation.transcript_id)
+                    snapshot.shard = self._shard(address, snapshot.transcript, snapshot.explanation, fetch)
         except WeighbridgeError as error:
             snapshot.explanation = error
             self._remember_silence(address, error)
+
+    def _shard(
+        self, prover: str, facts: TranscriptFacts, claim: Explanation, fetch: Callable[[str], TranscriptFacts]
+    ) -> Shard | None:
+        """Puts the job of a rank's transcript together, once for each claim about its ranks."""
+        key = (prover, facts.id, claim.ranks)
+        if key not in self._shards:
+            self._shards[key] = jobs.shard_of(facts, claim.ranks, fetch, self._cache)
+        return self._shards[key]
 
     def _remember_silence(self, address: str, error: WeighbridgeError) -> None:
         """Asks nobody twice who did not answer: each attempt may cost a whole deadline."""
@@ -230,20 +242,21 @@ class Inspection:
                 continue
             if isinstance(facts.opened, WeighbridgeError) or not 0 <= claim.step <= facts.opened.steps:
                 continue
-            if provenance.is_tail(snapshot):
+            if provenance.is_tail(snapshot) or provenance.lacks_ranks(snapshot):
                 continue
             say = partial(self._progress, "replay", place, len(claimed))
             say(f"replaying {facts.opened.manifest.name} to step {claim.step} operation {claim.op}")
             key = (claim.transcript_id, claim.step, claim.op, snapshot.opening.salt)
             if key not in done:
                 started = time.monotonic()
-                result = self._replay_to(facts, claim, snapshot.opening.salt, say)
+                result = self._replay_to(facts, snapshot.shard, claim, snapshot.opening.salt, say)
                 done[key] = (result, time.monotonic() - started)
             snapshot.replayed, snapshot.seconds = done[key]
             snapshot.batches = _batches(facts.opened, claim.step, snapshot.opening.salt)
             reached = memory.replayed(snapshot)
             if reached is not None and reached.touched and not snapshot.verified.token.body["safepoint"]:
-                after = self._replay_to(facts, replace(claim, op=claim.op + 1), snapshot.opening.salt, say)
+                further = replace(claim, op=claim.op + 1)
+                after = self._replay_to(facts, snapshot.shard, further, snapshot.opening.salt, say)
                 if isinstance(after, ReplayResult) and after.verdict == "match":
                     snapshot.after = after
 
@@ -259,11 +272,22 @@ class Inspection:
             return error
 
     def _replay_to(
-        self, facts: TranscriptFacts, claim: Explanation, salt: bytes, say: Callable[[str], None]
+        self, facts: TranscriptFacts, shard: Shard | None, claim: Explanation, salt: bytes, say: Callable[[str], None]
     ) -> ReplayResult | WeighbridgeError:
         assert not isinstance(facts.opened, WeighbridgeError)
         name = facts.opened.manifest.name
         try:
+            if shard is not None:
+                return jobs.replay_shard(
+                    shard,
+                    claim.step,
+                    claim.op,
+                    salt=salt,
+                    device=self._plan.replay_device,
+                    limits=self._limits,
+                    env=self._plan.replay_env,
+                    progress=lambda done, steps: say(f"replaying the job of {name}: {done} of {steps} steps"),
+                )
             return replay(
                 facts.opened.path,
                 device=self._plan.replay_device,

@@ -243,11 +243,15 @@ def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]
         "transcript": None,
         "step": None,
         "op": None,
+        "shard": None,
         "memory": None,
         "replay": None,
     }
     if isinstance(claim, Explanation):
         out |= {"transcript": claim.transcript_id, "step": claim.step, "op": claim.op}
+    if snapshot.shard is not None:
+        place = snapshot.shard.place
+        out["shard"] = {"job": place.job.id.hex(), "rank": place.rank, "ranks": place.job.ranks}
     if (memory := accounting(snapshot, policy)) is not None:
         out["memory"] = asdict(memory)
     answer = snapshot.replayed

@@ -34,11 +34,13 @@ class Digits:
         width: Channels of the first convolution; the second has twice as many.
         batch_size: Images in a batch.
         device: Device to train on; the data set stays in host memory.
+        share: Which records of a batch this process trains on: (first, stride).
     """
 
     width: int = 16
     batch_size: int = 64
     device: str = "cpu"
+    share: tuple[int, int] = (0, 1)
     name: str = "digits"
 
     def count(self) -> int:

@@ -6,7 +6,7 @@ Dropout on, AdamW, linear warm-up, gradient clipping: what a user's own training
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +31,8 @@ class Gpt2:
         warmup: Updates until the learning rate is at its full value.
         dropout: Probability of every dropout in the model.
         device: Device to train on; the data set stays in host memory.
+        share: Which records of a batch this process trains on: (first, stride).
+        wrap: What to do with the model before its optimizer is built, e.g. to shard it.
     """
 
     layers: int = 4
@@ -42,6 +44,8 @@ class Gpt2:
     warmup: int = 5
     dropout: float = 0.1
     device: str = "cpu"
+    share: tuple[int, int] = (0, 1)
+    wrap: Callable[[nn.Module], None] = lambda model: None
     name: str = "gpt2"
 
     def count(self) -> int:
@@ -73,6 +77,7 @@ class Gpt2:
         with torch.device(self.device):
             model = GPT2LMHeadModel(config).train()
         model.loss_type = "ForCausalLM"  # what it would fall back to, with a warning
+        self.wrap(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / self.warmup))
         return Training(model, optimizer, schedule)

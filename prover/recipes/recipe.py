@@ -49,7 +49,12 @@ class Recipe(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Records in a batch."""
+        """Records in a batch, of all processes together."""
+        ...
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which records of a batch this process trains on, (first, stride): all, or those of one rank of a job."""
         ...
 
     def count(self) -> int:
@@ -79,22 +84,25 @@ def epochs(recipe: Recipe, steps: int) -> int:
 
 
 def batches(recipe: Recipe, *, seed: int, steps: int) -> Iterator[list[int]]:
-    """Yields the record ids of each of `steps` batches: a fresh permutation every epoch, as `commit` fixes it.
+    """Yields the record ids of this process in each of `steps` batches: a fresh permutation of all every epoch.
 
     Raises:
         UsageError: `steps` is not positive.
     """
     if steps < 1:
         raise UsageError(f"cannot train for {steps} steps; give a positive number")
+    first, stride = recipe.share
     order = np.concatenate([permutation(seed, epoch, recipe.count()) for epoch in range(epochs(recipe, steps))])
     for step in range(steps):
-        yield order[step * recipe.batch_size : (step + 1) * recipe.batch_size].tolist()
+        yield order[step * recipe.batch_size : (step + 1) * recipe.batch_size][first::stride].tolist()
 
 
 def commit(recipe: Recipe, *, seed: int, steps: int) -> DataCommitment:
-    """Commits to the recipe's data set and to the order in which `steps` batches will use it."""
+    """Commits to the recipe's data set and to the order in which `steps` batches of this process will use it."""
     records = ({name: rows[0] for name, rows in recipe.batch([i]).items()} for i in range(recipe.count()))
-    return DataCommitment.over(records, OrderSeed(seed, epochs(recipe, steps)))
+    if recipe.share == (0, 1):
+        return DataCommitment.over(records, OrderSeed(seed, epochs(recipe, steps)))
+    return DataCommitment.over(records, [i for ids in batches(recipe, seed=seed, steps=steps) for i in ids])
 
 
 def train(

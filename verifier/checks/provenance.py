@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from verifier.facts import Explanation, SnapshotFacts, digest, number
 from weighbridge.errors import Finding, WeighbridgeError
 from weighbridge.transcript import Transcript
@@ -14,7 +16,7 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
         return [claim.finding(subject=f"prover of chip {snapshot.chip.ueid.hex()}")]
     if claim is None:
         return [_unexplained(snapshot)]
-    return [*_position(snapshot, claim), *_head(snapshot, claim)] or _tail(snapshot)
+    return [*([*_position(snapshot, claim), *_head(snapshot, claim)] or _tail(snapshot)), *_shard(snapshot)]
 
 
 def is_tail(snapshot: SnapshotFacts) -> bool:
@@ -23,6 +25,21 @@ def is_tail(snapshot: SnapshotFacts) -> bool:
     if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
         return False
     return claim.step == facts.opened.steps and not facts.opened.manifest.complete
+
+
+def lacks_ranks(snapshot: SnapshotFacts) -> bool:
+    """Whether a snapshot is of one rank of a job whose other ranks' transcripts are not there, or are of others."""
+    return snapshot.shard is not None and isinstance(snapshot.shard.job, WeighbridgeError)
+
+
+def _shard(snapshot: SnapshotFacts) -> list[Finding]:
+    """Reports why a job cannot be replayed. Of one that never ended, some ranks may not have been written down."""
+    if snapshot.shard is None or not isinstance(snapshot.shard.job, WeighbridgeError) or snapshot.transcript is None:
+        return []
+    finding = snapshot.shard.job.finding(subject=f"transcript {snapshot.transcript.id}")
+    opened = snapshot.transcript.opened
+    ended = isinstance(opened, WeighbridgeError) or opened.manifest.complete
+    return [finding if ended or finding.id != "job.incomplete" else replace(finding, severity="info")]
 
 
 def _tail(snapshot: SnapshotFacts) -> list[Finding]:

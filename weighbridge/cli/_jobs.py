@@ -10,25 +10,32 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch.distributed as dist
 from torch import nn
 
 from firmware_sim.shim import Shim
-from prover import Recorder
+from prover import Job, Recorder
 from prover.recipes.digits import Digits
 from prover.recipes.gpt2 import Gpt2
 from prover.recipes.recipe import Recipe, commit, train
+from prover.recipes.sharded import sharded_gpt2, shards
 from weighbridge.cli.demo_cheat import CheatingRecorder, other_records
 from weighbridge.data import DataCommitment
 from weighbridge.errors import WeighbridgeError
 
 Mode = Literal["honest", "hidden", "altered"]
 
-RECIPES: dict[str, Callable[..., Recipe]] = {"gpt2": Gpt2, "digits": Digits}
+
+def _sharded(device: str) -> Recipe:
+    return sharded_gpt2(layers=2, width=64, context=32, records=2048, device=device)
+
+
+RECIPES: dict[str, Callable[..., Recipe]] = {"gpt2": Gpt2, "digits": Digits, "sharded": _sharded}
 
 
 def _recorder(
@@ -44,6 +51,7 @@ def _recorder(
         "checkpoint_every": options.checkpoint_every,
         "formulas": recipe.formulas(),
         "metadata": {"recipe": recipe.name, "steps": options.steps},
+        "job": Job.from_environment() if options.ranks > 1 else None,
     }
     if options.mode == "honest":
         return Recorder(options.out, **arguments)
@@ -65,8 +73,23 @@ def _force_at(model: nn.Module, chip: Shim, steps: list[int]) -> None:
     model.register_forward_hook(after_forward)
 
 
+@contextmanager
+def _process_group(options: argparse.Namespace) -> Iterator[None]:
+    """Meets the other ranks of a job, if there are any."""
+    if options.ranks == 1:
+        yield
+        return
+    dist.init_process_group(
+        "gloo", init_method=options.meeting.resolve().as_uri(), rank=options.rank, world_size=options.ranks
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 def run(options: argparse.Namespace) -> None:
-    """Runs one job."""
+    """Runs one job, or one rank of it."""
     recipe = RECIPES[options.recipe](device=options.device)
 
     def report(step: int, loss: float) -> None:
@@ -77,7 +100,7 @@ def run(options: argparse.Namespace) -> None:
     with Shim.connect(options.socket) as chip, _recorder(recipe, options, chip, data) as recorder:
 
         def on_model(model: nn.Module) -> None:
-            chip.declare_weights(list(model.parameters()))
+            chip.declare_weights(shards(model))
             _force_at(model, chip, options.snapshot_in)
 
         train(recipe, recorder, steps=options.steps, seed=options.seed, on_model=on_model, on_step=report)
@@ -95,12 +118,16 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--checkpoint-every", type=int, default=5)
     parser.add_argument("--snapshot-in", type=int, nargs="*", default=[], help="steps in which to force a snapshot")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
+    parser.add_argument("--rank", type=int, default=0, help="which of them this is")
+    parser.add_argument("--meeting", type=Path, help="file through which they find each other; must not exist")
     options = parser.parse_args()
     if (options.out is None) != (options.mode == "hidden"):
         parser.error("--out is for declared jobs, and needed there")
     warnings.filterwarnings("ignore", message="TF32 acceleration")
     try:
-        run(options)
+        with _process_group(options):
+            run(options)
     except WeighbridgeError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

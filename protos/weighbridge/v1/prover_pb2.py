@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/weighbridge/v1/prover.proto\x12\x0eweighbridge.v1\"\x18\n\x16ListTranscriptsRequest\"Q\n\x17ListTranscriptsResponse\x12\x36\n\x0btranscripts\x18\x01 \x03(\x0b\x32!.weighbridge.v1.TranscriptSummary\"U\n\x11TranscriptSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\x0c\"Y\n\x0e\x45xplainRequest\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x11\n\tlog_index\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\x0c\n\x04head\x18\x05 \x01(\x0c\"U\n\x0f\x45xplainResponse\x12\x11\n\texplained\x18\x01 \x01(\x08\x12\x15\n\rtranscript_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\"$\n\x16\x46\x65tchTranscriptRequest\x12\n\n\x02id\x18\x01 \x01(\t\"S\n\x17\x46\x65tchTranscriptResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\x32\xa5\x02\n\rProverService\x12\x62\n\x0fListTranscripts\x12&.weighbridge.v1.ListTranscriptsRequest\x1a\'.weighbridge.v1.ListTranscriptsResponse\x12J\n\x07\x45xplain\x12\x1e.weighbridge.v1.ExplainRequest\x1a\x1f.weighbridge.v1.ExplainResponse\x12\x64\n\x0f\x46\x65tchTranscript\x12&.weighbridge.v1.FetchTranscriptRequest\x1a\'.weighbridge.v1.FetchTranscriptResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/weighbridge/v1/prover.proto\x12\x0eweighbridge.v1\"\x18\n\x16ListTranscriptsRequest\"Q\n\x17ListTranscriptsResponse\x12\x36\n\x0btranscripts\x18\x01 \x03(\x0b\x32!.weighbridge.v1.TranscriptSummary\"U\n\x11TranscriptSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\x0c\"Y\n\x0e\x45xplainRequest\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x11\n\tlog_index\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\x0c\n\x04head\x18\x05 \x01(\x0c\"d\n\x0f\x45xplainResponse\x12\x11\n\texplained\x18\x01 \x01(\x08\x12\x15\n\rtranscript_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\r\n\x05ranks\x18\x05 \x03(\t\"$\n\x16\x46\x65tchTranscriptRequest\x12\n\n\x02id\x18\x01 \x01(\t\"S\n\x17\x46\x65tchTranscriptResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\x32\xa5\x02\n\rProverService\x12\x62\n\x0fListTranscripts\x12&.weighbridge.v1.ListTranscriptsRequest\x1a\'.weighbridge.v1.ListTranscriptsResponse\x12J\n\x07\x45xplain\x12\x1e.weighbridge.v1.ExplainRequest\x1a\x1f.weighbridge.v1.ExplainResponse\x12\x64\n\x0f\x46\x65tchTranscript\x12&.weighbridge.v1.FetchTranscriptRequest\x1a\'.weighbridge.v1.FetchTranscriptResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,11 +40,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPLAINREQUEST']._serialized_start=250
   _globals['_EXPLAINREQUEST']._serialized_end=339
   _globals['_EXPLAINRESPONSE']._serialized_start=341
-  _globals['_EXPLAINRESPONSE']._serialized_end=426
-  _globals['_FETCHTRANSCRIPTREQUEST']._serialized_start=428
-  _globals['_FETCHTRANSCRIPTREQUEST']._serialized_end=464
-  _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_start=466
-  _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_end=549
-  _globals['_PROVERSERVICE']._serialized_start=552
-  _globals['_PROVERSERVICE']._serialized_end=845
+  _globals['_EXPLAINRESPONSE']._serialized_end=441
+  _globals['_FETCHTRANSCRIPTREQUEST']._serialized_start=443
+  _globals['_FETCHTRANSCRIPTREQUEST']._serialized_end=479
+  _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_start=481
+  _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_end=564
+  _globals['_PROVERSERVICE']._serialized_start=567
+  _globals['_PROVERSERVICE']._serialized_end=860
 # @@protoc_insertion_point(module_scope)

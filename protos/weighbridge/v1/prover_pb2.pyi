@@ -43,16 +43,18 @@ class ExplainRequest(_message.Message):
     def __init__(self, ueid: _Optional[bytes] = ..., log_index: _Optional[int] = ..., step: _Optional[int] = ..., op: _Optional[int] = ..., head: _Optional[bytes] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("explained", "transcript_id", "step", "op")
+    __slots__ = ("explained", "transcript_id", "step", "op", "ranks")
     EXPLAINED_FIELD_NUMBER: _ClassVar[int]
     TRANSCRIPT_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     explained: bool
     transcript_id: str
     step: int
     op: int
-    def __init__(self, explained: _Optional[bool] = ..., transcript_id: _Optional[str] = ..., step: _Optional[int] = ..., op: _Optional[int] = ...) -> None: ...
+    ranks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, explained: _Optional[bool] = ..., transcript_id: _Optional[str] = ..., step: _Optional[int] = ..., op: _Optional[int] = ..., ranks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FetchTranscriptRequest(_message.Message):
     __slots__ = ("id",)
