@@ -37,7 +37,10 @@ def read_log(chip: Chip, credentials: Credentials, manufacturer: Certificate, wi
         with ChipClient(chip.address, credentials, chip.ueid) as client:
             note, token = client.checkpoint(nonce)
             head, read_ms = verify(token, manufacturer), witness.now_ms()
-            facts = LogFacts(chip=chip, nonce=nonce, head=head, held=held, read_ms=read_ms)
+            refused = [
+                (each.reason, each.checkpoint) for each in witness.refused(chip.ueid) if each.read_ms > held.read_ms
+            ]
+            facts = LogFacts(chip=chip, nonce=nonce, head=head, held=held, refused=refused, read_ms=read_ms)
             if head.token.kind != "head":
                 return facts
             try:

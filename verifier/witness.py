@@ -73,12 +73,14 @@ class Refused:
         checkpoint: The note that was refused.
         token: The head token that came with it.
         held: The cosigned note that it contradicts.
+        read_ms: The Verifier's time, in milliseconds since 1970.
     """
 
     reason: str
     checkpoint: bytes
     token: bytes
     held: bytes
+    read_ms: int
 
 
 class Witness:
@@ -142,7 +144,10 @@ class Witness:
         with self._registry.session() as session:
             rows = session.scalars(select(_RefusedRow).where(_RefusedRow.ueid == ueid).order_by(_RefusedRow.id))
             return [
-                Refused(reason=row.reason, checkpoint=row.checkpoint, token=row.token, held=row.held) for row in rows
+                Refused(
+                    reason=row.reason, checkpoint=row.checkpoint, token=row.token, held=row.held, read_ms=row.read_ms
+                )
+                for row in rows
             ]
 
     def nonce(self, ueid: bytes) -> tuple[Held, bytes]:

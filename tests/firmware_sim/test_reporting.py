@@ -15,7 +15,7 @@ from firmware_sim import ChipProcess
 from firmware_sim.frames import Connection
 from firmware_sim.nvlog import MIN_CAPACITY
 from firmware_sim.reporting import Reporting
-from verifier.checks import chip_identity, chip_log
+from verifier.checks import chip_identity, chip_log, chip_witness
 from verifier.clients import ChipClient
 from verifier.facts import LogFacts
 from verifier.reading import acknowledge, read_log
@@ -197,7 +197,11 @@ def test_a_chip_on_an_older_image_serves_no_workload_and_says_so(rig: Rig, tmp_p
         shutil.rmtree(nvram)
         shutil.move(tmp_path / "today", nvram)
         chip.start()
-        assert findings(read(rig, chip)) == []
+        log = read(rig, chip)
+        assert findings(log) == []
+        assert [each.id for each in chip_witness.check(log, rig.witness.key)] == ["chip.log.rolled_back"]
+        acknowledge(log, rig.credentials, rig.witness)
+        assert chip_witness.check(read(rig, chip), rig.witness.key) == []  # It is reported once.
 
 
 def test_both_stores_set_back_are_caught_at_the_next_contact(rig: Rig, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""To whom does the chip report? What it reports to somebody else, it may drop before this Verifier has it."""
+"""To whom does the chip report, and what? What it reports to somebody else, it may drop before this Verifier has it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,26 @@ from weighbridge.tlog import NoteKey
 
 
 def check(log: LogFacts, own: NoteKey | None) -> list[Finding]:
-    """Reports the first boot in which the chip trusted a witness that is not this Verifier's."""
+    """Reports what the witness refused since the last contact, and the first boot in which the chip trusted another."""
+    return [*_refused(log), *_foreign(log, own)]
+
+
+def _refused(log: LogFacts) -> list[Finding]:
+    """A history that was reported once stays one, also if the chip shows another by now."""
+    return [
+        Finding(
+            id="chip.log.rolled_back" if reason == "chip.log.rolled_back" else "chip.log.changed",
+            message="the chip reported a log that is no continuation of the one that the witness holds",
+            expected=log.held.root.hex(),
+            found=reason,
+            subject=f"chip {log.chip.ueid.hex()}",
+            evidence={"held": log.held.checkpoint.decode(), "shown": checkpoint.decode()},
+        )
+        for reason, checkpoint in log.refused
+    ]
+
+
+def _foreign(log: LogFacts, own: NoteKey | None) -> list[Finding]:
     known = {bytes(32), own.public if own is not None else bytes(32)}
     for entry in log.entries:
         if isinstance(entry.verified, WeighbridgeError) or entry.verified.token.kind != "boot":

@@ -138,6 +138,14 @@ def test_a_chip_that_reports_to_somebody_else_is_noticed(device: Device) -> None
         assert (finding.id, finding.severity) == ("chip.witness.unknown", "warning")
 
 
+def test_a_history_that_was_reported_once_is_not_forgotten(log: LogBuilder) -> None:
+    """By now the chip shows the honest log again; what it reported in between is reported all the same."""
+    before = held(log, 5)
+    assert chip_witness.check(read(log, before), None) == []
+    shown = read(log, before, refused=[("chip.log.rolled_back", b"one"), ("merkle.proof", b"two")])
+    assert [each.id for each in chip_witness.check(shown, None)] == ["chip.log.rolled_back", "chip.log.changed"]
+
+
 def _body(log: LogBuilder) -> dict[str, object]:
     found = facts(log, MANUFACTURER.certificate).entries[0].verified
     assert not isinstance(found, WeighbridgeError)
