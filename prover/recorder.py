@@ -388,7 +388,8 @@ class Recorder:
         if chip is None or not chip.pending or self._writer is None:
             return
         op = len(capture.tape.nodes)
-        self._declare_weights(chip)
+        if self._job is None:  # Within a step, a sharded module shows gathered weights; its own were declared before.
+            self._declare_weights(chip)
         head = self._writer.head if self._resuming is None else self._resuming.head(self.step_number)
         index = chip.safepoint(self.step_number, op, self._running(capture.tape, op), head, self._writer.flush)
         if index is not None:
