@@ -7,6 +7,7 @@ All ranks share the directory OUT, where each job gets a directory of its kind's
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -229,3 +230,5 @@ def main(kinds: list[str], rank: int, ranks: int, out: Path) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    sys.stdout.flush()
+    os._exit(0)  # FSDP2 over gloo sometimes aborts or hangs when the interpreter ends, without the Recorder too
