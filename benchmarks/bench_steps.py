@@ -47,6 +47,8 @@ NAMES = ("gpt2", "gpt2-11m", "resnet")
 FULL_NAMES = ("gpt2-124m", "resnet50")
 WAYS = ("plain", "wide", "bare", "recorded", "replayed", "published")
 WARM = 2
+FULL_ROUNDS = 8
+"""Steps of the large models, at most."""
 SEED = 11
 
 
@@ -233,7 +235,9 @@ def main() -> None:
     torch.set_num_threads(1)
     result: dict[str, Any] = {**machine.about(), "seed": SEED, "models": {}}
     for name in options.only or [*NAMES, *(FULL_NAMES if options.full else ())]:
-        found = result["models"][name] = measure(name, options.rounds)
+        found = result["models"][name] = measure(
+            name, min(options.rounds, FULL_ROUNDS) if name in FULL_NAMES else options.rounds
+        )
         print(f"{name}: {json.dumps(found)}", flush=True)
     if options.only:
         known = machine.load("steps") or {}

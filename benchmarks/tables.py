@@ -90,15 +90,22 @@ def entries(result: Result) -> str:
 
 def steps(result: Result) -> str:
     """Step times and their ratios."""
-    ways = ("plain", "wide", "recorded", "replayed", "published")
+    ways = ("plain", "wide", "bare", "recorded", "replayed", "published")
     rows: list[Sequence[object]] = []
     for name, m in result["models"].items():
         cells = [
             f"{t['median']:,.0f} ({t['min']:,.0f} to {t['max']:,.0f})" for t in (m["milliseconds"][way] for way in ways)
         ]
-        ratios = ("recorded_over_wide", "replayed_over_recorded", "published_over_wide")
-        rows.append((name, *cells, *(f"{m[ratio]:.2f}" for ratio in ratios)))
-    head = ("model", *(f"{way} ms" for way in ways), "recorded / wide", "replayed / recorded", "published / wide")
+        pairs = (
+            ("recorded", "wide"),
+            ("bare", "wide"),
+            ("recorded", "bare"),
+            ("replayed", "recorded"),
+            ("published", "wide"),
+        )
+        rows.append((name, *cells, *(f"{m[f'{a}_over_{b}']:.2f}" for a, b in pairs)))
+    quotients = ("recorded / wide", "bare / wide", "recorded / bare", "replayed / recorded", "published / wide")
+    head = ("model", *(f"{way} ms" for way in ways), *quotients)
     return f"{measured_on(result)} Medians of {_rounds(result)} steps (least to most).\n\n{table(head, rows)}"
 
 
