@@ -9,7 +9,17 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from analysis.domain import FloatArray, Numbers, plain, positive, probability, refuse, together, whole
+from analysis.domain import (
+    FloatArray,
+    Numbers,
+    not_more_than_chips,
+    plain,
+    positive,
+    probability,
+    refuse,
+    together,
+    whole,
+)
 
 
 def clopper_pearson(*, found: Numbers, samples: Numbers, confidence: Numbers) -> tuple[FloatArray, FloatArray]:
@@ -61,8 +71,8 @@ def hypergeometric_bounds(
     """
     hits, drawn, tail = _tails(found, samples, confidence)
     hits, drawn, tail, total = together(hits, drawn, tail, whole("chips", chips, 1))
-    refuse(drawn > total, drawn, lambda v: f"{float(v):.0f} different chips cannot be sampled from fewer")
-    least, most = hits.copy(), total - (drawn - hits)
+    not_more_than_chips(drawn, total)
+    least, most = np.empty(hits.shape), np.empty(hits.shape)
     for place in np.ndindex(hits.shape):
         sample = int(hits[place]), int(drawn[place]), int(total[place]), float(tail[place])
         least[place], most[place] = _bounds(*sample)

@@ -16,6 +16,7 @@ FloatArray = npt.NDArray[np.float64]
 Numbers = npt.ArrayLike  # a number, or an array of any shape
 
 LARGEST_WHOLE = 2.0**53  # above it float64 cannot tell neighbours apart
+ENOUGH = 1 - 2.0**-48  # a computed probability may be a few units in the last place below the true one
 
 
 class DetectionDomainError(ValueError):

@@ -22,6 +22,7 @@ import numpy as np
 from scipy import special
 
 from analysis.domain import (
+    ENOUGH,
     FloatArray,
     InfeasibleError,
     Numbers,
@@ -117,6 +118,7 @@ def least_drawn(*, population: Numbers, marked: Numbers, shown: Numbers, wanted:
         share("shown", shown),
         probability("wanted", wanted),
     )
+    aim = aim * ENOUGH
     most = seen_probability(population=total, marked=some, drawn=total, shown=weight)
     if np.any(most < aim):
         raise InfeasibleError(
@@ -153,6 +155,7 @@ def least_marked(*, population: Numbers, drawn: Numbers, shown: Numbers, wanted:
         share("shown", shown),
         probability("wanted", wanted),
     )
+    aim = aim * ENOUGH
     most = seen_probability(population=total, marked=total, drawn=taken, shown=weight)
     if np.any(most < aim):
         raise InfeasibleError(

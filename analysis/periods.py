@@ -16,6 +16,7 @@ from scipy.special import gammaln
 
 from analysis.detection import involved_chips, involved_fraction
 from analysis.domain import (
+    ENOUGH,
     DetectionDomainError,
     FloatArray,
     InfeasibleError,
@@ -240,6 +241,7 @@ def accumulating_samples_hypergeometric(
             )
         )
 
+    wanted = wanted * ENOUGH
     most = reached(total)
     refuse(
         most < wanted,

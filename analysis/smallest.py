@@ -6,6 +6,7 @@ import numpy as np
 
 from analysis.detection import snapshot_probability
 from analysis.domain import (
+    ENOUGH,
     FloatArray,
     InfeasibleError,
     Numbers,
@@ -117,6 +118,7 @@ def smallest_run_chips(
             )
         )
 
+    wanted = wanted * ENOUGH
     refuse(reached(total) < wanted, drawn, _too_few, InfeasibleError)
     return plain(least_whole(lambda involved: reached(involved) >= wanted, np.zeros_like(total), total))
 

@@ -92,7 +92,7 @@ def test_the_least_numbers_are_least(population: int, data: st.DataObject) -> No
         except InfeasibleError:
             assert float(seen_probability(**{free: population}, **arguments)) < wanted
             continue
-        assert float(seen_probability(**{free: least}, **arguments)) >= wanted
+        assert float(seen_probability(**{free: least}, **arguments)) >= wanted * (1 - 1e-14)
         assert float(seen_probability(**{free: least - 1}, **arguments)) < wanted
 
 

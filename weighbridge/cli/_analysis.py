@@ -80,6 +80,7 @@ def fleet(
     from analysis.domain import positive
 
     with domain_errors():
+        positive("period_days", period, "days")  # here, because a run of unstated length takes one period
         parameters: dict[str, Any] = {
             "chips": chips,
             "chip_flops_per_day": float(positive("chip_flops", chip_flops, "FLOP/s")) * SECONDS_PER_DAY,

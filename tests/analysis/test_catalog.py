@@ -1,0 +1,88 @@
+"""CSV files of models and chips: the packaged ones, newer ones, and ones that are not what they should be."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.catalog import CHIP_COLUMNS, MODEL_COLUMNS, CatalogError, load_chips, load_models
+from analysis.paper import CHIP_FLOPS_PER_DAY, MODELS
+
+CELL = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\x00"), max_size=20).map(str.strip)
+
+
+def test_packaged_models_agree_with_the_paper_and_name_their_sources() -> None:
+    models = {model.name: model for model in load_models()}
+    for each in MODELS:
+        assert models[each.name].flops == each.flops
+    assert all(model.source for model in models.values())
+    chips = load_chips()
+    assert all(chip.source for chip in chips)
+    assert any(chip.flops_per_second * 86400 == CHIP_FLOPS_PER_DAY for chip in chips)
+
+
+@settings(deadline=None)
+@given(rows=st.lists(st.tuples(CELL, CELL, CELL, st.floats(1e-300, 1e300), CELL), max_size=5), extra=st.booleans())
+def test_what_is_written_is_read(
+    rows: list[tuple[str, str, str, float, str]], extra: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Round trip: load(write(rows)) == rows, whatever other columns there are, in any order."""
+    path = tmp_path_factory.mktemp("catalog") / "models.csv"
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*reversed(MODEL_COLUMNS), "Source", *(["Notes"] if extra else [])])
+        for name, maker, date, figure, source in rows:
+            writer.writerow([repr(figure), date, maker, name, source, *(["a, b"] if extra else [])])
+    found = [(m.name, m.organization, m.published, m.flops, m.source) for m in load_models(path)]
+    assert found == rows
+
+
+def test_rows_without_a_figure_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "chips.csv"
+    path.write_text(",".join(CHIP_COLUMNS) + ",Link to datasheet\nA,B,2024-01-01,,x\nC,D,2025-01-01,1e15,y\n\n")
+    (chip,) = load_chips(path)
+    assert (chip.name, chip.flops_per_second, chip.source) == ("C", 1e15, "y")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "Hardware name"),
+        (b"Model,Organization\nx,y\n", "Hardware name"),
+        (",".join([*CHIP_COLUMNS, CHIP_COLUMNS[0]]).encode(), "one column"),
+        ((",".join(CHIP_COLUMNS) + "\na,b,c\n").encode(), "line 2: 3 fields"),
+        ((",".join(CHIP_COLUMNS) + "\na,b,c,fast\n").encode(), "'fast' is no positive number"),
+        ((",".join(CHIP_COLUMNS) + "\na,b,c,nan\n").encode(), "no positive number"),
+        ((",".join(CHIP_COLUMNS) + "\na,b,c,-1\n").encode(), "no positive number"),
+        ((",".join(CHIP_COLUMNS) + '\n"a').encode(), "no CSV"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+    ],
+)
+def test_what_is_no_catalogue(content: bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "chips.csv"
+    path.write_bytes(content)
+    with pytest.raises(CatalogError, match=says):
+        load_chips(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="cannot be read"):
+        load_models(tmp_path / "none.csv")
+
+
+@settings(deadline=None)
+@given(content=st.binary(max_size=300), with_header=st.booleans())
+def test_hostile_bytes_raise_only_catalogue_errors(
+    content: bytes, with_header: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("catalog") / "models.csv"
+    path.write_bytes((",".join(MODEL_COLUMNS).encode() + b"\n" if with_header else b"") + content)
+    try:
+        models = load_models(path)
+    except CatalogError:
+        return
+    assert all(model.flops > 0 for model in models)
