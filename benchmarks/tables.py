@@ -196,6 +196,51 @@ def fuzz(result: Result) -> str:
     return f"{measured_on(result)} {gaps}\n\n{table(('outcome', *result['outcomes']), rows)}"
 
 
+def chip(result: Result) -> str:
+    """Digests, stalls, recording under interrupts, tokens."""
+    d, s, t = result["digests"], result["steps"], result["tokens"]
+    rates = table(
+        ("GB a second", "blake3 package", "storage digest", "ratio"),
+        [
+            (f"all {result['cores']} cores, one storage of {d['mebibytes']} MiB",
+             *_pair(d, "package_all_cores", "ours_all_cores"), f"{d['ours_over_package_all_cores']:.2f}"),
+            ("one core, storages of 1 MiB", *_pair(d, "package_one_core_by_mebibyte", "ours_one_core_by_mebibyte"),
+             f"{d['ours_over_package_one_core']:.2f}"),
+        ],
+    )  # fmt: skip
+    stalls = table(
+        ("memory", "stall ms, median", "least", "most"),
+        [(f"{r['mebibytes']} MiB", r["median_ms"], r["min_ms"], r["max_ms"]) for r in result["stalls"]],
+    )
+    steps_ = table(
+        ("step", "ms, median", "least"), [(name, ms, s["min_ms"][name]) for name, ms in s["median_ms"].items()]
+    )
+    shares = ", ".join(f"{share:.1e} at {name}" for name, share in result["overhead"].items())
+    signed = (
+        f"Tokens on one core: {t['signed_per_second']:,} signed and {t['verified_per_second']:,} verified a second; "
+        f"{t['logged_durably_per_second']:,} a second asked for by a workload, signed and made durable."
+    )
+    return (
+        f"{measured_on(result)}\n\n{rates}\n\n{stalls}\n\nShare of a chip's time for the largest of these: {shares}."
+        f"\n\n{steps_}\n\n{signed}"
+    )
+
+
+def _pair(digests: Result, *names: str) -> list[str]:
+    return [f"{digests['gigabytes_per_second'][name]:.2f}" for name in names]
+
+
+def chip_crashes(result: Result) -> str:
+    """Honest jobs that crashed on chips."""
+    kinds = "; ".join(f"{count} {name}" for name, count in result["snapshots"].items())
+    rows = [(
+        "benchmarks.chip_crash_job", result["jobs"], result["resumed"], kinds, result["accused"],
+        result["verified_chips"], f"{result['seconds']:,.0f}",
+    )]  # fmt: skip
+    head = ("program", "crashed", "resumed", "snapshots", "violations found", "chips verified", "seconds")
+    return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
+
+
 def export_size(result: Result) -> str:
     """Sizes of minimal copies."""
     parts = ("tapes", "rounding", "steps")
@@ -232,6 +277,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak": soak,
     "resume": resume,
     "soak_chip": chip_power,
+    "chip": chip,
+    "chip_crashes": chip_crashes,
     "fuzz": fuzz,
     "export_size": export_size,
 }
@@ -256,7 +303,7 @@ def render(page: str) -> str:
 
 def module(name: str) -> str:
     """Returns the script that makes a result file."""
-    other = {"resume": "soak_resume", "fuzz": "soak_fuzz"}
+    other = {"resume": "soak_resume", "fuzz": "soak_fuzz", "chip_crashes": "soak_chip_crashes"}
     return other.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
 
 
