@@ -136,6 +136,14 @@ def test_sweeps_to_csv_parquet_and_standard_output_agree(capsys: pytest.CaptureF
     assert capsys.readouterr().out == (tmp_path / "table.csv").read_text(encoding="utf-8")
 
 
+def test_ranges_of_counts_are_whole_and_named_ones_must_be(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "sweep", "--vary", "samples=1:1000:7:log", *FLEET)
+    assert found["columns"]["samples"] == [1, 3, 10, 32, 100, 316, 1000]
+    assert answer(capsys, "sweep", "--vary", "samples=1:3:9", *FLEET)["points"] == 3
+    assert run(["analysis", "sweep", "--vary", "samples=1.5,2", *FLEET]) == 2
+    assert "samples must be a whole number" in capsys.readouterr().err
+
+
 def test_every_quantity_can_be_swept_over_every_parameter(capsys: pytest.CaptureFixture[str]) -> None:
     given = {"flops": "5.76e23", "chips": "1e5", "samples": "1080", "probability": "0.9"}
     names = {"chip-flops": "1e15", "period-days": "30", "run-days": "30", "rate": "0.1"} | given

@@ -103,6 +103,8 @@ def _sweep_points(
                     code="usage.sweep",
                 )
             axes[name] = axis(values)
+            if name in ("chips", "samples") and ":" in values:  # a range of what is counted has whole numbers only
+                axes[name] = np.unique(np.round(axes[name]))
         points = grid(axes)
     count = len(next(iter(points.values())))
     for name in names:
