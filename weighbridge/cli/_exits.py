@@ -36,10 +36,12 @@ _FINDING_PREFIXES = (
     "chip.note",
     "chip.tiles",
     "snapshot.",
+    "job.",
+    "layout.",
 )
 _NO_FINDING_PREFIXES = (
     "transcript.write", "transcript.unknown", "replay.worker", "replay.rules.unknown", "replay.calibration.unknown",
-    "replay.comparison",
+    "replay.comparison", "replay.collectives.missing",
 )  # fmt: skip
 
 

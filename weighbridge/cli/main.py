@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from weighbridge import __version__
-from weighbridge.cli import analysis, chip, compare, demo, identity, inspect, ops, replay, show, tape, transcript
+from weighbridge.cli import analysis, chip, compare, demo, identity, inspect, job, ops, replay, show, tape, transcript
 from weighbridge.cli._exits import Exit, crash, fail
 from weighbridge.errors import UsageError, WeighbridgeError
 
@@ -32,6 +32,7 @@ app.command("ops")(ops.command)
 app.command("demo")(demo.command)
 app.add_typer(tape.app, name="tape")
 app.add_typer(transcript.app, name="transcript")
+app.add_typer(job.app, name="job")
 app.add_typer(chip.app, name="chip")
 app.add_typer(identity.app, name="identity")
 app.add_typer(inspect.app, name="inspect")

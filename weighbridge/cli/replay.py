@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,12 +63,20 @@ def command(
         list[str] | None,
         typer.Option("--rules", help="Module or .py file of yours that registers rules for custom operators."),
     ] = None,
+    rank: Annotated[int | None, typer.Option(help="Of a job: only this rank, with --results.", min=0)] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Of a job: the results of the rank's collectives, to be taken as given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Replay a transcript: exit 0 on a match, 1 otherwise, naming the first step and operation that differ."""
+    """Replay a transcript, or all of a job: exit 0 on a match, 1 otherwise, naming the first operation that differs."""
+    require_device(device)
+    if (run / "job.cbor").is_file():
+        return _replay_job(run, steps, device, rules or (), rank, results, as_json)
     if not (run / "manifest.json").is_file():
         raise UsageError(f"{run} is no transcript: it has no manifest.json")
-    require_device(device)
+    if rank is not None or results is not None:
+        raise UsageError(f"{run} is no job; --rank and --results are for jobs on several ranks")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -93,6 +102,38 @@ def command(
     return Exit.NOTHING_FOUND if result.verdict == "match" and not _violations(result) else Exit.FINDINGS
 
 
+def _replay_job(
+    run: Path, steps: str | None, device: str, rules: Sequence[str], rank: int | None, results: Path | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Replays all ranks of a job, or one of them with its collectives taken as given."""
+    from weighbridge.job import rank_name
+    from weighbridge.job_replay import replay_cell, replay_job
+    from weighbridge.transcript import Transcript
+
+    count = Transcript.open(run / rank_name(rank or 0)).steps
+    wanted = None if steps is None else parse_steps(steps, count)
+    if (rank is None) != (results is None):
+        raise UsageError("a cell needs both --rank and --results (weighbridge job results); a job neither")
+    if rank is not None and results is not None:
+        cell = replay_cell(run, rank, results=results, steps=wanted, device=device, rules=rules)
+        if as_json:
+            print_json(cell.to_json())
+        else:
+            _print(cell)
+        return Exit.NOTHING_FOUND if cell.verdict.startswith("match") and not _violations(cell) else Exit.FINDINGS
+    whole = replay_job(run, steps=wanted, device=device, rules=rules)
+    if as_json:
+        print_json(whole.to_json())
+    else:
+        for number, each in enumerate(whole.ranks):
+            print(f"rank {number}:" if each is not None else f"rank {number}: stopped, because another rank ended it")
+            if each is not None:
+                _print(each)
+    found = any(_violations(each) for each in whole.ranks if each is not None)
+    return Exit.NOTHING_FOUND if whole.verdict == "match" and not found else Exit.FINDINGS
+
+
 def _violations(result: ReplayResult) -> bool:
     return any(finding.severity == "violation" for finding in result.findings)
 
@@ -106,7 +147,7 @@ def _print(result: ReplayResult) -> None:
     from weighbridge.location import upstream_line
 
     console = Console(highlight=False)
-    color = {"match": "green", "mismatch": "red"}.get(result.verdict, "yellow")
+    color = {"match": "green", "match given collectives": "green", "mismatch": "red"}.get(result.verdict, "yellow")
     first, last = result.steps
     console.print(
         f"[{color} bold]{escape(result.verdict)}[/]  steps {first}:{last}  state {escape(result.state)}", soft_wrap=True
