@@ -41,7 +41,7 @@ from weighbridge.identity import CertificateAuthority
 from weighbridge.tokens import Token, verify, verify_log
 
 NOTHING = {"leaves": b"", "weights": b"", "safepoint": False, "head": b"", "running": b"", "step": -1, "op": -1}
-COUNTERS = dict.fromkeys(["held", "kernels", "flops", "stall_us"], 0)
+COUNTERS = dict.fromkeys(["held", "kernels", "flops", "stall_us", "unobserved"], 0)
 
 
 @dataclass

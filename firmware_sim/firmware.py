@@ -72,6 +72,7 @@ class Report:
         kernels: Kernels since the shim was attached.
         flops: Estimated FLOPs since the shim was attached.
         stall_us: Microseconds for which the kernels had been stopped when this was sent.
+        unobserved: Bytes that the workload's process holds where no live storage is.
     """
 
     leaves: list[Leaf]
@@ -85,6 +86,7 @@ class Report:
     kernels: int
     flops: int
     stall_us: int
+    unobserved: int
 
 
 class Clock:
@@ -201,6 +203,7 @@ class Firmware:
             "kernels": report.kernels,
             "flops": report.flops,
             "stall_us": report.stall_us,
+            "unobserved": report.unobserved,
         }
         with self._lock:
             # Leaves first: an entry that the log has can always be opened; leaves without an entry are overwritten.

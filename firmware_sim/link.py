@@ -45,6 +45,7 @@ _TYPES: dict[str, type] = {
     "kernels": int,
     "flops": int,
     "stall_us": int,
+    "unobserved": int,
 }
 
 

@@ -270,6 +270,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "held": held,
                 "kernels": self.kernels,
                 "flops": self.flops,
+                "unobserved": self._unobserved(),
                 "stall_us": (time.monotonic_ns() - started) // 1000,
                 **claims,
             }
@@ -278,6 +279,19 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except ChipError:
                 self._dead = True  # The chip did not let the workload go on.
                 raise
+
+    def _unobserved(self) -> int:
+        """Counts the bytes that this process holds where no live storage is, on the device if it uses one."""
+        live = [storage for storage in (reference() for reference in list(self._live.values())) if storage is not None]
+        there = sum(storage.nbytes() for storage in live if storage.device.type == "cuda")
+        if there:
+            held = sum(torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count()))
+            return max(0, held - there)
+        statm = Path("/proc/self/statm")
+        if not statm.exists():
+            return 0  # only Linux says it so
+        resident = int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return max(0, resident - sum(storage.nbytes() for storage in live))
 
     def _leaves(self, references: list[weakref.ref[Storage]]) -> list[Leaf]:
         storages = [storage for storage in (reference() for reference in references) if storage is not None]

@@ -240,6 +240,7 @@ def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]
         "flops_explained": result.flops if (result := replayed(snapshot)) is not None else None,
         "held": body["held"],
         "stall_us": body["stall_us"],
+        "unobserved": body["unobserved"],
         "transcript": None,
         "step": None,
         "op": None,

@@ -83,6 +83,7 @@ _BODIES: Mapping[Kind, Mapping[str, str]] = {
         "kernels": "count",
         "flops": "count",
         "stall_us": "count",
+        "unobserved": "count",
     },
 }
 """What each kind's body holds, no more and no less. Claimed values come from the workload: unknown off a safepoint."""

@@ -39,7 +39,7 @@ def ask(connection: Connection, message: dict[str, object]) -> dict[str, object]
 
 def snapshot(**changes: object) -> dict[str, object]:
     fields: dict[str, object] = {
-        **dict.fromkeys(["held", "kernels", "flops", "stall_us"], 0),
+        **dict.fromkeys(["held", "kernels", "flops", "stall_us", "unobserved"], 0),
         **{"do": "snapshot", "leaves": b"", "weights": b"", "safepoint": False},
         **{"head": b"", "running": b"", "step": -1, "op": -1},
     }

@@ -79,6 +79,22 @@ def test_the_stall_is_measured(station: Station) -> None:
     assert 0 < stalls[0] < stalls[1]
 
 
+def test_what_nobody_can_look_at_is_counted(station: Station) -> None:
+    """The interpreter and freed blocks are memory too; a snapshot says how much there is of it."""
+    with station.chip(allow_forced=True) as chip:
+        with Shim.connect(chip.socket) as shim:
+            shim.request_snapshot()
+            shim.safepoint(0, 0, bytes(32), bytes(32), lambda: None)
+            behind = bytearray(b"x") * (64 << 20)  # no tensor, so no kernel ever meets it
+            shim.request_snapshot()
+            shim.safepoint(0, 1, bytes(32), bytes(32), lambda: None)
+            assert len(behind) == 64 << 20
+        first, second = (token for token in station.log(chip) if token.kind == "snapshot")
+    assert int(first.body["unobserved"]) > 50 << 20
+    assert 60 << 20 < int(second.body["unobserved"]) - int(first.body["unobserved"]) < 80 << 20
+    assert first.body["root"] == second.body["root"]
+
+
 def test_unhooking_the_shim_is_outside_the_simulation(station: Station) -> None:
     """Who runs kernels behind the shim's back is not seen here. On a real chip there is no shim to go behind."""
     with station.chip(allow_forced=True) as chip:

@@ -112,6 +112,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
                 kernels=100,
                 flops=5000,
                 stall_us=7,
+                unobserved=8,
             )
         )
         note, head, size = firmware.checkpoint(NONCE)

@@ -104,6 +104,7 @@ class LogBuilder:
             "kernels": 10,
             "flops": 1000,
             "stall_us": 5,
+            "unobserved": 6,
         }
         return self.append(self.token("snapshot", body | claims))
 

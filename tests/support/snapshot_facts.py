@@ -41,6 +41,7 @@ def make(device: Device, manufacturer: CertificateAuthority, transcript: Transcr
         "kernels": 1,
         "flops": 1,
         "stall_us": 1,
+        "unobserved": 1,
     }
     identity = verify_device_chain(device.chain, manufacturer.certificate)
     return SnapshotFacts(

@@ -45,6 +45,7 @@ BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
                 "kernels": count,
                 "flops": count,
                 "stall_us": count,
+                "unobserved": count,
             }
         )
     ),
@@ -304,7 +305,7 @@ def test_claims_outside_the_profile_are_refused(change: Callable[[dict[int, Any]
 def test_claims_of_a_workload_are_unknown_off_a_safepoint() -> None:
     """Off a safepoint nothing may be claimed, and on one everything must be."""
     base: dict[str, Any] = dict.fromkeys(
-        ["leaves", "bytes", "weights_bytes", "held", "kernels", "flops", "stall_us"], 0
+        ["leaves", "bytes", "weights_bytes", "held", "kernels", "flops", "stall_us", "unobserved"], 0
     ) | dict.fromkeys(["root", "weights_root", "salt_digest"], bytes(32))
     known = {"head": bytes(32), "running": bytes(32), "step": 0, "op": 0}
     unknown = {"head": b"", "running": b"", "step": -1, "op": -1}
