@@ -268,6 +268,34 @@ def chip_power(result: Result) -> str:
     return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
 
 
+def cells(result: Result) -> str:
+    """Checks of sharded jobs against the number of ranks, and what chunks find."""
+    rows = [
+        (
+            m["ranks"], f"{m['whole_job_seconds']:.2f}", f"{m['cell_seconds']:.2f}", m["chunks_of_cell"],
+            f"{m['chunk_check_milliseconds']:.2f}", f"{m['chunk_opening_bytes']:,}",
+        )
+        for m in result["jobs"]
+    ]  # fmt: skip
+    head = (
+        "ranks",
+        "whole job, s",
+        "one cell, s",
+        "chunks in the cell",
+        "check of a chunk, ms",
+        "opened bytes a chunk",
+    )
+    power = result["power"]
+    found = table(
+        ("chunks", "caught", "1 - (1 - q)^k"),
+        [(row["chunks"], f"{row['caught']:.3f}", f"{row['formula']:.3f}") for row in power["rows"]],
+    )
+    return (
+        f"{measured_on(result)}\n\n{table(head, rows)}\n\nOf {power['chunks']} chunks of an all-reduce, "
+        f"{power['false_chunks']} were false on all ranks; k random chunks, {power['trials']} times:\n\n{found}"
+    )
+
+
 TABLES: dict[str, Callable[[Result], str]] = {
     "logs": logs,
     "entries": entries,
@@ -281,6 +309,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "chip_crashes": chip_crashes,
     "fuzz": fuzz,
     "export_size": export_size,
+    "cells": cells,
 }
 """By name of the result file and of the place in the page."""
 
