@@ -1,4 +1,4 @@
-"""A small inspection with an honest run, a hidden run and an altered run; every party is a process of its own."""
+"""A small inspection with honest, sharded, hidden and altered runs; every party is a process of its own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from weighbridge.cli.inspect import write_report
 
 CASES = (
     Case("honest", "digits", "honest", 8, None, "declared"),
+    Case("sharded", "sharded", "honest", 2, None, "declared, on 2 ranks", ranks=2),
     Case("hidden", "digits", "hidden", 40, "snapshot.unexplained", "nobody declared it"),
     Case("altered", "digits", "altered", 8, "replay.mismatch", "declared, trained on other data"),
 )
@@ -29,7 +30,7 @@ DAY_FLOPS = 8.64e19
 def inspection(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, str]]:
     """The directory, the report, and the site of each chip's identity."""
     out = tmp_path_factory.mktemp("inspection")
-    names = [*(case.name for case in CASES), "idle"]
+    names = [*(site for case in CASES for site in case.sites), "idle"]
     with station(out / "station", runs=out, chips=names, rate_per_day=0.1, clock_speed=3600.0) as running:
         train(running, CASES, out, "cpu", Console(file=io.StringIO()))
         identifier = running.operator.start(
@@ -53,15 +54,20 @@ def test_each_run_comes_out_as_it_should(inspection: tuple[Path, dict[str, Any],
     chips = {sites[chip["ueid"]]: chip for chip in report["chips"]}
     assert {name: chip["verified"] for name, chip in chips.items()} == {
         "honest": True,
+        "sharded-0": True,
+        "sharded-1": True,
         "hidden": False,
         "altered": False,
         "idle": True,
     }
     for case in CASES:
-        assert len(chips[case.name]["snapshots"]) >= 1
+        for rank, site in enumerate(case.sites):
+            assert len(chips[site]["snapshots"]) >= 1
+            shards = [snapshot["shard"] and snapshot["shard"]["rank"] for snapshot in chips[site]["snapshots"]]
+            assert set(shards) == {rank if case.ranks > 1 else None}
     violations = {(f["id"], f["subject"]) for f in report["findings"] if f["severity"] == "violation"}
     transcripts = {transcript["name"]: transcript["id"] for transcript in report["transcripts"]}
-    assert set(transcripts) == {"honest", "altered"}
+    assert set(transcripts) == {"honest", "rank-0000", "rank-0001", "altered"}
     hidden, altered = chips["hidden"]["ueid"], transcripts["altered"]
     assert any(name == "snapshot.unexplained" and hidden in subject for name, subject in violations)
     assert any(name == "replay.mismatch" and altered in subject for name, subject in violations)
@@ -83,10 +89,10 @@ def test_mismatch_names_first_bad_step_and_operation(inspection: tuple[Path, dic
 
 def test_probability_counts_only_what_was_verified(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:
     _, report, _ = inspection
-    assert report["counts"]["registered"] == report["counts"]["sampled"] == 4
-    assert report["probability"]["inputs"]["s"] == report["counts"]["verified"] == 2
-    # One of four chips involved, two verified, a snapshot on it with 1 - exp(-0.1 * 30).
-    assert report["probability"]["hypergeometric"] == pytest.approx(0.5 * (1 - 2.718281828459045**-3), rel=1e-9)
+    assert report["counts"]["registered"] == report["counts"]["sampled"] == 6
+    assert report["probability"]["inputs"]["s"] == report["counts"]["verified"] == 4
+    # One of six chips involved, four verified, a snapshot on it with 1 - exp(-0.1 * 30).
+    assert report["probability"]["hypergeometric"] == pytest.approx(4 / 6 * (1 - 2.718281828459045**-3), rel=1e-9)
 
 
 def test_the_demo_judges_the_same(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:
@@ -95,9 +101,10 @@ def test_the_demo_judges_the_same(inspection: tuple[Path, dict[str, Any], dict[s
     # Were any case another than it is, the demo would say so.
     for wrong in (
         [Case("honest", "digits", "altered", 8, "replay.mismatch", ""), *CASES[1:]],
-        [CASES[0], Case("hidden", "digits", "honest", 8, None, ""), CASES[2]],
-        [*CASES[:2], Case("altered", "digits", "honest", 8, None, "")],
-        list(CASES[:2]),
+        [*CASES[:2], Case("hidden", "digits", "honest", 8, None, ""), CASES[3]],
+        [*CASES[:3], Case("altered", "digits", "honest", 8, None, "")],
+        [CASES[0], Case("sharded", "sharded", "altered", 2, "replay.mismatch", "", ranks=2), *CASES[2:]],
+        list(CASES[:3]),
     ):
         assert not all(outcome.as_said for outcome in judge(report, sites, wrong))
 

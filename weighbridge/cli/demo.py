@@ -1,8 +1,9 @@
 """`weighbridge demo`: a whole inspection with real training runs, on one machine, in a few minutes.
 
-Chips, Prover and Verifier are processes of their own that speak gRPC over mutual TLS. Four trainings run on the chips:
-two declared and honest, one that nobody declares, and one on other data than its transcript says. The inspection has to
-find exactly the last two, and the replay runs with another instruction set and thread count than the training.
+Chips, Prover and Verifier are processes of their own that speak gRPC over mutual TLS. Five trainings run on the chips:
+three declared and honest, one of them sharded over four ranks with a chip each, one that nobody declares, and one on
+other data than its transcript says. The inspection has to find exactly the last two, and the replay runs with another
+instruction set and thread count than the training.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Case:
         finding: What has to be found; None for nothing.
         words: For the table.
         checkpoint_every: Steps between checkpoints; a replay starts at the nearest.
+        ranks: Processes that train together, each on a chip of its own.
     """
 
     name: str
@@ -59,11 +61,18 @@ class Case:
     finding: str | None
     words: str
     checkpoint_every: int = 5
+    ranks: int = 1
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of its chips, by rank."""
+        return [self.name] if self.ranks == 1 else [f"{self.name}-{rank}" for rank in range(self.ranks)]
 
 
 CASES = (
     Case("gpt2", "gpt2", "honest", 30, None, "declared"),
     Case("digits", "digits", "honest", 60, None, "declared"),
+    Case("sharded", "sharded", "honest", 8, None, "declared, on 4 ranks", ranks=4),
     Case("altered", "digits", "altered", 40, "replay.mismatch", "declared, trained on other data", 50),
     Case("hidden", "gpt2", "hidden", 60, "snapshot.unexplained", "nobody declared it"),
 )
@@ -116,7 +125,7 @@ def command(
         console.width = 120
     trained_with, replay_env, note = instruction_sets()
     console.print(f"Training with {trained_with}, {note}.")
-    names = [*(case.name for case in CASES), *IDLE]
+    names = [*(site for case in CASES for site in case.sites), *IDLE]
     with station(out / "station", runs=out, chips=names, rate_per_day=RATE_PER_DAY, clock_speed=CLOCK_SPEED) as running:
         console.print(f"{len(names)} chips, a Prover and a Verifier are running.")
         train(running, CASES, out, device, console)
@@ -189,7 +198,7 @@ def instruction_sets() -> tuple[str, dict[str, str], str]:
 
 
 def train(running: Station, cases: Sequence[Case], out: Path, device: str, console: Console) -> None:
-    """Runs all training jobs, two at a time, each on its chip.
+    """Runs all training jobs, two at a time and those on several ranks alone, each rank on its chip.
 
     Raises:
         ProcessError: A job failed.
@@ -198,8 +207,10 @@ def train(running: Station, cases: Sequence[Case], out: Path, device: str, conso
 
     by_name = {chip.name: chip for chip in running.chips}
     with _bars(console) as bars:
-        jobs = [job(case, by_name[case.name], out, device, bars) for case in cases]
-        run_all(jobs, at_once=2)
+        run_all([job(case, by_name[case.name], out, device, bars) for case in cases if case.ranks == 1], at_once=2)
+        for case in (case for case in cases if case.ranks > 1):
+            ranks = [job(case, by_name[site], out, "cpu", bars, rank) for rank, site in enumerate(case.sites)]
+            run_all(ranks, at_once=case.ranks)
 
 
 @contextmanager
@@ -217,11 +228,11 @@ def _bars(console: Console) -> Iterator[Any]:
         yield bars
 
 
-def job(case: Case, chip: RunningChip, out: Path, device: str, bars: Any) -> Job:
-    """Returns the job of a case, with a progress bar."""
+def job(case: Case, chip: RunningChip, out: Path, device: str, bars: Any, rank: int = 0) -> Job:
+    """Returns the job of a case, or one rank of it, with a progress bar."""
     from weighbridge.cli._processes import Job
 
-    bar = bars.add_task(case.name, total=case.steps, loss="", start=False)
+    bar = bars.add_task(chip.name, total=case.steps, loss="", start=False)
     started = False
 
     def on_step(done: int, _: int, loss: float) -> None:
@@ -237,9 +248,17 @@ def job(case: Case, chip: RunningChip, out: Path, device: str, bars: Any) -> Job
         *("--checkpoint-every", str(case.checkpoint_every)),
         *("--device", device if case.mode != "altered" else "cpu", *declared),
         # Poisson interrupts may leave a short job alone; these make sure that every job has a snapshot.
-        *("--snapshot-in", str(case.steps // 3), str(case.steps * 2 // 3)),
+        *("--snapshot-in", *(str(step) for step in _snapshots_in(case))),
     ]
-    return Job(case.name, arguments, log=out / "station" / "logs" / f"job-{case.name}.log", on_step=on_step)
+    if case.ranks > 1:
+        meeting = out / "station" / f"{case.name}-meeting"
+        arguments += ["--rank", str(rank), "--ranks", str(case.ranks), "--meeting", str(meeting)]
+    return Job(chip.name, arguments, log=out / "station" / "logs" / f"job-{chip.name}.log", on_step=on_step)
+
+
+def _snapshots_in(case: Case) -> list[int]:
+    # A snapshot of one rank costs a replay of all.
+    return [case.steps // 2] if case.ranks > 1 else [case.steps // 3, case.steps * 2 // 3]
 
 
 def judge(report: Mapping[str, Any], sites: Mapping[str, str], cases: Sequence[Case]) -> list[Outcome]:
@@ -250,13 +269,12 @@ def judge(report: Mapping[str, Any], sites: Mapping[str, str], cases: Sequence[C
         sites: Hex identity of each chip to the name of what ran there.
         cases: What ran; other chips must have been idle.
     """
-    by_name = {case.name: case for case in cases}
-    transcripts = {transcript["id"]: transcript["name"] for transcript in report["transcripts"]}
+    by_site = {site: case for case in cases for site in case.sites}
     outcomes = []
     for chip in report["chips"]:
         name = sites[chip["ueid"]]
-        case = by_name.get(name)
-        own = [f for f in report["findings"] if f["severity"] == "violation" and _about(f, chip, name, transcripts)]
+        case = by_site.get(name)
+        own = [f for f in report["findings"] if f["severity"] == "violation" and _about(f, chip)]
         statuses = [snapshot["status"] for snapshot in chip["snapshots"]]
         if case is None:
             as_said = chip["verified"] and not own
@@ -270,10 +288,10 @@ def judge(report: Mapping[str, Any], sites: Mapping[str, str], cases: Sequence[C
     return sorted(outcomes, key=lambda outcome: list(sites.values()).index(outcome.name))
 
 
-def _about(finding: Mapping[str, Any], chip: Mapping[str, Any], name: str, transcripts: Mapping[str, str]) -> bool:
-    """Tells whether a finding is about a chip or about the transcript of what ran on it."""
-    subject = str(finding["subject"])
-    return chip["ueid"] in subject or any(transcripts[i] == name and i in subject for i in transcripts)
+def _about(finding: Mapping[str, Any], chip: Mapping[str, Any]) -> bool:
+    """Tells whether a finding is about a chip or about a transcript that is to explain one of its snapshots."""
+    named = {snapshot["transcript"] for snapshot in chip["snapshots"]} - {None}
+    return any(each in str(finding["subject"]) for each in {chip["ueid"], *named})
 
 
 def _place(finding: Mapping[str, Any]) -> tuple[int, int]:
