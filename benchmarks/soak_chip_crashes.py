@@ -23,8 +23,8 @@ from weighbridge.cli._station import RunningChip, station
 
 JOB = "benchmarks.chip_crash_job"
 RATE_PER_DAY = 1.0
-CLOCK_SPEED = 86_400.0
-"""An interrupt a second."""
+PER_SECOND = 1.0
+"""Interrupts."""
 
 
 def crash(run: Path, chip: RunningChip, when: str) -> None:
@@ -53,17 +53,19 @@ def resume(run: Path, chip: RunningChip) -> None:
         raise RuntimeError("a resumed program failed; its message is above")
 
 
-def inspect(jobs: int, seed: int, out: Path) -> dict[str, Any]:
+def inspect(jobs: int, seed: int, out: Path, per_second: float = PER_SECOND) -> dict[str, Any]:
     """Crashes so many jobs and returns the report of the inspection.
 
     Args:
         jobs: How many, each on a chip of its own.
         seed: Chooses the moments.
         out: New directory for everything.
+        per_second: Interrupts of each chip.
     """
     choose = random.Random(seed)
     names = [f"job{number}" for number in range(jobs)]
-    with station(out / "station", runs=out, chips=names, rate_per_day=RATE_PER_DAY, clock_speed=CLOCK_SPEED) as running:
+    speed = 86_400.0 * per_second / RATE_PER_DAY
+    with station(out / "station", runs=out, chips=names, rate_per_day=RATE_PER_DAY, clock_speed=speed) as running:
         for number, chip in enumerate(running.chips):
             crash(out / chip.name, chip, "signed" if number % 2 == 0 else f"{choose.uniform(0.05, 1.5):.3f}")
             if number % 3 == 2:

@@ -158,14 +158,14 @@ def test_interrupts_within_an_operation_are_not_accused(station: Station, prover
     """The firmware waits for no safepoint here, so snapshots come in the middle of the Recorder's wide arithmetic."""
 
     def often(chip: Shim, model: nn.Module, number: int) -> None:
-        if number > 1:
+        if number in (2, 4):
             chip.request_snapshot()
 
     train(station, "within", after_forward=often, hold=1)
     report = inspected(station, "within", prover)
     assert ids(report, "violation") == []
     snapshots = report["chips"][0]["snapshots"]
-    assert len(snapshots) == STEPS - 1
+    assert len(snapshots) == 2
     assert not any(each["safepoint"] for each in snapshots)
     assert all(each["memory"]["missing"] == each["memory"]["unexplained"] == 0 for each in snapshots)
     hidden = [each for each in snapshots if each["memory"]["temporary"]]
@@ -215,7 +215,7 @@ def test_starved_interrupts_are_counted(station: Station, times: int, severity: 
 
 def test_honest_crashes_accuse_nobody(tmp_path: Path) -> None:
     """Five jobs die at random moments or at the worst; one goes on; the others never do. `make soak` has more."""
-    report = soak_chip_crashes.inspect(5, seed=2, out=tmp_path)
+    report = soak_chip_crashes.inspect(5, seed=2, out=tmp_path, per_second=0.4)
     assert [finding for finding in report["findings"] if finding["severity"] == "violation"] == []
     assert report["counts"]["snapshots"] >= 2
     for chip in report["chips"]:  # what could not be verified is not counted as sampled
