@@ -1,7 +1,7 @@
 """What it costs to check a sharded job: all of it, one cell, chunks of its collectives; against the number of ranks.
 
 `python -m benchmarks.bench_cells [--ranks 2 4 8]` records data-parallel trainings (DDP over gloo) of a perceptron with
-1.3 million weights on this machine, one process a rank, and measures, without the start of worker processes:
+1.3 million weights on this machine, one process a rank, and measures in processor seconds, without workers' start:
 
 - the replay of the whole job on virtual ranks, and of one cell (rank 0, all steps after the initialisation) with its
   collectives taken as given;
@@ -95,26 +95,24 @@ def rank_process(rank: int, ranks: int, out: Path, false: bool) -> None:
     os._exit(0)  # the library's threads may abort an interpreter that ends
 
 
-def record(ranks: int, out: Path, false: bool = False) -> float:
-    """Records a job, one process a rank; returns the seconds it took with the start of processes."""
-    begin = time.perf_counter()
+def record(ranks: int, out: Path, false: bool = False) -> None:
+    """Records a job, one process a rank."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.bench_cells", "--out", str(out), "--of", str(ranks)]
     processes = [
         subprocess.Popen([*command, "--rank", str(rank), *(["--false"] if false else [])]) for rank in range(ranks)
     ]
     if any([process.wait() for process in processes]):
         raise RuntimeError("a rank failed")
-    return time.perf_counter() - begin
 
 
 def timed(function: Any) -> tuple[float, Any]:
-    """Returns (seconds, result) of a call, the faster of two: the first may have to load compiled code."""
+    """Returns (processor seconds, result) of a call, the faster of two: the first may have to load compiled code."""
     seconds = []
     for _ in range(2):
-        begin = time.perf_counter()
+        begin = time.process_time()  # one thread computes, and other work on the machine does not count
         with torch.no_grad(), conforming():
             result = function()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
     return min(seconds), result
 
 
@@ -187,7 +185,7 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
         rows = [measure(ranks, Path(directory)) for ranks in arguments.ranks]
-        found = {"machine": machine.about(), "jobs": rows, "power": power(Path(directory))}
+        found = {**machine.about(), "jobs": rows, "power": power(Path(directory))}
     print(json.dumps(found, indent=1))
     if arguments.ranks == [2, 4, 8]:
         machine.save("cells", found)

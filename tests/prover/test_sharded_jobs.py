@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 
 from prover import Recorder, regenerate
 from weighbridge import layout, openings
+from weighbridge.cli.main import run
 from weighbridge.collectives import CHUNK, commit
 from weighbridge.errors import TranscriptError, UsageError, WeighbridgeError
 from weighbridge.given import GIVEN, write_results
@@ -246,6 +248,26 @@ def test_a_job_can_be_replayed_to_a_position_of_a_rank(jobs: dict[str, Path], ra
     assert (result["verdict"], answer["verdict"]) == ("match", "match")
     assert len(answer["live"]) > 10
     assert answer["running"]
+
+
+def test_the_commands_for_jobs_do_what_they_say(
+    jobs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, chosen, opened = str(jobs["two"] / "fsdp"), str(tmp_path / "chosen"), str(tmp_path / "opened")
+    assert run(["job", "show", job, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["mesh"] == {"data": 2}
+    assert [row["collectives"]["reduce_scatter"] for row in shown["ranks"]] == [6, 6]
+    cell = ["--rank", "1", "--steps", "1:3"]
+    assert run(["job", "results", job, *cell, "--out", str(tmp_path / "results")]) == 0
+    assert run(["replay", job, *cell, "--results", str(tmp_path / "results"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == GIVEN
+    assert run(["job", "challenge", job, *cell, "--chunks", "9", "--out", chosen]) == 0
+    assert run(["job", "open", job, "--rank", "1", "--challenge", chosen, "--out", opened]) == 0
+    assert run(["job", "check", job, "--rank", "1", "--challenge", chosen, "--openings", opened]) == 0
+    assert run(["job", "check", job, "--rank", "0", "--challenge", chosen, "--openings", opened]) == 1
+    assert run(["replay", job, "--rank", "1"]) == 2
+    assert run(["job", "show", str(tmp_path)]) == 2
 
 
 # -- ranks that agree on a false sum -----------------------------------------------------------------------------------
