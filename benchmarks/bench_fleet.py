@@ -2,7 +2,7 @@
 
 `python -m benchmarks.bench_fleet [--chips 2000] [--samples 50]` provisions a fleet, serves it from one process,
 registers all chips, reads the heads of all of them over mutual TLS (which boots them), and inspects a draw of
-`--samples`. Then it signs and verifies tokens of one log, on one core.
+`--samples`.
 
 Results go to benchmarks/results/fleet.json.
 """
@@ -23,10 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from firmware_sim.device import boot, provision
-from firmware_sim.firmware import Firmware
 from firmware_sim.fleet import chips_in, provision_fleet
-from firmware_sim.nvlog import NonVolatileLog
 from verifier.cache import Cache
 from verifier.clients import ChipClient
 from verifier.facts import Plan
@@ -34,10 +31,7 @@ from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection
 from verifier.registry import Chip, Registry
 from verifier.sampling import draw, fresh_seed
-from weighbridge import tokens
 from weighbridge.identity import CertificateAuthority, Credentials
-
-ENTRIES = 1000
 
 
 @dataclass
@@ -144,32 +138,6 @@ def measure_fleet(path: Path, count: int, samples: int) -> dict[str, Any]:
     return result
 
 
-def measure_tokens(path: Path, count: int) -> dict[str, float]:
-    """Tokens a second: logged (signed and made durable) by one chip, and verified as a log."""
-    manufacturer = CertificateAuthority.create("Manufacturer")
-    provision(path, manufacturer)
-    with NonVolatileLog(path) as log:
-        firmware = Firmware(path, boot(path), log, rate_per_day=1.0, clock_speed=1.0, hold=0)
-        start = time.perf_counter()
-        for number in range(count):
-            firmware.event("benchmark", number.to_bytes(32))
-        logged = time.perf_counter() - start
-        start = time.perf_counter()
-        for _ in range(count):
-            firmware.head(b"n" * 16)
-        signed = time.perf_counter() - start
-        entries = [data for _, data in firmware.entries(0, count + 1)]
-    start = time.perf_counter()
-    verified = sum(1 for _ in tokens.verify_log(entries, manufacturer.certificate))
-    took = time.perf_counter() - start
-    return {
-        "entry_bytes": round(sum(map(len, entries)) / len(entries)),
-        "logged_per_s": round(count / logged),
-        "signed_per_s": round(count / signed),
-        "verified_per_s": round(verified / took),
-    }
-
-
 def main() -> None:
     """Measures and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,11 +147,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
         path = Path(directory)
         (path / "fleet").mkdir()
-        fleet = measure_fleet(path / "fleet", options.chips, options.samples)
-        print(fleet)
-        result = {**machine.about(), "fleet": fleet, "tokens": measure_tokens(path / "one", ENTRIES)}
+        result = {**machine.about(), **measure_fleet(path / "fleet", options.chips, options.samples)}
     machine.save("fleet", result)
-    print(result["tokens"])
+    print(result)
 
 
 if __name__ == "__main__":

@@ -230,6 +230,23 @@ def _pair(digests: Result, *names: str) -> list[str]:
     return [f"{digests['gigabytes_per_second'][name]:.2f}" for name in names]
 
 
+def fleet(result: Result) -> str:
+    """What each chip of a fleet costs."""
+    names = {
+        "provision": "provisioned", "register": "registered", "first_contact": "asked who it is, off before",
+        "later_contact": "asked who it is again", "inspect": f"inspected ({result['samples']} drawn)",
+    }  # fmt: skip
+    rows = [(text, f"{result[key]['wall_ms']:.1f}", f"{result[key]['cpu_ms']:.1f}") for key, text in names.items()]
+    sizes = (
+        f"{result['chips']:,} chips in one process: {result['chip_bytes'] / 1e3:.0f} kB of memory and "
+        f"{result['chip_disk_bytes'] / 1e3:.0f} kB on the disk each, and {result['server_bytes'] / 1e6:.0f} MB for the "
+        f"process. {result['verified']} of {result['samples']} drawn chips counted as sampled, with "
+        f"{result['findings']} findings."
+    )
+    head = ("each chip", "ms", "of which this process computed")
+    return f"{measured_on(result)}\n\n{sizes}\n\n{table(head, rows)}"
+
+
 def chip_crashes(result: Result) -> str:
     """Honest jobs that crashed on chips."""
     kinds = "; ".join(f"{count} {name}" for name, count in result["snapshots"].items())
@@ -307,6 +324,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak_chip": chip_power,
     "chip": chip,
     "chip_crashes": chip_crashes,
+    "fleet": fleet,
     "fuzz": fuzz,
     "export_size": export_size,
     "cells": cells,
