@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def at_step(number: int, change: Callable[[Tape, dict[str, Any]], None]) -> Chan
 
 def node(tape: Tape, index: int, **fields: Any) -> None:
     """Changes an operation."""
-    tape.nodes[index] = replace(tape.nodes[index], **fields)
+    tape.nodes[index] = tape.nodes[index]._replace(**fields)
 
 
 def where(tape: Tape, operation: str) -> int:

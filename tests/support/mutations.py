@@ -124,7 +124,7 @@ def _operands(tape: Tape) -> list[tuple[int, int]]:
 
 
 def _change(tape: Tape, at: int, **fields: Any) -> None:
-    tape.nodes[at] = replace(tape.nodes[at], **fields)
+    tape.nodes[at] = tape.nodes[at]._replace(**fields)
 
 
 def _set_operand(tape: Tape, at: int, place: int, value: Any) -> None:
@@ -251,7 +251,7 @@ def _nodes(case: Case, pick: Choices) -> None:
             other = pick.below(len(nodes))
             nodes[at], nodes[other] = nodes[other], nodes[at]
         case _:
-            nodes[at] = replace(nodes[at], outputs=(*nodes[at].outputs[1:], pick.of((None, 0, len(case.tape.refs)))))
+            nodes[at] = nodes[at]._replace(outputs=(*nodes[at].outputs[1:], pick.of((None, 0, len(case.tape.refs)))))
 
 
 def _inputs(case: Case, pick: Choices) -> None:

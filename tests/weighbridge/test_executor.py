@@ -5,7 +5,7 @@ Everything here runs in the test's own process; `test_replay` has the worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,12 @@ class Notebook:
 
     def log_event(self, name: str, digest: bytes) -> int:
         return 0
+
+    def declare_weights(self, tensors: Iterable[Tensor]) -> None:
+        """This chip notes named tensors of its own choice."""
+
+    def on_snapshot(self, note: Callable[[int], None] | None) -> None:
+        """This chip takes snapshots at safepoints only."""
 
     def safepoint(self, step: int, op: int, running: bytes, head: bytes, flush: Callable[[], None]) -> int | None:
         if (step, op) not in self.positions:
