@@ -40,7 +40,7 @@ test: $(STAMP) ## Run all tests that need no GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
 
 test-oldest: $(STAMP) $(OLDEST_STAMP) ## The same with the oldest allowed versions, in .venv-oldest; transcripts of either replay under the other
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
+	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
 	$(BIN)/python -W ignore -m benchmarks.releases $(OLDEST)/bin/python
 
 interop: $(STAMP) ## Verify what chips sign with other libraries, in an environment of their own

@@ -90,11 +90,12 @@ def check(path: Path) -> dict[str, Any]:
     }
 
 
-def ask(python: str, *arguments: str) -> dict[str, Any]:
-    """Runs this module with an interpreter and returns the JSON of its last line."""
+def ask(python: str, cache: Path, *arguments: str) -> dict[str, Any]:
+    """Runs this module with an interpreter, whose Numba caches in a place of its own; returns its last line's JSON."""
     done = subprocess.run(
         [python, "-W", "ignore", "-m", "benchmarks.releases", python, *arguments],
-        stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1], env={**os.environ, **machine.HERE}
+        stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1],
+        env={**os.environ, **machine.HERE, "NUMBA_CACHE_DIR": str(cache)},
     )  # fmt: skip
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -110,11 +111,12 @@ def compare(other: str, names: list[str]) -> dict[str, Any]:
     """Records and replays every subject both ways; returns the result, `agreed` in it."""
     runs = []
     with tempfile.TemporaryDirectory() as scratch:
+        caches = {sys.executable: Path(scratch, "numba-here"), other: Path(scratch, "numba-there")}
         for recorder, replayer in ((sys.executable, other), (other, sys.executable)):
             for name in names:
                 path = str(Path(scratch, f"{name}-{len(runs)}"))
-                made = ask(recorder, "--record", name, "--path", path)
-                found = ask(replayer, "--replay", "--path", path)
+                made = ask(recorder, caches[recorder], "--record", name, "--path", path)
+                found = ask(replayer, caches[replayer], "--replay", "--path", path)
                 runs.append({"subject": name, "recorded": made, "replayed": found})
                 print(f"{name:8} {made['torch']} -> {found['torch']}: {found['verdict']}, {found['logged']} entries, ",
                       f"{found['followed']} of them rounded otherwise here", sep="")  # fmt: skip

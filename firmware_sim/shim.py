@@ -32,6 +32,7 @@ from firmware_sim.firmware import pack_leaves
 from firmware_sim.frames import Connection
 from weighbridge.digests import Leaf
 from weighbridge.errors import ChipError, FormatError
+from weighbridge.hostmemory import alive
 from weighbridge.treehash import storage_digest
 
 ANSWER_TIMEOUT_S = 60.0
@@ -282,7 +283,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _unobserved(self) -> int:
         """Counts the bytes that this process holds where no live storage is, on the device if it uses one."""
-        live = [storage for storage in (reference() for reference in list(self._live.values())) if storage is not None]
+        live = [storage for storage in map(alive, list(self._live.values())) if storage is not None]
         there = sum(storage.nbytes() for storage in live if storage.device.type == "cuda")
         if there:
             held = sum(torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count()))
@@ -294,7 +295,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return max(0, resident - sum(storage.nbytes() for storage in live))
 
     def _leaves(self, references: list[weakref.ref[Storage]]) -> list[Leaf]:
-        storages = [storage for storage in (reference() for reference in references) if storage is not None]
+        storages = [storage for storage in map(alive, references) if storage is not None]
         return [(storage.nbytes(), self._digest(storage)) for storage in storages if storage.nbytes()]
 
     def _digest(self, storage: Storage) -> bytes:

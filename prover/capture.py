@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from prover.attached import LAZY
 from prover.paths import Paths
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
+from weighbridge.hostmemory import alive
 from weighbridge.numerics import decompositions, narrow, rounding
 from weighbridge.numerics.evaluate import Context, bind, evaluate
 from weighbridge.numerics.memo import per_op
@@ -85,7 +86,7 @@ class Memory:
     def storage(self, address: int) -> Storage | None:
         """Returns a watched storage, or None if it is dead."""
         watch = self._watches.get(address)
-        return watch() if watch is not None else None
+        return alive(watch) if watch is not None else None
 
     def _gone(self, watch: Watch) -> None:
         if self._watches.get(watch.address) is watch:

@@ -7,8 +7,26 @@ So whoever hashes a program's memory reads it by its address.
 from __future__ import annotations
 
 import ctypes
+import weakref
 
 import torch
+
+
+def alive(reference: weakref.ref[torch.UntypedStorage]) -> torch.UntypedStorage | None:
+    """Returns the storage of a weak reference, or None if it died or has no memory any more.
+
+    PyTorch 2.6 keeps the object of a storage that was freed while its cache of shared memory remembers it; and it must
+    be told of one that came out of a weak reference, or the memory goes with its last tensor, whoever holds the object.
+    """
+    storage = reference()
+    if storage is None:
+        return None
+    try:
+        storage.data_ptr()
+    except RuntimeError:
+        return None
+    storage._fix_weakref()  # type: ignore[attr-defined]
+    return storage
 
 
 def octets(flat: torch.Tensor) -> memoryview:
@@ -18,6 +36,8 @@ def octets(flat: torch.Tensor) -> memoryview:
         flat: A contiguous tensor of any dtype and device.
     """
     flat = flat.detach().cpu()
+    if not flat.numel():
+        return memoryview(b"")  # an address of nothing is not taken for a buffer everywhere
     buffer = (ctypes.c_ubyte * (flat.numel() * flat.itemsize)).from_address(flat.data_ptr())
     buffer.tensor = flat  # type: ignore[attr-defined]
     return memoryview(buffer).cast("B")

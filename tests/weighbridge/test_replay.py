@@ -72,7 +72,7 @@ def test_other_instruction_sets_and_threads_give_the_same_state(run: Path, elsew
         assert f"{environment['OMP_NUM_THREADS']} threads" in result.device
         assert result.logged == sum(record.logged for record in transcript.records()) > 0
     if LINUX and os.uname().machine == "x86_64":
-        assert "DEFAULT" in elsewhere[0].device
+        assert "DEFAULT" in elsewhere[0].device or "NO AVX" in elsewhere[0].device  # as older PyTorch calls it
 
 
 def test_the_result_is_plain_data(elsewhere: list[ReplayResult]) -> None:

@@ -144,3 +144,14 @@ def test_a_noisy_slope_in_place_is_the_one_that_is_not() -> None:
     changed = x.clone()
     assert TABLE["rrelu_with_noise_.default"](changed, noise, 0.1, 0.3, True) is changed
     assert torch.equal(changed, wanted)
+
+
+def test_gradients_of_bags_scale_by_how_often_a_row_is_used() -> None:
+    """PyTorch's kernel divides by the counts of other rows, so it is compared with the sum by hand."""
+    indices, bags, offsets = torch.tensor([1, 0, 1, 0, 0, 2]), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 3])
+    weight, grad = torch.randn(4, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    sizes, largest = torch.ops.aten._embedding_bag(weight, indices, offsets)[2:]
+    found = TABLE["_embedding_bag_dense_backward.default"](grad, indices, bags, sizes, largest, 4, True, 0, None, -1)
+    used = torch.bincount(indices, minlength=4)
+    wanted = torch.zeros_like(weight).index_add(0, indices, grad[bags] / used[indices, None])
+    torch.testing.assert_close(found, wanted)

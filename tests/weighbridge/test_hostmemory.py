@@ -1,0 +1,34 @@
+"""Memory is read by its address, and weak references to storages do not take it from those who hold them."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from weighbridge.hostmemory import alive, octets
+
+
+def test_the_bytes_are_those_of_the_tensor_and_keep_it_alive() -> None:
+    found = octets(torch.tensor([1, 2, 258], dtype=torch.int32))
+    assert bytes(found) == bytes([1, 0, 0, 0, 2, 0, 0, 0, 2, 1, 0, 0])
+
+
+def test_nothing_has_no_bytes() -> None:
+    assert bytes(octets(torch.empty(0))) == b""
+
+
+def test_a_storage_that_was_looked_at_is_whole_until_nobody_holds_it() -> None:
+    tensor = torch.full((5,), 7.0)
+    died: list[object] = []
+    reference = weakref.ref(tensor.untyped_storage(), died.append)
+    for _ in range(3):
+        assert alive(reference) is not None
+    held = alive(reference)
+    del tensor
+    assert held is not None
+    assert torch.empty(0).set_(held).tolist() == [7.0] * 5
+    assert not died
+    del held
+    assert alive(reference) is None
+    assert len(died) == 1
