@@ -13,17 +13,14 @@ import torch
 
 
 def alive(reference: weakref.ref[torch.UntypedStorage]) -> torch.UntypedStorage | None:
-    """Returns the storage of a weak reference, or None if it died or has no memory any more.
+    """Returns the storage of a weak reference, or None if it died.
 
-    PyTorch 2.6 keeps the object of a storage that was freed while its cache of shared memory remembers it; and it must
-    be told of one that came out of a weak reference, or the memory goes with its last tensor, whoever holds the object.
+    In PyTorch 2.6, the object of a freed storage stays while a cache of shared memory remembers it, and crashes whoever
+    asks it for more than its address; and PyTorch must be told of a living one that came out of a weak reference, or
+    the memory goes with its last tensor, whoever holds the object.
     """
     storage = reference()
-    if storage is None:
-        return None
-    try:
-        storage.data_ptr()
-    except RuntimeError:
+    if storage is None or not torch._C._storage_Use_Count(storage._cdata):
         return None
     storage._fix_weakref()  # type: ignore[attr-defined]
     return storage

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from weighbridge.hostmemory import alive, octets
 
@@ -32,3 +33,18 @@ def test_a_storage_that_was_looked_at_is_whole_until_nobody_holds_it() -> None:
     del held
     assert alive(reference) is None
     assert len(died) == 1
+
+
+def test_a_storage_is_dead_however_many_caches_remember_it() -> None:
+    """Loaders that share memory with their workers remember it so; many times, because what goes wrong is memory."""
+    for number in range(300):
+        tensor = torch.ones(3)
+        storage = tensor.untyped_storage()
+        cached, reference = StorageWeakRef(storage), weakref.ref(storage)
+        del storage
+        if number % 2:
+            assert alive(reference) is not None
+        del tensor
+        assert alive(reference) is None
+        assert alive(reference) is None
+        assert cached.expired()
