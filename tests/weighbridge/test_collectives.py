@@ -164,8 +164,7 @@ def test_a_rank_that_never_comes_is_noticed() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        call(reduction="avg"), call("all_gather"), call(ordinal=1),
-        call(outs=(REF,), group=(0, 1), tag=0, name="reduce"),
+        call(reduction="avg"), call("all_gather"), call(ordinal=1), replace(call(), name="reduce"),
     ],
 )  # fmt: skip
 def test_calls_that_do_not_fit_together_are_noticed(other: Call) -> None:
