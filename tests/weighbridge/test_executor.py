@@ -202,7 +202,7 @@ def _loss_as_integer(_: Tape, fields: Fields) -> None:
 def _checksum(place: int) -> Callable[[Tape, Fields], None]:
     def change(_: Tape, fields: Fields) -> None:
         sums = np.frombuffer(fields["checksums"], dtype="<u8").copy()
-        sums[place] ^= 1 << 17
+        sums[place] ^= np.uint64(1 << 17)
         fields["checksums"] = sums.tobytes()
 
     return change
