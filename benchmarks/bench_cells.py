@@ -43,7 +43,7 @@ from weighbridge.tensorfile import TensorFile, write_tensors
 
 STEPS, ROWS, WIDTH, HIDDEN = 3, 16, 256, 1024
 FALSE_SHARE = 0.05
-TRIALS = 400
+TRIALS = 2000
 COUNTS = (5, 20, 50, 100)
 
 
