@@ -266,7 +266,7 @@ class NonVolatileLog:
         if len(header) < _HEADER or not 0 < length <= MAX_TOKEN_BYTES:
             return None
         data = os.pread(self._file, length, offset + _HEADER)
-        return header + data if entry_digest(data) == header[_LENGTH:] else None
+        return header + data if len(data) == length and entry_digest(data) == header[_LENGTH:] else None
 
     def _finish_release(self, base: int) -> None:
         """Does what a crash in `release` left undone: the hashes are durable and the records still there."""
