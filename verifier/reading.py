@@ -17,6 +17,7 @@ from weighbridge.identity import Credentials
 from weighbridge.tokens import Verified, entry_digest, verify
 
 NONCE_SIZE = 32
+_ATTEMPTS = 5
 _log = logging.getLogger(__name__)
 
 
@@ -32,6 +33,16 @@ def read_log(chip: Chip, credentials: Credentials, manufacturer: Certificate, wi
         manufacturer: Root certificate that device identities must lead to.
         witness: What is held of it.
     """
+    for _ in range(_ATTEMPTS):
+        facts = _read_once(chip, credentials, manufacturer, witness)
+        # A chip that reports by itself may release what the witness took in meanwhile: then begin from there.
+        released = isinstance(facts.error, WeighbridgeError) and facts.error.reason == "chip.log.released"
+        if not released or witness.held(chip.ueid).size <= facts.held.size:
+            break
+    return facts
+
+
+def _read_once(chip: Chip, credentials: Credentials, manufacturer: Certificate, witness: Witness) -> LogFacts:
     nonce, held = secrets.token_bytes(NONCE_SIZE), witness.held(chip.ueid)
     try:
         with ChipClient(chip.address, credentials, chip.ueid) as client:
