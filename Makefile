@@ -60,6 +60,7 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.margins
 	$(BIN)/python -W ignore -m benchmarks.bench_chip
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_fleet
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_cells
 	$(BIN)/python -m benchmarks.tables
 
 soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=NAME), then CHECKPOINTS=1000 each of two models
