@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks import soak_chip_crashes
 from firmware_sim import Shim
 from firmware_sim.frames import Connection
 from prover import Recorder, formulas
+from weighbridge.errors import ChipError
 
 STEPS = 4
 FORMULAS = formulas.constant(1e-2) | formulas.adamw()
@@ -199,14 +201,26 @@ def starve(path: Path, times: int) -> None:
         connection.close()
 
 
+def attend(path: Path) -> None:
+    """Connects once the chip has noticed, and logged, that the workload before is gone."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with Shim.connect(path):
+                return
+        except ChipError as error:
+            if error.reason != "chip.busy" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
 @pytest.mark.parametrize(("times", "severity"), [(1, "info"), (4, "violation")])
 def test_starved_interrupts_are_counted(station: Station, times: int, severity: str) -> None:
     """One may be a crash; it costs the chip its place among the sampled all the same."""
     name = f"starved{times}"
     process = station.chip(name)
     starve(process.socket, times)
-    with Shim.connect(process.socket):
-        pass  # the chip attends to it only after it has logged the loss of the one before
+    attend(process.socket)
     report = station.inspect(name)
     assert [(f["id"], f["severity"]) for f in report["findings"]] == [("chip.interrupt.unserved", severity)]
     assert report["counts"]["verified"] == 0
