@@ -33,7 +33,7 @@ help: ## Show this list
 
 install: $(STAMP) ## Create .venv and install the pinned dependencies (done by every other target when needed)
 
-demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report (about 5 minutes on 2 cores)
+demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report
 	$(BIN)/weighbridge demo --out $(OUT) --device $(DEVICE)
 
 test: $(STAMP) ## Run all tests that need no GPU
