@@ -30,6 +30,7 @@ from torch.utils.flop_counter import flop_registry
 
 from firmware_sim.firmware import pack_leaves
 from firmware_sim.frames import Connection
+from weighbridge.chiplink import Position
 from weighbridge.digests import Leaf
 from weighbridge.errors import ChipError, FormatError
 from weighbridge.hostmemory import alive
@@ -90,6 +91,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._formulas: dict[Any, Callable[..., int] | None] = {}
         self._held = 0
         self._note: Callable[[int], None] | None = None
+        self._where: Callable[[], Position] | None = None
         self._forked = False
         self._capturing = threading.Lock()
         _SHIMS.add(self)
@@ -151,9 +153,9 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._watch(storage)
         self._weights = [self._live[address] for address in storages if address in self._live]
 
-    def on_snapshot(self, note: Callable[[int], None] | None) -> None:
+    def on_snapshot(self, note: Callable[[int], None] | None, where: Callable[[], Position] | None = None) -> None:
         """See `ChipLink.on_snapshot`."""
-        self._note = note
+        self._note, self._where = note, where
 
     def log_event(self, name: str, digest: bytes) -> int:
         """See `ChipLink.log_event`.
@@ -253,7 +255,9 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _unasked(self) -> None:
         """Takes a snapshot that is due at a moment that the workload did not offer."""
-        index = self._capture(time.monotonic_ns(), safepoint=False, step=-1, op=-1, running=b"", head=b"")
+        started = time.monotonic_ns()
+        step, op, head = (-1, -1, b"") if self._where is None or not self.pending else self._where()
+        index = self._capture(started, safepoint=False, step=step, op=op, running=b"", head=head)
         if index is not None and self._note is not None:
             self._note(index)
 

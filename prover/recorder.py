@@ -24,7 +24,7 @@ from prover.held import Held, lasting
 from prover.paths import Paths
 from prover.resuming import Kept, Resuming
 from weighbridge import layout
-from weighbridge.chiplink import ChipLink
+from weighbridge.chiplink import ChipLink, Position
 from weighbridge.chipnotes import ChipNotes
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.errors import StateChangedError, UsageError
@@ -101,8 +101,9 @@ class Recorder:
             programs: Digests of the tapes that may run, from a rehearsal (`weighbridge tape show`); any by default.
             job: The job on several ranks that this process takes part in; its transcript is `PATH/rank-0000` etc.
         """
-        # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
-        importlib.import_module("torch._dynamo")
+        with _disable_current_modes():  # the host's work, which no chip should take for the workload's
+            # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
+            importlib.import_module("torch._dynamo")
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
         if job is not None and resume:
@@ -132,7 +133,7 @@ class Recorder:
         self._batch: dict[str, HostCopy] = {}
         self._notes = ChipNotes()
         self._writer: TranscriptWriter | None = None
-        self._failed = False
+        self._failed = self._left = False
         self._frozen = 0
         self._tapes: list[tuple[Tape, bytes]] = []
 
@@ -173,7 +174,7 @@ class Recorder:
         if self._chip is not None and self._writer.steps == 0:
             self._chip.log_event("manifest-draft", self._writer.draft_digest)
         if self._chip is not None:
-            self._chip.on_snapshot(self._unasked)
+            self._chip.on_snapshot(self._unasked, self._where)
         self.memory.on_death(self._died)
         torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.randomness)
         return self
@@ -390,8 +391,7 @@ class Recorder:
         op = len(capture.tape.nodes)
         if self._job is None:  # Within a step, a sharded module shows gathered weights; its own were declared before.
             self._declare_weights(chip)
-        head = self._writer.head if self._resuming is None else self._resuming.head(self.step_number)
-        index = chip.safepoint(self.step_number, op, self._running(capture.tape, op), head, self._writer.flush)
+        index = chip.safepoint(self.step_number, op, self._running(capture.tape, op), self._head, self._writer.flush)
         if index is not None:
             self._taken(chip, index, op)
 
@@ -403,7 +403,25 @@ class Recorder:
     def _unasked(self, index: int) -> None:
         """Notes a snapshot that was taken elsewhere than between two operations, or outside steps."""
         if self._chip is not None:
-            self._taken(self._chip, index, 0 if self._capture is None else len(self._capture.tape.nodes))
+            self._taken(self._chip, index, self._op)
+
+    @property
+    def _op(self) -> int:
+        """Operations of the step in progress that are complete."""
+        return 0 if self._capture is None else len(self._capture.tape.nodes)
+
+    @property
+    def _head(self) -> bytes:
+        """The running head before the step in progress."""
+        assert self._writer is not None, "the Recorder is open"
+        return self._writer.head if self._resuming is None else self._resuming.head(self.step_number)
+
+    @unseen
+    def _where(self) -> Position:
+        """What a snapshot that is taken unasked says about where it was taken; durable before the chip signs it."""
+        if self._writer is not None and not self._left:
+            self._writer.flush()
+        return self.step_number, self._op, self._head
 
     def _declare_weights(self, chip: ChipLink) -> None:
         """Tells the chip where the weights lie now: which storages they have may change while a program runs."""
@@ -420,7 +438,8 @@ class Recorder:
             index = chip.safepoint(self.step_number, 0, self._running(Tape(), 0), writer.head, writer.flush)
             if index is not None:
                 self._taken(chip, index, 0)
-        chip.on_snapshot(None)
+        self._left = True
+        chip.on_snapshot(None, self._where)  # until the process leaves the chip, or records something else
         if self._snapshots and (complete or self._resuming is None):
             after = tuple((ueid, index, self.step_number, op) for ueid, index, op in self._snapshots)
             writer.put_notes(ChipNotes(self._notes.weights, after))

@@ -146,7 +146,8 @@ class Resuming:
             shutil.rmtree(self._folder, ignore_errors=True)
         else:
             self._kept = [step for step in self._kept_steps() if step < self._old.steps]
-            self._old.again = [s for s in self._pending() if not self._old.known(s[0], s[1], s[2])]
+            # A loss of power may have taken steps away whose snapshots were noted: nobody can replay these any more.
+            self._old.again = [s for s in self._pending() if s[2] <= self._old.steps and not self._old.known(*s[:3])]
         self._folder.mkdir(parents=True, exist_ok=True)
 
     @property

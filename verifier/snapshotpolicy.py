@@ -23,6 +23,8 @@ class SnapshotPolicy:
             and the like, which nobody records.
         tails: Runs of one chip that a crash ended in a step with a snapshot, which nobody can replay. More are a
             warning.
+        setup_flops: FLOPs that a program may do before its first recorded step: to test the device, to make or load a
+            model. A snapshot of then that cannot be replayed accuses nobody, and verifies nothing.
         unserved: Interrupts of one chip that its workload left without a snapshot, as every workload that is killed
             may. More are a violation, if they are also more than `unserved_share` of its interrupts.
         unserved_share: See `unserved`.
@@ -32,6 +34,7 @@ class SnapshotPolicy:
     temporaries: float = 16.0
     work_share: float = 0.5
     tails: int = 1
+    setup_flops: float = 1e9
     unserved: int = 2
     unserved_share: float = 0.1
 

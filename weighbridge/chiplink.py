@@ -10,6 +10,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+Position = tuple[int, int, bytes]
+"""Step in progress, operations of it that are complete, and the transcript's running head before it (32 bytes)."""
+
 
 class ChipLink(Protocol):
     """A connection from a training process to the firmware of the chip it runs on."""
@@ -28,10 +31,15 @@ class ChipLink(Protocol):
         """Names the weights region of later snapshots: the storages of these tensors, as long as they live."""
         ...
 
-    def on_snapshot(self, note: Callable[[int], None] | None) -> None:
-        """Says what to call (or, with None, that nothing is) with the log index of a snapshot not taken in `safepoint`.
+    def on_snapshot(self, note: Callable[[int], None] | None, where: Callable[[], Position] | None = None) -> None:
+        """Says what to call when a snapshot is taken elsewhere than in `safepoint`.
 
         The chip takes one if no safepoint is offered for too long, or when the workload detaches.
+
+        Args:
+            note: Called with its log index once it is signed; None for nothing.
+            where: Called before it is signed, for the position that the workload claims; None to claim none. A crash may
+                come before `note` is done, and then only this claim leads to the transcript.
         """
         ...
 

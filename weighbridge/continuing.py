@@ -28,7 +28,7 @@ from weighbridge.manifest import SigningKey, open_manifest
 from weighbridge.numerics import roundlog
 from weighbridge.numerics.policy import Policy
 from weighbridge.recovery import Recovery
-from weighbridge.resumption import Resumption, decode, encode
+from weighbridge.resumption import Resumption, decode, encode, made_again
 from weighbridge.state import Checkpoint, read_checkpoint
 from weighbridge.steps import (
     StepRecord,
@@ -251,7 +251,8 @@ class Continuation(Recovery):
             for name, content in ((LEAVES, self._data.leaves), (ORDER, self._data.order_bytes())):
                 if self._files.get(name) != (len(content), digests.bytes_digest(content).hex()):
                     self._publish(name, partial(_write, content))
-        entries = [*self._before, Resumption(self.recorded, self._begin, tuple(self.again))]
+        again = tuple(s for s in self.again if made_again(self._begin, self.recorded, s[2], s[3]))
+        entries = [*self._before, Resumption(self.recorded, self._begin, again)]
         self._publish(RESUMPTIONS, partial(_write, encode(entries)))
         self.flush()
         self._finish_large_segment()

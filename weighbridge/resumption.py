@@ -25,7 +25,8 @@ class Resumption:
         step: Steps that were whole by then: the number of the first new step.
         begin: First step that was made again, to compare it with its record.
         snapshots: (chip UEID, log index, step, operations complete) of snapshots that no step record names: those taken
-            while steps were made again, or in the step that the crash cut off.
+            while the initialisation and then the steps from `begin` on were made again, or in the step that the crash
+            cut off.
     """
 
     step: int
@@ -65,10 +66,23 @@ def _resumption(raw: Any) -> Resumption:
 def _snapshot(raw: Any, begin: int, last: int) -> tuple[bytes, int, int, int]:
     match raw:
         case [bytes(ueid), index, step, op] if (
-            0 < len(ueid) <= 64 and _natural(index) and _natural(step) and _natural(op) and begin <= step <= last
+            0 < len(ueid) <= 64 and all(map(_natural, (index, step, op))) and made_again(begin, last, step, op)
         ):
             return ueid, index, step, op
     raise FormatError("a snapshot of a resumption is not one of the steps that were made again; fetch it again")
+
+
+def made_again(begin: int, last: int, step: int, op: int) -> bool:
+    """Tells whether a resumption passes a position that its recording had passed before, or was at when it was cut off.
+
+    Args:
+        begin: First step that was made again.
+        last: Steps that were whole.
+        step: Step of the position. Step 0 is always made again: model and optimizer are new objects, which only then
+            get the state before `begin`.
+        op: Operations of it that were complete.
+    """
+    return begin <= step <= last or step == 0 or (step, op) == (1, 0)
 
 
 def _natural(value: Any) -> bool:

@@ -86,7 +86,10 @@ _BODIES: Mapping[Kind, Mapping[str, str]] = {
         "unobserved": "count",
     },
 }
-"""What each kind's body holds, no more and no less. Claimed values come from the workload: unknown off a safepoint."""
+"""What each kind's body holds, no more and no less. Claimed values come from the workload.
+
+Off a safepoint it claims no digest of its operations (`running`), and either all of the others or none.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +125,11 @@ class Token:
     firmware_version: str
     debug: bool
     body: Mapping[str, Value]
+
+
+def claims_position(token: Token) -> bool:
+    """Tells whether the workload claimed a position in a transcript when a snapshot was taken."""
+    return token.body["head"] != b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -398,7 +406,8 @@ def _check(token: Token) -> None:
         raise TokenError(f"The body of a {token.kind} token must hold exactly {', '.join(schema)}.")
     for name, kind in schema.items():
         if kind.startswith("claimed "):
-            kind = kind.replace("claimed", "unknown") if body["safepoint"] is False else kind.removeprefix("claimed ")
+            unknown = body["safepoint"] is False and (name == "running" or body["head"] == b"")
+            kind = kind.replace("claimed", "unknown") if unknown else kind.removeprefix("claimed ")
         _check_value(name, body[name], kind)
 
 

@@ -138,6 +138,16 @@ class Transcript:
             self._records = (first, records)
         return self._records[1][step - first]
 
+    def initialises(self) -> bool:
+        """Tells whether step 0 made the weights; else the run began from weights that it was given.
+
+        Raises:
+            TranscriptError: A file was altered after it was opened.
+        """
+        if not self.steps:
+            return True  # Nothing says otherwise.
+        return bool(Tape.decode(self.tape(self.step(0).tape)).nodes)
+
     def snapshots(self, step: int) -> list[tuple[bytes, int, int]]:
         """Returns (chip UEID, log index, operations complete) of every snapshot that was taken in `step`.
 

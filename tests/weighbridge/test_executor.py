@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prover import Recorder
+from weighbridge.chiplink import Position
 from weighbridge.digests import region_digest
 from weighbridge.errors import WeighbridgeError
 from weighbridge.executor import Executor
@@ -53,7 +54,7 @@ class Notebook:
     def declare_weights(self, tensors: Iterable[Tensor]) -> None:
         """This chip notes named tensors of its own choice."""
 
-    def on_snapshot(self, note: Callable[[int], None] | None) -> None:
+    def on_snapshot(self, note: Callable[[int], None] | None, where: Callable[[], Position] | None = None) -> None:
         """This chip takes snapshots at safepoints only."""
 
     def safepoint(self, step: int, op: int, running: bytes, head: bytes, flush: Callable[[], None]) -> int | None:

@@ -22,7 +22,8 @@ def resumptions(draw: st.DrawFn) -> list[Resumption]:
     found = []
     for step in sorted(draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))):
         begin = draw(st.integers(0, step))
-        snapshot = st.tuples(st.binary(min_size=1, max_size=33), NATURAL, st.integers(begin, step), NATURAL)
+        at = st.one_of(st.just(0), st.integers(begin, step))
+        snapshot = st.tuples(st.binary(min_size=1, max_size=33), NATURAL, at, NATURAL)
         found.append(Resumption(step, begin, tuple(draw(st.lists(snapshot, max_size=3)))))
     return found
 
@@ -47,6 +48,7 @@ def test_hostile_bytes_raise_only_weighbridge_errors(data: bytes) -> None:
         [{"step": 3, "begin": 1, "snapshots": [], "more": 1}],
         [{"step": 3, "begin": True, "snapshots": []}],
         [{"step": 3, "begin": 1, "snapshots": [[b"u", 1, 4, 0]]}],
+        [{"step": 3, "begin": 2, "snapshots": [[b"u", 1, 1, 1]]}],
         [{"step": 3, "begin": 1, "snapshots": [[b"", 1, 2, 0]]}],
         [{"step": 3, "begin": 1, "snapshots": [[b"u", 1, 2]]}],
         [{"step": 3, "begin": 1, "snapshots": []}, {"step": 2, "begin": 1, "snapshots": []}],

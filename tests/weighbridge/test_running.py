@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from prover import Recorder
+from weighbridge.chiplink import Position
 from weighbridge.replay_worker import Replay
 from weighbridge.running import prefix_digest, running_digest
 from weighbridge.tape import Tape
@@ -33,7 +34,7 @@ class Listener:
     def declare_weights(self, tensors: Any) -> None:
         pass
 
-    def on_snapshot(self, note: Callable[[int], None] | None) -> None:
+    def on_snapshot(self, note: Callable[[int], None] | None, where: Callable[[], Position] | None = None) -> None:
         pass
 
     def safepoint(self, step: int, op: int, running: bytes, head: bytes, flush: Callable[[], None]) -> int | None:

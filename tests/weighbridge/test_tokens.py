@@ -27,8 +27,8 @@ BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "event": st.fixed_dictionaries({"name": text, "digest": digest}),
     "head": st.fixed_dictionaries({"size": count, "last": digest, "root": digest, "log_key": digest, "counter": count}),
-    "snapshot": st.booleans().flatmap(
-        lambda safe: st.fixed_dictionaries(
+    "snapshot": st.sampled_from([(True, True), (False, True), (False, False)]).flatmap(
+        lambda case: st.fixed_dictionaries(
             {
                 "root": digest,
                 "leaves": count,
@@ -36,11 +36,11 @@ BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
                 "weights_root": digest,
                 "weights_bytes": count,
                 "salt_digest": digest,
-                "head": digest if safe else st.just(b""),
-                "running": digest if safe else st.just(b""),
-                "step": count if safe else st.just(-1),
-                "op": count if safe else st.just(-1),
-                "safepoint": st.just(safe),
+                "head": digest if case[1] else st.just(b""),
+                "running": digest if case[0] else st.just(b""),
+                "step": count if case[1] else st.just(-1),
+                "op": count if case[1] else st.just(-1),
+                "safepoint": st.just(case[0]),
                 "held": count,
                 "kernels": count,
                 "flops": count,
@@ -303,17 +303,17 @@ def test_claims_outside_the_profile_are_refused(change: Callable[[dict[int, Any]
 
 
 def test_claims_of_a_workload_are_unknown_off_a_safepoint() -> None:
-    """Off a safepoint nothing may be claimed, and on one everything must be."""
+    """Off a safepoint a position may be claimed or not, and on one everything must be."""
     base: dict[str, Any] = dict.fromkeys(
         ["leaves", "bytes", "weights_bytes", "held", "kernels", "flops", "stall_us", "unobserved"], 0
     ) | dict.fromkeys(["root", "weights_root", "salt_digest"], bytes(32))
     known = {"head": bytes(32), "running": bytes(32), "step": 0, "op": 0}
     unknown = {"head": b"", "running": b"", "step": -1, "op": -1}
-    for safepoint, claims in ((True, known), (False, unknown)):
+    for safepoint, claims in ((True, known), (False, known | {"running": b""}), (False, unknown)):
         good = replace(_EXAMPLE, kind="snapshot", nonce=None, body={**base, **claims, "safepoint": safepoint})
         assert tokens.decode_claims(tokens.encode_claims(good)) == good
         for name in known:
-            other = (unknown if safepoint else known)[name]
+            other = (known if claims[name] == unknown[name] else unknown)[name]
             with pytest.raises(TokenError):
                 tokens.encode_claims(replace(good, body={**good.body, name: other}))
     with pytest.raises(TokenError):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from verifier.facts import Opening, SnapshotFacts, digest, number
+from verifier.facts import Explanation, Opening, SnapshotFacts, digest, number
 from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.errors import ChipError, Finding, Severity, WeighbridgeError
@@ -82,7 +82,7 @@ def _bytes(leaves: Counter[Leaf]) -> int:
 def accounting(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> Accounting | None:
     """Returns the accounting of a snapshot that was opened and has a matching replay, else None."""
     result = replayed(snapshot)
-    if result is None or not isinstance(snapshot.opening, Opening):
+    if result is None or not isinstance(snapshot.opening, Opening) or is_setup(snapshot, policy):
         return None
     if snapshot.verified.token.body["safepoint"]:
         return account(snapshot.opening.leaves, leaves(result), snapshot.batches)
@@ -139,7 +139,29 @@ def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> list
                 subject=snapshot.subject,
             )
         ]
-    return _compare(snapshot, policy)
+    return [_setup(snapshot)] if is_setup(snapshot, policy) else _compare(snapshot, policy)
+
+
+def is_setup(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> bool:
+    """Whether a run that began from given weights was still loading them: no tape says what was in memory then."""
+    claim, facts = snapshot.explanation, snapshot.transcript
+    if not isinstance(claim, Explanation) or claim.step or facts is None or isinstance(facts.opened, WeighbridgeError):
+        return False
+    try:
+        return number(snapshot.verified.token, "flops") <= policy.setup_flops and not facts.opened.initialises()
+    except WeighbridgeError:
+        return False  # the file was altered after it was opened
+
+
+def _setup(snapshot: SnapshotFacts) -> Finding:
+    return Finding(
+        id="snapshot.setup",
+        message="the snapshot was taken while a run was loading the weights that it began from; not verified",
+        expected="the run's first step",
+        found=f"{number(snapshot.verified.token, 'bytes')} bytes before it",
+        subject=snapshot.subject,
+        severity="info",
+    )
 
 
 def _compare(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> list[Finding]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from verifier.facts import Explanation, SnapshotFacts, digest, number
+from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.errors import Finding, WeighbridgeError
+from weighbridge.resumption import made_again
+from weighbridge.tokens import claims_position
 from weighbridge.transcript import Transcript
 
 
-def check(snapshot: SnapshotFacts) -> list[Finding]:
+def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> list[Finding]:
     """Checks that there is a claim, that token and transcript have its position, and that the running heads agree."""
     claim = snapshot.explanation
     if isinstance(claim, WeighbridgeError):
         return [claim.finding(subject=f"prover of chip {snapshot.chip.ueid.hex()}")]
     if claim is None:
-        return [_unexplained(snapshot)]
+        return [_empty(snapshot) if is_empty(snapshot, policy) else _unexplained(snapshot)]
     return [*([*_position(snapshot, claim), *_head(snapshot, claim)] or _tail(snapshot)), *_shard(snapshot)]
 
 
@@ -25,6 +28,12 @@ def is_tail(snapshot: SnapshotFacts) -> bool:
     if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
         return False
     return claim.step == facts.opened.steps and not facts.opened.manifest.complete
+
+
+def is_empty(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> bool:
+    """Whether a program had no more than begun: it held no memory and had done no work worth mentioning."""
+    token = snapshot.verified.token
+    return number(token, "leaves") == 0 and number(token, "flops") <= policy.setup_flops
 
 
 def lacks_ranks(snapshot: SnapshotFacts) -> bool:
@@ -57,6 +66,17 @@ def _tail(snapshot: SnapshotFacts) -> list[Finding]:
     ]
 
 
+def _empty(snapshot: SnapshotFacts) -> Finding:
+    return Finding(
+        id="snapshot.empty",
+        message="a program had begun on the chip and held no memory yet, so there is nothing to explain; not verified",
+        expected="memory, or no program",
+        found=f"0 bytes, {number(snapshot.verified.token, 'flops')} FLOPs so far",
+        subject=snapshot.subject,
+        severity="info",
+    )
+
+
 def _unexplained(snapshot: SnapshotFacts) -> Finding:
     token = snapshot.verified.token
     size, storages, root = number(token, "bytes"), number(token, "leaves"), digest(token, "root")
@@ -76,7 +96,7 @@ def _unexplained(snapshot: SnapshotFacts) -> Finding:
 def _position(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
     token = snapshot.verified.token
     position = (number(token, "step"), number(token, "op"))
-    if not token.body["safepoint"] or position == (claim.step, claim.op):
+    if not claims_position(token) or position == (claim.step, claim.op):
         return []
     return [
         Finding(
@@ -115,7 +135,7 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
             )
         ]
     head = transcript.head(claim.step - 1)
-    if not token.body["safepoint"] or digest(token, "head") == head:
+    if not claims_position(token) or digest(token, "head") == head:
         return []
     return [
         Finding(
@@ -132,16 +152,17 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
 def _named(transcript: Transcript, snapshot: SnapshotFacts, claim: Explanation) -> bool:
     """Whether the transcript names the snapshot; else a position would explain those of other chips and times too.
 
-    A crash may come between the chip's signature and the Recorder's note of it. So a safepoint needs no name in a step
-    that was made again after a crash, or that ended an incomplete transcript, if this chip had been told of this run.
+    A crash may come between the chip's signature and the Recorder's note of it, and after the last step nothing more is
+    noted. So a snapshot that claims a position needs no name in a step that was made again after a crash, or after the
+    last one, if this chip had been told of this run.
     """
     try:
         if (snapshot.chip.ueid, snapshot.index, claim.op) in transcript.snapshots(claim.step):
             return True
     except WeighbridgeError:
         return False  # the file was altered after it was opened
-    if not snapshot.verified.token.body["safepoint"]:
+    if not claims_position(snapshot.verified.token):
         return False
     told = any(draft == transcript.draft_digest for _, draft in snapshot.drafts)
-    crashed = any(r.begin <= claim.step <= r.step for r in transcript.resumptions)
-    return told and (crashed or is_tail(snapshot))
+    crashed = any(made_again(r.begin, r.step, claim.step, claim.op) for r in transcript.resumptions)
+    return told and (crashed or claim.step == transcript.steps)

@@ -20,6 +20,8 @@ from weighbridge.digests import Leaf
 from weighbridge.errors import Finding, ProverError, ReplayWorkerError, TranscriptError
 from weighbridge.identity import CertificateAuthority
 from weighbridge.replay import ReplayResult
+from weighbridge.resumption import Resumption
+from weighbridge.tape import Tape
 from weighbridge.transcript import Transcript
 
 
@@ -118,6 +120,54 @@ def test_off_a_safepoint_only_replay_and_memory_decide(
     assert isinstance(snapshot.replayed, ReplayResult)
     snapshot.replayed.live = []
     assert ids(snapshot) == ["snapshot.memory.unexplained"]
+
+
+def test_off_a_safepoint_a_claimed_position_is_held_to(
+    device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+) -> None:
+    claims = {"safepoint": False, "running": b""}
+    assert ids(make(device, manufacturer, transcript, **claims)) == []
+    assert ids(make(device, manufacturer, transcript, **claims, op=5)) == ["snapshot.position.mismatch"]
+    assert ids(make(device, manufacturer, transcript, **claims, head=b"h" * 32)) == ["transcript.head.mismatch"]
+
+
+@pytest.mark.parametrize("safepoint", [True, False])
+def test_a_name_that_a_crash_prevented(
+    device: Device, manufacturer: CertificateAuthority, tmp_path: Path, safepoint: bool
+) -> None:
+    """A position in steps that were made again needs no name, if it was claimed and this chip was told of the run."""
+    write_transcript(tmp_path / "run", ueid=device.ueid, resumptions=[Resumption(2, 1)])
+    crashed = Transcript.open(tmp_path / "run")
+    claims = {} if safepoint else {"safepoint": False, "running": b""}
+    snapshot = replace(make(device, manufacturer, crashed, **claims), index=13)
+    assert ids(snapshot) == []
+    assert "snapshot.position.mismatch" in ids(replace(snapshot, drafts=[]))
+    unclaimed = make(device, manufacturer, crashed, safepoint=False, step=-1, op=-1, head=b"", running=b"")
+    assert ids(replace(unclaimed, index=13)) == ["snapshot.position.mismatch"]
+
+
+def test_a_program_that_has_just_begun_has_nothing_to_explain(
+    device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+) -> None:
+    """But one that took everything off the chip after much work has."""
+    nothing = {"safepoint": False, "step": -1, "op": -1, "head": b"", "running": b"", "leaves": 0, "bytes": 0}
+    for claims, expected in (({}, "snapshot.empty"), ({"flops": 10**12}, "snapshot.unexplained")):
+        snapshot = make(device, manufacturer, transcript, **nothing, **claims)
+        bare = replace(snapshot, explanation=None, transcript=None, opening=None, replayed=None)
+        assert ids(bare) == [expected]
+
+
+def test_a_run_that_loads_given_weights(device: Device, manufacturer: CertificateAuthority, tmp_path: Path) -> None:
+    """No tape says what was in memory meanwhile; but it may not have trained."""
+    write_transcript(tmp_path / "run", ueid=device.ueid, tape=Tape().encode())
+    tuned = Transcript.open(tmp_path / "run")
+    claims = {"step": 0, "op": 4, "head": tuned.draft_digest}
+    for flops, expected in ((10**6, "snapshot.setup"), (10**12, "snapshot.memory.unexplained")):
+        snapshot = make(device, manufacturer, tuned, **claims, flops=flops)
+        snapshot = replace(snapshot, index=10, explanation=Explanation(transcript_id=tuned.digest, step=0, op=4))
+        assert isinstance(snapshot.replayed, ReplayResult)
+        snapshot.replayed.live = []
+        assert ids(snapshot) == [expected]
 
 
 def test_a_transcript_that_was_committed_to_too_late_or_never(honest: SnapshotFacts) -> None:
