@@ -38,8 +38,8 @@ class ChipLink(Protocol):
 
         Args:
             note: Called with its log index once it is signed; None for nothing.
-            where: Called before it is signed, for the position that the workload claims; None to claim none. A crash may
-                come before `note` is done, and then only this claim leads to the transcript.
+            where: Called before it is signed, for the position that the workload claims; None to claim none. A crash
+                may come before `note` is done, and then only this claim leads to the transcript.
         """
         ...
 
