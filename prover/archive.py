@@ -48,6 +48,7 @@ class Declared:
     Attributes:
         id: Hex BLAKE3 digest of `manifest.json`.
         path: Its directory.
+        home: Where it is being recorded; elsewhere than `path` if it has no manifest yet.
         name: Its name; empty if the manifest cannot be read.
         steps: Its number of steps; 0 if the manifest cannot be read.
         snapshots: (chip UEID, log index) to position (step, op), as the step records say.
@@ -58,6 +59,7 @@ class Declared:
 
     id: str
     path: Path
+    home: Path
     name: str
     steps: int
     snapshots: dict[tuple[bytes, int], tuple[int, int]]
@@ -77,7 +79,11 @@ class Piece:
 
 
 class Archive:
-    """All transcripts below one directory; safe to use from several threads."""
+    """All transcripts below one directory; safe to use from several threads.
+
+    Attributes:
+        root: The directory.
+    """
 
     def __init__(self, root: str | Path) -> None:
         """Looks at the directory for the first time.
@@ -88,14 +94,14 @@ class Archive:
         Raises:
             UsageError: It is not a directory.
         """
-        self._root = Path(root)
-        if not self._root.is_dir():
+        self.root = Path(root)
+        if not self.root.is_dir():
             raise UsageError(f"{root} is not a directory; name the one that holds the runs")
         self._lock = threading.RLock()
         self._known: dict[tuple[Path, int, int], Declared] = {}
         self._open: dict[Path, list[tuple[tuple[str, ...], float, Declared]]] = {}
         self._key = SigningKey.generate()
-        shutil.rmtree(self._root / OPEN, ignore_errors=True)  # of a former process
+        shutil.rmtree(self.root / OPEN, ignore_errors=True)  # of a former process
 
     def transcripts(self) -> list[Declared]:
         """Returns every declared transcript, ascending by id; new and changed ones are read on the way.
@@ -104,7 +110,7 @@ class Archive:
         """
         with self._lock:
             fresh: dict[tuple[Path, int, int], Declared] = {}
-            for path in _manifests(self._root, _DEPTH):
+            for path in _manifests(self.root, _DEPTH):
                 try:
                     status = path.stat()
                     key = (path, status.st_mtime_ns, status.st_size)
@@ -137,14 +143,20 @@ class Archive:
     def ranks(self, transcript_id: str) -> list[str]:
         """Returns the transcripts of all ranks of the job that a transcript is part of; nothing if it is of none.
 
-        They lie beside it. A rank whose transcript is not declared has an empty id.
+        They were recorded beside it. A rank whose transcript is not declared has an empty id.
         """
+        with self._lock:
+            found = self._ranks(transcript_id)
+            # Some ranks of a job that crashed may have ended in order, and others have no manifest.
+            return self._ranks(transcript_id) if "" in found and self._refresh(-1) else found
+
+    def _ranks(self, transcript_id: str) -> list[str]:
         everything = self.transcripts()
         own = next((each for each in everything if each.id == transcript_id), None)
         if own is None or own.place is None:
             return []
         others = [each for each in everything if each.place is not None and each.place.job == own.place.job]
-        beside = {each.place.rank: each.id for each in others if each.place and each.path.parent == own.path.parent}
+        beside = {each.place.rank: each.id for each in others if each.place and each.home.parent == own.home.parent}
         return [beside.get(rank, "") for rank in range(own.place.job.ranks)]
 
     def _refresh(self, step: int) -> bool:
@@ -154,28 +166,28 @@ class Archive:
             step: The step that is asked about; a recording that was declared up to there need not be looked at again.
         """
         new = False
-        for number, run in enumerate(unfinished.recordings(self._root, _DEPTH)):
+        for number, run in enumerate(unfinished.recordings(self.root, _DEPTH)):
             kept = self._open.setdefault(run, [])
             reached = unfinished.progress(run)
             if kept:
                 seen, when, declared = kept[-1]
                 if seen == reached or 0 <= step < declared.steps or time.monotonic() - when < REFRESH_SECONDS:
                     continue
-            copy = self._root / OPEN / f"{number}-{time.monotonic_ns()}"
+            copy = self.root / OPEN / f"{number}-{time.monotonic_ns()}"
             if not unfinished.close_copy(run, copy, self._key):
                 continue
-            kept.append((reached, time.monotonic(), _declare(copy / MANIFEST)))
+            kept.append((reached, time.monotonic(), _declare(copy / MANIFEST, run)))
             new = True
             for _, _, old in kept[:-KEPT_VERSIONS]:
                 shutil.rmtree(old.path, ignore_errors=True)
             del kept[:-KEPT_VERSIONS]
         return new
 
-    def pieces(self, transcript_id: str) -> Iterator[Piece]:
-        """Yields every file of a transcript in pieces, `manifest.json` first.
+    def find(self, transcript_id: str) -> Declared:
+        """Returns a declared transcript, or one that a recording that goes on was declared as before.
 
         Raises:
-            TranscriptError: There is no such transcript, or it cannot be read.
+            TranscriptError: There is none (`transcript.unknown`).
         """
         with self._lock:
             versions = [version for kept in self._open.values() for _, _, version in kept]
@@ -184,6 +196,15 @@ class Archive:
             raise TranscriptError(
                 "no transcript of this id is declared; take one from ListTranscripts", code="transcript.unknown"
             )
+        return declared
+
+    def pieces(self, transcript_id: str) -> Iterator[Piece]:
+        """Yields every file of a transcript in pieces, `manifest.json` first.
+
+        Raises:
+            TranscriptError: There is no such transcript, or it cannot be read.
+        """
+        declared = self.find(transcript_id)
         found = walk_files(declared.path, max_files=2 * DEFAULT_LIMITS.files)
         # Links stay behind: nothing outside the transcript is handed out.
         files = sorted(path for path, status in found if stat.S_ISREG(status.st_mode))
@@ -215,7 +236,7 @@ def _explain(
     return None
 
 
-def _declare(manifest: Path) -> Declared:
+def _declare(manifest: Path, home: Path | None = None) -> Declared:
     with manifest.open("rb") as file:
         text = file.read(_MANIFEST_CAP)
     name, steps, damage = "", 0, []
@@ -256,6 +277,7 @@ def _declare(manifest: Path) -> Declared:
     return Declared(
         id=bytes_digest(text).hex(),
         path=manifest.parent,
+        home=home or manifest.parent,
         name=name,
         steps=steps,
         snapshots=snapshots,

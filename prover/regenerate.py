@@ -5,7 +5,7 @@ None of it is stored: the whole job is replayed between virtual ranks, and what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,20 @@ from weighbridge.virtual_ranks import Rendezvous
 
 Tensor = torch.Tensor
 _MEMORY = 1 << 40
+Say = Callable[[dict[str, Any]], None]
+"""Told of the progress of a replay at every step; what it raises ends the replay."""
 
 
-def _replay(path: Path, rendezvous: Rendezvous, steps: tuple[int, int], device: str) -> None:
+def _quiet(_: dict[str, Any]) -> None:
+    """Says nothing about progress."""
+
+
+def _replay(path: Path, rendezvous: Rendezvous, steps: tuple[int, int], device: str, say: Say) -> None:
     request: dict[str, Any] = {
         "path": str(path), "steps": list(steps), "device": device, "stop": None, "salt": None, "memory": _MEMORY,
     }  # fmt: skip
     with torch.no_grad(), conforming():
-        found = JobReplay(request, [], lambda message: None, rendezvous).run()
+        found = JobReplay(request, [], say, rendezvous).run()
     if found["verdict"] != "match":
         raise UsageError(
             f"the job does not replay ({found['verdict']} of rank {found['rank']}), so nothing can be shown"
@@ -60,7 +66,9 @@ class _Keeping(Rendezvous):
         return results
 
 
-def cell_results(path: str | Path, rank: int, steps: tuple[int, int], out: str | Path, *, device: str = "cpu") -> None:
+def cell_results(
+    path: str | Path, rank: int, steps: tuple[int, int], out: str | Path, *, device: str = "cpu", say: Say = _quiet
+) -> None:
     """Writes the results of a cell's collectives to a file, for `weighbridge.job_replay.replay_cell`.
 
     Args:
@@ -69,6 +77,7 @@ def cell_results(path: str | Path, rank: int, steps: tuple[int, int], out: str |
         steps: (first, last + 1) of the cell.
         out: The file to write.
         device: What executes the job.
+        say: Told of the progress.
 
     Raises:
         UsageError: There is no such rank, or the job does not replay.
@@ -78,11 +87,13 @@ def cell_results(path: str | Path, rank: int, steps: tuple[int, int], out: str |
         raise UsageError(f"the job has ranks 0:{record.ranks}; there is no rank {rank}")
     keeping = _Keeping(record.ranks)
     keeping.cell = rank, steps
-    _replay(Path(path), keeping, steps, device)
+    _replay(Path(path), keeping, steps, device, say)
     write_results(Path(out), Place(record, rank), keeping.results)
 
 
-def open_chunks(path: str | Path, rank: int, targets: Sequence[Target], *, device: str = "cpu") -> list[Opening]:
+def open_chunks(
+    path: str | Path, rank: int, targets: Sequence[Target], *, device: str = "cpu", say: Say = _quiet
+) -> list[Opening]:
     """Opens chunks of a rank's results, each with the contributions that it is made from.
 
     Args:
@@ -90,6 +101,7 @@ def open_chunks(path: str | Path, rank: int, targets: Sequence[Target], *, devic
         rank: The rank whose results they are.
         targets: The chunks.
         device: What executes the job.
+        say: Told of the progress.
 
     Raises:
         UsageError: There are no such chunks, or the job does not replay.
@@ -102,7 +114,7 @@ def open_chunks(path: str | Path, rank: int, targets: Sequence[Target], *, devic
         pairing = commitments.at(rank, target).call.pairing(target.step)
         keeping.wanted.add((rank, pairing))
         keeping.wanted.update((other, pairing) for other, _, _ in commitments.sources(rank, target))
-    _replay(Path(path), keeping, (min(t.step for t in targets), max(t.step for t in targets) + 1), device)
+    _replay(Path(path), keeping, (min(t.step for t in targets), max(t.step for t in targets) + 1), device, say)
     return opened(commitments, rank, targets, keeping.tensors)
 
 

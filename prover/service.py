@@ -18,12 +18,15 @@ import grpc
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from prover.archive import Archive
+from prover.cells import Cells
 from weighbridge import rpc
 from weighbridge.errors import WeighbridgeError
 from weighbridge.identity import Credentials
+from weighbridge.openings import Target
 
 _SERVICE = "/weighbridge.v1.ProverService/"
-ALLOW = {_SERVICE + method: {"verifier"} for method in ("ListTranscripts", "Explain", "FetchTranscript")}
+_METHODS = ("ListTranscripts", "Explain", "FetchTranscript", "FetchResults", "OpenContributions")
+ALLOW = {_SERVICE + method: {"verifier"} for method in _METHODS}
 """Only Verifiers may ask a Prover."""
 
 GRACE_SECONDS = 5.0
@@ -32,9 +35,9 @@ GRACE_SECONDS = 5.0
 class ProverService(prover_pb2_grpc.ProverServiceServicer):
     """Answers for the transcripts of one archive; see `protos/weighbridge/v1/prover.proto`."""
 
-    def __init__(self, archive: Archive) -> None:
-        """Serves what `archive` holds at the moment of each call."""
-        self._archive = archive
+    def __init__(self, archive: Archive, device: str = "cpu") -> None:
+        """Serves what `archive` holds at the moment of each call; what is made again is made on `device`."""
+        self._archive, self._cells = archive, Cells(archive, device)
 
     def ListTranscripts(  # noqa: N802 (gRPC names the methods)
         self, request: prover_pb2.ListTranscriptsRequest, context: grpc.ServicerContext
@@ -72,9 +75,29 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
                 path=piece.path, offset=piece.offset, data=piece.data, last=piece.last
             )
 
+    def FetchResults(  # noqa: N802
+        self, request: prover_pb2.FetchResultsRequest, context: grpc.ServicerContext
+    ) -> Iterator[prover_pb2.FetchResultsResponse]:
+        """Replays the job and streams the results of a cell's collectives."""
+        steps = request.begin, request.end
+        for piece in self._cells.results(request.id, list(request.ranks), steps, context.is_active):
+            yield prover_pb2.FetchResultsResponse(data=piece)
+
+    def OpenContributions(  # noqa: N802
+        self, request: prover_pb2.OpenContributionsRequest, context: grpc.ServicerContext
+    ) -> Iterator[prover_pb2.OpenContributionsResponse]:
+        """Replays the job and streams opened chunks of its collectives."""
+        targets = [Target(each.step, each.op, each.out, each.chunk) for each in request.chunks]
+        opened = self._cells.openings(request.id, list(request.ranks), targets, context.is_active)
+        for place, opening in enumerate(opened):
+            for part, piece in enumerate([opening.result, *opening.parts]):
+                yield prover_pb2.OpenContributionsResponse(place=place, part=part, data=piece.data, path=piece.proof)
+
 
 @contextmanager
-def serve(runs: str | Path, credentials: Credentials, address: str = "127.0.0.1:0") -> Iterator[str]:
+def serve(
+    runs: str | Path, credentials: Credentials, address: str = "127.0.0.1:0", device: str = "cpu"
+) -> Iterator[str]:
     """Serves the transcripts below `runs` until the block ends; yields the address as host:port.
 
     Raises:
@@ -82,7 +105,7 @@ def serve(runs: str | Path, credentials: Credentials, address: str = "127.0.0.1:
     """
     server, bound = rpc.server(credentials, allow=ALLOW, address=address)
     prover_pb2_grpc.add_ProverServiceServicer_to_server(  # type: ignore[no-untyped-call]
-        ProverService(Archive(runs)), server
+        ProverService(Archive(runs), device), server
     )
     server.start()
     try:
@@ -98,12 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--credentials", required=True, type=Path, help="directory of the Prover's role certificate")
     parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
     parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
+    parser.add_argument("--device", default="cpu", help="torch device that jobs are replayed on when a Verifier asks")
     options = parser.parse_args(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with serve(options.runs, Credentials.load(options.credentials), options.address) as bound:
+        with serve(options.runs, Credentials.load(options.credentials), options.address, options.device) as bound:
             if options.address_file is not None:
                 write_address(options.address_file, bound)
             stop.wait()

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/weighbridge/v1/prover.proto\x12\x0eweighbridge.v1\"\x18\n\x16ListTranscriptsRequest\"Q\n\x17ListTranscriptsResponse\x12\x36\n\x0btranscripts\x18\x01 \x03(\x0b\x32!.weighbridge.v1.TranscriptSummary\"U\n\x11TranscriptSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\x0c\"Y\n\x0e\x45xplainRequest\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x11\n\tlog_index\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\x0c\n\x04head\x18\x05 \x01(\x0c\"d\n\x0f\x45xplainResponse\x12\x11\n\texplained\x18\x01 \x01(\x08\x12\x15\n\rtranscript_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\r\n\x05ranks\x18\x05 \x03(\t\"$\n\x16\x46\x65tchTranscriptRequest\x12\n\n\x02id\x18\x01 \x01(\t\"S\n\x17\x46\x65tchTranscriptResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\x32\xa5\x02\n\rProverService\x12\x62\n\x0fListTranscripts\x12&.weighbridge.v1.ListTranscriptsRequest\x1a\'.weighbridge.v1.ListTranscriptsResponse\x12J\n\x07\x45xplain\x12\x1e.weighbridge.v1.ExplainRequest\x1a\x1f.weighbridge.v1.ExplainResponse\x12\x64\n\x0f\x46\x65tchTranscript\x12&.weighbridge.v1.FetchTranscriptRequest\x1a\'.weighbridge.v1.FetchTranscriptResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/weighbridge/v1/prover.proto\x12\x0eweighbridge.v1\"\x18\n\x16ListTranscriptsRequest\"Q\n\x17ListTranscriptsResponse\x12\x36\n\x0btranscripts\x18\x01 \x03(\x0b\x32!.weighbridge.v1.TranscriptSummary\"U\n\x11TranscriptSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\x0c\"Y\n\x0e\x45xplainRequest\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x11\n\tlog_index\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\x0c\n\x04head\x18\x05 \x01(\x0c\"d\n\x0f\x45xplainResponse\x12\x11\n\texplained\x18\x01 \x01(\x08\x12\x15\n\rtranscript_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\r\n\x05ranks\x18\x05 \x03(\t\"$\n\x16\x46\x65tchTranscriptRequest\x12\n\n\x02id\x18\x01 \x01(\t\"S\n\x17\x46\x65tchTranscriptResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\"C\n\x0bResultChunk\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\n\n\x02op\x18\x02 \x01(\x04\x12\x0b\n\x03out\x18\x03 \x01(\x04\x12\r\n\x05\x63hunk\x18\x04 \x01(\x04\"L\n\x13\x46\x65tchResultsRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\t\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\"$\n\x14\x46\x65tchResultsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"b\n\x18OpenContributionsRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\t\x12+\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x1b.weighbridge.v1.ResultChunk\"T\n\x19OpenContributionsResponse\x12\r\n\x05place\x18\x01 \x01(\r\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04path\x18\x04 \x03(\x0c\x32\xee\x03\n\rProverService\x12\x62\n\x0fListTranscripts\x12&.weighbridge.v1.ListTranscriptsRequest\x1a\'.weighbridge.v1.ListTranscriptsResponse\x12J\n\x07\x45xplain\x12\x1e.weighbridge.v1.ExplainRequest\x1a\x1f.weighbridge.v1.ExplainResponse\x12\x64\n\x0f\x46\x65tchTranscript\x12&.weighbridge.v1.FetchTranscriptRequest\x1a\'.weighbridge.v1.FetchTranscriptResponse0\x01\x12[\n\x0c\x46\x65tchResults\x12#.weighbridge.v1.FetchResultsRequest\x1a$.weighbridge.v1.FetchResultsResponse0\x01\x12j\n\x11OpenContributions\x12(.weighbridge.v1.OpenContributionsRequest\x1a).weighbridge.v1.OpenContributionsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,6 +45,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FETCHTRANSCRIPTREQUEST']._serialized_end=479
   _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_start=481
   _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_end=564
-  _globals['_PROVERSERVICE']._serialized_start=567
-  _globals['_PROVERSERVICE']._serialized_end=860
+  _globals['_RESULTCHUNK']._serialized_start=566
+  _globals['_RESULTCHUNK']._serialized_end=633
+  _globals['_FETCHRESULTSREQUEST']._serialized_start=635
+  _globals['_FETCHRESULTSREQUEST']._serialized_end=711
+  _globals['_FETCHRESULTSRESPONSE']._serialized_start=713
+  _globals['_FETCHRESULTSRESPONSE']._serialized_end=749
+  _globals['_OPENCONTRIBUTIONSREQUEST']._serialized_start=751
+  _globals['_OPENCONTRIBUTIONSREQUEST']._serialized_end=849
+  _globals['_OPENCONTRIBUTIONSRESPONSE']._serialized_start=851
+  _globals['_OPENCONTRIBUTIONSRESPONSE']._serialized_end=935
+  _globals['_PROVERSERVICE']._serialized_start=938
+  _globals['_PROVERSERVICE']._serialized_end=1432
 # @@protoc_insertion_point(module_scope)

@@ -73,3 +73,55 @@ class FetchTranscriptResponse(_message.Message):
     data: bytes
     last: bool
     def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+
+class ResultChunk(_message.Message):
+    __slots__ = ("step", "op", "out", "chunk")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    OUT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    op: int
+    out: int
+    chunk: int
+    def __init__(self, step: _Optional[int] = ..., op: _Optional[int] = ..., out: _Optional[int] = ..., chunk: _Optional[int] = ...) -> None: ...
+
+class FetchResultsRequest(_message.Message):
+    __slots__ = ("id", "ranks", "begin", "end")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    ranks: _containers.RepeatedScalarFieldContainer[str]
+    begin: int
+    end: int
+    def __init__(self, id: _Optional[str] = ..., ranks: _Optional[_Iterable[str]] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class FetchResultsResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class OpenContributionsRequest(_message.Message):
+    __slots__ = ("id", "ranks", "chunks")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    ranks: _containers.RepeatedScalarFieldContainer[str]
+    chunks: _containers.RepeatedCompositeFieldContainer[ResultChunk]
+    def __init__(self, id: _Optional[str] = ..., ranks: _Optional[_Iterable[str]] = ..., chunks: _Optional[_Iterable[_Union[ResultChunk, _Mapping]]] = ...) -> None: ...
+
+class OpenContributionsResponse(_message.Message):
+    __slots__ = ("place", "part", "data", "path")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    part: int
+    data: bytes
+    path: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, place: _Optional[int] = ..., part: _Optional[int] = ..., data: _Optional[bytes] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...

@@ -50,6 +50,16 @@ class ProverServiceStub:
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchTranscriptRequest.SerializeToString,
                 response_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchTranscriptResponse.FromString,
                 _registered_method=True)
+        self.FetchResults = channel.unary_stream(
+                '/weighbridge.v1.ProverService/FetchResults',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchResultsRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchResultsResponse.FromString,
+                _registered_method=True)
+        self.OpenContributions = channel.unary_stream(
+                '/weighbridge.v1.ProverService/OpenContributions',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsResponse.FromString,
+                _registered_method=True)
 
 
 class ProverServiceServicer:
@@ -77,6 +87,21 @@ class ProverServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchResults(self, request, context):
+        """FetchResults streams the results of a cell's collectives, which the Prover makes again by replaying the job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenContributions(self, request, context):
+        """OpenContributions streams chunks of results with the contributions of all ranks that they are made from, made again
+        likewise, each with its Merkle path.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProverServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +119,16 @@ def add_ProverServiceServicer_to_server(servicer, server):
                     servicer.FetchTranscript,
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchTranscriptRequest.FromString,
                     response_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchTranscriptResponse.SerializeToString,
+            ),
+            'FetchResults': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchResults,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchResultsRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchResultsResponse.SerializeToString,
+            ),
+            'OpenContributions': grpc.unary_stream_rpc_method_handler(
+                    servicer.OpenContributions,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +213,60 @@ class ProverService:
             '/weighbridge.v1.ProverService/FetchTranscript',
             protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchTranscriptRequest.SerializeToString,
             protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchTranscriptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/weighbridge.v1.ProverService/FetchResults',
+            protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchResultsRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchResultsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenContributions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/weighbridge.v1.ProverService/OpenContributions',
+            protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

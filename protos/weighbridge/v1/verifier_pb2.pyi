@@ -53,7 +53,7 @@ class RegisteredChip(_message.Message):
     def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ...) -> None: ...
 
 class StartInspectionRequest(_message.Message):
-    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env")
+    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks")
     class ReplayEnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,8 @@ class StartInspectionRequest(_message.Message):
     SNAPSHOT_RATE_PER_DAY_FIELD_NUMBER: _ClassVar[int]
     REPLAY_DEVICE_FIELD_NUMBER: _ClassVar[int]
     REPLAY_ENV_FIELD_NUMBER: _ClassVar[int]
+    SHARDED_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     samples: int
     seed: bytes
     flops_threshold: float
@@ -77,7 +79,9 @@ class StartInspectionRequest(_message.Message):
     snapshot_rate_per_day: float
     replay_device: str
     replay_env: _containers.ScalarMap[str, str]
-    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    sharded: str
+    chunks: int
+    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ...) -> None: ...
 
 class StartInspectionResponse(_message.Message):
     __slots__ = ("inspection_id",)
