@@ -1,8 +1,4 @@
-"""The Verifier's registry: the chips, who answers for them, what was witnessed of their logs, and the inspections.
-
-It is one SQLite file. What a chip's log was seen to contain is remembered here, so that a log which later shrinks or
-changes is a finding. An inspection's plan, stage and report are kept for good.
-"""
+"""The registry's directory: the chips, what was witnessed of their logs, and the inspections."""
 
 from __future__ import annotations
 
@@ -14,52 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, ForeignKey, create_engine, event, select, update
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, sessionmaker
 
+from verifier.database import Database
+from verifier.registry.tables import ChipRow, InspectionRow, SampledRow
 from weighbridge.errors import UsageError
 
 _ADDRESS = re.compile(r"[A-Za-z0-9._\-]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:]{2,39}\]:[0-9]{1,5}")
 _MAX_TEXT = 200
 FINISHED = ("done", "failed")
 """Stages in which an inspection does nothing more."""
-
-
-class Base(DeclarativeBase):
-    """Tables of the registry's file; other modules of the Verifier add theirs."""
-
-
-class _ChipRow(Base):
-    __tablename__ = "chips"
-    ueid: Mapped[bytes] = mapped_column(primary_key=True)
-    address: Mapped[str]
-    prover_address: Mapped[str]
-    owner: Mapped[str]
-    site: Mapped[str]
-    chip_type: Mapped[str]
-    registered_at: Mapped[str]
-    witnessed_size: Mapped[int] = mapped_column(default=0)
-    witnessed_last: Mapped[bytes] = mapped_column(default=b"")
-
-
-class _InspectionRow(Base):
-    __tablename__ = "inspections"
-    id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[str]
-    seed: Mapped[bytes]
-    plan: Mapped[str]
-    stage: Mapped[str]
-    report: Mapped[str | None]
-
-
-class _SampledRow(Base):
-    __tablename__ = "sampled"
-    inspection: Mapped[str] = mapped_column(ForeignKey("inspections.id"), primary_key=True)
-    place: Mapped[int] = mapped_column(primary_key=True)
-    ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,43 +76,34 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", "busy_timeout=10000"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
 class Registry:
-    """The registry in one SQLite file; safe to use from several threads.
+    """The registry in the Verifier's database; safe to use from several threads.
 
     Attributes:
-        session: Makes sessions on the file, for modules with tables of their own.
+        database: Where it is kept.
+        session: Makes sessions on it, for modules with tables of their own.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        """Opens the registry, creating it if the file does not exist.
+    def __init__(self, where: str | Path) -> None:
+        """Opens the registry, creating it if there is none.
+
+        Args:
+            where: An SQLite file or a database's URL, as `verifier.database.database_url` takes them.
 
         Raises:
-            UsageError: The file is not a registry or cannot be opened.
+            UsageError: It is not a registry or cannot be opened.
         """
-        self._engine = create_engine(URL.create("sqlite", database=str(Path(path).resolve())))
-        event.listen(self._engine, "connect", _on_connect)
-        self.session: sessionmaker[Session] = sessionmaker(self._engine)
-        try:
-            self.create_tables()
-        except SQLAlchemyError as error:
-            raise UsageError(
-                f"{path} cannot be used as a registry: {error.__cause__ or error}; name another file"
-            ) from None
+        self.database = Database(where)
+        self.session: sessionmaker[Session] = self.database.session
+        self.create_tables()
 
     def create_tables(self) -> None:
         """Creates the tables that are missing."""
-        Base.metadata.create_all(self._engine)
+        self.database.create_tables()
 
     def close(self) -> None:
         """Closes all connections."""
-        self._engine.dispose()
+        self.database.close()
 
     def register(self, chip: Chip) -> None:
         """Adds a chip, or changes the addresses and descriptions of a known one; what was witnessed of it stays.
@@ -169,9 +122,9 @@ class Registry:
             if len(text) > _MAX_TEXT or not text.isprintable():
                 raise UsageError(f"{name} must be at most {_MAX_TEXT} printable characters on one line")
         with self.session.begin() as session:
-            row = session.get(_ChipRow, chip.ueid)
+            row = session.get(ChipRow, chip.ueid)
             if row is None:
-                row = _ChipRow(ueid=chip.ueid, registered_at=_now())
+                row = ChipRow(ueid=chip.ueid, registered_at=_now())
                 session.add(row)
             row.address, row.prover_address = chip.address, chip.prover_address
             row.owner, row.site, row.chip_type = chip.owner, chip.site, chip.chip_type
@@ -179,7 +132,7 @@ class Registry:
     def chips(self) -> list[Chip]:
         """Returns all chips, sorted by UEID."""
         with self.session() as session:
-            return [_chip(row) for row in session.scalars(select(_ChipRow).order_by(_ChipRow.ueid))]
+            return [_chip(row) for row in session.scalars(select(ChipRow).order_by(ChipRow.ueid))]
 
     def chip(self, ueid: bytes) -> Chip:
         """Returns one chip.
@@ -188,7 +141,7 @@ class Registry:
             UsageError: No such chip is registered.
         """
         with self.session() as session:
-            row = session.get(_ChipRow, ueid)
+            row = session.get(ChipRow, ueid)
             if row is None:
                 raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
             return _chip(row)
@@ -197,8 +150,8 @@ class Registry:
         """Remembers that the chip's log had `size` entries, the newest with digest `last`; never goes backwards."""
         with self.session.begin() as session:
             session.execute(
-                update(_ChipRow)
-                .where(_ChipRow.ueid == ueid, _ChipRow.witnessed_size < size)
+                update(ChipRow)
+                .where(ChipRow.ueid == ueid, ChipRow.witnessed_size < size)
                 .values(witnessed_size=size, witnessed_last=last)
             )
 
@@ -212,12 +165,10 @@ class Registry:
             with self.session.begin() as session:
                 text = json.dumps(dict(plan), sort_keys=True)
                 session.add(
-                    _InspectionRow(
-                        id=inspection, created_at=_now(), seed=seed, plan=text, stage="starting", report=None
-                    )
+                    InspectionRow(id=inspection, created_at=_now(), seed=seed, plan=text, stage="starting", report=None)
                 )
                 session.flush()
-                session.add_all(_SampledRow(inspection=inspection, place=n, ueid=ueid) for n, ueid in enumerate(chips))
+                session.add_all(SampledRow(inspection=inspection, place=n, ueid=ueid) for n, ueid in enumerate(chips))
         except IntegrityError:
             raise UsageError(f"inspection {inspection} exists already, or samples a chip nobody registered") from None
 
@@ -227,7 +178,7 @@ class Registry:
         if report is not None:
             values["report"] = json.dumps(dict(report), sort_keys=True)
         with self.session.begin() as session:
-            session.execute(update(_InspectionRow).where(_InspectionRow.id == inspection).values(**values))
+            session.execute(update(InspectionRow).where(InspectionRow.id == inspection).values(**values))
 
     def inspection(self, inspection: str) -> InspectionRecord:
         """Returns one inspection.
@@ -236,7 +187,7 @@ class Registry:
             UsageError: There is no such inspection.
         """
         with self.session() as session:
-            row = session.get(_InspectionRow, inspection)
+            row = session.get(InspectionRow, inspection)
             if row is None:
                 raise UsageError(f"there is no inspection {inspection!r}; start one first")
             return InspectionRecord(
@@ -251,19 +202,19 @@ class Registry:
     def sampled(self, inspection: str) -> list[bytes]:
         """Returns the UEIDs that an inspection drew, in order."""
         with self.session() as session:
-            query = select(_SampledRow.ueid).where(_SampledRow.inspection == inspection).order_by(_SampledRow.place)
+            query = select(SampledRow.ueid).where(SampledRow.inspection == inspection).order_by(SampledRow.place)
             return list(session.scalars(query))
 
     def fail_unfinished(self) -> int:
         """Marks inspections that a former process left unfinished as `failed`; returns how many there were."""
         with self.session.begin() as session:
-            rows = list(session.scalars(select(_InspectionRow).where(_InspectionRow.stage.not_in(FINISHED))))
+            rows = list(session.scalars(select(InspectionRow).where(InspectionRow.stage.not_in(FINISHED))))
             for row in rows:
                 row.stage = "failed"
             return len(rows)
 
 
-def _chip(row: _ChipRow) -> Chip:
+def _chip(row: ChipRow) -> Chip:
     return Chip(
         ueid=row.ueid,
         address=row.address,

@@ -1,0 +1,113 @@
+"""The Verifier's database: one engine for the tables of all its modules, in an SQLite file or behind a URL.
+
+SQLite is written ahead and synchronously, so that what was committed survives a loss of power, and any number of
+processes may read while one writes. PostgreSQL is meant for a Verifier that several machines share.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import URL, BigInteger, Engine, Integer, MetaData, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from weighbridge.errors import UsageError
+
+_PRAGMAS = ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", "busy_timeout=10000")
+
+
+class Base(DeclarativeBase):
+    """Tables of the Verifier's database; each module declares its own.
+
+    Constraints have names, so that a migration can drop what it did not create. Integers have 64 bits (SQLite's always
+    do, and its row numbers must be declared as plain integers).
+    """
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {int: BigInteger().with_variant(Integer(), "sqlite")}  # noqa: RUF012 (SQLAlchemy reads it)
+
+
+def database_url(where: str | Path) -> URL:
+    """Returns the URL of a database.
+
+    Args:
+        where: Path of an SQLite file, or any URL of SQLAlchemy's, such as `postgresql+psycopg://user@host/name`.
+
+    Raises:
+        UsageError: It looks like a URL and is none.
+    """
+    if isinstance(where, Path) or "://" not in where:
+        return URL.create("sqlite", database=str(Path(where).resolve()))
+    try:
+        return make_url(where)
+    except ArgumentError:
+        raise UsageError(
+            "the database is neither a file nor a URL such as postgresql+psycopg://user@host/name; correct it"
+        ) from None
+
+
+class Database:
+    """An open database; safe to use from several threads.
+
+    Attributes:
+        name: What to call it in messages; without a password.
+        engine: SQLAlchemy's engine.
+        session: Makes sessions on it.
+    """
+
+    def __init__(self, where: str | Path) -> None:
+        """Prepares connections; the first is made when something is asked of it.
+
+        Args:
+            where: As `database_url` takes it.
+
+        Raises:
+            UsageError: It is no URL, or nothing here can speak to such a database.
+        """
+        url = database_url(where)
+        self.name = str(where) if "://" not in str(where) else url.render_as_string()
+        try:
+            self.engine: Engine = create_engine(url)
+        except (SQLAlchemyError, ImportError) as error:
+            raise UsageError(
+                f"{self.name} cannot be used as a database ({error}); install its driver, or name an SQLite file"
+            ) from None
+        if url.get_backend_name() == "sqlite":
+            event.listen(self.engine, "connect", _on_connect)
+        self.session: sessionmaker[Session] = sessionmaker(self.engine)
+
+    def create_tables(self) -> None:
+        """Creates the tables that are missing.
+
+        Raises:
+            UsageError: It is no such database or cannot be opened.
+        """
+        try:
+            Base.metadata.create_all(self.engine)
+        except SQLAlchemyError as error:
+            raise UsageError(
+                f"{self.name} cannot be used as a registry: {error.__cause__ or error}; name another file"
+            ) from None
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self.engine.dispose()
+
+
+def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    for pragma in _PRAGMAS:
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
