@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -13,11 +13,12 @@ from grpc import Channel
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc, prover_pb2, prover_pb2_grpc
 from verifier.cache import Piece
 from verifier.facts import Explanation, Opening, digest, number
-from weighbridge import rpc
+from weighbridge import openings, rpc
 from weighbridge.digests import DIGEST_SIZE, Leaf
 from weighbridge.errors import ChipError, FormatError, ProverError, TokenError
 from weighbridge.identity import Credentials
 from weighbridge.job import MAX_RANKS
+from weighbridge.openings import Target
 from weighbridge.tokens import MAX_TOKEN_BYTES, Token, Verified, verify
 
 T = TypeVar("T")
@@ -230,3 +231,61 @@ class ProverClient(_Client):
         """
         request = prover_pb2.FetchTranscriptRequest(id=transcript_id)
         yield from rpc.stream(self._stub.FetchTranscript, request, deadline_s=FETCH_SECONDS, unreachable=ProverError)
+
+    def cell_results(
+        self, transcript_id: str, ranks: Sequence[str], steps: tuple[int, int], *, limit: int, deadline_s: float
+    ) -> Iterator[bytes]:
+        """Yields a file with the results of a cell's collectives, in pieces; not verified.
+
+        Args:
+            transcript_id: The transcript of the cell's rank.
+            ranks: Those of all ranks of the job, by rank.
+            steps: (first, last + 1) of the cell.
+            limit: Bytes that the file may have.
+            deadline_s: Seconds for all of it; the Prover replays the job meanwhile.
+
+        Raises:
+            FormatError: The Prover sends more than that.
+            WeighbridgeError: As `explain`.
+        """
+        request = prover_pb2.FetchResultsRequest(id=transcript_id, ranks=ranks, begin=steps[0], end=steps[1])
+        size = 0
+        for message in rpc.stream(self._stub.FetchResults, request, deadline_s=deadline_s, unreachable=ProverError):
+            size += len(message.data)
+            if size > limit:
+                raise FormatError(f"the Prover sends more than the {limit} bytes that these results can have")
+            yield bytes(message.data)
+
+    def open_chunks(
+        self, transcript_id: str, ranks: Sequence[str], targets: Sequence[Target], *, limit: int, deadline_s: float
+    ) -> Iterator[list[openings.Piece]]:
+        """Yields the opened pieces of each chunk in the order of `targets`, the result's first; not verified.
+
+        Args:
+            transcript_id: The transcript of the cell's rank.
+            ranks: Those of all ranks of the job, by rank.
+            targets: The chunks, none twice.
+            limit: Pieces that one chunk may have.
+            deadline_s: Seconds for all of it; the Prover replays the job meanwhile.
+
+        Raises:
+            FormatError: The pieces do not come in order, or are too many or too large.
+            WeighbridgeError: As `explain`.
+        """
+        chunks = [prover_pb2.ResultChunk(step=t.step, op=t.op, out=t.out, chunk=t.chunk) for t in targets]
+        request = prover_pb2.OpenContributionsRequest(id=transcript_id, ranks=ranks, chunks=chunks)
+        pieces: list[openings.Piece] = []
+        place = 0
+        answers = rpc.stream(self._stub.OpenContributions, request, deadline_s=deadline_s, unreachable=ProverError)
+        for message in answers:
+            if message.place == place + 1 and pieces:
+                yield pieces
+                place, pieces = place + 1, []
+            if (message.place, message.part) != (place, len(pieces)) or place >= len(targets) or len(pieces) >= limit:
+                raise FormatError(
+                    f"part {message.part} of chunk {message.place} came where part {len(pieces)} of chunk {place} was "
+                    "due; ask the Prover again"
+                )
+            pieces.append(openings.piece([bytes(message.data), [bytes(each) for each in message.path]]))
+        if pieces:
+            yield pieces

@@ -10,14 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from verifier.registry import Chip
 from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.digests import Leaf
-from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.errors import Finding, UsageError, WeighbridgeError
 from weighbridge.job import Place
 from weighbridge.merkle import EMPTY_ROOT
+from weighbridge.openings import MAX_OPENINGS
 from weighbridge.replay import ReplayResult
 from weighbridge.tlog import Checkpoint, Note
 from weighbridge.tokens import Token, Verified
@@ -38,6 +39,12 @@ REPLAY_VARIABLES = frozenset(
 """Environment variables that a plan may set for the replay worker. Others could make it load foreign code."""
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
+
+Sharded = Literal["all", "cells"]
+"""How a snapshot of one rank of a job is replayed: with all ranks, or alone with collectives' results as given."""
+
+CHUNKS = 300
+"""Chunks that are checked of each cell: a false share of one in a hundred is found 95 times in a hundred."""
 
 
 def number(token: Token, name: str) -> int:
@@ -68,6 +75,9 @@ class Plan:
         replay_device: Torch device of the replay.
         replay_env: Environment variables for the replay worker, of `REPLAY_VARIABLES`.
         snapshots: The caps of the checks of snapshots and interrupts.
+        sharded: How snapshots of jobs on several ranks are replayed: `all` ranks, or `cells`: the rank alone, with the
+            results of its collectives taken as given, and chunks of them checked.
+        chunks: How many chunks of the results of each cell to check.
     """
 
     samples: int
@@ -79,6 +89,8 @@ class Plan:
     replay_device: str = "cpu"
     replay_env: Mapping[str, str] = field(default_factory=dict)
     snapshots: SnapshotPolicy = AS_DESIGNED
+    sharded: Sharded = "all"
+    chunks: int = CHUNKS
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -92,6 +104,10 @@ class Plan:
                 raise UsageError(f"{name} must be a positive finite number, not {value!r}")
         if not _DEVICE.fullmatch(self.replay_device):
             raise UsageError("replay_device must be cpu, cuda or cuda:N")
+        if self.sharded not in get_args(Sharded):
+            raise UsageError(f"sharded must be {' or '.join(get_args(Sharded))}, not {self.sharded[:50]!r}")
+        if not 1 <= self.chunks <= MAX_OPENINGS:
+            raise UsageError(f"chunks must be between 1 and {MAX_OPENINGS}, not {self.chunks}")
         for name, value in self.replay_env.items():
             if name not in REPLAY_VARIABLES:
                 raise UsageError(f"replay_env may set only {', '.join(sorted(REPLAY_VARIABLES))}")
@@ -110,6 +126,8 @@ class Plan:
             "replay_device": self.replay_device,
             "replay_env": dict(sorted(self.replay_env.items())),
             "snapshots": self.snapshots.to_json(),
+            "sharded": self.sharded,
+            "chunks": self.chunks,
         }
 
 
@@ -253,9 +271,37 @@ class Shard:
     job: Path | WeighbridgeError
 
 
-Status = Literal["explained", "mismatch", "unexplained", "unverified"]
-"""`explained`: a matching replay reproduced the memory. `mismatch`: replay or memory contradicts the transcript.
-`unexplained`: nobody claims it. `unverified`: it could not be decided; this counts as not sampled."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One rank of a job up to a snapshot's position, to be replayed with the results of its collectives as given.
+
+    Attributes:
+        steps: (first, last + 1).
+        results: The file of results that the Prover sent.
+        chunks: How many chunks these have.
+        drawn: How many different ones were drawn, opened at every rank that they come from, and combined again.
+        findings: What is wrong with them.
+    """
+
+    steps: tuple[int, int]
+    results: Path
+    chunks: int
+    drawn: int
+    findings: list[Finding]
+
+    @property
+    def found_share(self) -> float | None:
+        """The least share of false chunks that is found with a probability of 95 %; None if there are no chunks."""
+        if self.drawn == self.chunks:
+            return 1 / self.chunks if self.chunks else None
+        return float(1 - 0.05 ** (1 / self.drawn))
+
+
+Status = Literal["explained", "explained given collectives", "mismatch", "unexplained", "unverified"]
+"""`explained`: a matching replay reproduced the memory. `explained given collectives`: that of one rank alone did, with
+the results of its collectives as the Prover gave them, and chunks of these were checked. `mismatch`: replay or memory
+contradicts the transcript. `unexplained`: nobody claims it. `unverified`: it could not be decided; this counts as not
+sampled."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -270,6 +316,7 @@ class SnapshotFacts:
         explanation: The Prover's claim; None if the Prover explains nothing; an error if it could not be asked.
         transcript: The transcript of the claim, once it was looked for.
         shard: If that transcript is one rank's of a job, which one's.
+        cell: If that rank is replayed alone: what is needed for it, or why it is not there.
         opening: The chip's opening, or why there is none.
         batches: (bytes, digest under the opening's salt) of the transcript's batches and free tensors at the step and
             next to it.
@@ -286,6 +333,7 @@ class SnapshotFacts:
     explanation: Explanation | WeighbridgeError | None = None
     transcript: TranscriptFacts | None = None
     shard: Shard | None = None
+    cell: Cell | WeighbridgeError | None = None
     opening: Opening | WeighbridgeError | None = None
     batches: list[Leaf] = field(default_factory=list)
     replayed: ReplayResult | WeighbridgeError | None = None

@@ -101,6 +101,8 @@ def replay_cell(
     results: str | Path,
     steps: tuple[int, int] | None = None,
     device: str = "cpu",
+    stop: tuple[int, int] | None = None,
+    salt: bytes | None = None,
     limits: Limits = DEFAULT_LIMITS,
     env: Mapping[str, str] | None = None,
     rules: Sequence[str] = (),
@@ -115,6 +117,8 @@ def replay_cell(
         results: The file of results that the Prover made for this cell.
         steps: (first, last + 1), usually between two checkpoints; all by default.
         device: What executes.
+        stop: Replay to exactly this position (step, operations complete) instead; see `weighbridge.replay.replay`.
+        salt: Keys the digests of the live storages; required with `stop`.
         limits: On memory and time.
         env: As for `weighbridge.replay.replay`.
         rules: As for `weighbridge.replay.replay`.
@@ -135,8 +139,8 @@ def replay_cell(
     if not 0 <= rank < record.ranks:
         raise UsageError(f"the job has ranks 0:{record.ranks}; there is no rank {rank}")
     return replay(
-        Path(path) / rank_name(rank), steps=steps, device=device, limits=limits, env=env, rules=rules,
-        progress=progress, tapes=tapes, results=results, place=Place(record, rank),
+        Path(path) / rank_name(rank), steps=steps, device=device, stop=stop, salt=salt, limits=limits, env=env,
+        rules=rules, progress=progress, tapes=tapes, results=results, place=Place(record, rank),
     )  # fmt: skip
 
 

@@ -254,7 +254,7 @@ def decode(data: bytes) -> list[Opening]:
     for raw in _list(decode_cbor(data), "openings"):
         match raw:
             case [target, result, list(parts)]:
-                found.append(Opening(_target(target), _piece(result), tuple(map(_piece, parts))))
+                found.append(Opening(_target(target), piece(result), tuple(map(piece, parts))))
             case _:
                 raise FormatError("an opening is not a chunk with a result and parts; ask for it again")
     return found
@@ -273,7 +273,12 @@ def _target(raw: Any) -> Target:
     return Target(*raw)
 
 
-def _piece(raw: Any) -> Piece:
+def piece(raw: Any) -> Piece:
+    """Reads a piece from its bytes and Merkle path.
+
+    Raises:
+        FormatError: It is not one.
+    """
     match raw:
         case [bytes(data), list(proof)] if len(data) <= CHUNK and len(proof) <= _MAX_PROOF:
             if all(type(h) is bytes and len(h) == merkle.HASH_SIZE for h in proof):
