@@ -33,6 +33,8 @@ from weighbridge.numerics import policy as policies
 from weighbridge.numerics import probes
 from weighbridge.numerics.rules import table_digest
 from weighbridge.numerics.switches import conforming
+from weighbridge.parentage import KEY as PARENT
+from weighbridge.parentage import Parent
 from weighbridge.running import running_digest
 from weighbridge.steps import StepRecord
 from weighbridge.tape import Tape
@@ -79,6 +81,7 @@ class Recorder:
         formulas: Mapping[str, str] | None = None,
         programs: Iterable[bytes] | None = None,
         job: Job | None = None,
+        parent: Parent | None = None,
     ) -> None:
         """Prepares a recording; nothing is written before the `with` block begins.
 
@@ -100,6 +103,7 @@ class Recorder:
             formulas: How numbers that change from step to step follow from its number; see `prover.formulas`.
             programs: Digests of the tapes that may run, from a rehearsal (`weighbridge tape show`); any by default.
             job: The job on several ranks that this process takes part in; its transcript is `PATH/rank-0000` etc.
+            parent: The state of another run that this one begins from (fine-tuning): `Parent.of("runs/base")`.
         """
         with _disable_current_modes():  # the host's work, which no chip should take for the workload's
             # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
@@ -117,7 +121,7 @@ class Recorder:
         self._data, self._chip, self._key = data, chip, key or SigningKey.generate()
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy)
-        self._declared = declaration(formulas or {}, programs)
+        self._declared = declaration(formulas or {}, programs) | ({} if parent is None else {PARENT: parent.to_map()})
         self._probed: set[torch.device] = set()
         self._resume = resume
         self._resuming: Resuming | None = None

@@ -1,0 +1,222 @@
+"""Where runs begin: seeds and declared parents pass; borrowed, altered and cut runs are caught. All really recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.recordings import replay_here
+from torch import Tensor, nn
+
+from prover import Recorder
+from verifier import lineage
+from verifier.checks import parentage
+from verifier.facts import TranscriptFacts
+from verifier.lineage import Lineage
+from weighbridge.errors import Finding, FormatError, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
+from weighbridge.parentage import Parent, declared, entered
+from weighbridge.replay import ReplayResult, parse
+from weighbridge.transcript import Transcript
+
+State = dict[str, Tensor]
+
+
+def net() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    model.register_buffer("position_ids", torch.arange(12))  # every model of this kind has the same one
+    return model
+
+
+def record(
+    path: Path, *, begin: State | None = None, load: State | None = None, parent: Parent | None = None, seed: int = 1
+) -> State:
+    """Trains for five steps and returns what came out: from a seed, on a model that exists, or on one that is loaded.
+
+    Args:
+        path: The transcript.
+        begin: Weights of a model that exists before the recording.
+        load: Weights that the recorded initialisation loads.
+        parent: As for the Recorder.
+        seed: Of the run.
+    """
+    with Recorder(path, seed=seed, checkpoint_every=2, parent=parent) as recorder:
+        if begin is None:
+            with recorder.initialisation():
+                model = net()
+                if load is not None:
+                    model.load_state_dict(load)
+        else:
+            model = net()
+            model.load_state_dict(begin)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        recorder.attach(model, optimizer)
+        for step in range(5):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * seed + step))
+            with recorder.step({"x": x}):
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    return {name: t.detach().clone() for name, t in model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, State]:
+    """A run from a seed, and the weights at its end."""
+    path = tmp_path_factory.mktemp("base") / "run"
+    return path, record(path)
+
+
+def replay_to(transcript: Transcript, step: int, salt: bytes) -> ReplayResult | WeighbridgeError:
+    try:
+        return parse({"result": replay_here(transcript.path, stop=(step, 0), salt=salt)})
+    except WeighbridgeError as error:
+        return error
+
+
+def trace(*runs: Path, known: tuple[Path, ...] = ()) -> dict[str, Lineage]:
+    """The lineages of some runs by name; a Prover also has the `known` ones."""
+    opened = [Transcript.open(run) for run in runs]
+    there = {t.digest: t for t in [*opened, *map(Transcript.open, known)]}
+
+    def fetch(_: TranscriptFacts, identifier: str) -> TranscriptFacts:
+        found = there.get(identifier) or TranscriptError("there is none", code="transcript.unknown")
+        return TranscriptFacts(id=identifier, opened=found)
+
+    lines = lineage.trace([TranscriptFacts(id=t.digest, opened=t) for t in opened], fetch, replay_to)
+    return {there[line.id].path.name: line for line in lines}
+
+
+def findings(*runs: Path, known: tuple[Path, ...] = ()) -> list[Finding]:
+    return [found for line in trace(*runs, known=known).values() for found in parentage.check(line)]
+
+
+def test_a_run_from_a_seed_passes(base: tuple[Path, State], tmp_path: Path) -> None:
+    record(tmp_path / "other", seed=2)
+    assert findings(base[0], tmp_path / "other") == []
+    (line,) = trace(base[0]).values()
+    assert line.bytes == 0
+
+
+@pytest.mark.parametrize("how", ["begin", "load"])
+def test_fine_tuning_from_a_declared_parent_passes(base: tuple[Path, State], tmp_path: Path, how: str) -> None:
+    """On a model that exists, and in a recorded initialisation that loads it; the parent's end is no checkpoint."""
+    path, weights = base
+    record(tmp_path / "child", **{how: weights}, parent=Parent.of(path), seed=2)
+    lines = trace(tmp_path / "child", known=(path,))
+    assert lines["child"].bytes > 300
+    assert set(lines) == {"child", "run"}  # the parent's own beginning is looked at as well
+    assert findings(tmp_path / "child", known=(path,)) == []
+
+
+def test_fine_tuning_from_a_checkpoint_passes(base: tuple[Path, State], tmp_path: Path) -> None:
+    opened = Transcript.open(base[0])
+    checkpoint = opened.checkpoint(3)
+    weights = {v.name.removeprefix("model."): v.tensor(checkpoint.storages) for v in checkpoint.views}
+    begin = {name: weights[name] for name in base[1]}
+    record(tmp_path / "child", begin=begin, parent=Parent.of(opened, 3), seed=2)
+    assert findings(tmp_path / "child", known=(base[0],)) == []
+
+
+def test_another_state_than_the_parents_is_caught(base: tuple[Path, State], tmp_path: Path) -> None:
+    path, weights = base
+    altered = {name: t + 0.125 if t.is_floating_point() else t for name, t in weights.items()}
+    record(tmp_path / "child", begin=altered, parent=Parent.of(path), seed=2)
+    (found,) = findings(tmp_path / "child", known=(path,))
+    assert (found.id, found.severity) == ("transcript.parent.mismatch", "violation")
+    assert "bytes that it does not hold" in found.found
+
+
+def test_another_step_than_the_declared_one_is_caught(base: tuple[Path, State], tmp_path: Path) -> None:
+    path, weights = base
+    early = Parent.of(path, 3)
+    record(tmp_path / "early", begin=weights, parent=early, seed=2)
+    invented = Parent(transcript=early.transcript, step=5, state=early.state)
+    record(tmp_path / "invented", begin=weights, parent=invented, seed=2)
+    late = Parent(transcript=early.transcript, step=99, state=early.state)
+    record(tmp_path / "late", begin=weights, parent=late, seed=2)
+    for run in ("early", "invented", "late"):
+        assert [f.id for f in findings(tmp_path / run, known=(path,))] == ["transcript.parent.mismatch"]
+
+
+def test_a_parent_that_nobody_shows_is_asked_for(base: tuple[Path, State], tmp_path: Path) -> None:
+    record(tmp_path / "child", begin=base[1], parent=Parent.of(base[0]), seed=2)
+    (found,) = findings(tmp_path / "child")
+    assert (found.id, found.severity) == ("transcript.parent.missing", "warning")
+
+
+def test_a_run_that_was_cut_in_two_is_caught(base: tuple[Path, State], tmp_path: Path) -> None:
+    """Each half is honest by itself; together they are one run of twice the size."""
+    record(tmp_path / "half", begin=base[1], seed=2)
+    found = findings(base[0], tmp_path / "half")
+    assert [(f.id, f.severity) for f in found] == [("transcript.run.split", "violation")]
+    assert found[0].evidence["transcripts"] == [Transcript.open(base[0]).digest]
+    # Without the first half, it is a model that came from nowhere.
+    assert [(f.id, f.severity) for f in findings(tmp_path / "half")] == [("transcript.origin.undeclared", "warning")]
+
+
+def test_two_runs_from_the_same_foreign_model_are_no_split(tmp_path: Path) -> None:
+    """What both began from was made by neither."""
+    foreign = {name: t + 1 for name, t in net().state_dict().items()}
+    record(tmp_path / "one", begin=foreign)
+    record(tmp_path / "two", begin=foreign, seed=2)
+    assert [f.id for f in findings(tmp_path / "one", tmp_path / "two")] == ["transcript.origin.undeclared"] * 2
+
+
+def test_what_cannot_be_made_again_accuses_nobody(base: tuple[Path, State], tmp_path: Path) -> None:
+    record(tmp_path / "child", begin=base[1], parent=Parent.of(base[0]), seed=2)
+    line = trace(tmp_path / "child", known=(base[0],))["child"]
+    line.held = ReplayWorkerError("it ran out of memory")
+    assert [(f.id, f.severity) for f in parentage.check(line)] == [("transcript.parent.unverified", "info")]
+
+
+def test_content_that_any_program_makes_is_nobodys(tmp_path: Path) -> None:
+    zeros = {name: torch.zeros_like(t) for name, t in net().state_dict().items()}
+    record(tmp_path / "zeros", begin=zeros)
+    assert entered(Transcript.open(tmp_path / "zeros"), bytes(32)).total() == 0
+
+
+parents = st.builds(
+    Parent,
+    transcript=st.binary(min_size=32, max_size=32).map(bytes.hex),
+    step=st.integers(1, 10**6),
+    state=st.binary(min_size=32, max_size=32),
+)
+
+
+@given(parents)
+def test_round_trip(parent: Parent) -> None:
+    """declared({"parent": p.to_map()}) == p."""
+    assert declared({"parent": parent.to_map()}) == parent
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, {}, [], {"transcript": b"", "step": 1, "state": bytes(32)}, {"transcript": bytes(32), "step": 0, "state": b""},
+     {"transcript": bytes(32), "step": True, "state": bytes(32)},
+     {"transcript": bytes(32), "step": 1, "state": bytes(32), "more": 1}],
+    ids=str,
+)  # fmt: skip
+def test_malformed_declarations_are_refused(value: object) -> None:
+    with pytest.raises(FormatError):
+        declared({"parent": value})
+    found = parentage.check(Lineage(id="x", parent=_error(lambda: declared({"parent": value}))))
+    assert [f.id for f in found] == ["format.malformed"]
+
+
+def _error(call: Callable[[], object]) -> WeighbridgeError:
+    try:
+        call()
+    except WeighbridgeError as error:
+        return error
+    raise AssertionError
+
+
+def test_parents_that_make_no_sense(base: tuple[Path, State]) -> None:
+    assert declared({}) is None
+    for step in (0, 7):
+        with pytest.raises(UsageError):
+            Parent.of(base[0], step)
