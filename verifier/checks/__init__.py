@@ -1,4 +1,72 @@
 """The checks of an inspection, one file each: functions over `verifier.facts` that return findings.
 
-A check fetches nothing, changes nothing and raises nothing on bad facts; so none can stop another.
+A check fetches nothing, changes nothing and raises nothing on bad facts; so none can stop another. It is registered
+here, in the list of what it looks at. All checks of a list run, in this order (`verifier.checking.judge`).
+
+To add one: write `verifier/checks/NAME.py` with `check(facts, ...) -> list[Finding]`, add a line to the list below with
+the facts that it needs, add its findings to docs/findings.md, and test it with an attacker who is caught and an honest
+party who passes.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from verifier.checking import Check
+from verifier.checks import (
+    chip_clock,
+    chip_firmware,
+    chip_fork,
+    chip_identity,
+    chip_log,
+    chip_rate,
+    chip_witness,
+    commitment,
+    data,
+    interrupts,
+    memory,
+    positions,
+    provenance,
+    replay,
+    tapes,
+    weights,
+    work,
+)
+from verifier.collected import Collected
+from verifier.facts import LogFacts, SnapshotFacts, TranscriptFacts
+
+LOG: Sequence[Check[LogFacts]] = (
+    Check("chip_identity", lambda log, given: chip_identity.check(log)),
+    Check("chip_firmware", lambda log, given: chip_firmware.check(log, given.firmware)),
+    Check("chip_log", lambda log, given: chip_log.check(log)),
+    Check("chip_clock", lambda log, given: chip_clock.check(log)),
+    Check("chip_rate", lambda log, given: chip_rate.check(log, given.plan)),
+    Check("chip_witness", lambda log, given: chip_witness.check(log, given.witness), "beside"),
+    Check("interrupts", lambda log, given: interrupts.check(log, given.plan.snapshots), "unsampled"),
+)
+"""Over each chip's log, right after it was read."""
+
+LOGS: Sequence[Check[Sequence[LogFacts]]] = (Check("chip_fork", lambda logs, given: chip_fork.check(logs)),)
+"""Over all logs together. `chips` in a finding's evidence names the chips whose logs are worth nothing then."""
+
+TRANSCRIPT: Sequence[Check[TranscriptFacts]] = (Check("data", lambda facts, given: data.check(facts), "beside"),)
+"""Over each transcript that a Prover named, right after it was fetched."""
+
+SNAPSHOT: Sequence[Check[SnapshotFacts]] = (
+    Check("provenance", lambda snapshot, given: provenance.check(snapshot, given.plan.snapshots)),
+    Check("replay", lambda snapshot, given: replay.check(snapshot)),
+    Check("memory", lambda snapshot, given: memory.check(snapshot, given.plan.snapshots)),
+    Check("weights", lambda snapshot, given: weights.check(snapshot)),
+    Check("work", lambda snapshot, given: work.check(snapshot, given.plan.snapshots)),
+    Check("commitment", lambda snapshot, given: commitment.check(snapshot), "unsampled"),
+    Check("tapes", lambda snapshot, given: tapes.check(snapshot), "beside"),
+)
+"""Over each snapshot, once it was explained, opened and replayed as far as that could be done."""
+
+CHIP: Sequence[Check[Sequence[SnapshotFacts]]] = (
+    Check("positions", lambda snapshots, given: positions.check(snapshots, given.plan.snapshots), "beside"),
+)
+"""Over all snapshots of one chip, in the order of its log."""
+
+INSPECTION: Sequence[Check[Collected]] = ()
+"""Over everything that the inspection collected, at its end."""

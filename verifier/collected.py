@@ -1,0 +1,61 @@
+"""What an inspection has found out so far; its stages fill it in, and its report is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from verifier.facts import LogFacts, Shard, SnapshotFacts, TranscriptFacts
+from verifier.registry import Chip
+from weighbridge.errors import ChipError, Finding, ProverError, WeighbridgeError
+
+
+@dataclass(slots=True)
+class Collected:
+    """Facts and findings of one inspection.
+
+    Attributes:
+        chips: The chips drawn, in their order.
+        logs: What was read of each, in the same order.
+        snapshots: Every snapshot in those logs, chip by chip.
+        transcripts: By (Prover's address, identifier): every transcript that a Prover named, and those of the other
+            ranks of its job. One Prover's failure is not held against another.
+        shards: By (Prover's address, transcript, transcripts of all ranks): the jobs that were put together.
+        findings: All findings, in the order in which they were made.
+        sound: UEIDs of the chips whose logs have nothing against them.
+        lost: UEIDs of the chips that something ran on which they could not look at; they do not count as sampled.
+        silent: By address: why a chip or a Prover did not answer. It is not asked again; that may cost a deadline.
+    """
+
+    chips: list[Chip] = field(default_factory=list)
+    logs: list[LogFacts] = field(default_factory=list)
+    snapshots: list[SnapshotFacts] = field(default_factory=list)
+    transcripts: dict[tuple[str, str], TranscriptFacts] = field(default_factory=dict)
+    shards: dict[tuple[str, str, tuple[str, ...]], Shard | None] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    sound: set[bytes] = field(default_factory=set)
+    lost: set[bytes] = field(default_factory=set)
+    silent: dict[str, WeighbridgeError] = field(default_factory=dict)
+    _known: set[tuple[str, str, str, str]] = field(default_factory=set)
+
+    def report(self, findings: Iterable[Finding]) -> None:
+        """Keeps findings, each only once: several snapshots may show the same fault of one transcript."""
+        for finding in findings:
+            key = (finding.id, finding.subject, finding.expected, finding.found)
+            if key not in self._known:
+                self._known.add(key)
+                self.findings.append(finding)
+
+    def remember_silence(self, address: str, error: WeighbridgeError) -> None:
+        """Notes that nobody answers at an address, if that is what the error says."""
+        if error.reason in (ChipError.code, ProverError.code):
+            self.silent[address] = error
+
+    def of(self, ueid: bytes) -> list[SnapshotFacts]:
+        """Returns the snapshots of one chip, in the order of its log."""
+        return [snapshot for snapshot in self.snapshots if snapshot.chip.ueid == ueid]
+
+    def verified(self) -> list[bytes]:
+        """Returns the UEIDs of the chips that count as sampled: log and every snapshot could be verified."""
+        unexplained = {snapshot.chip.ueid for snapshot in self.snapshots if snapshot.status != "explained"}
+        return [log.chip.ueid for log in self.logs if log.chip.ueid in self.sound - self.lost - unexplained]

@@ -1,0 +1,25 @@
+"""The stages of an inspection, one module each, in the order in which they run.
+
+| stage | what it does | what it leaves in `verifier.collected.Collected` |
+|---|---|---|
+| `logs` | reads and judges each drawn chip's log, and keeps it as witnessed if nothing is against it | `chips`, `logs`, `snapshots`, `sound`, `lost` |
+| `explain` | asks the Provers where each snapshot came from | `explanation` of each snapshot |
+| `fetch` | fetches the transcripts that they name, and puts jobs together | `transcripts`, `shards`; `transcript` and `shard` of each snapshot |
+| `replay` | opens the snapshots, and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
+| `judge` | runs the checks over snapshots, chips and everything together | `status` of each snapshot |
+
+Every stage reports findings through `Collected.report`. What a chip, a log or a Prover does wrong costs its own part of
+the inspection and no other. To add a stage, write a module with `run(setting, collected)` and name it in `ALL`.
+"""  # noqa: E501 (a table)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from verifier.collected import Collected
+from verifier.stages import explain, fetch, judge, logs, replay
+from verifier.stages.setting import Setting
+
+Stage = Callable[[Setting, Collected], None]
+
+ALL: Sequence[Stage] = (logs.run, explain.run, fetch.run, replay.run, judge.run)

@@ -1,0 +1,29 @@
+"""Asks the Provers where every snapshot came from."""
+
+from __future__ import annotations
+
+from verifier.clients import ProverClient
+from verifier.collected import Collected
+from verifier.facts import Explanation, SnapshotFacts
+from verifier.stages.setting import Setting
+from weighbridge.errors import WeighbridgeError
+
+
+def run(setting: Setting, collected: Collected) -> None:
+    """Asks for each snapshot whose chip has a Prover; a Prover that does not answer is not asked again."""
+    for done, snapshot in enumerate(collected.snapshots):
+        setting.progress("provenance", done, len(collected.snapshots), f"asking where {snapshot.subject} came from")
+        if snapshot.chip.prover_address:
+            snapshot.explanation = _ask(setting, collected, snapshot)
+
+
+def _ask(setting: Setting, collected: Collected, snapshot: SnapshotFacts) -> Explanation | WeighbridgeError | None:
+    address = snapshot.chip.prover_address
+    if address in collected.silent:
+        return collected.silent[address]
+    try:
+        with ProverClient(address, setting.credentials) as client:
+            return client.explain(snapshot.verified.token)
+    except WeighbridgeError as error:
+        collected.remember_silence(address, error)
+        return error

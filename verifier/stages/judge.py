@@ -1,0 +1,43 @@
+"""Runs the checks over snapshots, chips and the whole inspection, and settles what became of each snapshot."""
+
+from __future__ import annotations
+
+from verifier import checks
+from verifier.checking import Given, Judgement, judge
+from verifier.checks import memory
+from verifier.collected import Collected
+from verifier.facts import SnapshotFacts, Status
+from verifier.stages.setting import Setting
+from weighbridge.errors import WeighbridgeError
+
+
+def run(setting: Setting, collected: Collected) -> None:
+    """Judges each snapshot, the snapshots of each chip, and everything together."""
+    given = setting.given
+    for done, snapshot in enumerate(collected.snapshots):
+        setting.progress("judge", done, len(collected.snapshots), f"judging {snapshot.subject}")
+        found = judge(checks.SNAPSHOT, snapshot, given, subject=snapshot.subject)
+        collected.report(found.findings)
+        snapshot.status = status(snapshot, found, given)
+    for chip in collected.chips:
+        found = judge(checks.CHIP, collected.of(chip.ueid), given, subject=f"chip {chip.ueid.hex()}")
+        collected.report(found.findings)
+        if found.failed:
+            collected.lost.add(chip.ueid)
+    collected.report(judge(checks.INSPECTION, collected, given, subject="the inspection").findings)
+
+
+def status(snapshot: SnapshotFacts, found: Judgement, given: Given) -> Status:
+    """Returns what became of a snapshot."""
+    if snapshot.explanation is None:
+        return "unexplained" if found.violated else "unverified"
+    if isinstance(snapshot.explanation, WeighbridgeError) or snapshot.replayed is None:
+        return "mismatch" if found.violated and snapshot.transcript is not None else "unverified"
+    if isinstance(snapshot.replayed, WeighbridgeError):
+        return "unverified"
+    if found.violated:
+        return "mismatch"
+    accounted = memory.accounting(snapshot, given.plan.snapshots)
+    if accounted is None or accounted.temporary or found.unsampled:
+        return "unverified"
+    return "explained"
