@@ -1,0 +1,301 @@
+"""What an analyst asks of a scenario, answered: samples, detection probability, what evades, costs.
+
+The formulas are those of the other modules; here they are put together for one `Scenario`. Detection is that of an
+inspection as it happens: whole chips, none twice in a period, snapshots that stay on the chips, and inspections that
+miss what `Scenario.missed` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis import costs, detection, economics, periods, planning
+from analysis.catalog import System, load_systems
+from analysis.domain import ENOUGH, FloatArray, InfeasibleError, least_whole
+from analysis.hypergeometric import seen_probability
+from analysis.scenario import Scenario
+
+STRETCHES = (2.0, 5.0, 10.0)  # how many times as long the Prover takes, on as many times fewer chips
+SPREADS = (2.0, 10.0)  # on how many times more chips, for as many times shorter
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way in which the Prover could do the run.
+
+    Attributes:
+        name: What it is.
+        chips: Whole chips that it needs.
+        days: How long it takes.
+        probability: p with the scenario's samples; None if it does not fit on the chips.
+    """
+
+    name: str
+    chips: int
+    days: float
+    probability: float | None
+
+
+@dataclass(frozen=True)
+class Proving:
+    """What a published proof system would take for a run: seconds of one machine, and machines to keep up with it."""
+
+    system: System
+    seconds: float
+    machines: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers; probabilities are those of seeing the violation had there been one, never of compliance.
+
+    Attributes:
+        flops: FLOPs that have to run on monitored chips (H).
+        involved: Whole chips that this takes in T days.
+        needed: Least samples a period that reach the wanted probability; None if sampling all chips does not.
+        samples: Samples a period that all else is computed with: those of the scenario, or `needed`.
+        probability: p with them.
+        by_method: p with them by each formula, for an inspection that misses nothing; None outside its domain.
+        per_year: Samples a year.
+        inspectors: Inspectors, at 1000 chips a year each.
+        smallest_chips: Least number of involved chips that is seen with the wanted probability in T days; None if none.
+        smallest_flops: FLOPs of a violation of that many chips.
+        ways: What the Prover could do instead.
+        stalled: Fraction of a job's time lost to snapshots.
+        kept_bytes: Bytes of snapshots kept at any time.
+        sampling_cost: Cost of the samples a year.
+        stall_cost: Cost of stalled chips a year.
+        storage_cost: Cost of keeping snapshots a year.
+        plan: The best plan for the budget; None without a budget.
+        replayed: Fraction of the job's training that inspections recompute; None if not asked.
+        proofs: What published proof systems would take.
+    """
+
+    flops: float
+    involved: int
+    needed: int | None
+    samples: int
+    probability: float
+    by_method: dict[str, float | None]
+    per_year: float
+    inspectors: int
+    smallest_chips: int | None
+    smallest_flops: float | None
+    ways: tuple[Way, ...]
+    stalled: float
+    kept_bytes: float
+    sampling_cost: float
+    stall_cost: float
+    storage_cost: float
+    plan: planning.Plan | None
+    replayed: float | None
+    proofs: tuple[Proving, ...]
+
+
+def seen(scenario: Scenario, *, samples: FloatArray | float, involved: FloatArray | float, days: float) -> FloatArray:
+    """Returns the probability that inspections see a run of so many chips for so many days.
+
+    Args:
+        scenario: Chips, period, rate and what inspections miss.
+        samples: Different chips sampled in each period, whole.
+        involved: Chips of the run, whole; broadcast against `samples`.
+        days: Length of the run.
+
+    Raises:
+        DetectionDomainError: More chips are sampled or involved than there are.
+    """
+    log_miss: FloatArray = np.zeros(np.broadcast_shapes(np.shape(samples), np.shape(involved)))
+    count = int(periods.periods_of_run(run_days=days, period_days=scenario.period_days))
+    with np.errstate(divide="ignore"):
+        for number in range(1, count + 1):
+            held = -np.expm1(-scenario.rate * min(number * scenario.period_days, days))
+            found = seen_probability(
+                population=scenario.chips, marked=involved, drawn=samples, shown=held * (1 - scenario.missed)
+            )
+            log_miss = log_miss + np.log1p(-np.asarray(found))
+    return np.asarray(-np.expm1(log_miss))
+
+
+def samples_needed(scenario: Scenario) -> int | None:
+    """Returns the least samples a period that reach the wanted probability; None if sampling all chips does not.
+
+    Raises:
+        DetectionDomainError: The run does not fit on the chips, or all of it fits on unmonitored ones.
+    """
+    involved = involved_chips(scenario)
+    return _least(scenario, lambda count: seen(scenario, samples=count, involved=involved, days=scenario.run_days))
+
+
+def involved_chips(scenario: Scenario) -> float:
+    """Returns the whole chips that the violation takes in T days.
+
+    Raises:
+        DetectionDomainError: The run does not fit on the chips, or all of it fits on unmonitored ones.
+    """
+    return float(
+        detection.involved_chips(
+            flops_threshold=scenario.monitored_flops(),
+            chip_flops_per_day=scenario.chip_flops_per_day,
+            chips=scenario.chips,
+            run_days=scenario.run_days,
+        )
+    )
+
+
+def answer(scenario: Scenario) -> Answers:
+    """Returns all answers.
+
+    Raises:
+        DetectionDomainError: The run does not fit on the chips, all of it fits on unmonitored ones, no number of
+            samples is planned and none is enough, or the budget does not pay for one.
+    """
+    flops, involved = scenario.monitored_flops(), involved_chips(scenario)
+    needed = samples_needed(scenario)
+    if scenario.samples is None and needed is None:
+        raise InfeasibleError(
+            f"sampling every chip does not see the run with probability {scenario.wanted:g}, because chips may hold no "
+            "snapshot or inspections miss it; raise inspection.rate, lower inspection.probability or "
+            "inspection.missed, or give inspection.samples"
+        )
+    samples = int(scenario.samples if scenario.samples is not None else needed or 0)
+    smallest = _least(scenario, lambda n: seen(scenario, samples=samples, involved=n, days=scenario.run_days))
+    yearly = float(costs.annual_samples(samples=samples, period_days=scenario.period_days))
+    return Answers(
+        flops=flops,
+        involved=int(involved),
+        needed=needed,
+        samples=samples,
+        probability=float(seen(scenario, samples=samples, involved=involved, days=scenario.run_days)),
+        by_method=_by_method(scenario, samples),
+        per_year=yearly,
+        inspectors=int(costs.inspectors_needed(samples_per_year=yearly)),
+        smallest_chips=smallest,
+        smallest_flops=None if smallest is None else smallest * scenario.chip_flops_per_day * scenario.run_days,
+        ways=_ways(scenario, flops, samples),
+        stalled=float(
+            costs.stall_fraction(
+                job_chips=scenario.costs.job_chips,
+                snapshot_rate_per_day=scenario.rate,
+                stall_seconds=scenario.costs.stall_seconds,
+            )
+        ),
+        kept_bytes=float(
+            costs.stored_bytes(
+                chips=scenario.chips,
+                snapshot_rate_per_day=scenario.rate,
+                snapshot_bytes=scenario.costs.snapshot_bytes,
+                kept_days=scenario.costs.kept_days,
+            )
+        ),
+        sampling_cost=yearly * scenario.sample_cost,
+        stall_cost=scenario.costs.stall_cost(scenario.chips, scenario.rate),
+        storage_cost=scenario.costs.storage_cost(scenario.chips, scenario.rate),
+        plan=plan_for(scenario, scenario.budget) if scenario.budget is not None else None,
+        replayed=_replayed(scenario, samples),
+        proofs=proofs(scenario.flops, scenario.run_days),
+    )
+
+
+def plan_for(scenario: Scenario, budget: float) -> planning.Plan:
+    """Returns the plan that does best against the violation for a budget a year, whatever rate that takes.
+
+    Raises:
+        DetectionDomainError: The budget does not pay for one sample, or the run does not fit on the chips.
+    """
+    return planning.best_plan(
+        budget=budget,
+        flops_threshold=scenario.monitored_flops(),
+        period_days=scenario.period_days,
+        strata=(
+            planning.Stratum(
+                name="chips",
+                chips=scenario.chips,
+                chip_flops_per_day=scenario.chip_flops_per_day,
+                reliability=1 - scenario.missed,
+                sample_cost=scenario.sample_cost,
+            ),
+        ),
+        costs=scenario.costs,
+    )
+
+
+def proofs(flops: float, run_days: float) -> tuple[Proving, ...]:
+    """Returns what each published proof system whose work can be counted would take for a run.
+
+    Args:
+        flops: Size of the run in FLOPs.
+        run_days: Its length in days.
+
+    Raises:
+        DetectionDomainError: An argument is not positive and finite.
+    """
+    found = []
+    for system in load_systems():
+        if system.kind == "proof" and system.flops is not None and system.prover_seconds is not None:
+            seconds = float(
+                economics.proving_seconds(flops=flops, proved_flops=system.flops, prover_seconds=system.prover_seconds)
+            )
+            machines = float(economics.machines_to_keep_up(seconds=seconds, run_days=run_days))
+            found.append(Proving(system, seconds, machines))
+    return tuple(found)
+
+
+def _least(scenario: Scenario, probability: Callable[[FloatArray], FloatArray]) -> int | None:
+    """Returns the least whole number up to C at which the wanted probability is reached."""
+    wanted, most = scenario.wanted * ENOUGH, np.asarray(scenario.chips, dtype=np.float64)
+    if probability(most) < wanted:
+        return None
+    return int(least_whole(lambda count: probability(count) >= wanted, np.zeros(()), most))
+
+
+def _by_method(scenario: Scenario, samples: int) -> dict[str, float | None]:
+    parameters = scenario.fleet() | {"samples": samples}
+    linear = {name: value for name, value in parameters.items() if name != "run_days"}
+    methods: dict[str, Callable[[], FloatArray]] = {
+        "hypergeometric": lambda: periods.accumulating_probability_hypergeometric(**parameters),
+        "accumulating": lambda: periods.accumulating_probability(**parameters),
+        "eq1": lambda: detection.detection_probability_eq1(**parameters),
+        "linearised": lambda: detection.detection_probability_linearised(**linear),
+    }
+    found: dict[str, float | None] = {}
+    for name, method in methods.items():
+        try:
+            found[name] = float(method())
+        except InfeasibleError:
+            found[name] = None
+    return found
+
+
+def _ways(scenario: Scenario, flops: float, samples: int) -> tuple[Way, ...]:
+    plans = [("as stated", 1.0)]
+    plans += [(f"{factor:g} times as long, on fewer chips", factor) for factor in STRETCHES]
+    plans += [(f"{factor:g} times as many chips, for a shorter time", 1 / factor) for factor in SPREADS]
+    ways = []
+    for name, factor in plans:
+        days = scenario.run_days * factor
+        chips = float(np.ceil(flops / (scenario.chip_flops_per_day * days) * (1 - 4 * np.finfo(float).eps)))
+        fits = chips <= scenario.chips
+        found = float(seen(scenario, samples=samples, involved=chips, days=days)) if fits else None
+        ways.append(Way(name, int(chips), days, found))
+    return tuple(ways)
+
+
+def _replayed(scenario: Scenario, samples: int) -> float | None:
+    how = scenario.replaying
+    if how is None:
+        return None
+    drawn = samples * float(periods.periods_of_run(run_days=scenario.run_days, period_days=scenario.period_days))
+    return float(
+        economics.replayed_fraction(
+            samples=drawn,
+            chips=scenario.chips,
+            job_chips=how.job_chips,
+            snapshots_per_chip=scenario.rate * min(scenario.run_days, scenario.period_days),
+            segment_steps=how.segment_steps,
+            steps=how.steps,
+            ranks_replayed=1 if how.given_collectives else how.job_chips,
+        )
+    )
