@@ -11,10 +11,12 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from analysis.catalog import load_chips
 from analysis.confidence import clopper_pearson, hypergeometric_bounds
 from verifier.facts import LogFacts, SnapshotFacts, TranscriptFacts
-from verifier.ledger import AS_AGREED, CATEGORIES, DAY_MS, ChipLedger, LedgerPolicy, account
+from verifier.ledger import AS_AGREED, CATEGORIES, ChipLedger, LedgerPolicy, account
+from verifier.peaks import peak_of
+
+_DAY_S = 86_400
 
 MEANING = (
     "unexplained_flops bounds undeclared work on a chip if its counters and interrupts are believed; remainder_flops "
@@ -44,14 +46,13 @@ def of(
         policy: What the parties agreed on.
         totals: FLOPs of whole transcripts, by identifier.
     """
-    speeds = {chip.name: chip.flops_per_second * DAY_MS / 1000 for chip in load_chips()}
     return [
         account(
             log,
             snapshots,
             transcripts,
             period_days=period_days,
-            peak=speeds.get(log.chip.chip_type, peak),
+            peak=_DAY_S * found if (found := peak_of(log.chip.chip_type)) is not None else peak,
             policy=policy,
             totals=totals,
         )
