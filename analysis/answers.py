@@ -129,6 +129,15 @@ def samples_needed(scenario: Scenario) -> int | None:
     return _least(scenario, lambda count: seen(scenario, samples=count, involved=involved, days=scenario.run_days))
 
 
+def smallest_involved(scenario: Scenario, samples: float) -> int | None:
+    """Returns the least number of involved chips that so many samples show with the wanted probability; None if none.
+
+    Raises:
+        DetectionDomainError: More chips are sampled than there are.
+    """
+    return _least(scenario, lambda count: seen(scenario, samples=samples, involved=count, days=scenario.run_days))
+
+
 def involved_chips(scenario: Scenario) -> float:
     """Returns the whole chips that the violation takes in T days.
 
@@ -161,7 +170,7 @@ def answer(scenario: Scenario) -> Answers:
             "inspection.missed, or give inspection.samples"
         )
     samples = int(scenario.samples if scenario.samples is not None else needed or 0)
-    smallest = _least(scenario, lambda n: seen(scenario, samples=samples, involved=n, days=scenario.run_days))
+    smallest = smallest_involved(scenario, samples)
     yearly = float(costs.annual_samples(samples=samples, period_days=scenario.period_days))
     return Answers(
         flops=flops,
