@@ -26,7 +26,7 @@ GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-oldest lint bench soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
+.PHONY: help install demo test test-oldest test-postgres lint bench soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: $(STAMP) ## Run all tests that need no GPU
 test-oldest: $(STAMP) $(OLDEST_STAMP) ## The same with the oldest allowed versions, in .venv-oldest; transcripts of either replay under the other
 	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
 	$(BIN)/python -W ignore -m benchmarks.releases $(OLDEST)/bin/python
+
+test-postgres: $(STAMP) ## Run the tests that need a PostgreSQL server, on a private one if initdb and postgres are installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m postgres tests/verifier
 
 interop: $(STAMP) ## Verify what chips sign with other libraries, in an environment of their own
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m interop tests/interop

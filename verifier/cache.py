@@ -23,6 +23,7 @@ from weighbridge.transcript import Transcript
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _JOB = "job-"
+_OBJECTS = "objects"
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}){0,3}")
 
 
@@ -64,6 +65,7 @@ class Cache:
         for pattern in ("partial-*", f"{_JOB}*"):
             for left in self._root.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
+                left.unlink(missing_ok=True) if left.is_file() else None
 
     def get(self, transcript_id: str, fetch: Iterable[Piece]) -> Transcript:
         """Returns a verified transcript, fetching it if it is not in the cache.
@@ -121,6 +123,44 @@ class Cache:
         except OSError as error:
             raise _cannot_store(place.name, error) from None
         return place
+
+    def keep(self, data: bytes) -> bytes:
+        """Keeps bytes under their digest, durably, and returns it (32 bytes).
+
+        Raises:
+            TranscriptError: They cannot be stored.
+        """
+        digest = bytes_digest(data)
+        place = self._object(digest)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, partial = tempfile.mkstemp(prefix="partial-", dir=self._root)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, place)
+            _sync_directory(place.parent)
+        except OSError as error:
+            raise _cannot_store(place.name, error) from None
+        return digest
+
+    def kept(self, digest: bytes) -> bytes:
+        """Returns what `keep` was given.
+
+        Raises:
+            TranscriptError: It is not there any more, or was altered.
+        """
+        try:
+            data = self._object(digest).read_bytes()
+        except OSError as error:
+            raise _cannot_store(digest.hex(), error) from None
+        if bytes_digest(data) != digest:
+            raise TranscriptError(f"{digest.hex()} in the cache directory was altered; check the Verifier's disk")
+        return data
+
+    def _object(self, digest: bytes) -> Path:
+        return self._root / _OBJECTS / digest.hex()[:2] / digest.hex()
 
     def _open(self, place: Path, transcript_id: str) -> Transcript:
         transcript = Transcript.open(place, limits=DEFAULT_LIMITS)
@@ -181,6 +221,14 @@ class Cache:
             return place.open("xb")
         except OSError as error:  # e.g. a file lies where a directory is needed
             raise _cannot_store(path, error) from None
+
+
+def _sync_directory(place: Path) -> None:
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _cannot_store(path: str, error: OSError) -> TranscriptError:

@@ -89,17 +89,14 @@ class Database:
         self.session: sessionmaker[Session] = sessionmaker(self.engine)
 
     def create_tables(self) -> None:
-        """Creates the tables that are missing.
+        """Creates the tables of a new database; see `verifier.schema`.
 
         Raises:
-            UsageError: It is no such database or cannot be opened.
+            UsageError: It is no such database, cannot be opened, or is of another revision than this software.
         """
-        try:
-            Base.metadata.create_all(self.engine)
-        except SQLAlchemyError as error:
-            raise UsageError(
-                f"{self.name} cannot be used as a registry: {error.__cause__ or error}; name another file"
-            ) from None
+        from verifier import schema  # it needs the modules with tables, which need this one
+
+        schema.prepare(self)
 
     def close(self) -> None:
         """Closes all connections."""

@@ -1,0 +1,1 @@
+"""One file each revision, in the order of their numbers."""
