@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from verifier.facts import LogFacts, Shard, SnapshotFacts, TranscriptFacts
+from verifier.lineage import Lineage
 from verifier.registry import Chip
+from verifier.segments import Replayed
 from weighbridge.errors import ChipError, Finding, ProverError, WeighbridgeError
 
 
@@ -21,6 +23,8 @@ class Collected:
         transcripts: By (Prover's address, identifier): every transcript that a Prover named, and those of the other
             ranks of its job. One Prover's failure is not held against another.
         shards: By (Prover's address, transcript, transcripts of all ranks): the jobs that were put together.
+        lineages: Where each of the transcripts' runs began.
+        segments: The segments that were replayed whole, by transcript.
         findings: All findings, in the order in which they were made.
         sound: UEIDs of the chips whose logs have nothing against them.
         lost: UEIDs of the chips that something ran on which they could not look at; they do not count as sampled.
@@ -32,6 +36,8 @@ class Collected:
     snapshots: list[SnapshotFacts] = field(default_factory=list)
     transcripts: dict[tuple[str, str], TranscriptFacts] = field(default_factory=dict)
     shards: dict[tuple[str, str, tuple[str, ...]], Shard | None] = field(default_factory=dict)
+    lineages: list[Lineage] = field(default_factory=list)
+    segments: list[Replayed] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     sound: set[bytes] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from verifier.registry import Chip
+from verifier.segmentpolicy import NO_SEGMENTS, SegmentPolicy
 from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.digests import Leaf
 from weighbridge.errors import Finding, UsageError, WeighbridgeError
@@ -78,6 +79,8 @@ class Plan:
         sharded: How snapshots of jobs on several ranks are replayed: `all` ranks, or `cells`: the rank alone, with the
             results of its collectives taken as given, and chunks of them checked.
         chunks: How many chunks of the results of each cell to check.
+        peak_flops: The most FLOPs that a chip can do a second; None if the catalogue's figure for its type holds.
+        segments: Which segments to replay whole.
     """
 
     samples: int
@@ -91,6 +94,8 @@ class Plan:
     snapshots: SnapshotPolicy = AS_DESIGNED
     sharded: Sharded = "all"
     chunks: int = CHUNKS
+    peak_flops: float | None = None
+    segments: SegmentPolicy = NO_SEGMENTS
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -102,6 +107,8 @@ class Plan:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise UsageError(f"{name} must be a positive finite number, not {value!r}")
+        if self.peak_flops is not None and not (math.isfinite(self.peak_flops) and self.peak_flops > 0):
+            raise UsageError(f"peak_flops must be a positive finite number or nothing, not {self.peak_flops!r}")
         if not _DEVICE.fullmatch(self.replay_device):
             raise UsageError("replay_device must be cpu, cuda or cuda:N")
         if self.sharded not in get_args(Sharded):
@@ -128,6 +135,8 @@ class Plan:
             "snapshots": self.snapshots.to_json(),
             "sharded": self.sharded,
             "chunks": self.chunks,
+            "peak_flops": self.peak_flops,
+            "segments": self.segments.to_json(),
         }
 
 
@@ -190,6 +199,7 @@ class LogFacts:
         chip: What the registry knows, including what was witnessed before.
         nonce: The Verifier's fresh nonce.
         head: The verified head token over the nonce, or why there is none.
+        head_token: The bytes of that token; empty if there is none.
         entries: All entries, in the order in which the chip sent them.
         error: Why the log could not be read to its end, if it could not.
         held: What the witness held before.
@@ -203,6 +213,7 @@ class LogFacts:
     chip: Chip
     nonce: bytes
     head: Verified | WeighbridgeError
+    head_token: bytes = b""
     entries: list[Entry] = field(default_factory=list)
     error: WeighbridgeError | None = None
     held: Held = field(default_factory=Held)

@@ -11,15 +11,17 @@ from typing import Any
 
 from cryptography.x509 import Certificate
 
-from verifier import report, stages
+from verifier import evidence, report, stages
 from verifier.cache import Cache
 from verifier.checking import Given
 from verifier.collected import Collected
 from verifier.facts import Plan
 from verifier.firmware import FirmwarePolicy
 from verifier.registry import Registry
+from verifier.segments import Secret
 from verifier.stages.setting import InspectionStoppedError, Progress, Setting
 from verifier.witness import Witness
+from weighbridge.errors import UsageError
 from weighbridge.identity import Credentials
 from weighbridge.replay import Limits
 
@@ -42,6 +44,7 @@ class Inspection:
         progress: Progress,
         witness: Witness | None = None,
         limits: Limits | None = None,
+        secret: Secret | None = None,
     ) -> None:
         """Prepares an inspection that the registry already knows, with the chips drawn.
 
@@ -56,7 +59,13 @@ class Inspection:
             progress: Told of every unit of work.
             witness: Who holds the logs that were read before; by default one that cosigns nothing.
             limits: Of each replay.
+            secret: The criteria that the plan commits to, if it does.
+
+        Raises:
+            UsageError: The plan commits to other criteria.
         """
+        if plan.segments.commitment != ("" if secret is None else secret.commitment()):
+            raise UsageError("the plan does not commit to the secret criteria that are there; put their hash into it")
         witness = witness or Witness(registry, manufacturer)
         self._setting = Setting(
             id=identifier,
@@ -68,6 +77,7 @@ class Inspection:
             witness=witness,
             limits=limits or Limits(),
             progress=progress,
+            secret=secret,
         )
 
     def run(self) -> dict[str, Any]:
@@ -89,4 +99,5 @@ class Inspection:
             transcripts=list(collected.transcripts.values()),
             findings=collected.findings,
             verified=collected.verified(),
+            evidence=evidence.build(collected),
         )

@@ -77,6 +77,7 @@ def build(
     transcripts: Sequence[TranscriptFacts],
     findings: Sequence[Finding],
     verified: Sequence[bytes],
+    evidence: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Builds the report as JSON-compatible data.
 
@@ -92,6 +93,7 @@ def build(
         transcripts: Every transcript that a Prover named, once for each Prover.
         findings: All findings.
         verified: UEIDs of the chips that count as sampled.
+        evidence: What `verifier.evidence.build` returned.
     """
     severities = Counter(finding.severity for finding in findings)
     return {
@@ -117,6 +119,7 @@ def build(
         "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
         "findings": [finding.to_json() for finding in findings],
         "probability": probability(plan, population=population, verified=len(verified)),
+        "evidence": dict(evidence or {}),
         "assumptions": list(ASSUMPTIONS),
         "saw": list(SAW),
         "not_verifiable": [*_not_verified(logs, snapshots), *NOT_OBSERVABLE],

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -22,7 +22,8 @@ from blake3 import blake3
 from verifier import sampling
 from verifier.weightchange import Changes
 from weighbridge.digests import DIGEST_SIZE, record_digest
-from weighbridge.errors import FormatError, ProofError, UsageError
+from weighbridge.errors import FormatError, ProofError, UsageError, WeighbridgeError
+from weighbridge.replay import ReplayResult
 from weighbridge.transcript import Transcript
 
 Reason = Literal["snapshot", "random", "change", "secret"]
@@ -174,6 +175,31 @@ class Selection:
                 {"begin": c.begin, "end": c.end, "reasons": list(c.reasons), "counts_in_p": c.in_p} for c in self.chosen
             ],
         }
+
+
+@dataclass(kw_only=True, slots=True)
+class Replayed:
+    """What the replays of the chosen segments found.
+
+    Attributes:
+        selection: Which were chosen.
+        results: First step of each segment to its replay, or why there is none.
+        seconds: Time that all of them took.
+    """
+
+    selection: Selection
+    results: dict[int, ReplayResult | WeighbridgeError] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns JSON-compatible data for the report: the selection, and the verdict over each segment."""
+        verdicts = {
+            begin: result.reason if isinstance(result, WeighbridgeError) else result.verdict
+            for begin, result in self.results.items()
+        }
+        told = self.selection.to_json()
+        verdict = [{"begin": c.begin, "verdict": verdicts.get(c.begin, "")} for c in self.selection.chosen]
+        return {"selection": told, "verdicts": verdict, "seconds": round(self.seconds, 3)}
 
 
 def segments(transcript: Transcript) -> list[Segment]:

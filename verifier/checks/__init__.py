@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verifier.checking import Check
+from verifier.checking import Check, Given
 from verifier.checks import (
     chip_clock,
     chip_firmware,
@@ -20,20 +20,25 @@ from verifier.checks import (
     chip_identity,
     chip_log,
     chip_rate,
+    chip_time,
     chip_witness,
+    chip_work,
     commitment,
     data,
     interrupts,
     memory,
+    parentage,
     positions,
     provenance,
     replay,
+    segments,
     tapes,
     weights,
     work,
 )
 from verifier.collected import Collected
 from verifier.facts import LogFacts, SnapshotFacts, TranscriptFacts
+from verifier.peaks import peak_of
 
 LOG: Sequence[Check[LogFacts]] = (
     Check("chip_identity", lambda log, given: chip_identity.check(log)),
@@ -41,6 +46,7 @@ LOG: Sequence[Check[LogFacts]] = (
     Check("chip_log", lambda log, given: chip_log.check(log)),
     Check("chip_clock", lambda log, given: chip_clock.check(log)),
     Check("chip_rate", lambda log, given: chip_rate.check(log, given.plan)),
+    Check("chip_work", lambda log, given: chip_work.check(log, peak_of(log.chip.chip_type, given.plan.peak_flops))),
     Check("chip_witness", lambda log, given: chip_witness.check(log, given.witness), "beside"),
     Check("interrupts", lambda log, given: interrupts.check(log, given.plan.snapshots), "unsampled"),
 )
@@ -65,8 +71,17 @@ SNAPSHOT: Sequence[Check[SnapshotFacts]] = (
 
 CHIP: Sequence[Check[Sequence[SnapshotFacts]]] = (
     Check("positions", lambda snapshots, given: positions.check(snapshots, given.plan.snapshots), "beside"),
+    Check("chip_time", lambda snapshots, given: chip_time.check(snapshots, _peak(snapshots, given)), "beside"),
 )
 """Over all snapshots of one chip, in the order of its log."""
 
-INSPECTION: Sequence[Check[Collected]] = ()
+INSPECTION: Sequence[Check[Collected]] = (
+    Check("parentage", lambda all_, given: [f for line in all_.lineages for f in parentage.check(line)], "beside"),
+    Check("segments", lambda all_, given: [f for each in all_.segments for f in segments.check(each)], "beside"),
+)
 """Over everything that the inspection collected, at its end."""
+
+
+def _peak(snapshots: Sequence[SnapshotFacts], given: Given) -> float | None:
+    """The peak of the chip that took some snapshots."""
+    return peak_of(snapshots[0].chip.chip_type if snapshots else "", given.plan.peak_flops)

@@ -27,7 +27,7 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
         if finding.id not in tapepolicy.IDS  # see `tapes`
     ]
     if result.verdict == "mismatch" and not any(finding.severity == "violation" for finding in findings):
-        findings.append(_mismatch(subject, result.first_difference))
+        findings.append(mismatch(subject, result.first_difference))
     token = snapshot.verified.token
     if result.verdict == "match" and token.body["safepoint"] and result.running is not None:
         signed = digest(token, "running")
@@ -49,7 +49,7 @@ def within(subject: str, inner: str) -> str:
     return subject if not inner or inner in subject else f"{subject}: {inner}"
 
 
-def _mismatch(subject: str, difference: object) -> Finding:
+def mismatch(subject: str, difference: object) -> Finding:
     """The worker's answer is not trusted to be complete: a mismatch is never silent."""
     place = difference if isinstance(difference, dict) else {}
     return Finding(

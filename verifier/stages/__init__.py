@@ -5,7 +5,9 @@
 | `logs` | reads and judges each drawn chip's log, and keeps it as witnessed if nothing is against it | `chips`, `logs`, `snapshots`, `sound`, `lost` |
 | `explain` | asks the Provers where each snapshot came from | `explanation` of each snapshot |
 | `fetch` | fetches the transcripts that they name, and puts jobs together | `transcripts`, `shards`; `transcript` and `shard` of each snapshot |
+| `lineage` | finds out where each run began | `lineages`, and the parents in `transcripts` |
 | `replay` | opens the snapshots, and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
+| `segments` | replays whole segments, if the plan asks for that | `segments` |
 | `judge` | runs the checks over snapshots, chips and everything together | `status` of each snapshot |
 
 Every stage reports findings through `Collected.report`. What a chip, a log or a Prover does wrong costs its own part of
@@ -17,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from verifier.collected import Collected
-from verifier.stages import explain, fetch, judge, logs, replay
+from verifier.stages import explain, fetch, judge, lineage, logs, replay, segments
 from verifier.stages.setting import Setting
 
 Stage = Callable[[Setting, Collected], None]
 
-ALL: Sequence[Stage] = (logs.run, explain.run, fetch.run, replay.run, judge.run)
+ALL: Sequence[Stage] = (logs.run, explain.run, fetch.run, lineage.run, replay.run, segments.run, judge.run)

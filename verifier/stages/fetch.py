@@ -27,7 +27,7 @@ def run(setting: Setting, collected: Collected) -> None:
 def _find(setting: Setting, collected: Collected, snapshot: SnapshotFacts, claim: Explanation) -> None:
     """Finds the transcript of a claim, and if it is one rank's those of all others."""
     prover = snapshot.chip.prover_address
-    fetch = partial(_fetch, setting, collected, prover)
+    fetch = partial(transcript, setting, collected, prover)
     snapshot.transcript = fetch(claim.transcript_id)
     key = (prover, claim.transcript_id, claim.ranks)
     try:
@@ -38,7 +38,8 @@ def _find(setting: Setting, collected: Collected, snapshot: SnapshotFacts, claim
         snapshot.explanation = error
 
 
-def _fetch(setting: Setting, collected: Collected, prover: str, transcript_id: str) -> TranscriptFacts:
+def transcript(setting: Setting, collected: Collected, prover: str, transcript_id: str) -> TranscriptFacts:
+    """Returns a transcript of a Prover; it is fetched and judged the first time that it is asked for."""
     key = (prover, transcript_id)
     if key not in collected.transcripts:
         facts = TranscriptFacts(id=transcript_id, opened=_open(setting, collected, prover, transcript_id))

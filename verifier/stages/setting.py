@@ -11,6 +11,7 @@ from verifier.cache import Cache
 from verifier.checking import Given
 from verifier.facts import Plan
 from verifier.registry import Registry
+from verifier.segments import Secret
 from verifier.witness import Witness
 from weighbridge.identity import Credentials
 from weighbridge.replay import Limits
@@ -37,6 +38,7 @@ class Setting:
         witness: Who holds the logs that were read before.
         limits: Of each replay.
         progress: Told of every unit of work.
+        secret: The criteria that the plan commits to; the report opens them.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Setting:
     witness: Witness
     limits: Limits
     progress: Progress
+    secret: Secret | None = None
 
     @property
     def plan(self) -> Plan:
