@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from verifier.database import Database
-from verifier.registry.tables import ChipRow, InspectionRow, SampledRow
+from verifier.registry.entries import Listing, Opened, opened_entry
+from verifier.registry.listings import Lister, check, rfc3339
+from verifier.registry.log import Log
+from verifier.registry.statements import Statements
+from verifier.registry.tables import ChipRow, InspectionRow, LogHeadRow, SampledRow
+from verifier.registry.transitions import DRAWN
 from weighbridge.errors import UsageError
+from weighbridge.tlog import NoteSigner
 
-_ADDRESS = re.compile(r"[A-Za-z0-9._\-]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:]{2,39}\]:[0-9]{1,5}")
-_MAX_TEXT = 200
+_CHUNK = 500
 FINISHED = ("done", "failed")
 """Stages in which an inspection does nothing more."""
 
@@ -38,6 +42,8 @@ class Chip:
         registered_at: UTC time of the first registration, RFC 3339.
         witnessed_size: Entries of the log at the last inspection that could verify it.
         witnessed_last: Digest of the newest of those entries (32 bytes; empty before the first).
+        state: What happened to it last: see `verifier.registry.transitions.STATES`.
+        maker: The party that made it; empty if the registry was not told.
     """
 
     ueid: bytes
@@ -49,6 +55,17 @@ class Chip:
     registered_at: str = ""
     witnessed_size: int = 0
     witnessed_last: bytes = b""
+    state: str = "installed"
+    maker: str = ""
+
+
+class Member(NamedTuple):
+    """What a draw needs to know of a chip; see `Chip`."""
+
+    ueid: bytes
+    owner: str
+    site: str
+    chip_type: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,67 +89,167 @@ class InspectionRecord:
     report: dict[str, Any] | None
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class Registry:
     """The registry in the Verifier's database; safe to use from several threads.
 
     Attributes:
         database: Where it is kept.
         session: Makes sessions on it, for modules with tables of their own.
+        log: The registry's log.
+        statements: Parties, and what they say.
     """
 
-    def __init__(self, where: str | Path) -> None:
+    def __init__(
+        self, where: str | Path, signer: NoteSigner | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         """Opens the registry, creating it if there is none.
 
         Args:
             where: An SQLite file or a database's URL, as `verifier.database.database_url` takes them.
+            signer: The registry's key, for parties' statements and for checkpoints; see `verifier.registry.load_key`.
+            clock: Seconds since 1970.
 
         Raises:
-            UsageError: It is not a registry or cannot be opened.
+            UsageError: It is not a registry or cannot be opened, or is another key's.
         """
         self.database = Database(where)
         self.session: sessionmaker[Session] = self.database.session
+        self._signer, self._clock = signer, clock
+        self.log = Log(self.database)
+        self.statements = Statements(self.session, self.log, self.now)
         self.create_tables()
+        self._begin()
+
+    def now(self) -> int:
+        """Seconds since 1970 on the registry's clock."""
+        return int(self._clock())
 
     def create_tables(self) -> None:
         """Creates the tables that are missing."""
         self.database.create_tables()
 
+    def _begin(self) -> None:
+        """Puts into a new log what it begins with: chips of a registry that had none yet, and the registry's key."""
+        try:
+            with self.session.begin() as session:
+                if self.log.begin(session):
+                    self._relist(session)
+        except IntegrityError:
+            pass  # another process was faster
+        if self._signer is None:
+            return
+        opened = Opened(name=self._signer.key.name, key=self._signer.key.public)
+        with self.session.begin() as session:
+            size = self.log.lock(session)
+            known = session.scalar(select(LogHeadRow.name))
+            if not known:
+                session.execute(update(LogHeadRow).values(name=opened.name))
+                self.log.append(session, size, [opened_entry(self.now(), opened)])
+            elif known != opened.name:
+                raise UsageError(f"this is {known}, and the key is that of {opened.name}; name the right key file")
+
+    def _relist(self, session: Session) -> None:
+        lister = Lister(session, self.log, 0, self.now())
+        for chips in session.scalars(select(ChipRow).order_by(ChipRow.ueid)).partitions(_CHUNK):
+            lister.relist([_listing(row) for row in chips])
+
     def close(self) -> None:
         """Closes all connections."""
         self.database.close()
+
+    @property
+    def name(self) -> str:
+        """The registry's name, which statements made to it hold.
+
+        Raises:
+            UsageError: It was never opened with a key, and so has none.
+        """
+        with self.session() as session:
+            name: str | None = session.scalar(select(LogHeadRow.name))
+        if not name:
+            raise UsageError("the registry has no key yet; open it with one")
+        return name
+
+    @property
+    def tree_size(self) -> int:
+        """Number of entries of the registry's log."""
+        return self.log.size
+
+    def root(self, size: int | None = None) -> bytes:
+        """Returns the root (32 bytes) over all that the registry knows of chips: that of its log's tree.
+
+        Args:
+            size: Take the first so many entries only.
+
+        Raises:
+            UsageError: There are fewer.
+        """
+        return self.log.root(size)
+
+    def checkpoint(self) -> bytes:
+        """Returns the checkpoint of the registry's log as it is now, signed by the registry.
+
+        Raises:
+            UsageError: The registry was opened without its key.
+        """
+        if self._signer is None:
+            raise UsageError("only the registry's key can sign a checkpoint; open the registry with it")
+        return self.log.checkpoint(self._signer)
+
+    def submit(self, data: bytes) -> int:
+        """Logs a party's statement and applies it; returns its place in the log.
+
+        Raises:
+            CustodyError: It is not authentic, or logged already; see `Statements.submit`.
+        """
+        return self.statements.submit(self.name, data)
 
     def register(self, chip: Chip) -> None:
         """Adds a chip, or changes the addresses and descriptions of a known one; what was witnessed of it stays.
 
         Raises:
-            UsageError: The UEID has not 17 to 33 bytes, an address is not `host:port`, or a text is too long.
+            UsageError: The UEID has not 17 to 33 bytes, an address is not `host:port`, a text is too long, or parties
+                say something else of the chip than this does.
         """
-        if not 17 <= len(chip.ueid) <= 33:
-            raise UsageError(f"a UEID has 17 to 33 bytes, not {len(chip.ueid)}; pass the chip's own")
-        if not _ADDRESS.fullmatch(chip.address):
+        if not chip.address:
             raise UsageError("the chip's address is not of the form host:port")
-        if chip.prover_address and not _ADDRESS.fullmatch(chip.prover_address):
-            raise UsageError("the Prover's address is not of the form host:port; leave it empty if there is none")
-        texts = {"owner": chip.owner, "site": chip.site, "chip_type": chip.chip_type}
-        for name, text in texts.items():
-            if len(text) > _MAX_TEXT or not text.isprintable():
-                raise UsageError(f"{name} must be at most {_MAX_TEXT} printable characters on one line")
+        check(_listing(chip))
         with self.session.begin() as session:
-            row = session.get(ChipRow, chip.ueid)
-            if row is None:
-                row = ChipRow(ueid=chip.ueid, registered_at=_now())
-                session.add(row)
-            row.address, row.prover_address = chip.address, chip.prover_address
-            row.owner, row.site, row.chip_type = chip.owner, chip.site, chip.chip_type
+            size = self.log.lock(session)
+            known = session.get(ChipRow, chip.ueid)
+            if known is not None and known.latest_s:
+                # Addresses are the registry's own affair; what is left out is what parties say.
+                chip = replace(
+                    chip,
+                    owner=chip.owner or known.owner,
+                    site=chip.site or known.site,
+                    chip_type=chip.chip_type or known.chip_type,
+                    state=known.state,
+                )
+            session.expunge_all()
+            for _, message in Lister(session, self.log, size, self.now()).add([_listing(chip)]):
+                raise UsageError(message)
 
     def chips(self) -> list[Chip]:
-        """Returns all chips, sorted by UEID."""
+        """Returns the chips that can be drawn for inspection, sorted by UEID."""
+        return [chip for chip in self.everything() if chip.state in DRAWN]
+
+    def population(self) -> Iterator[Member]:
+        """Yields the chips that can be drawn for inspection, sorted by UEID; fit for millions."""
+        query = select(ChipRow.ueid, ChipRow.owner, ChipRow.site, ChipRow.chip_type)
         with self.session() as session:
-            return [_chip(row) for row in session.scalars(select(ChipRow).order_by(ChipRow.ueid))]
+            for row in session.execute(
+                query.where(ChipRow.state.in_(DRAWN)).order_by(ChipRow.ueid), execution_options={"yield_per": _CHUNK}
+            ):
+                yield Member(*row)
+
+    def everything(self) -> Iterator[Chip]:
+        """Yields all chips, also those that are lost or not yet installed, sorted by UEID; fit for millions."""
+        with self.session() as session:
+            query = select(ChipRow).order_by(ChipRow.ueid)
+            for row in session.scalars(query, execution_options={"yield_per": _CHUNK}):
+                yield _chip(row)
+                session.expunge(row)
 
     def chip(self, ueid: bytes) -> Chip:
         """Returns one chip.
@@ -165,7 +282,14 @@ class Registry:
             with self.session.begin() as session:
                 text = json.dumps(dict(plan), sort_keys=True)
                 session.add(
-                    InspectionRow(id=inspection, created_at=_now(), seed=seed, plan=text, stage="starting", report=None)
+                    InspectionRow(
+                        id=inspection,
+                        created_at=rfc3339(self.now()),
+                        seed=seed,
+                        plan=text,
+                        stage="starting",
+                        report=None,
+                    )
                 )
                 session.flush()
                 session.add_all(SampledRow(inspection=inspection, place=n, ueid=ueid) for n, ueid in enumerate(chips))
@@ -215,14 +339,8 @@ class Registry:
 
 
 def _chip(row: ChipRow) -> Chip:
-    return Chip(
-        ueid=row.ueid,
-        address=row.address,
-        prover_address=row.prover_address,
-        owner=row.owner,
-        site=row.site,
-        chip_type=row.chip_type,
-        registered_at=row.registered_at,
-        witnessed_size=row.witnessed_size,
-        witnessed_last=row.witnessed_last,
-    )
+    return Chip(**{field.name: getattr(row, field.name) for field in fields(Chip)})
+
+
+def _listing(chip: Chip | ChipRow) -> Listing:
+    return Listing(**{field.name: getattr(chip, field.name) for field in fields(Listing)})

@@ -1,0 +1,166 @@
+"""Listing chips: what the registry itself says of a chip, for chips whose history it was not told.
+
+The registry's word stands until a party makes a statement about the chip. From then on it may change nothing but the
+addresses at which the chip and its Prover answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.orm import Session
+
+from verifier.registry.entries import Addressed, Listing, addressed_entries, listed_entries
+from verifier.registry.log import Log
+from verifier.registry.tables import ChipRow
+from verifier.registry.transitions import STATES
+from weighbridge.custody import MAX_TEXT, UEID_SIZES
+from weighbridge.errors import UsageError
+
+PLACE_BYTES = 8
+_ADDRESS = re.compile(r"[A-Za-z0-9._\-]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:]{2,39}\]:[0-9]{1,5}")
+
+
+def packed(place: int) -> bytes:
+    """Returns a place of the log as `ChipRow.history` has it."""
+    return place.to_bytes(PLACE_BYTES)
+
+
+def unpacked(history: bytes) -> list[int]:
+    """Returns the places in `ChipRow.history`."""
+    return [int.from_bytes(history[at : at + PLACE_BYTES]) for at in range(0, len(history), PLACE_BYTES)]
+
+
+def rfc3339(seconds: float) -> str:
+    """Returns a time as the tables have it, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def check(chip: Listing) -> None:
+    """Checks that a chip can be listed as this.
+
+    Raises:
+        UsageError: Its UEID, an address, a text or its state is none.
+    """
+    least, most = UEID_SIZES
+    if not least <= len(chip.ueid) <= most:
+        raise UsageError(f"a UEID has {least} to {most} bytes, not {len(chip.ueid)}; pass the chip's own")
+    if chip.address and not _ADDRESS.fullmatch(chip.address):
+        raise UsageError("the chip's address is not of the form host:port")
+    if chip.prover_address and not _ADDRESS.fullmatch(chip.prover_address):
+        raise UsageError("the Prover's address is not of the form host:port; leave it empty if there is none")
+    for name in ("owner", "site", "chip_type"):
+        text = getattr(chip, name)
+        if len(text) > MAX_TEXT or not text.isprintable():
+            raise UsageError(f"{name} must be at most {MAX_TEXT} printable characters on one line")
+    if chip.state not in STATES:
+        raise UsageError(f"there is no state {chip.state!r}; use one of {', '.join(STATES)}")
+
+
+@dataclass(slots=True)
+class Lister:
+    """Lists chips within one transaction, a few at a time.
+
+    Attributes:
+        session: The transaction, which holds the log's lock.
+        log: The registry's log.
+        size: Entries of the log so far.
+        now: Seconds since 1970.
+    """
+
+    session: Session
+    log: Log
+    size: int
+    now: int
+    _first: int = field(init=False)
+    _left: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._first = self.size
+
+    def add(self, chips: Sequence[Listing]) -> list[tuple[int, str]]:
+        """Lists chips.
+
+        Args:
+            chips: At most a few hundred, each with a good form (see `check`).
+
+        Returns:
+            (index in `chips`, what is wrong) of those that cannot be listed.
+        """
+        rows = self.session.execute(select(*_COLUMNS).where(ChipRow.ueid.in_([chip.ueid for chip in chips])))
+        known = {row[0]: row for row in rows}
+        wrong, here = list[tuple[int, str]](), set[bytes]()
+        new, changed, addressed = list[Listing](), list[Listing](), list[Addressed]()
+        for index, chip in enumerate(chips):
+            row = known.get(chip.ueid)
+            again = row is not None and max(unpacked(row.history), default=-1) >= self._first
+            if again or chip.ueid in here or chip.ueid in self._left:
+                wrong.append((index, f"chip {chip.ueid.hex()} occurs twice; name each chip once"))
+                continue
+            here.add(chip.ueid)
+            if row is None:
+                new.append(chip)
+                continue
+            same = tuple(row[:7]) == tuple(chip.row())
+            if row.latest_s == 0 and not same:
+                changed.append(chip)
+                continue
+            self._left.add(chip.ueid)
+            if same:
+                continue
+            if tuple(row[1:5]) != tuple(chip.row()[1:5]):
+                what = f"{row.state}, with {row.owner}, {row.site or 'at no site'}, {row.chip_type or 'of no type'}"
+                wrong.append(
+                    (index, f"statements say of chip {chip.ueid.hex()} that it is {what}; have parties say more")
+                )
+                continue
+            addressed.append(Addressed(ueid=chip.ueid, address=chip.address, prover_address=chip.prover_address))
+        self._list(new, known=False)
+        self.relist(changed)
+        self._address(addressed)
+        return wrong
+
+    def relist(self, chips: Sequence[Listing]) -> None:
+        """Lists known chips anew, of which parties have said nothing."""
+        self._list(chips, known=True)
+
+    def _list(self, chips: Sequence[Listing], *, known: bool) -> None:
+        for entry, part in listed_entries(self.now, chips):
+            place, self.size = self.size, self.log.append(self.session, self.size, [entry])
+            rows = [
+                {
+                    "ueid": chip.ueid,
+                    "state": chip.state,
+                    "owner": chip.owner,
+                    "site": chip.site,
+                    "chip_type": chip.chip_type,
+                    "address": chip.address,
+                    "prover_address": chip.prover_address,
+                    "since_s": self.now,
+                    "history": packed(place),  # a new listing takes the place of one before
+                }
+                for chip in part
+            ]
+            if known:
+                self.session.execute(update(ChipRow), rows)
+            else:
+                stamp = {"registered_at": rfc3339(self.now)}
+                self.session.execute(insert(ChipRow), [row | stamp for row in rows])
+
+    def _address(self, chips: list[Addressed]) -> None:
+        for entry, part in addressed_entries(self.now, chips):
+            self.size = self.log.append(self.session, self.size, [entry])
+            rows = [
+                {"ueid": chip.ueid, "address": chip.address, "prover_address": chip.prover_address} for chip in part
+            ]
+            self.session.execute(update(ChipRow), rows)
+
+
+_COLUMNS = (
+    ChipRow.ueid, ChipRow.state, ChipRow.owner, ChipRow.site, ChipRow.chip_type, ChipRow.address,
+    ChipRow.prover_address, ChipRow.latest_s, ChipRow.history,
+)  # fmt: skip
