@@ -1,4 +1,4 @@
-"""Statements in the registry: honest trade leaves no contradiction; forged and replayed ones change nothing.
+"""Statements in the registry: honest trade leaves no contradiction; forged and replayed ones change nothing."""
 
 from __future__ import annotations
 
