@@ -8,7 +8,7 @@ miss what `Scenario.missed` says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class Way:
 
     Attributes:
         name: What it is.
-        chips: Whole chips that it needs.
+        chips: Whole monitored chips that it needs.
         days: How long it takes.
         probability: p with the scenario's samples; None if it does not fit on the chips.
     """
@@ -62,7 +62,7 @@ class Answers:
         per_year: Samples a year.
         inspectors: Inspectors, at 1000 chips a year each.
         smallest_chips: Least number of involved chips that is seen with the wanted probability in T days; None if none.
-        smallest_flops: FLOPs of a violation of that many chips.
+        smallest_flops: FLOPs of a violation of that many chips and all unmonitored ones.
         ways: What the Prover could do instead.
         stalled: Fraction of a job's time lost to snapshots.
         kept_bytes: Bytes of snapshots kept at any time.
@@ -129,6 +129,37 @@ def samples_needed(scenario: Scenario) -> int | None:
     return _least(scenario, lambda count: seen(scenario, samples=count, involved=involved, days=scenario.run_days))
 
 
+def samples_used(scenario: Scenario) -> int:
+    """Returns the samples a period that the scenario has planned, or as many as it takes.
+
+    Raises:
+        DetectionDomainError: None are planned and none are enough, or the run does not fit.
+    """
+    return _used(scenario, None if scenario.samples is not None else samples_needed(scenario))
+
+
+def way(scenario: Scenario, samples: int, *, days: float, name: str = "") -> Way:
+    """Returns how the violation fares if the Prover takes so many days, on as few monitored chips as that needs.
+
+    Args:
+        scenario: The violation and how chips are inspected; its own length does not matter.
+        samples: Samples a period, whole.
+        days: Length of the run.
+        name: What to call it.
+
+    Raises:
+        DetectionDomainError: `days` is not positive and finite, or more chips are sampled than there are.
+    """
+    try:
+        flops = replace(scenario, run_days=days).monitored_flops()
+    except InfeasibleError:  # unmonitored chips do all of it
+        return Way(name, 0, days, 0.0)
+    chips = float(np.ceil(flops / (scenario.chip_flops_per_day * days) * (1 - 8 * np.finfo(float).eps)))
+    fits = chips <= scenario.chips
+    found = float(seen(scenario, samples=samples, involved=chips, days=days)) if fits else None
+    return Way(name, int(chips), days, found)
+
+
 def smallest_involved(scenario: Scenario, samples: float) -> int | None:
     """Returns the least number of involved chips that so many samples show with the wanted probability; None if none.
 
@@ -163,13 +194,7 @@ def answer(scenario: Scenario) -> Answers:
     """
     flops, involved = scenario.monitored_flops(), involved_chips(scenario)
     needed = samples_needed(scenario)
-    if scenario.samples is None and needed is None:
-        raise InfeasibleError(
-            f"sampling every chip does not see the run with probability {scenario.wanted:g}, because chips may hold no "
-            "snapshot or inspections miss it; raise inspection.rate, lower inspection.probability or "
-            "inspection.missed, or give inspection.samples"
-        )
-    samples = int(scenario.samples if scenario.samples is not None else needed or 0)
+    samples = _used(scenario, needed)
     smallest = smallest_involved(scenario, samples)
     yearly = float(costs.annual_samples(samples=samples, period_days=scenario.period_days))
     return Answers(
@@ -182,8 +207,8 @@ def answer(scenario: Scenario) -> Answers:
         per_year=yearly,
         inspectors=int(costs.inspectors_needed(samples_per_year=yearly)),
         smallest_chips=smallest,
-        smallest_flops=None if smallest is None else smallest * scenario.chip_flops_per_day * scenario.run_days,
-        ways=_ways(scenario, flops, samples),
+        smallest_flops=None if smallest is None else violation_of(scenario, smallest),
+        ways=_ways(scenario, samples),
         stalled=float(
             costs.stall_fraction(
                 job_chips=scenario.costs.job_chips,
@@ -252,12 +277,29 @@ def proofs(flops: float, run_days: float) -> tuple[Proving, ...]:
     return tuple(found)
 
 
+def violation_of(scenario: Scenario, involved: int) -> float:
+    """Returns the FLOPs of a violation of so many monitored chips, and all unmonitored ones, in T days."""
+    return (involved + scenario.unmonitored_chips) * scenario.chip_flops_per_day * scenario.run_days
+
+
 def _least(scenario: Scenario, probability: Callable[[FloatArray], FloatArray]) -> int | None:
     """Returns the least whole number up to C at which the wanted probability is reached."""
     wanted, most = scenario.wanted * ENOUGH, np.asarray(scenario.chips, dtype=np.float64)
     if probability(most) < wanted:
         return None
     return int(least_whole(lambda count: probability(count) >= wanted, np.zeros(()), most))
+
+
+def _used(scenario: Scenario, needed: int | None) -> int:
+    if scenario.samples is not None:
+        return int(scenario.samples)
+    if needed is None:
+        raise InfeasibleError(
+            f"sampling every chip does not see the run with probability {scenario.wanted:g}, because chips may hold no "
+            "snapshot or inspections miss it; raise inspection.rate, lower inspection.probability or "
+            "inspection.missed, or give inspection.samples"
+        )
+    return needed
 
 
 def _by_method(scenario: Scenario, samples: int) -> dict[str, float | None]:
@@ -278,18 +320,11 @@ def _by_method(scenario: Scenario, samples: int) -> dict[str, float | None]:
     return found
 
 
-def _ways(scenario: Scenario, flops: float, samples: int) -> tuple[Way, ...]:
+def _ways(scenario: Scenario, samples: int) -> tuple[Way, ...]:
     plans = [("as stated", 1.0)]
     plans += [(f"{factor:g} times as long, on fewer chips", factor) for factor in STRETCHES]
     plans += [(f"{factor:g} times as many chips, for a shorter time", 1 / factor) for factor in SPREADS]
-    ways = []
-    for name, factor in plans:
-        days = scenario.run_days * factor
-        chips = float(np.ceil(flops / (scenario.chip_flops_per_day * days) * (1 - 4 * np.finfo(float).eps)))
-        fits = chips <= scenario.chips
-        found = float(seen(scenario, samples=samples, involved=chips, days=days)) if fits else None
-        ways.append(Way(name, int(chips), days, found))
-    return tuple(ways)
+    return tuple(way(scenario, samples, days=scenario.run_days * factor, name=name) for name, factor in plans)
 
 
 def _replayed(scenario: Scenario, samples: int) -> float | None:

@@ -197,7 +197,8 @@ def named(entries: Sequence[Entry], name: str) -> Entry:
     if found:
         raise CatalogError(f"the catalogue has {len(found)} entries named {name!r:.80}; give the figure instead")
     names = [entry.name for entry in entries]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:8]
+    near = [each for each in names if name.lower() in each.lower()] or difflib.get_close_matches(name, names, n=3)
+    near = near[:8] or names[:8]
     raise CatalogError(f"the catalogue has no {name!r:.80}; it has, for example, {', '.join(map(repr, near))}")
 
 

@@ -151,7 +151,7 @@ def draw_samples(scenario: Scenario) -> Figure:
 
 def draw_rate(scenario: Scenario) -> Figure:
     """Draws samples needed and time lost over the rate of snapshots."""
-    rates = np.geomspace(1e-3, 10, 60)
+    rates = np.geomspace(1e-3, 10, 41)
     needed = [answers.samples_needed(replace(scenario, rate=float(rate))) for rate in rates]
     lost = rates * scenario.costs.stall_seconds * scenario.costs.job_chips / 86400
     with _axes() as (drawn, axes):
@@ -173,16 +173,9 @@ def draw_rate(scenario: Scenario) -> Figure:
 
 def draw_stretch(scenario: Scenario) -> Figure:
     """Draws p over the days that the Prover takes for the run."""
-    flops, samples = scenario.monitored_flops(), _planned(scenario)
-    factors = np.geomspace(0.1, 20, 120)
-    days = scenario.run_days * factors
-    chips = np.ceil(flops / (scenario.chip_flops_per_day * days))
-    found = [
-        float(answers.seen(scenario, samples=samples, involved=count, days=float(length)))
-        if count <= scenario.chips
-        else np.nan
-        for count, length in zip(chips, days, strict=True)
-    ]
+    samples, days = answers.samples_used(scenario), scenario.run_days * np.geomspace(0.1, 20, 100)
+    ways = [answers.way(scenario, samples, days=float(length)) for length in days]
+    found = [np.nan if way.probability is None else way.probability for way in ways]
     with _axes() as (drawn, axes):
         _line(axes, days, found, 0, f"{samples:,} samples in each period")
         axes.axvline(scenario.run_days, color=_INK, linewidth=0.8, linestyle=":")
@@ -195,7 +188,7 @@ def draw_stretch(scenario: Scenario) -> Figure:
 
 def draw_early(scenario: Scenario) -> Figure:
     """Draws over days when runs of 2, 4 and 8 H are detected, by inspections that miss nothing."""
-    samples, length = _planned(scenario), 2 * scenario.run_days
+    samples, length = answers.samples_used(scenario), 2 * scenario.run_days
     elapsed = np.linspace(0, length + scenario.period_days, 240)
     with _axes() as (drawn, axes):
         for number, size in enumerate((2.0, 4.0, 8.0)):
@@ -227,11 +220,11 @@ def draw_early(scenario: Scenario) -> Figure:
 
 def draw_smallest(scenario: Scenario) -> Figure:
     """Draws the smallest violation that is seen over samples in each period."""
-    counts = _whole_counts(min(scenario.chips, 20.0 * _planned(scenario)), 40)
+    counts = _whole_counts(min(scenario.chips, 20.0 * answers.samples_used(scenario)), 40)
     involved = [answers.smallest_involved(scenario, float(count)) for count in counts]
-    work = scenario.chip_flops_per_day * scenario.run_days
+    sizes = [np.nan if n is None else answers.violation_of(scenario, n) for n in involved]
     with _axes() as (drawn, axes):
-        _line(axes, counts, [np.nan if n is None else n * work for n in involved], 0, "smallest violation seen")
+        _line(axes, counts, sizes, 0, "smallest violation seen")
         for number, model in enumerate(paper.MODELS[:4], start=1):
             axes.axhline(model.flops, color=COLOURS[number], linestyle=_DASHES[number], linewidth=0.9, label=model.name)
         axes.set_xscale("log")
@@ -297,8 +290,9 @@ def draw_models(scenario: Scenario) -> Figure:
     years = [when for _, when in made]
     with _axes((6.4, 4.0)) as (drawn, axes):
         axes.plot(years, [model.flops for model, _ in made], "o", color=COLOURS[0], markersize=4)
-        for model, when in made:
-            axes.annotate(model.name, (when, model.flops), xytext=(4, 3), textcoords="offset points", fontsize=6.5)
+        for number, (model, when) in enumerate(sorted(made, key=lambda each: each[0].flops)):
+            aside = (4, 2) if number % 2 else (4, -7)  # neighbours in size on different sides
+            axes.annotate(model.name, (when, model.flops), xytext=aside, textcoords="offset points", fontsize=6.5)
         axes.axhline(scenario.flops, color=COLOURS[1], linestyle=_DASHES[1], label=f"H = {scenario.flops:.3g} FLOPs")
         axes.set_yscale("log")
         axes.set_xlim(min(years) - 0.3, max(years) + 1.3)
@@ -315,8 +309,3 @@ def _year(text: str) -> float | None:
     except ValueError:
         return None
     return day.year + (day.timetuple().tm_yday - 1) / 365.25
-
-
-def _planned(scenario: Scenario) -> int:
-    """Returns the scenario's samples, or as many as it takes."""
-    return answers.answer(replace(scenario, budget=None)).samples

@@ -71,7 +71,7 @@ def save(drawn: Figure, path: Path) -> None:
     content = io.BytesIO()
     with matplotlib.rc_context(STYLE):
         dates: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {"CreationDate": None}
-        drawn.savefig(content, format=path.suffix[1:], metadata=dates, bbox_inches="tight")
+        drawn.savefig(content, format=path.suffix[1:], metadata=dates)
     try:
         path.write_bytes(content.getvalue())
     except OSError as error:
@@ -87,7 +87,7 @@ def inline_svg(drawn: Figure, prefix: str) -> str:
     """
     content = io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "none", "svg.id": prefix}):
-        drawn.savefig(content, format="svg", metadata={"Date": None}, bbox_inches="tight")
+        drawn.savefig(content, format="svg", metadata={"Date": None})
     text = content.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'\bid="(?!' + prefix + r'")', f'id="{prefix}-', text)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from weighbridge.cli import _analysis as shared
-from weighbridge.cli import _plan, _sweep
+from weighbridge.cli import _pages, _plan, _sweep
 from weighbridge.cli._exits import print_json
 
 app = typer.Typer(
@@ -16,6 +16,8 @@ app = typer.Typer(
 )
 app.command("plan")(_plan.command)
 app.command("sweep")(_sweep.command)
+app.command("figure")(_pages.figure)
+app.command("report")(_pages.report)
 
 
 class Mode(StrEnum):
