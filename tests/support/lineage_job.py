@@ -1,0 +1,48 @@
+"""A very small training on a chip, from a seed or from what another run left: `lineage_job.py SOCKET OUT [BASE]`.
+
+With `--declare` the run names BASE as its parent.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from firmware_sim import Shim
+from prover import Recorder
+from weighbridge.parentage import Parent
+from weighbridge.state import read_checkpoint
+
+STEPS = 4
+SNAPSHOT_IN = 3
+
+
+def main(socket: str, out: str, base: str | None = None, declare: str | None = None) -> None:
+    warnings.simplefilter("ignore")
+    parent = Parent.of(base) if base is not None and declare else None
+    with Shim.connect(socket) as chip, Recorder(out, seed=3, chip=chip, checkpoint_every=4, parent=parent) as recorder:
+        with recorder.initialisation() if base is None else nullcontext():
+            model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+        if base is not None:
+            last = read_checkpoint(max((Path(base) / "checkpoints").iterdir()))
+            weights = {v.name: v.tensor(last.storages) for v in last.views}
+            model.load_state_dict({name: weights[f"model.{name}"] for name in model.state_dict()})
+            del last, weights  # or else the chip sees another model beside this one
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        recorder.attach(model, optimizer)
+        model.register_forward_hook(lambda *_: chip.request_snapshot() if step == SNAPSHOT_IN else None)
+        for step in range(1, STEPS + 1):
+            x = torch.randn(8, 16, generator=torch.Generator().manual_seed(step + 10 * (base is not None)))
+            with recorder.step({"x": x}):
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
