@@ -36,6 +36,7 @@ Category = Literal["explained", "idle", "exempt", "unexplained"]
 CATEGORIES: tuple[Category, ...] = ("explained", "idle", "exempt", "unexplained")
 Kind = Literal["boot", "idle", "draft", "snapshot", "other", "head"]
 
+_EXPLAINED = ("explained", "explained given collectives")
 _FREE = ("boot", "idle")
 """Kinds of entries at which no workload was attached."""
 
@@ -273,7 +274,7 @@ def _point(token: Token, snapshot: SnapshotFacts | None, drafts: Mapping[bytes, 
     if token.kind != "snapshot":
         return Point(kind="boot" if token.kind == "boot" else "head", **place)
     counters: dict[str, Any] = {"kernels": number(token, "kernels"), "counted": number(token, "flops")}
-    if snapshot is None or snapshot.status != "explained" or not isinstance(snapshot.explanation, Explanation):
+    if snapshot is None or snapshot.status not in _EXPLAINED or not isinstance(snapshot.explanation, Explanation):
         return Point(kind="snapshot", **counters, **place)
     result = replayed(snapshot)
     if result is None or result.flops is None:  # a tape that cannot be counted

@@ -1,0 +1,180 @@
+"""The facts about runs that rules may speak about (`verifier.rules.schema`), from what an inspection collected.
+
+A run is a transcript that explains a snapshot of a sampled chip, or the transcripts of all ranks of a job. What could
+not be established is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from verifier.collected import Collected
+from verifier.facts import Explanation, SnapshotFacts, TranscriptFacts
+from verifier.ledger import CATEGORIES, ChipLedger
+from weighbridge.errors import Finding, WeighbridgeError
+from weighbridge.job import Place
+from weighbridge.runfacts import RunFacts
+from weighbridge.transcript import Transcript
+
+HOUR_MS = 3_600_000
+Examined = Mapping[str, RunFacts | WeighbridgeError]
+"""By transcript, what its tapes say, or why they cannot be read."""
+
+
+def build(
+    collected: Collected,
+    examined: Examined,
+    ledger: Sequence[ChipLedger],
+    *,
+    period_days: float,
+    registered: int,
+    fleet_bound: float | None,
+    scores: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
+    """Returns the facts, JSON-compatible, in the form of `verifier.rules.schema`.
+
+    Args:
+        collected: The inspection, once it is judged.
+        examined: What was counted of each transcript.
+        ledger: The account of each sampled chip.
+        period_days: Length of the period.
+        registered: Chips in the registry.
+        fleet_bound: Bound on undeclared work on all chips, if there is one.
+        scores: By run, by benchmark.
+    """
+    hours = {category: sum(chip.ms(category) for chip in ledger) / HOUR_MS for category in CATEGORIES}
+    account = {f"{category}_hours": value for category, value in hours.items()} | {
+        "unexplained_flops": math.fsum(chip.unexplained_flops for chip in ledger),
+        "remainder_flops": math.fsum(chip.remainder_flops for chip in ledger),
+    }
+    if fleet_bound is not None:
+        account["fleet_unexplained_flops"] = fleet_bound
+    return {
+        "period_days": period_days,
+        "fleet": {
+            "registered": registered,
+            "sampled": len(collected.logs),
+            "verified": len(collected.verified()),
+        },
+        "ledger": account,
+        "runs": [_run(name, ranks, collected, examined, ledger, scores) for name, ranks in grouped(collected).items()],
+        "findings": [
+            {"id": each.id, "severity": each.severity, "subject": each.subject[:4000]} for each in collected.findings
+        ],
+    }
+
+
+def grouped(collected: Collected) -> dict[str, list[TranscriptFacts]]:
+    """Returns the readable transcripts of each run: one, or those of the ranks of a job that are there, by rank."""
+    opened = {facts.id: facts for facts in collected.transcripts.values() if isinstance(facts.opened, Transcript)}
+    claimed = {
+        snapshot.explanation.transcript_id
+        for snapshot in collected.snapshots
+        if isinstance(snapshot.explanation, Explanation)
+    }
+    found: dict[str, list[TranscriptFacts]] = {}
+    for identifier in sorted(claimed & set(opened)):
+        place = _place(opened[identifier])
+        if place is None:
+            found[identifier] = [opened[identifier]]
+            continue
+        job = place.job.id.hex()
+        ranks = {each.rank: facts for facts in opened.values() if (each := _place(facts)) and each.job == place.job}
+        found[job] = [ranks[rank] for rank in sorted(ranks)]
+    return found
+
+
+def _place(facts: TranscriptFacts) -> Place | None:
+    assert isinstance(facts.opened, Transcript)
+    try:
+        return Place.of(facts.opened.draft)
+    except WeighbridgeError:
+        return None  # the fetch has said so
+
+
+def _run(
+    name: str,
+    ranks: Sequence[TranscriptFacts],
+    collected: Collected,
+    examined: Examined,
+    ledger: Sequence[ChipLedger],
+    scores: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
+    transcripts = [facts.opened for facts in ranks if isinstance(facts.opened, Transcript)]
+    first, place = transcripts[0], _place(ranks[0])
+    ids = {facts.id for facts in ranks}
+    count = 1 if place is None else place.job.ranks
+    whole = len(transcripts) == count
+    out: dict[str, Any] = {
+        "id": name,
+        "draft": first.draft_digest.hex(),
+        "ranks": count,
+        "complete": whole and all(transcript.manifest.complete for transcript in transcripts),
+        "replayed": _replayed(ids, collected.snapshots),
+        "chip_hours": sum(row.ms for chip in ledger for row in chip.rows if row.transcript in ids) / HOUR_MS,
+        "declared": _declared(first),
+        "scores": dict(scores.get(name, {})),
+        "data": {"committed": first.data is not None, "matches": _data_matches(ids, collected.findings)},
+    }
+    if first.data is not None:
+        out["data"] |= {"root": first.data.root().hex(), "records": len(first.data)}
+    counted = [each for facts in ranks if isinstance(each := examined.get(facts.id), RunFacts)]
+    if whole and len(counted) == count:
+        out |= _counted(counted)
+        out["data"] |= {"used": counted[0].used, "seen": counted[0].seen}
+    return out
+
+
+def _counted(ranks: Sequence[RunFacts]) -> dict[str, Any]:
+    """What follows from the tapes of all ranks."""
+    first = ranks[0]
+    out: dict[str, Any] = {
+        "steps": first.steps,
+        "operations": sorted({name for each in ranks for name in each.operations}),
+        "programs": [
+            {"digest": each.digest, "kind": each.kind, "count": each.count, "operations": each.operations}
+            | ({} if each.flops is None else {"flops": float(each.flops)})
+            for each in first.programs
+        ],
+        "hyperparameters": {
+            name: {"least": least, "most": most, "last": last}
+            for name, (least, most, last) in first.hyperparameters.items()
+        },
+    }
+    flops = [each.flops for each in ranks]
+    if all(each is not None for each in flops):
+        for kind in ("init", "step", "edit"):
+            out[f"{kind}_flops"] = float(sum(each[kind] for each in flops if each is not None))
+        out["flops"] = out["init_flops"] + out["step_flops"] + out["edit_flops"]
+    if all(each.parameters is not None for each in ranks):
+        out["parameters"] = sum(each.parameters or 0 for each in ranks)
+    return out
+
+
+def _replayed(ids: set[str], snapshots: Iterable[SnapshotFacts]) -> bool:
+    """Whether a replay matched and none failed."""
+    verdicts = {
+        "failed" if isinstance(snapshot.replayed, WeighbridgeError) else snapshot.replayed.verdict
+        for snapshot in snapshots
+        if snapshot.transcript is not None and snapshot.transcript.id in ids and snapshot.replayed is not None
+    }
+    return bool(verdicts) and verdicts <= {"match", "match given collectives"}
+
+
+def _declared(transcript: Transcript) -> dict[str, str]:
+    """The texts in the draft's metadata; numbers and truth values as texts too."""
+    raw = transcript.draft.get("metadata")
+    if not isinstance(raw, dict):
+        return {}
+    return {
+        str(name)[:200]: str(value)[:4000]
+        for name, value in list(raw.items())[:1000]
+        if isinstance(value, str | int | float)
+    }
+
+
+def _data_matches(ids: set[str], findings: Iterable[Finding]) -> bool:
+    against = [each for each in findings if each.id.startswith("data.") and each.severity == "violation"]
+    return not any(identifier in each.subject for each in against for identifier in ids)
