@@ -1,0 +1,1 @@
+"""Scripts that an analyst can copy: each is short, runs as it is, and uses nothing but `analysis`."""
