@@ -90,22 +90,26 @@ class StartInspectionResponse(_message.Message):
     def __init__(self, inspection_id: _Optional[str] = ...) -> None: ...
 
 class WatchInspectionRequest(_message.Message):
-    __slots__ = ("inspection_id",)
+    __slots__ = ("inspection_id", "after")
     INSPECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     inspection_id: str
-    def __init__(self, inspection_id: _Optional[str] = ...) -> None: ...
+    after: int
+    def __init__(self, inspection_id: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
 
 class WatchInspectionResponse(_message.Message):
-    __slots__ = ("stage", "done", "total", "message")
+    __slots__ = ("stage", "done", "total", "message", "passing")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PASSING_FIELD_NUMBER: _ClassVar[int]
     stage: str
     done: int
     total: int
     message: str
-    def __init__(self, stage: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    passing: bool
+    def __init__(self, stage: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., message: _Optional[str] = ..., passing: _Optional[bool] = ...) -> None: ...
 
 class GetReportRequest(_message.Message):
     __slots__ = ("inspection_id",)
