@@ -24,6 +24,8 @@ from analysis.domain import DetectionDomainError, FloatArray, InfeasibleError, p
 from analysis.strategies import OUTSIDE, Crew, Goal, Holding, Policy, Strategy, Windows, crews, cycle_days
 
 _NUMBERS = 1 << 21  # of one array that is held at a time
+_DENSE = 8  # draws of more than one chip in this many
+_MOST_AT_ONCE = 1 << 24  # chips drawn in one inspection, or at work on one run
 _LEAST_CHUNKS = 16  # so that there is something for each worker and for a progress bar
 _MOST_INSPECTIONS = 100_000
 _MOST_RESULTS = 100_000_000
@@ -206,6 +208,11 @@ def simulate(
         raise DetectionDomainError(f"more than {_MOST_RESULTS} runs are too many to keep; lower trials or the horizon")
     drawn = sum(pool.samples for pool in history.pools)
     working = sum(int(block.crew.chips) for run in history.runs[:1] for block in run.blocks)
+    if max(drawn, working) > _MOST_AT_ONCE:
+        raise DetectionDomainError(
+            f"more than {_MOST_AT_ONCE} chips drawn at once, or at work on one run, are too many to simulate; lower "
+            "samples or flops"
+        )
     rows = max(1, min(_NUMBERS // max(1, drawn, working), -(-count // _LEAST_CHUNKS)))
     sizes = [min(rows, count - start) for start in range(0, count, rows)]
     seeds = np.random.SeedSequence(seed).spawn(len(sizes))
@@ -316,8 +323,8 @@ def _placed(
 def draw(rng: np.random.Generator, population: int, count: int, rows: int, *, replacement: bool = False) -> Ids:
     """Draws `count` of the numbers below `population`, `rows` times; without replacement each set is equally likely.
 
-    Numbers that come twice in a row are drawn again until none does. As every step treats all numbers alike, so does
-    the result.
+    Numbers that come twice in a row are drawn again until none does; where that would take long, all get random 64-bit
+    keys and the smallest are taken. As every step treats all numbers alike, so does the result.
 
     Args:
         rng: The source of randomness.
@@ -330,9 +337,11 @@ def draw(rng: np.random.Generator, population: int, count: int, rows: int, *, re
         uint32, or uint64 for populations beyond it, (rows, count); without replacement in no meaningful order.
     """
     kind: type[np.unsignedinteger[Any]] = np.uint32 if population <= 2**32 else np.uint64
-    if not replacement and 2 * count > population:
-        everything = np.broadcast_to(np.arange(population, dtype=kind), (rows, population))
-        return everything if count == population else rng.permuted(everything, axis=1)[:, :count]
+    if not replacement and count == population:
+        return np.broadcast_to(np.arange(population, dtype=kind), (rows, population))
+    if not replacement and _DENSE * count > population:
+        keys = rng.integers(2**64, size=(rows, population), dtype=np.uint64)
+        return np.argpartition(keys, count, axis=1)[:, :count].astype(kind)
     ids: Ids = rng.integers(population, size=(rows, count), dtype=kind)
     again = np.arange(0 if replacement or count < 2 else rows)
     while again.size:
@@ -389,7 +398,7 @@ def _play(history: _History, trials: int, rng: np.random.Generator) -> tuple[Flo
         ids = [draw(rng, pool.chips, pool.samples, trials, replacement=policy.replacement) for pool in history.pools]
         if history.ordered:
             ids = [rng.permuted(each, axis=1) for each in ids]
-        earliest = np.full(trials, total)
+        earliest = np.full(trials, total, dtype=np.int64)
         for run in watched:
             if run not in logs:
                 logs[run] = [_log(history, block, trials, rng) for block in runs[run].blocks]
