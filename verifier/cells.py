@@ -170,8 +170,8 @@ class Cells:
             raise
         except WeighbridgeError as error:
             why = error
-        if done < len(targets):
-            message = "the Prover did not open every chunk that was asked for; ask why"
+        if done < len(targets) or why is not None:
+            message = "the Prover did not open exactly the chunks that were asked for; ask why"
             findings.append(
                 Finding(
                     id="job.chunk.missing",

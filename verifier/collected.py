@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from verifier.facts import LogFacts, Shard, SnapshotFacts, TranscriptFacts
+from verifier.facts import EXPLAINED, LogFacts, Shard, SnapshotFacts, TranscriptFacts
 from verifier.lineage import Lineage
 from verifier.registry import Chip
 from verifier.segments import Replayed
@@ -63,5 +63,5 @@ class Collected:
 
     def verified(self) -> list[bytes]:
         """Returns the UEIDs of the chips that count as sampled: log and every snapshot could be verified."""
-        unexplained = {snapshot.chip.ueid for snapshot in self.snapshots if snapshot.status != "explained"}
+        unexplained = {snapshot.chip.ueid for snapshot in self.snapshots if snapshot.status not in EXPLAINED}
         return [log.chip.ueid for log in self.logs if log.chip.ueid in self.sound - self.lost - unexplained]

@@ -17,6 +17,7 @@ from verifier.segmentpolicy import NO_SEGMENTS, SegmentPolicy
 from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.digests import Leaf
 from weighbridge.errors import Finding, UsageError, WeighbridgeError
+from weighbridge.given import GIVEN
 from weighbridge.job import Place
 from weighbridge.merkle import EMPTY_ROOT
 from weighbridge.openings import MAX_OPENINGS
@@ -313,6 +314,13 @@ Status = Literal["explained", "explained given collectives", "mismatch", "unexpl
 the results of its collectives as the Prover gave them, and chunks of these were checked. `mismatch`: replay or memory
 contradicts the transcript. `unexplained`: nobody claims it. `unverified`: it could not be decided; this counts as not
 sampled."""
+
+
+EXPLAINED: frozenset[Status] = frozenset({"explained", "explained given collectives"})
+"""Statuses of snapshots that could be verified."""
+
+MATCHES = frozenset({"match", GIVEN})
+"""Verdicts of replays that found nothing wrong. Only the first is unconditional."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -16,10 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-COLOURS = {"explained": "#2f7d5b", "unverified": "#b9a44c", "unexplained": "#c8553d", "mismatch": "#7b1e3a"}
+COLOURS = {
+    "explained": "#2f7d5b", "explained given collectives": "#7fb8a0", "unverified": "#b9a44c",
+    "unexplained": "#c8553d", "mismatch": "#7b1e3a",
+}  # fmt: skip
 """One colour for each status of a snapshot, told apart in grey too."""
 
-_MARKERS = {"explained": "o", "unverified": "s", "unexplained": "X", "mismatch": "D"}
+_MARKERS = {"explained": "o", "explained given collectives": "P", "unverified": "s", "unexplained": "X", "mismatch": "D"}
 _INK, _GRID = "#23313a", "#d9dee1"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

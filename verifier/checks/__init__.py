@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from verifier.checking import Check, Given
 from verifier.checks import (
+    cells,
     chip_clock,
     chip_firmware,
     chip_fork,
@@ -60,6 +61,7 @@ TRANSCRIPT: Sequence[Check[TranscriptFacts]] = (Check("data", lambda facts, give
 
 SNAPSHOT: Sequence[Check[SnapshotFacts]] = (
     Check("provenance", lambda snapshot, given: provenance.check(snapshot, given.plan.snapshots)),
+    Check("cells", lambda snapshot, given: cells.check(snapshot)),
     Check("replay", lambda snapshot, given: replay.check(snapshot)),
     Check("memory", lambda snapshot, given: memory.check(snapshot, given.plan.snapshots)),
     Check("weights", lambda snapshot, given: weights.check(snapshot)),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from verifier.facts import Explanation, Opening, SnapshotFacts, digest, number
+from verifier.facts import MATCHES, Explanation, Opening, SnapshotFacts, digest, number
 from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from weighbridge.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.errors import ChipError, Finding, Severity, WeighbridgeError
@@ -94,7 +94,7 @@ def accounting(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) ->
 def replayed(snapshot: SnapshotFacts) -> ReplayResult | None:
     """Returns the replay to the snapshot's position if it matched and got there, else None."""
     result = snapshot.replayed
-    if result is None or isinstance(result, WeighbridgeError) or result.verdict != "match" or result.live is None:
+    if result is None or isinstance(result, WeighbridgeError) or result.verdict not in MATCHES or result.live is None:
         return None
     return result
 

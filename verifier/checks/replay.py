@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from verifier.facts import SnapshotFacts, digest
+from verifier.facts import MATCHES, SnapshotFacts, digest
 from weighbridge import tapepolicy
 from weighbridge.errors import Finding, WeighbridgeError
 
@@ -29,7 +29,7 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
     if result.verdict == "mismatch" and not any(finding.severity == "violation" for finding in findings):
         findings.append(mismatch(subject, result.first_difference))
     token = snapshot.verified.token
-    if result.verdict == "match" and token.body["safepoint"] and result.running is not None:
+    if result.verdict in MATCHES and token.body["safepoint"] and result.running is not None:
         signed = digest(token, "running")
         if signed.hex() != result.running:
             findings.append(

@@ -6,6 +6,7 @@
 | `explain` | asks the Provers where each snapshot came from | `explanation` of each snapshot |
 | `fetch` | fetches the transcripts that they name, and puts jobs together | `transcripts`, `shards`; `transcript` and `shard` of each snapshot |
 | `lineage` | finds out where each run began | `lineages`, and the parents in `transcripts` |
+| `cells` | asks for what the replay of one rank of a job alone takes, if the plan wants that | `cell` of each snapshot |
 | `replay` | opens the snapshots, and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
 | `segments` | replays whole segments, if the plan asks for that | `segments` |
 | `judge` | runs the checks over snapshots, chips and everything together | `status` of each snapshot |
@@ -19,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from verifier.collected import Collected
-from verifier.stages import explain, fetch, judge, lineage, logs, replay, segments
+from verifier.stages import cells, explain, fetch, judge, lineage, logs, replay, segments
 from verifier.stages.setting import Setting
 
 Stage = Callable[[Setting, Collected], None]
 
-ALL: Sequence[Stage] = (logs.run, explain.run, fetch.run, lineage.run, replay.run, segments.run, judge.run)
+ALL: Sequence[Stage] = (logs.run, explain.run, fetch.run, lineage.run, cells.run, replay.run, segments.run, judge.run)

@@ -1,0 +1,416 @@
+"""Cells over RPC: an honest Prover's cell passes; ranks that agree on a false sum, and hostile answers, are caught."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.sharded_runs import record
+
+from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
+from prover import regenerate
+from prover.archive import Archive
+from prover.cells import PIECE, Cells
+from prover.service import ALLOW, ProverService
+from verifier import cells
+from verifier.clients import ProverClient
+from verifier.facts import Cell, Explanation, Shard
+from weighbridge import rpc
+from weighbridge.errors import IdentityError, ProverError, TranscriptError, UsageError, WeighbridgeError
+from weighbridge.given import GIVEN, write_results
+from weighbridge.identity import CertificateAuthority
+from weighbridge.job import Place, rank_name, read_job
+from weighbridge.job_replay import replay_job
+from weighbridge.openings import Commitments, Opening, Piece, Target
+from weighbridge.replay import Limits, ReplayResult
+from weighbridge.tensorfile import TensorFile
+from weighbridge.transcript import Transcript
+
+SALT = bytes(32)
+Kept = dict[tuple[int, Any], tuple[list[torch.Tensor], list[torch.Tensor]]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An honest job, and one whose ranks agree on a false all-reduce in step 2."""
+    path = tmp_path_factory.mktemp("runs")
+    record(["ddp", "false"], 2, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def authority() -> CertificateAuthority:
+    return CertificateAuthority.create("Station")
+
+
+Answering = Callable[[Archive], Cells]
+
+
+@contextmanager
+def prover(authority: CertificateAuthority, runs: Path, answering: Answering = Cells) -> Iterator[cells.Connect]:
+    """Serves; yields what connects a Verifier to it."""
+    server, address = rpc.server(authority.issue_role("prover", "p"), allow=ALLOW)
+    archive = Archive(runs)
+    service = ProverService(archive)
+    service._cells = answering(archive)
+    prover_pb2_grpc.add_ProverServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    server.start()
+    verifier = authority.issue_role("verifier", "v")
+    yield lambda: ProverClient(address, verifier)
+    server.stop(grace=1).wait()
+
+
+def claim_of(job: Path, rank: int, step: int, op: int) -> tuple[Shard, Explanation]:
+    """What the Prover says about a snapshot of a rank, and the job as the Verifier has put it together."""
+    ids = tuple(Transcript.open(job / rank_name(each)).digest for each in range(2))
+    shard = Shard(place=Place(read_job(job), rank), job=job)
+    return shard, Explanation(transcript_id=ids[rank], step=step, op=op, ranks=ids)
+
+
+def copied(runs: Path, name: str, tmp_path: Path) -> Path:
+    """The Verifier's own copy of a job; the transcripts are not written to."""
+    (tmp_path / name).symlink_to(runs / name)
+    return tmp_path / name
+
+
+def prepared(connect: cells.Connect, job: Path, step: int = 2, op: int = 3, **options: Any) -> Cell:
+    found = cells.Cells(**{"chunks": 50, **options}).prepare(*claim_of(job, 0, step, op), connect)
+    assert isinstance(found, Cell), found
+    return found
+
+
+def refusal(connect: cells.Connect, job: Path, **options: Any) -> WeighbridgeError:
+    found = cells.Cells(**{"chunks": 50, **options}).prepare(*claim_of(job, 0, 2, 3), connect)
+    assert isinstance(found, WeighbridgeError), found
+    return found
+
+
+def replayed(job: Path, cell: Cell, rank: int, step: int, op: int) -> ReplayResult:
+    shard, _ = claim_of(job, rank, step, op)
+    return cells.replay(
+        shard, cell, step, op, salt=SALT, device="cpu", limits=Limits(), env={}, progress=lambda done, steps: None
+    )
+
+
+def test_an_honest_cell_reproduces_what_a_replay_of_all_ranks_does(
+    authority: CertificateAuthority, runs: Path, tmp_path: Path
+) -> None:
+    job = copied(runs, "ddp", tmp_path)
+    last = max(each.call.op for each in Commitments(job).step(0, 2).values())
+    with prover(authority, runs) as connect:
+        cell = prepared(connect, job, 2, last + 5)
+    assert cell.findings == []
+    assert cell.drawn == min(50, cell.chunks) > 0
+    alone, whole = replayed(job, cell, 0, 2, last + 5), replay_job(job, stop=(0, 2, last + 5), salt=SALT).ranks[0]
+    assert whole is not None
+    assert (alone.verdict, whole.verdict) == (GIVEN, "match")
+    assert sorted(alone.live or []) == sorted(whole.live or [])
+    assert alone.running == whole.running
+    assert {finding.id for finding in alone.findings} <= {"data.not_precommitted"}
+
+
+def test_a_cell_is_asked_for_once(authority: CertificateAuthority, runs: Path, tmp_path: Path) -> None:
+    asked = []
+
+    class Counting(Cells):
+        def results(self, *arguments: Any) -> Iterator[bytes]:
+            asked.append(arguments)
+            return super().results(*arguments)
+
+    job = copied(runs, "ddp", tmp_path)
+    with prover(authority, runs, Counting) as connect:
+        preparing = cells.Cells(5)
+        first = preparing.prepare(*claim_of(job, 1, 2, 3), connect)
+        assert preparing.prepare(*claim_of(job, 1, 2, 9), connect) is first
+    assert len(asked) == 1
+
+
+# -- ranks that agree on a false sum -----------------------------------------------------------------------------------
+
+
+def kept_by(runs: Path) -> Kept:
+    """What the ranks of the false job kept in order to go through with it, by rank and collective."""
+    commitments, kept = Commitments(runs / "false"), Kept()
+    for rank in (0, 1):
+        file, number = TensorFile(runs / f"kept-{rank}"), 0
+        for step in range(commitments.transcript(rank).steps):
+            for pairing, committed in commitments.step(rank, step).items():
+                both = (("in", committed.call.ins), ("out", committed.call.outs))
+                ins, outs = ([file.read(f"{number}/{side}/{i}") for i in range(len(refs))] for side, refs in both)
+                kept[rank, pairing] = ins, outs
+                number += 1
+    return kept
+
+
+class Lying(Cells):
+    """Answers with what was kept, instead of a replay, which would give it away."""
+
+    kept: Kept
+
+    def results(self, transcript_id: str, ranks: Sequence[str], steps: tuple[int, int], going: Any) -> Iterator[bytes]:
+        with self._job(transcript_id, ranks) as (path, rank):
+            commitments, file = Commitments(path), path.with_name("results")
+            results = {
+                (step, committed.call.op, number): out.view(torch.uint8)
+                for step in range(*steps)
+                for pairing, committed in commitments.step(rank, step).items()
+                for number, out in enumerate(self.kept[rank, pairing][1])
+            }
+            write_results(file, Place(commitments.record, rank), results)
+            data = file.read_bytes()
+            yield from (data[at : at + PIECE] for at in range(0, len(data), PIECE))
+
+    def openings(
+        self, transcript_id: str, ranks: Sequence[str], targets: Sequence[Target], going: Any
+    ) -> Iterator[Opening]:
+        with self._job(transcript_id, ranks) as (path, rank):
+            yield from regenerate.opened(Commitments(path), rank, targets, self.kept)
+
+
+def test_a_false_sum_is_found_by_chunks_at_the_stated_rate(
+    authority: CertificateAuthority, runs: Path, tmp_path: Path
+) -> None:
+    job, trials, count = copied(runs, "false", tmp_path), 40, 6
+    last = max(each.call.op for each in Commitments(job).step(0, 2).values())
+
+    def lying(archive: Archive) -> Cells:
+        found = Lying(archive)
+        found.kept = kept_by(runs)
+        return found
+
+    with prover(authority, runs, lying) as connect:
+        cell = prepared(connect, job, 2, last + 5, chunks=10_000)  # all of them
+        false = {finding.subject for finding in cell.findings}
+        assert {finding.id for finding in cell.findings} == {"job.chunk.mismatch"}
+        assert (cell.drawn, len(false)) == (cell.chunks, 4)
+        assert replayed(job, cell, 0, 2, last + 5).verdict == GIVEN  # the replay alone does not notice
+        draws = (prepared(connect, job, chunks=count, chooser=random.Random(seed)) for seed in range(trials))
+        caught = sum(bool(each.findings) for each in draws)
+    total = cell.chunks
+    expected = 1 - math.comb(total - 4, count) / math.comb(total, count)
+    assert 0.1 < expected < 0.9
+    assert abs(caught / trials - expected) < 4 * math.sqrt(expected * (1 - expected) / trials)
+
+
+def test_a_false_sum_is_always_found_by_a_replay_of_all_ranks(runs: Path) -> None:
+    assert replay_job(runs / "false").verdict == "mismatch"
+
+
+def test_an_honest_service_does_not_go_through_with_a_false_sum(
+    authority: CertificateAuthority, runs: Path, tmp_path: Path
+) -> None:
+    with prover(authority, runs) as connect:
+        assert refusal(connect, copied(runs, "false", tmp_path)).reason == "job.results.missing"
+
+
+# -- hostile answers ---------------------------------------------------------------------------------------------------
+
+
+def answering(opened: Callable[[Iterator[Opening]], Iterator[Opening]]) -> Answering:
+    """A Prover that changes what it opens."""
+
+    class Changing(Cells):
+        def openings(self, *arguments: Any) -> Iterator[Opening]:
+            return opened(super().openings(*arguments))
+
+    return Changing
+
+
+def altered(honest: Iterator[Opening]) -> Iterator[Opening]:
+    for each in honest:
+        other = bytes([each.parts[0].data[0] ^ 1]) + each.parts[0].data[1:]
+        yield replace(each, parts=(replace(each.parts[0], data=other), *each.parts[1:]))
+
+
+def made_up(honest: Iterator[Opening]) -> Iterator[Opening]:
+    """Other bytes in the result too, so that the sum is right."""
+    for each in honest:
+        zero = bytes(len(each.result.data))
+        parts = tuple(replace(part, data=zero) for part in each.parts)
+        yield replace(each, result=replace(each.result, data=zero), parts=parts)
+
+
+def half(honest: Iterator[Opening]) -> Iterator[Opening]:
+    both = list(honest)
+    yield from both[: len(both) // 2]
+
+
+def one_rank_twice(honest: Iterator[Opening]) -> Iterator[Opening]:
+    for each in honest:
+        yield replace(each, parts=(each.parts[0], each.parts[0]))
+
+
+def one_rank(honest: Iterator[Opening]) -> Iterator[Opening]:
+    for each in honest:
+        yield replace(each, parts=each.parts[:1])
+
+
+def endless(honest: Iterator[Opening]) -> Iterator[Opening]:
+    while True:
+        yield from [first := next(honest)]
+        yield replace(first, parts=first.parts * 100_000)
+
+
+def too_many(honest: Iterator[Opening]) -> Iterator[Opening]:
+    first = next(honest)
+    while True:
+        yield first
+
+
+def too_large(honest: Iterator[Opening]) -> Iterator[Opening]:
+    for each in honest:
+        yield replace(each, result=Piece(bytes(1 << 20), each.result.proof))
+
+
+def nothing(honest: Iterator[Opening]) -> Iterator[Opening]:
+    yield from ()
+
+
+def refusing(honest: Iterator[Opening]) -> Iterator[Opening]:
+    yield next(honest)
+    raise UsageError("not today")
+
+
+@pytest.mark.parametrize(
+    ("lie", "expected"),
+    [
+        (altered, {"merkle.proof"}),
+        (made_up, {"merkle.proof"}),
+        (one_rank_twice, {"merkle.proof"}),
+        (one_rank, {"merkle.proof"}),
+        (half, {"job.chunk.missing"}),
+        (nothing, {"job.chunk.missing"}),
+        (refusing, {"job.chunk.missing"}),
+        (endless, {"job.chunk.missing"}),
+        (too_many, {"job.chunk.missing"}),
+        (too_large, {"job.chunk.missing"}),
+    ],
+)
+def test_false_openings_are_findings(
+    authority: CertificateAuthority,
+    runs: Path,
+    tmp_path: Path,
+    lie: Callable[[Iterator[Opening]], Iterator[Opening]],
+    expected: set[str],
+) -> None:
+    with prover(authority, runs, answering(lie)) as connect:
+        cell = prepared(connect, copied(runs, "ddp", tmp_path), deadline_s=60)
+    assert expected <= {finding.id for finding in cell.findings} <= expected | {"merkle.proof"}
+    assert all(finding.severity == "violation" for finding in cell.findings)
+
+
+def sending(pieces: Callable[[], Iterator[bytes]]) -> Answering:
+    """A Prover that sends something else for results."""
+
+    class Changing(Cells):
+        def results(self, *arguments: Any) -> Iterator[bytes]:
+            return pieces()
+
+    return Changing
+
+
+def zeros() -> Iterator[bytes]:
+    while True:
+        yield bytes(PIECE)
+
+
+def silence() -> Iterator[bytes]:
+    time.sleep(4)
+    yield from ()
+
+
+def test_endless_results_are_refused(authority: CertificateAuthority, runs: Path, tmp_path: Path) -> None:
+    with prover(authority, runs, sending(zeros)) as connect:
+        found = refusal(connect, copied(runs, "ddp", tmp_path))
+    assert found.reason == "job.results.missing"
+    assert not list((tmp_path / "ddp-cells").iterdir())
+
+
+def test_a_prover_that_says_nothing_is_not_waited_for(
+    authority: CertificateAuthority, runs: Path, tmp_path: Path
+) -> None:
+    begin = time.monotonic()
+    with prover(authority, runs, sending(silence)) as connect:
+        assert isinstance(refusal(connect, copied(runs, "ddp", tmp_path), deadline_s=1.0), ProverError)
+        assert time.monotonic() - begin < 3.5
+
+
+@pytest.mark.parametrize("data", [b"", b"no tensor file", bytes(64)])
+def test_results_that_are_none_are_refused_by_the_replay(
+    authority: CertificateAuthority, runs: Path, tmp_path: Path, data: bytes
+) -> None:
+    job = copied(runs, "ddp", tmp_path)
+    with prover(authority, runs, sending(lambda: iter([data]))) as connect:
+        cell = prepared(connect, job)
+    with pytest.raises(WeighbridgeError) as caught:
+        replayed(job, cell, 0, 2, 3)
+    assert caught.value.reason == "format.malformed"
+
+
+def test_results_of_another_rank_are_refused_by_the_replay(
+    authority: CertificateAuthority, runs: Path, tmp_path: Path
+) -> None:
+    class Swapping(Cells):
+        def results(self, transcript_id: str, ranks: Sequence[str], *rest: Any) -> Iterator[bytes]:
+            return super().results(next(each for each in ranks if each != transcript_id), ranks, *rest)
+
+    job = copied(runs, "ddp", tmp_path)
+    with prover(authority, runs, Swapping) as connect:
+        cell = prepared(connect, job)
+    with pytest.raises(TranscriptError) as caught:
+        replayed(job, cell, 0, 2, 3)
+    assert caught.value.reason == "job.results.mismatch"
+
+
+# -- what a Prover's service refuses -----------------------------------------------------------------------------------
+
+
+def test_a_service_names_what_is_wrong_with_a_request(
+    authority: CertificateAuthority, runs: Path, tmp_path: Path
+) -> None:
+    _, claim = claim_of(runs / "ddp", 0, 2, 3)
+    reasons = []
+    with prover(authority, runs) as connect, connect() as client:
+        for transcript, ranks, steps in (
+            (claim.transcript_id, claim.ranks[:1], (1, 2)),
+            (claim.transcript_id, claim.ranks[::-1], (1, 2)),
+            (claim.transcript_id, [claim.ranks[0], "00" * 32], (1, 2)),
+            ("00" * 32, claim.ranks, (1, 2)),
+            (claim.transcript_id, [], (1, 2)),
+            (claim.transcript_id, claim.ranks, (1, 99)),
+            (claim.transcript_id, claim.ranks, (2, 1)),
+        ):
+            with pytest.raises(WeighbridgeError) as caught:
+                list(client.cell_results(transcript, ranks, steps, limit=1 << 30, deadline_s=30))
+            reasons.append(caught.value.reason)
+        for targets in ([Target(2, 0, 0, 0)], [Target(99, 0, 0, 0)], [Target(2, 1, 0, 0)] * 2):
+            with pytest.raises(WeighbridgeError):
+                list(client.open_chunks(claim.transcript_id, claim.ranks, targets, limit=9, deadline_s=30))
+    assert reasons == [
+        "job.incomplete", "job.incomplete", "transcript.unknown", "job.incomplete", "job.incomplete", "usage", "usage",
+    ]  # fmt: skip
+    assert not list((runs / ".open").iterdir())
+
+
+@pytest.mark.parametrize("role", ["chip", "prover", "operator"])
+def test_other_roles_get_no_results(authority: CertificateAuthority, runs: Path, role: str) -> None:
+    server, address = rpc.server(authority.issue_role("prover", "p"), allow=ALLOW)
+    prover_pb2_grpc.add_ProverServiceServicer_to_server(ProverService(Archive(runs)), server)  # type: ignore[no-untyped-call]
+    server.start()
+    with rpc.channel(address, authority.issue_role(role, "x"), "prover") as channel:
+        stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]
+        for method, request in (
+            (stub.FetchResults, prover_pb2.FetchResultsRequest()),
+            (stub.OpenContributions, prover_pb2.OpenContributionsRequest()),
+        ):
+            with pytest.raises(IdentityError):
+                list(rpc.stream(method, request))
+    server.stop(grace=1).wait()

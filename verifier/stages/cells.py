@@ -1,0 +1,46 @@
+"""Prepares cells, where the plan wants ranks of jobs to be replayed alone; see `verifier.cells`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from verifier.cells import Cells
+from verifier.checks import provenance
+from verifier.clients import ProverClient
+from verifier.collected import Collected
+from verifier.facts import Cell, Explanation, Shard, SnapshotFacts
+from verifier.stages.setting import Setting
+from weighbridge.errors import WeighbridgeError
+
+
+def run(setting: Setting, collected: Collected) -> None:
+    """Fetches what the replay of each snapshot's rank alone takes, and checks chunks of it."""
+    if setting.plan.sharded != "cells":
+        return
+    preparing = Cells(setting.plan.chunks)
+    for done, snapshot in enumerate(collected.snapshots):
+        claim, facts, shard = snapshot.explanation, snapshot.transcript, snapshot.shard
+        if not isinstance(claim, Explanation) or facts is None or shard is None:
+            continue
+        if isinstance(facts.opened, WeighbridgeError) or not 0 <= claim.step <= facts.opened.steps:
+            continue
+        if provenance.is_tail(snapshot) or provenance.lacks_ranks(snapshot):
+            continue
+        message = f"asking for the collectives of rank {shard.place.rank} up to step {claim.step}"
+        setting.progress("cells", done, len(collected.snapshots), message)
+        if not snapshot.verified.token.body["safepoint"]:
+            claim = replace(claim, op=claim.op + 1)  # the replay may have to go on to after the operation in progress
+        snapshot.cell = _prepare(setting, collected, preparing, snapshot, shard, claim)
+
+
+def _prepare(
+    setting: Setting, collected: Collected, preparing: Cells, snapshot: SnapshotFacts, shard: Shard, claim: Explanation
+) -> Cell | WeighbridgeError:
+    address = snapshot.chip.prover_address
+    if address in collected.silent:
+        return collected.silent[address]
+    cell = preparing.prepare(shard, claim, partial(ProverClient, address, setting.credentials))
+    if isinstance(cell, WeighbridgeError):
+        collected.remember_silence(address, cell)
+    return cell
