@@ -28,6 +28,7 @@ from weighbridge.chiplink import ChipLink, Position
 from weighbridge.chipnotes import ChipNotes
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.errors import StateChangedError, UsageError
+from weighbridge.hostmemory import keep_freed
 from weighbridge.manifest import SigningKey
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics import probes
@@ -152,6 +153,7 @@ class Recorder:
             self._probed.add(device)
 
     def __enter__(self) -> Self:
+        keep_freed()
         self._require_arithmetic(())
         if self._job is not None:
             self.path = self._job.begin(self.path)

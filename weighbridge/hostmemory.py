@@ -1,4 +1,4 @@
-"""Looking at a tensor's memory without a trace.
+"""The host's memory: looking at a tensor's without a trace, and keeping what was freed for the next one.
 
 `Tensor.numpy()` forbids its storage to be resized ever after, and FSDP2 resizes the storages of unsharded parameters.
 So whoever hashes a program's memory reads it by its address.
@@ -38,3 +38,20 @@ def octets(flat: torch.Tensor) -> memoryview:
     buffer = (ctypes.c_ubyte * (flat.numel() * flat.itemsize)).from_address(flat.data_ptr())
     buffer.tensor = flat  # type: ignore[attr-defined]
     return memoryview(buffer).cast("B")
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+_LARGEST_INT = (1 << 31) - 1
+
+
+def keep_freed() -> bool:
+    """Asks the C library to keep the memory that this process frees; returns whether it will.
+
+    Else it hands every large block back at once, and the system clears it again for the next operation's result: in
+    training, gigabytes in every step. The process stays as large as it once was.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False  # another C library than glibc
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)) and bool(mallopt(_M_TRIM_THRESHOLD, _LARGEST_INT))

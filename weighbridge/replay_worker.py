@@ -24,6 +24,7 @@ from weighbridge.executor import Executor
 from weighbridge.flops import flops
 from weighbridge.following import DifferenceError, Following
 from weighbridge.given import GIVEN, GivenResults, conditional
+from weighbridge.hostmemory import keep_freed
 from weighbridge.job import JobRecord, Place, check_place
 from weighbridge.location import locate
 from weighbridge.numerics import custom, device_passes, probes, roundlog
@@ -313,6 +314,7 @@ def describe_device(device: str) -> str:
 
 def _prepare(device: str) -> None:
     """Switches off algorithms that no bound covers, and warms up what must be loaded before files are out of reach."""
+    keep_freed()
     switch_off()
     torch.set_grad_enabled(False)
     warm()

@@ -373,8 +373,8 @@ def accumulate(call: Call) -> list[Bound]:
     return [Bound(factors=(spread * gamma(n + 4),))]
 
 
-def embedding_backward(call: Call) -> list[Bound]:
-    """embedding_dense_backward: gamma(uses of the row) * sum|g| over its uses."""
+def embedding_rows(call: Call) -> list[Bound]:
+    """embedding_dense_backward, of the rows that are used: gamma(uses of the row) * sum|g| over its uses."""
     g, index, rows = call["grad_output"], call["indices"], call["num_weights"]
     sums = aten.embedding_dense_backward(g.abs(), index, rows, call["padding_idx"], call["scale_grad_by_freq"])
     if not call["scale_grad_by_freq"] and g.numel():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import quotients, randomness, sums, writes
+from weighbridge.numerics import embeddings, quotients, randomness, sums, writes
 from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.narrow import NARROW
@@ -379,6 +379,10 @@ def evaluate(
             if fewer is not None:
                 args, kwargs = [bound["self"], *fewer], {}
                 bound = bind(op, args, kwargs)
+        if base_name(op) == ("embedding_dense_backward", "default"):
+            used, fewer = embeddings.used_rows(bound)
+            compact = _rounded(op, fewer, {}, bind(op, fewer, {}), rule, context, row_major)
+            return embeddings.spread(compact, used, bound["num_weights"])
         return _rounded(op, args, kwargs, bound, rule, context, layout)
     if kind is Kind.EMPTY:
         return op(*args, **kwargs).zero_()

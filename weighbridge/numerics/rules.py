@@ -221,7 +221,7 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "upsample_bicubic2d.default": resampling.cubic("self"),
     "upsample_bicubic2d_backward.default": resampling.cubic("grad_output"),
     "index_add.default index_put.default scatter_add.default": bounds.accumulate,
-    "embedding_dense_backward.default": bounds.embedding_backward,
+    "embedding_dense_backward.default": bounds.embedding_rows,
     "linspace.default arange.default/float arange.start/float arange.start_step/float": pointwise.ramp,
 }
 

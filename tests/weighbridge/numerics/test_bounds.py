@@ -12,7 +12,8 @@ import torch
 
 from examples import EXAMPLES, STYLES, Example, Maker
 from weighbridge.numerics import bounds, bounds_norms, bounds_pointwise, rounding
-from weighbridge.numerics.evaluate import Context, evaluate
+from weighbridge.numerics.embeddings import used_rows
+from weighbridge.numerics.evaluate import Context, bind, evaluate
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
 
@@ -104,6 +105,8 @@ def test_the_bound_for_float32_covers_the_float32_kernel(key: str, style: str) -
         ]
         if len(seen) > len(narrow):  # running statistics
             narrow += [args[3], args[4]]
+        if key.startswith("embedding_dense_backward"):  # rows that are not used are not computed
+            narrow = [narrow[0][used_rows(bind(example.op, example.args, example.kwargs))[0]]]
         assert len(narrow) == len(seen)
         for number, ((wide, bound), t) in enumerate(zip(seen, narrow, strict=True)):
             # Where float32 runs out of range, float64 does not: intermediate results like exp(x) included.
