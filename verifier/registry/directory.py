@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from verifier.database import Database
 from verifier.registry.entries import Listing, Opened, opened_entry
-from verifier.registry.listings import Lister, check, rfc3339
+from verifier.registry.listings import Lister, check, rfc3339, unpacked
 from verifier.registry.log import Log
 from verifier.registry.statements import Statements
 from verifier.registry.tables import ChipRow, InspectionRow, LogHeadRow, SampledRow
@@ -242,6 +242,23 @@ class Registry:
                 query.where(ChipRow.state.in_(DRAWN)).order_by(ChipRow.ueid), execution_options={"yield_per": _CHUNK}
             ):
                 yield Member(*row)
+
+    def population_size(self) -> int:
+        """Returns how many chips can be drawn for inspection."""
+        with self.session() as session:
+            return session.scalar(select(func.count()).where(ChipRow.state.in_(DRAWN))) or 0
+
+    def history(self, ueid: bytes) -> list[int]:
+        """Returns the places of the entries of the registry's log that list a chip or speak of it.
+
+        Raises:
+            UsageError: No such chip is registered.
+        """
+        with self.session() as session:
+            history = session.scalar(select(ChipRow.history).where(ChipRow.ueid == ueid))
+        if history is None:
+            raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
+        return unpacked(history)
 
     def everything(self) -> Iterator[Chip]:
         """Yields all chips, also those that are lost or not yet installed, sorted by UEID; fit for millions."""
