@@ -10,6 +10,7 @@ from verifier.lineage import Lineage
 from verifier.registry import Chip
 from verifier.segments import Replayed
 from weighbridge.errors import ChipError, Finding, ProverError, WeighbridgeError
+from weighbridge.runfacts import RunFacts
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class Collected:
         shards: By (Prover's address, transcript, transcripts of all ranks): the jobs that were put together.
         lineages: Where each of the transcripts' runs began.
         segments: The segments that were replayed whole, by transcript.
+        examined: By transcript, what was counted in its tapes, or why that could not be.
+        scores: By run, by benchmark: what was evaluated.
         findings: All findings, in the order in which they were made.
         sound: UEIDs of the chips whose logs have nothing against them.
         lost: UEIDs of the chips that something ran on which they could not look at; they do not count as sampled.
@@ -38,6 +41,8 @@ class Collected:
     shards: dict[tuple[str, str, tuple[str, ...]], Shard | None] = field(default_factory=dict)
     lineages: list[Lineage] = field(default_factory=list)
     segments: list[Replayed] = field(default_factory=list)
+    examined: dict[str, RunFacts | WeighbridgeError] = field(default_factory=dict)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     sound: set[bytes] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)

@@ -5,7 +5,6 @@ It is made once all checks have spoken, and only adds: rules look at facts that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ from verifier.facts import Plan
 from verifier.ledger import ChipLedger
 from verifier.regime import Regime
 from verifier.rules.judge import Judgement, findings, judge
-from weighbridge.errors import Finding, WeighbridgeError
+from weighbridge.errors import Finding
 from weighbridge.runfacts import RunFacts
 
 
@@ -58,8 +57,6 @@ def conclude(
     regime: Regime,
     *,
     population: int,
-    examined: Mapping[str, RunFacts | WeighbridgeError],
-    scores: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Conclusion:
     """Makes up the ledger, applies the rules, and then the policy.
 
@@ -68,10 +65,8 @@ def conclude(
         plan: What it set out to do.
         regime: Rules and policy.
         population: Chips in the registry (C).
-        examined: What was counted of each transcript.
-        scores: By run, by benchmark: what was evaluated.
     """
-    chips = _ledger(collected, plan, regime, examined)
+    chips = _ledger(collected, plan, regime)
     account = ledger_totals.summary(
         chips,
         population=population,
@@ -82,12 +77,10 @@ def conclude(
     fleet = account["fleet"]
     facts = runs.build(
         collected,
-        examined,
         chips,
         period_days=plan.period_days,
         registered=population,
         fleet_bound=None if fleet is None else fleet["unexplained_flops_at_most"],
-        scores=scores or {},
     )
     judged = _judge(regime, facts, plan)
     found, changed = regime.policy.apply([*collected.findings, *(judged[1] if judged else [])])
@@ -102,12 +95,10 @@ def conclude(
     )
 
 
-def _ledger(
-    collected: Collected, plan: Plan, regime: Regime, examined: Mapping[str, RunFacts | WeighbridgeError]
-) -> list[ChipLedger]:
+def _ledger(collected: Collected, plan: Plan, regime: Regime) -> list[ChipLedger]:
     totals = {
         name: total
-        for name, each in examined.items()
+        for name, each in collected.examined.items()
         if isinstance(each, RunFacts) and (total := each.total) is not None
     }
     return ledger_totals.of(

@@ -22,7 +22,17 @@ COLOURS = {
 }  # fmt: skip
 """One colour for each status of a snapshot, told apart in grey too."""
 
-_MARKERS = {"explained": "o", "explained given collectives": "P", "unverified": "s", "unexplained": "X", "mismatch": "D"}
+LEDGER_COLOURS = {"explained": "#2f7d5b", "idle": "#c9d3d8", "exempt": "#6a87b0", "unexplained": "#c8553d"}
+"""One colour for each category of the ledger, told apart in grey too."""
+
+_DAY_MS = 86_400_000
+_MARKERS = {
+    "explained": "o",
+    "explained given collectives": "P",
+    "unverified": "s",
+    "unexplained": "X",
+    "mismatch": "D",
+}
 _INK, _GRID = "#23313a", "#d9dee1"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -93,6 +103,33 @@ def timeline(chips: Sequence[Mapping[str, Any]]) -> str:
         axes.set_xlabel("days by the chip's clock, since the first snapshot")
         axes.grid(axis="x", color=_GRID)
         _legend(axes, bool(times))
+        return _svg(figure)
+
+
+def ledger(chips: Sequence[Mapping[str, Any]]) -> str:
+    """Plots what each chip's time in the period counts as, from its beginning to its end.
+
+    Args:
+        chips: Entries of the report's `ledger.chips`, each with its `rows`.
+    """
+    with _canvas(height=0.7 + 0.34 * max(1, len(chips))) as (figure, axes):
+        names = _names(chips)
+        for category, colour in LEDGER_COLOURS.items():
+            drawn = False
+            for name, chip in zip(names, chips, strict=True):
+                begin = chip["rows"][0]["begin_ms"] if chip["rows"] else 0
+                spans = [
+                    ((row["begin_ms"] - begin) / _DAY_MS, (row["end_ms"] - row["begin_ms"]) / _DAY_MS)
+                    for row in chip["rows"]
+                    if row["category"] == category
+                ]
+                for start, length in spans:
+                    label = None if drawn else category
+                    axes.barh(name, length, left=start, color=colour, label=label, height=0.6)
+                    drawn = True
+        axes.invert_yaxis()
+        axes.set_xlabel("days of the period")
+        _legend(axes, any(chip["rows"] for chip in chips))
         return _svg(figure)
 
 

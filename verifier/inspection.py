@@ -15,8 +15,10 @@ from verifier import evidence, report, stages
 from verifier.cache import Cache
 from verifier.checking import Given
 from verifier.collected import Collected
+from verifier.conclusion import conclude
 from verifier.facts import Plan
 from verifier.firmware import FirmwarePolicy
+from verifier.regime import Regime
 from verifier.registry import Registry
 from verifier.segments import Secret
 from verifier.stages.setting import InspectionStoppedError, Progress, Setting
@@ -45,6 +47,7 @@ class Inspection:
         witness: Witness | None = None,
         limits: Limits | None = None,
         secret: Secret | None = None,
+        regime: Regime | None = None,
     ) -> None:
         """Prepares an inspection that the registry already knows, with the chips drawn.
 
@@ -60,6 +63,7 @@ class Inspection:
             witness: Who holds the logs that were read before; by default one that cosigns nothing.
             limits: Of each replay.
             secret: The criteria that the plan commits to, if it does.
+            regime: Rules, policy and benchmarks; by default no rules.
 
         Raises:
             UsageError: The plan commits to other criteria.
@@ -67,6 +71,7 @@ class Inspection:
         if plan.segments.commitment != ("" if secret is None else secret.commitment()):
             raise UsageError("the plan does not commit to the secret criteria that are there; put their hash into it")
         witness = witness or Witness(registry, manufacturer)
+        self._regime = regime or Regime()
         self._setting = Setting(
             id=identifier,
             given=Given(plan=plan, firmware=firmware, witness=witness.key),
@@ -87,6 +92,7 @@ class Inspection:
         population = len(setting.registry.chips())
         for stage in stages.ALL:
             stage(setting, collected)
+        concluded = conclude(collected, setting.plan, self._regime, population=population)
         return report.build(
             inspection=setting.id,
             created_at=record.created_at,
@@ -97,7 +103,8 @@ class Inspection:
             logs=collected.logs,
             snapshots=collected.snapshots,
             transcripts=list(collected.transcripts.values()),
-            findings=collected.findings,
+            findings=concluded.findings,
             verified=collected.verified(),
+            conclusion=concluded,
             evidence=evidence.build(collected),
         )

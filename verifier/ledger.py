@@ -207,6 +207,27 @@ class ChipLedger:
             ],
         }
 
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> ChipLedger:
+        """Reads the peak and the rows of what `to_json` returned; `from_json(to_json(x)) == x`.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is something else.
+        """
+        rows = tuple(
+            Row(
+                begin_ms=int(row["begin_ms"]),
+                end_ms=int(row["end_ms"]),
+                category=CATEGORIES[CATEGORIES.index(row["category"])],
+                basis=str(row["basis"]),
+                transcript=None if row["transcript"] is None else str(row["transcript"]),
+                flops=float(row["flops"]),
+                counted=None if row["counted"] is None else float(row["counted"]),
+            )
+            for row in raw["rows"]
+        )
+        return cls(ueid=bytes.fromhex(raw["ueid"]), peak=float(raw["peak_flops_per_day"]), rows=rows)
+
 
 def account(
     log: LogFacts,

@@ -81,6 +81,9 @@ def summary(
     """
     return {
         "period_days": period_days,
+        "population": population,
+        "peak_flops_per_day": peak,
+        "certain": sorted(ueid.hex() for ueid in certain),
         "policy": policy.to_json(),
         "meaning": MEANING,
         "chips": [chip.to_json() for chip in chips],

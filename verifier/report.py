@@ -22,15 +22,16 @@ from analysis.detection import (
     detection_probability_hypergeometric,
     involved_chips,
 )
-from verifier import figures
+from verifier import figures, miss
 from verifier.checks import interrupts
 from verifier.checks.memory import accounting, replayed
+from verifier.conclusion import Conclusion
 from verifier.facts import Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts
 from verifier.firmware import FirmwarePolicy
 from verifier.snapshotpolicy import SnapshotPolicy
 from weighbridge.errors import Finding, WeighbridgeError
 
-SCHEMA = "weighbridge-report/1"
+SCHEMA = "weighbridge-report/2"
 _CURVE_POINTS = 60
 
 MEANING = (
@@ -56,6 +57,8 @@ ASSUMPTIONS = (
     "simulation: on real hardware no such shim exists.",
     "BLAKE3, SHA-256 and the signature schemes are not broken.",
     "The run lasted one monitoring period (T = T_m), and the logs were read at the end of it.",
+    "What the plan tolerates is small: the caps on unexplained bytes, temporary buffers and work beside a transcript.",
+    "The counters of chips count matrix products and convolutions, as the tapes do; other work shows in neither.",
 )
 NOT_OBSERVABLE = (
     "memory that no kernel ever read or wrote, free blocks, and the host's memory outside of tensors",
@@ -77,6 +80,7 @@ def build(
     transcripts: Sequence[TranscriptFacts],
     findings: Sequence[Finding],
     verified: Sequence[bytes],
+    conclusion: Conclusion,
     evidence: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Builds the report as JSON-compatible data.
@@ -91,11 +95,13 @@ def build(
         logs: What was read of each sampled chip, in the order drawn.
         snapshots: Every snapshot in those logs.
         transcripts: Every transcript that a Prover named, once for each Prover.
-        findings: All findings.
+        findings: All findings, with their final severities.
         verified: UEIDs of the chips that count as sampled.
+        conclusion: The ledger, what became of the rules, and the policy.
         evidence: What `verifier.evidence.build` returned.
     """
     severities = Counter(finding.severity for finding in findings)
+    p = probability(plan, population=population, verified=len(verified))
     return {
         "schema": SCHEMA,
         "inspection": inspection,
@@ -118,7 +124,9 @@ def build(
         "chips": [_chip(log, snapshots, log.chip.ueid in verified, plan.snapshots) for log in logs],
         "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
         "findings": [finding.to_json() for finding in findings],
-        "probability": probability(plan, population=population, verified=len(verified)),
+        "probability": p,
+        "miss": miss.bound(p, chunks=conclusion.chunks),
+        **conclusion.to_json(),
         "evidence": dict(evidence or {}),
         "assumptions": list(ASSUMPTIONS),
         "saw": list(SAW),
@@ -333,6 +341,11 @@ def _bytes(value: object) -> str:
     return f"{size:.1f} TB"
 
 
+def _hours(value: object) -> str:
+    """Formats milliseconds as hours."""
+    return "-" if not isinstance(value, int | float) else f"{value / 3_600_000:.2f}"
+
+
 def _percent(value: object) -> str:
     return "not defined" if not isinstance(value, int | float) else f"{100 * value:.1f} %"
 
@@ -350,11 +363,12 @@ def render_html(report: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": _bytes, "percent": _percent, "short": figures.short}
+    environment.filters |= {"size": _bytes, "percent": _percent, "short": figures.short, "hours": _hours}
     plots = {
         # Our own plotting code makes these and puts nothing in them but numbers, hex digits and our own words.
         "coverage": Markup(figures.coverage(report["chips"])),
         "timeline": Markup(figures.timeline(report["chips"])),
+        "ledger": Markup(figures.ledger(report["ledger"]["chips"])),
         "probability": Markup(
             figures.probability(report["probability"]["curve"], verified=report["counts"]["verified"])
         ),

@@ -7,7 +7,7 @@ not be established is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from verifier.collected import Collected
@@ -19,30 +19,24 @@ from weighbridge.runfacts import RunFacts
 from weighbridge.transcript import Transcript
 
 HOUR_MS = 3_600_000
-Examined = Mapping[str, RunFacts | WeighbridgeError]
-"""By transcript, what its tapes say, or why they cannot be read."""
 
 
 def build(
     collected: Collected,
-    examined: Examined,
     ledger: Sequence[ChipLedger],
     *,
     period_days: float,
     registered: int,
     fleet_bound: float | None,
-    scores: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
     """Returns the facts, JSON-compatible, in the form of `verifier.rules.schema`.
 
     Args:
         collected: The inspection, once it is judged.
-        examined: What was counted of each transcript.
         ledger: The account of each sampled chip.
         period_days: Length of the period.
         registered: Chips in the registry.
         fleet_bound: Bound on undeclared work on all chips, if there is one.
-        scores: By run, by benchmark.
     """
     hours = {category: sum(chip.ms(category) for chip in ledger) / HOUR_MS for category in CATEGORIES}
     account = {f"{category}_hours": value for category, value in hours.items()} | {
@@ -59,7 +53,7 @@ def build(
             "verified": len(collected.verified()),
         },
         "ledger": account,
-        "runs": [_run(name, ranks, collected, examined, ledger, scores) for name, ranks in grouped(collected).items()],
+        "runs": [_run(name, ranks, collected, ledger) for name, ranks in grouped(collected).items()],
         "findings": [
             {"id": each.id, "severity": each.severity, "subject": each.subject[:4000]} for each in collected.findings
         ],
@@ -95,12 +89,7 @@ def _place(facts: TranscriptFacts) -> Place | None:
 
 
 def _run(
-    name: str,
-    ranks: Sequence[TranscriptFacts],
-    collected: Collected,
-    examined: Examined,
-    ledger: Sequence[ChipLedger],
-    scores: Mapping[str, Mapping[str, float]],
+    name: str, ranks: Sequence[TranscriptFacts], collected: Collected, ledger: Sequence[ChipLedger]
 ) -> dict[str, Any]:
     transcripts = [facts.opened for facts in ranks if isinstance(facts.opened, Transcript)]
     first, place = transcripts[0], _place(ranks[0])
@@ -115,12 +104,12 @@ def _run(
         "replayed": _replayed(ids, collected.snapshots),
         "chip_hours": sum(row.ms for chip in ledger for row in chip.rows if row.transcript in ids) / HOUR_MS,
         "declared": _declared(first),
-        "scores": dict(scores.get(name, {})),
+        "scores": dict(collected.scores.get(name, {})),
         "data": {"committed": first.data is not None, "matches": _data_matches(ids, collected.findings)},
     }
     if first.data is not None:
         out["data"] |= {"root": first.data.root().hex(), "records": len(first.data)}
-    counted = [each for facts in ranks if isinstance(each := examined.get(facts.id), RunFacts)]
+    counted = [each for facts in ranks if isinstance(each := collected.examined.get(facts.id), RunFacts)]
     if whole and len(counted) == count:
         out |= _counted(counted)
         out["data"] |= {"used": counted[0].used, "seen": counted[0].seen}

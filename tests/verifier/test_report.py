@@ -10,81 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chip_logs import SALT, LogBuilder, attempt, facts, make_device
-from support.small_transcripts import write_transcript
+from support.reported import PLAN, build, collect
 
 from verifier import report
-from verifier.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
-from verifier.firmware import FirmwarePolicy
-from verifier.registry import Chip
-from weighbridge.digests import Leaf
-from weighbridge.errors import ChipError, Finding, TranscriptError
-from weighbridge.identity import CertificateAuthority
-from weighbridge.replay import ReplayResult
-from weighbridge.tokens import Verified
-from weighbridge.transcript import Transcript
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}"
-LEAVES: list[Leaf] = [(8, b"a" * 32), (100, b"b" * 32)]
-PLAN = Plan(
-    samples=3,
-    seed=bytes(range(32)),
-    flops_threshold=3.0e6,
-    chip_flops_per_day=1.0e6,
-    period_days=2.0,
-    snapshot_rate_per_day=1.0,
-    replay_env={"ATEN_CPU_CAPABILITY": "default"},
-)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A report about an honest chip, one with an unexplained snapshot and hostile texts, and a dead one."""
-    root = tmp_path_factory.mktemp("report")
-    manufacturer = CertificateAuthority.create("Manufacturer")
-    write_transcript(root / "run", name=HOSTILE)
-    transcript = Transcript.open(root / "run")
-    good = TranscriptFacts(id=transcript.digest, opened=transcript)
-    bad = TranscriptFacts(id="f" * 64, opened=TranscriptError(HOSTILE, code="transcript.file.altered"))
-    logs: list[LogFacts] = []
-    snapshots: list[SnapshotFacts] = []
-    for name in ("honest", HOSTILE):
-        log = LogBuilder(make_device(root / f"chip{len(logs)}", manufacturer)).boot()
-        chip = Chip(ueid=log.device.ueid, address="localhost:1", owner=name, site=name, chip_type=name)
-        index = log.snapshot(LEAVES)
-        logs.append(facts(log, manufacturer.certificate, chip=chip))
-        verified = attempt(log.entries[index], manufacturer.certificate)
-        assert isinstance(verified, Verified)
-        snapshots.append(SnapshotFacts(chip=chip, index=index, verified=verified, drafts=[]))
-    first, second = snapshots
-    first.status, first.transcript, first.opening = "explained", good, Opening(salt=SALT, leaves=LEAVES)
-    first.explanation = Explanation(transcript_id=transcript.digest, step=1, op=4)
-    tapes = {"ab" * 32: {"kind": HOSTILE[:10], "count": 2, "operations": 30, "free_values": 1}}
-    live = [(size, digest.hex()) for size, digest in LEAVES]
-    first.replayed = ReplayResult(
-        verdict="match", steps=(0, 2), state="00", followed=3, logged=9, rounded=100, live=live, tapes=tapes
-    )
-    second.status, second.explanation, second.transcript = "unexplained", None, bad
-    dead = Chip(ueid=b"\x01" + b"d" * 16, address="localhost:9")
-    logs.append(LogFacts(chip=dead, nonce=b"n" * 32, head=ChipError(HOSTILE)))
-    return report.build(
-        inspection="0123456789abcdef",
-        created_at="2026-01-01T00:00:00Z",
-        finished_at="2026-01-01T00:01:00Z",
-        plan=PLAN,
-        firmware=FirmwarePolicy(),
-        population=8,
-        logs=logs,
-        snapshots=snapshots,
-        transcripts=[good, bad],
-        findings=[Finding(id="snapshot.unexplained", message=HOSTILE, found=HOSTILE, evidence={HOSTILE: [HOSTILE]})],
-        verified=[logs[0].chip.ueid],
-    )
+    return build(collect(tmp_path_factory.mktemp("report"), text=HOSTILE))
 
 
 def test_it_is_json_with_everything_that_was_asked_for(built: dict[str, Any]) -> None:
     assert json.loads(json.dumps(built)) == built
-    assert built["schema"] == "weighbridge-report/1"
+    assert built["schema"] == "weighbridge-report/2"
     assert built["verdict"] == "findings"
     assert built["counts"] == {
         "registered": 8,
@@ -160,7 +101,7 @@ def test_hostile_texts_stay_texts_and_nothing_is_loaded_from_outside(built: dict
 def test_the_page_shows_what_matters_and_is_deterministic(built: dict[str, Any]) -> None:
     page = report.render_html(built)
     assert page == report.render_html(json.loads(json.dumps(built)))
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4
     for text in ("snapshot.unexplained", "never the probability of compliance", PLAN.seed.hex(), "@media print"):
         assert text in page
     clean = built | {"verdict": "clean", "findings": [], "chips": [], "transcripts": []}

@@ -9,6 +9,7 @@
 | `cells` | asks for what the replay of one rank of a job alone takes, if the plan wants that | `cell` of each snapshot |
 | `replay` | opens the snapshots, and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
 | `segments` | replays whole segments, if the plan asks for that | `segments` |
+| `examine` | counts what the tapes of each run say about it | `examined` |
 | `judge` | runs the checks over snapshots, chips and everything together | `status` of each snapshot |
 
 Every stage reports findings through `Collected.report`. What a chip, a log or a Prover does wrong costs its own part of
@@ -20,9 +21,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from verifier.collected import Collected
-from verifier.stages import cells, explain, fetch, judge, lineage, logs, replay, segments
+from verifier.stages import cells, examine, explain, fetch, judge, lineage, logs, replay, segments
 from verifier.stages.setting import Setting
 
 Stage = Callable[[Setting, Collected], None]
 
-ALL: Sequence[Stage] = (logs.run, explain.run, fetch.run, lineage.run, cells.run, replay.run, segments.run, judge.run)
+ALL: Sequence[Stage] = (
+    logs.run,
+    explain.run,
+    fetch.run,
+    lineage.run,
+    cells.run,
+    replay.run,
+    segments.run,
+    examine.run,
+    judge.run,
+)

@@ -1,0 +1,169 @@
+"""`weighbridge report ...`: show a report to people, and verify that it is the Verifier's and says what follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
+from weighbridge.errors import Finding, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(help="Reports of inspections: show one, verify one.", no_args_is_help=True)
+
+_File = Annotated[Path, typer.Argument(help="Signed report (report.dsse), or its content (report.json).")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def show(
+    file: _File,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write the page here.")] = None,
+    as_json: _Json = False,
+) -> int:
+    """Show a report: exit 0 if nothing was found, 1 if something was. Says nothing about who made it."""
+    report, _ = read(file)
+    if html is not None:
+        from verifier.report import render_html
+
+        _checked(report)
+        html.write_text(render_html(report), encoding="utf-8")
+    if as_json:
+        print_json(report)
+    else:
+        from rich.console import Console
+
+        _checked(report)
+        show_text(report, Console(highlight=False))
+    return Exit.NOTHING_FOUND if report.get("verdict") == "clean" else Exit.FINDINGS
+
+
+@app.command()
+def verify(
+    file: _File,
+    key: Annotated[str, typer.Option("--key", help="The Verifier's public key in hexadecimal, or a file with it.")],
+    rules: Annotated[
+        Path | None, typer.Option("--rules", help="The signed rule set that it should have applied.")
+    ] = None,
+    parties: Annotated[Path | None, typer.Option("--parties", help="TOML file with the parties' keys.")] = None,
+    as_json: _Json = False,
+) -> int:
+    """Verify a report: its signature, its rule set, and that p and all other figures follow from its inputs."""
+    from verifier import reportcheck
+    from verifier.rules import ruleset
+    from weighbridge.dsse import Trust
+
+    report, signers = read(file)
+    wanted = _key(key)
+    findings = []
+    if wanted not in signers:
+        findings.append(
+            Finding(
+                id="report.signer",
+                message="the report is not signed with this Verifier's key; do not rely on it",
+                expected=wanted.hex(),
+                found=", ".join(each.hex() for each in signers) or "no signature",
+                subject="signature",
+            )
+        )
+    if (rules is None) != (parties is None):
+        raise UsageError("--rules and --parties go together: a rule set counts if enough parties signed it")
+    applied = None
+    if rules is not None and parties is not None:
+        applied = ruleset.verify(_bytes(rules), Trust.load(parties)).rules
+    findings += reportcheck.check(report, applied)
+    if as_json:
+        print_json({"verified": not findings, "findings": [each.to_json() for each in findings]})
+    else:
+        for finding in findings:
+            print(findings_line(finding))
+            print(one_line(f"  expected {finding.expected}, found {finding.found}"))
+        if not findings:
+            print("verified: the signature, and every figure that follows from others")
+    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
+
+
+def read(path: Path) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    """Returns a report and who signed it (nobody, if the file is only its content).
+
+    Raises:
+        UsageError: The file cannot be read, or is no report.
+        DocumentError: Its signature does not verify.
+    """
+    data = _bytes(path)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict) and "payloadType" in value:
+        from verifier.signing import open_report
+
+        opened = open_report(data)
+        return opened.report, opened.signers
+    if not isinstance(value, dict) or "schema" not in value:
+        raise UsageError(f"{path} is no report; give report.dsse or report.json of an inspection")
+    return value, ()
+
+
+def _checked(report: Mapping[str, Any]) -> None:
+    """Refuses what has not the form of a report: what shows it relies on that."""
+    from verifier import reportcheck
+
+    reportcheck.check(report)
+
+
+def show_text(report: Mapping[str, Any], console: Console) -> None:
+    """Shows what matters of a report that `verifier.reportcheck` could read."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    def say(text: str) -> None:
+        console.print(escape(one_line(text)))
+
+    counts, miss, ledger = report["counts"], report["miss"], report["ledger"]
+    say(f"inspection {report['inspection']}: {report['verdict']}")
+    say(f"{counts['sampled']} of {counts['registered']} chips sampled, {counts['verified']} count as sampled")
+    say(f"{counts['snapshots']} snapshots, {counts['explained']} explained")
+    p = "not defined" if miss["p"] is None else f"{miss['p']:.4f} ({miss['p_is']})"
+    say(f"p = {p}; a violation of size H was missed with a probability of at most {miss['miss_at_most']:.4f}")
+    table = Table("category", "chip-hours", title="ledger of the sampled chips", title_justify="left")
+    for category, ms in ledger["ms"].items():
+        table.add_row(escape(one_line(str(category))), f"{ms / 3_600_000:.2f}")
+    console.print(table)
+    say(f"undeclared work on them: at most {ledger['unexplained_flops']:.4g} FLOPs, their counters believed")
+    if ledger["fleet"] is not None:
+        bound, sure = ledger["fleet"]["unexplained_flops_at_most"], ledger["fleet"]["confidence"]
+        say(f"undeclared work on all chips: at most {bound:.4g} FLOPs, with confidence {sure:g}")
+    if report["rules"] is not None:
+        rules = report["rules"]
+        say(f"rules {rules['id']} version {rules['version']}, signed by {', '.join(rules['signers'])}")
+        for rule in rules["rules"]:
+            say(f"  {rule['outcome']}: {rule['id']}: {rule['title']}")
+    for each in report["findings"]:
+        say(f"{each['severity']}: {each['id']}: {each['message']} [{each['subject']}]")
+
+
+def _key(text: str) -> bytes:
+    """Returns a public key that is given in hexadecimal or as a file with that."""
+    path = Path(text)
+    given = _bytes(path).decode("ascii", "replace").strip() if len(text) < 4096 and path.is_file() else text
+    try:
+        key = bytes.fromhex(given)
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise UsageError("--key takes a public key of 64 hexadecimal digits, or a file with one")
+    return key
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); name the right file") from None
