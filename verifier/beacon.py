@@ -294,6 +294,36 @@ class LocalBeacon:
             raise UsageError(f"{directory} cannot be written ({error.strerror}); name another directory") from None
 
 
+class FileBeacon:
+    """A beacon whose values somebody puts into a directory: `info`, and `public/<round>` for each round needed."""
+
+    def __init__(self, directory: Path) -> None:
+        """Opens the directory.
+
+        Args:
+            directory: With the file `info`, as a drand node answers to `/info`.
+
+        Raises:
+            UsageError: There is none.
+            BeaconError: It is no beacon's.
+        """
+        self._directory = directory
+        self.info = parse_info(read_json(directory / "info"))
+
+    def value(self, number: int) -> Round | None:
+        """Returns the value of a round, or None as long as its file is not there; it is not verified.
+
+        Raises:
+            UsageError: The file cannot be read.
+            BeaconError: It is none of a beacon's values.
+        """
+        path = self._directory / "public" / str(number)
+        return parse_round(read_json(path)) if path.exists() else None
+
+
+Beacon = LocalBeacon | FileBeacon
+
+
 def read_json(path: Path) -> Any:
     """Reads a small JSON file, such as a description or a value.
 

@@ -116,6 +116,7 @@ def commit_draw(
     inspection: str,
     population: Population,
     registry_root: bytes,
+    registry_size: int,
     samples: int,
     aim: Aim,
     beacon: BeaconInfo,
@@ -132,12 +133,13 @@ def commit_draw(
     Args:
         inspection: Identifier of the inspection.
         population: The registered chips.
-        registry_root: Root of the registry, 32 bytes.
+        registry_root: Root of the registry's log, 32 bytes.
+        registry_size: Entries of that log.
         samples: Chips to draw at random.
         aim: What the draw is to catch.
         beacon: Whose value will count.
         now_ms: The Verifier's time, in milliseconds since 1970.
-        cutoff_ms: Heads count that were witnessed until then; not before `now_ms`.
+        cutoff_ms: Heads count that were witnessed until then; later ones may. Not before `now_ms`.
         margin_ms: Time between the cut-off and the round for logging the closing.
         by: Attributes that divide the population into strata.
         allocation: How `samples` are allocated to them.
@@ -168,6 +170,7 @@ def commit_draw(
         inspection=inspection,
         secret=secret_digest(secret),
         registry=registry_root,
+        registry_size=registry_size,
         population=population.digest,
         chips=len(population),
         by=tuple(by),

@@ -117,7 +117,8 @@ class Commitment:
     Attributes:
         inspection: Identifier of the inspection.
         secret: H(v), 32 bytes.
-        registry: Root of the registry, 32 bytes.
+        registry: Root of the registry's log, 32 bytes.
+        registry_size: Entries of that log.
         population: Digest of the population's lines, 32 bytes.
         chips: Chips in the population (C).
         by: Attributes that divide it into strata.
@@ -127,13 +128,14 @@ class Commitment:
         beacon: Chain hash of the beacon, 32 bytes.
         round: Which of its values counts.
         committed_ms: When this was made, in milliseconds since 1970 by the Verifier's clock.
-        cutoff_ms: Heads count that were witnessed until then.
+        cutoff_ms: Heads count that were witnessed until then; later ones may.
         open_by_ms: When an opening is overdue.
     """
 
     inspection: str
     secret: bytes
     registry: bytes
+    registry_size: int
     population: bytes
     chips: int
     by: tuple[Attribute, ...]
@@ -158,6 +160,7 @@ class Commitment:
                 "inspection": self.inspection,
                 "secret": self.secret,
                 "registry": self.registry,
+                "registry_size": self.registry_size,
                 "population": self.population,
                 "chips": self.chips,
                 "by": list(self.by),
@@ -398,6 +401,7 @@ def _commitment(fields: _Fields) -> Commitment:
         inspection=fields.text("inspection"),
         secret=fields.digest("secret"),
         registry=fields.digest("registry"),
+        registry_size=fields.number("registry_size"),
         population=fields.digest("population"),
         chips=chips,
         by=known,

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from verifier import drawpolicy
+from verifier.drawpolicy import DrawPolicy
 from verifier.registry import Chip
 from verifier.segmentpolicy import NO_SEGMENTS, SegmentPolicy
 from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
+from verifier.transcriptpolicy import TRANSCRIPTS_AS_DESIGNED, TranscriptPolicy
 from weighbridge.digests import Leaf
 from weighbridge.errors import Finding, UsageError, WeighbridgeError
 from weighbridge.given import GIVEN
@@ -69,7 +72,7 @@ class Plan:
 
     Attributes:
         samples: Chips to draw (s).
-        seed: Seed of the draw, 16 to 64 bytes.
+        seed: Seed of the draw: 16 to 64 bytes, or what a draw that was committed to came to; empty before that.
         flops_threshold: Size of the violation not to miss, in FLOPs (H).
         chip_flops_per_day: FLOPs that one chip can do a day (a).
         period_days: Monitoring period in days (T_m); the run is taken to be as long (T = T_m).
@@ -82,6 +85,7 @@ class Plan:
         chunks: How many chunks of the results of each cell to check.
         peak_flops: The most FLOPs that a chip can do a second; None if the catalogue's figure for its type holds.
         segments: Which segments to replay whole.
+        draw: How the chips are drawn, if no seed is given.
     """
 
     samples: int
@@ -97,6 +101,8 @@ class Plan:
     chunks: int = CHUNKS
     peak_flops: float | None = None
     segments: SegmentPolicy = NO_SEGMENTS
+    transcripts: TranscriptPolicy = TRANSCRIPTS_AS_DESIGNED
+    draw: DrawPolicy = field(default_factory=DrawPolicy)
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -138,7 +144,32 @@ class Plan:
             "chunks": self.chunks,
             "peak_flops": self.peak_flops,
             "segments": self.segments.to_json(),
+            "transcripts": self.transcripts.to_json(),
+            "draw": self.draw.to_json(),
         }
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Plan:
+        """Inverse of `to_json`; a field that an older version did not have gets its default.
+
+        Raises:
+            UsageError: A field is unknown or out of range.
+        """
+        kinds: dict[str, Callable[[Any], Any]] = {
+            "seed": bytes.fromhex,
+            "snapshots": lambda fields: SnapshotPolicy(**fields),
+            "segments": lambda fields: SegmentPolicy(**fields),
+            "transcripts": lambda fields: TranscriptPolicy(**fields),
+            "draw": drawpolicy.parse,
+        }
+        try:
+            return Plan(**{name: kinds.get(name, _same)(value) for name, value in raw.items()})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the plan was made by another version ({error}); start the inspection again") from None
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,6 +30,7 @@ TABLES = (
     "verifier.witness",
     "verifier.units",
     "verifier.ownlog",
+    "verifier.periods",
 )
 """Modules that declare tables."""
 

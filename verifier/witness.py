@@ -23,7 +23,7 @@ from verifier.facts import Held, Report, number
 from verifier.registry import Base, Registry
 from weighbridge import chiplog, merkle, tlog
 from weighbridge.errors import ProofError, TokenError, UsageError, WeighbridgeError
-from weighbridge.tlog import Note, NoteKey, NoteSigner
+from weighbridge.tlog import KeyType, Note, NoteKey, NoteSigner
 from weighbridge.tokens import GENESIS, entry_digest, verify
 
 _NONCE_SIZE = 32
@@ -130,6 +130,12 @@ class Witness:
             return Held(
                 size=row.size, root=row.root, checkpoint=row.checkpoint, chip_ms=row.chip_ms, read_ms=row.read_ms
             )
+
+    def heads(self, since_ms: int) -> dict[bytes, tuple[int, bytes]]:
+        """Returns size and root of every log that was witnessed at `since_ms` or later, by UEID."""
+        with self._registry.session() as session:
+            query = select(_HeldRow.ueid, _HeldRow.size, _HeldRow.root).where(_HeldRow.read_ms >= since_ms)
+            return {ueid: (size, root) for ueid, size, root in session.execute(query)}
 
     def entries(self, ueid: bytes, start: int, end: int) -> list[bytes]:
         """Returns the entries start <= index < end of a log, as far as they are held."""
@@ -368,8 +374,13 @@ class Witness:
             )
 
 
-def load_signer(path: Path) -> NoteSigner:
+def load_signer(path: Path, prefix: str = "weighbridge/witness/", type: KeyType = tlog.WITNESS) -> NoteSigner:
     """Reads the witness's private key, or makes one (mode 0600) and, beside it with `.pub`, the key for chips.
+
+    Args:
+        path: The key file.
+        prefix: What the key's name begins with; 16 hex digits of the key follow.
+        type: `tlog.LOG` for the key of a log of the Verifier's own.
 
     Raises:
         UsageError: The file cannot be made, or is no such key.
@@ -384,7 +395,7 @@ def load_signer(path: Path) -> NoteSigner:
         raise UsageError(f"Cannot use {path} for the witness's key ({error.strerror}); name another file.") from error
     if len(seed) != tlog.KEY_SIZE:
         raise UsageError(f"{path} holds no witness's key; name the right file.")
-    anonymous = NoteSigner("witness", tlog.WITNESS, seed)
-    signer = NoteSigner(f"weighbridge/witness/{anonymous.key.public.hex()[:16]}", tlog.WITNESS, seed)
+    anonymous = NoteSigner("witness", type, seed)
+    signer = NoteSigner(f"{prefix}{anonymous.key.public.hex()[:16]}", type, seed)
     path.with_name(path.name + ".pub").write_text(f"{signer.key}\n")
     return signer

@@ -87,7 +87,8 @@ class House:
         """Commits to a draw; returns it and its place in the log."""
         now = int(self.time * 1000)
         values: dict[str, Any] = {
-            "inspection": "one", "registry_root": bytes(32), "aim": AIM, "beacon": self.beacon.info, "now_ms": now,
+            "inspection": "one", "registry_root": bytes(32), "registry_size": 5,
+            "aim": AIM, "beacon": self.beacon.info, "now_ms": now,
             "cutoff_ms": now + 10_000, "margin_ms": 5_000,
         }  # fmt: skip
         committed = commit_draw(population=population, samples=samples, **{**values, **options})

@@ -48,7 +48,8 @@ NOW = (START + 500) * 1000
 
 def committed(population: Population = FLEET, samples: int = 12, **options: object) -> DrawCommitment:
     values = {
-        "inspection": "one", "registry_root": bytes(32), "aim": AIM, "beacon": BEACON.info, "now_ms": NOW,
+        "inspection": "one", "registry_root": bytes(32), "registry_size": 5,
+        "aim": AIM, "beacon": BEACON.info, "now_ms": NOW,
         "cutoff_ms": NOW + 2000, "margin_ms": 1000, "secret": b"v" * 32,
     }  # fmt: skip
     return commit_draw(population=population, samples=samples, **{**values, **options})  # type: ignore[arg-type]
@@ -262,7 +263,8 @@ def commitments(generator: st.DrawFn) -> Commitment:
         chips = generator(st.integers(1, 10**6))
         strata.append(StratumPlan(key=key, chips=chips, samples=generator(st.integers(0, chips))))
     return Commitment(
-        inspection=generator(TEXT), secret=generator(DIGEST), registry=generator(DIGEST), population=generator(DIGEST),
+        inspection=generator(TEXT), secret=generator(DIGEST), registry=generator(DIGEST),
+        registry_size=generator(NUMBER), population=generator(DIGEST),
         chips=sum(each.chips for each in strata), by=by, strata=tuple(strata),
         allocation=generator(st.sampled_from(["proportional", "optimal"])),
         aim=Aim(
