@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOMS = ("weighbridge", "firmware_sim", "prover", "verifier")
 AREAS = (
-    "chip|data|draw|format|identity|inspection|job|layout|merkle|process|"
-    "prover|record|registry|replay|rpc|snapshot|tape|transcript|usage|verifier"
+    "chip|data|document|draw|format|identity|inspection|job|layout|merkle|process|"
+    "prover|record|registry|replay|report|rpc|rule|rules|snapshot|tape|transcript|usage|verifier"
 )
 DOTTED = re.compile(rf"(?:{AREAS})(?:\.[a-z_]+)+")
 
@@ -20,7 +20,7 @@ def identifiers_in(path: Path) -> Iterator[str]:
     """Every string constant that has the form of an identifier, and the `code` of every error class."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
-            if node.value.endswith((".log", ".service", ".cbor", ".json", ".sqlite")):
+            if node.value.endswith((".log", ".service", ".cbor", ".json", ".sqlite", ".html", ".dsse")):
                 continue  # a file or a module
             yield node.value
         elif isinstance(node, ast.ClassDef):

@@ -38,6 +38,8 @@ _FINDING_PREFIXES = (
     "snapshot.",
     "job.",
     "layout.",
+    "document.sign",
+    "rules.version",
 )
 _NO_FINDING_PREFIXES = (
     "transcript.write", "transcript.unknown", "replay.worker", "replay.rules.unknown", "replay.calibration.unknown",
