@@ -248,6 +248,12 @@ class Registry:
         with self.session() as session:
             return session.scalar(select(func.count()).where(ChipRow.state.in_(DRAWN))) or 0
 
+    def states(self) -> dict[str, int]:
+        """Returns how many chips there are in each state that occurs."""
+        with self.session() as session:
+            rows = session.execute(select(ChipRow.state, func.count()).group_by(ChipRow.state).order_by(ChipRow.state))
+            return {state: count for state, count in rows}
+
     def history(self, ueid: bytes) -> list[int]:
         """Returns the places of the entries of the registry's log that list a chip or speak of it.
 

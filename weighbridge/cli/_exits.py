@@ -40,6 +40,10 @@ _FINDING_PREFIXES = (
     "layout.",
     "document.sign",
     "rules.version",
+    "registry.signature",
+    "registry.handover",
+    "registry.role",
+    "registry.foreign",
 )
 _NO_FINDING_PREFIXES = (
     "transcript.write", "transcript.unknown", "replay.worker", "replay.rules.unknown", "replay.calibration.unknown",

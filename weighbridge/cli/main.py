@@ -10,7 +10,23 @@ import typer
 from typer.exceptions import TyperException
 
 from weighbridge import __version__
-from weighbridge.cli import analysis, chip, compare, demo, identity, inspect, job, ops, replay, report, rules, show, tape, transcript
+from weighbridge.cli import (
+    analysis,
+    chip,
+    compare,
+    demo,
+    identity,
+    inspect,
+    job,
+    ops,
+    registry,
+    replay,
+    report,
+    rules,
+    show,
+    tape,
+    transcript,
+)
 from weighbridge.cli._exits import Exit, crash, fail
 from weighbridge.errors import UsageError, WeighbridgeError
 
@@ -36,6 +52,7 @@ app.add_typer(job.app, name="job")
 app.add_typer(chip.app, name="chip")
 app.add_typer(identity.app, name="identity")
 app.add_typer(inspect.app, name="inspect")
+app.add_typer(registry.app, name="registry")
 app.add_typer(report.app, name="report")
 app.add_typer(rules.app, name="rules")
 app.add_typer(analysis.app, name="analysis")
