@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$protos/weighbridge/v1/verifier.proto\x12\x0eweighbridge.v1\"\x81\x01\n\x13RegisterChipRequest\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x14\n\x0c\x63hip_address\x18\x02 \x01(\t\x12\x16\n\x0eprover_address\x18\x03 \x01(\t\x12\r\n\x05owner\x18\x04 \x01(\t\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x11\n\tchip_type\x18\x06 \x01(\t\"\x16\n\x14RegisterChipResponse\"\x12\n\x10ListChipsRequest\"B\n\x11ListChipsResponse\x12-\n\x05\x63hips\x18\x01 \x03(\x0b\x32\x1e.weighbridge.v1.RegisteredChip\"|\n\x0eRegisteredChip\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x14\n\x0c\x63hip_address\x18\x02 \x01(\t\x12\x16\n\x0eprover_address\x18\x03 \x01(\t\x12\r\n\x05owner\x18\x04 \x01(\t\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x11\n\tchip_type\x18\x06 \x01(\t\"\xd5\x02\n\x16StartInspectionRequest\x12\x0f\n\x07samples\x18\x01 \x01(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x0c\x12\x17\n\x0f\x66lops_threshold\x18\x03 \x01(\x01\x12\x1a\n\x12\x63hip_flops_per_day\x18\x04 \x01(\x01\x12\x13\n\x0bperiod_days\x18\x05 \x01(\x01\x12\x1d\n\x15snapshot_rate_per_day\x18\x06 \x01(\x01\x12\x15\n\rreplay_device\x18\x07 \x01(\t\x12I\n\nreplay_env\x18\x08 \x03(\x0b\x32\x35.weighbridge.v1.StartInspectionRequest.ReplayEnvEntry\x12\x0f\n\x07sharded\x18\t \x01(\t\x12\x0e\n\x06\x63hunks\x18\n \x01(\r\x1a\x30\n\x0eReplayEnvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"0\n\x17StartInspectionResponse\x12\x15\n\rinspection_id\x18\x01 \x01(\t\">\n\x16WatchInspectionRequest\x12\x15\n\rinspection_id\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"g\n\x17WatchInspectionResponse\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0f\n\x07passing\x18\x05 \x01(\x08\")\n\x10GetReportRequest\x12\x15\n\rinspection_id\x18\x01 \x01(\t\"!\n\x11GetReportResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\xdc\x03\n\x0fVerifierService\x12Y\n\x0cRegisterChip\x12#.weighbridge.v1.RegisterChipRequest\x1a$.weighbridge.v1.RegisterChipResponse\x12P\n\tListChips\x12 .weighbridge.v1.ListChipsRequest\x1a!.weighbridge.v1.ListChipsResponse\x12\x62\n\x0fStartInspection\x12&.weighbridge.v1.StartInspectionRequest\x1a\'.weighbridge.v1.StartInspectionResponse\x12\x64\n\x0fWatchInspection\x12&.weighbridge.v1.WatchInspectionRequest\x1a\'.weighbridge.v1.WatchInspectionResponse0\x01\x12R\n\tGetReport\x12 .weighbridge.v1.GetReportRequest\x1a!.weighbridge.v1.GetReportResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$protos/weighbridge/v1/verifier.proto\x12\x0eweighbridge.v1\"\x81\x01\n\x13RegisterChipRequest\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x14\n\x0c\x63hip_address\x18\x02 \x01(\t\x12\x16\n\x0eprover_address\x18\x03 \x01(\t\x12\r\n\x05owner\x18\x04 \x01(\t\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x11\n\tchip_type\x18\x06 \x01(\t\"\x16\n\x14RegisterChipResponse\"\x12\n\x10ListChipsRequest\"B\n\x11ListChipsResponse\x12-\n\x05\x63hips\x18\x01 \x03(\x0b\x32\x1e.weighbridge.v1.RegisteredChip\"|\n\x0eRegisteredChip\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x14\n\x0c\x63hip_address\x18\x02 \x01(\t\x12\x16\n\x0eprover_address\x18\x03 \x01(\t\x12\r\n\x05owner\x18\x04 \x01(\t\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x11\n\tchip_type\x18\x06 \x01(\t\"\xb1\x04\n\x16StartInspectionRequest\x12\x0f\n\x07samples\x18\x01 \x01(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x0c\x12\x17\n\x0f\x66lops_threshold\x18\x03 \x01(\x01\x12\x1a\n\x12\x63hip_flops_per_day\x18\x04 \x01(\x01\x12\x13\n\x0bperiod_days\x18\x05 \x01(\x01\x12\x1d\n\x15snapshot_rate_per_day\x18\x06 \x01(\x01\x12\x15\n\rreplay_device\x18\x07 \x01(\t\x12I\n\nreplay_env\x18\x08 \x03(\x0b\x32\x35.weighbridge.v1.StartInspectionRequest.ReplayEnvEntry\x12\x0f\n\x07sharded\x18\t \x01(\t\x12\x0e\n\x06\x63hunks\x18\n \x01(\r\x12\x11\n\tstrata_by\x18\x14 \x03(\t\x12\x12\n\nallocation\x18\x15 \x01(\t\x12W\n\x12type_flops_per_day\x18\x16 \x03(\x0b\x32;.weighbridge.v1.StartInspectionRequest.TypeFlopsPerDayEntry\x12\x15\n\x08\x63utoff_s\x18\x17 \x01(\x01H\x00\x88\x01\x01\x1a\x30\n\x0eReplayEnvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x36\n\x14TypeFlopsPerDayEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0b\n\t_cutoff_s\"0\n\x17StartInspectionResponse\x12\x15\n\rinspection_id\x18\x01 \x01(\t\">\n\x16WatchInspectionRequest\x12\x15\n\rinspection_id\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"g\n\x17WatchInspectionResponse\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0f\n\x07passing\x18\x05 \x01(\x08\")\n\x10GetReportRequest\x12\x15\n\rinspection_id\x18\x01 \x01(\t\"!\n\x11GetReportResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\'\n\x0eGetDrawRequest\x12\x15\n\rinspection_id\x18\x01 \x01(\t\"-\n\x0fGetDrawResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x32\xaa\x04\n\x0fVerifierService\x12Y\n\x0cRegisterChip\x12#.weighbridge.v1.RegisterChipRequest\x1a$.weighbridge.v1.RegisterChipResponse\x12P\n\tListChips\x12 .weighbridge.v1.ListChipsRequest\x1a!.weighbridge.v1.ListChipsResponse\x12\x62\n\x0fStartInspection\x12&.weighbridge.v1.StartInspectionRequest\x1a\'.weighbridge.v1.StartInspectionResponse\x12\x64\n\x0fWatchInspection\x12&.weighbridge.v1.WatchInspectionRequest\x1a\'.weighbridge.v1.WatchInspectionResponse0\x01\x12R\n\tGetReport\x12 .weighbridge.v1.GetReportRequest\x1a!.weighbridge.v1.GetReportResponse0\x01\x12L\n\x07GetDraw\x12\x1e.weighbridge.v1.GetDrawRequest\x1a\x1f.weighbridge.v1.GetDrawResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,6 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STARTINSPECTIONREQUEST_REPLAYENVENTRY']._loaded_options = None
   _globals['_STARTINSPECTIONREQUEST_REPLAYENVENTRY']._serialized_options = b'8\001'
+  _globals['_STARTINSPECTIONREQUEST_TYPEFLOPSPERDAYENTRY']._loaded_options = None
+  _globals['_STARTINSPECTIONREQUEST_TYPEFLOPSPERDAYENTRY']._serialized_options = b'8\001'
   _globals['_REGISTERCHIPREQUEST']._serialized_start=57
   _globals['_REGISTERCHIPREQUEST']._serialized_end=186
   _globals['_REGISTERCHIPRESPONSE']._serialized_start=188
@@ -44,19 +46,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTEREDCHIP']._serialized_start=300
   _globals['_REGISTEREDCHIP']._serialized_end=424
   _globals['_STARTINSPECTIONREQUEST']._serialized_start=427
-  _globals['_STARTINSPECTIONREQUEST']._serialized_end=768
-  _globals['_STARTINSPECTIONREQUEST_REPLAYENVENTRY']._serialized_start=720
-  _globals['_STARTINSPECTIONREQUEST_REPLAYENVENTRY']._serialized_end=768
-  _globals['_STARTINSPECTIONRESPONSE']._serialized_start=770
-  _globals['_STARTINSPECTIONRESPONSE']._serialized_end=818
-  _globals['_WATCHINSPECTIONREQUEST']._serialized_start=820
-  _globals['_WATCHINSPECTIONREQUEST']._serialized_end=882
-  _globals['_WATCHINSPECTIONRESPONSE']._serialized_start=884
-  _globals['_WATCHINSPECTIONRESPONSE']._serialized_end=987
-  _globals['_GETREPORTREQUEST']._serialized_start=989
-  _globals['_GETREPORTREQUEST']._serialized_end=1030
-  _globals['_GETREPORTRESPONSE']._serialized_start=1032
-  _globals['_GETREPORTRESPONSE']._serialized_end=1065
-  _globals['_VERIFIERSERVICE']._serialized_start=1068
-  _globals['_VERIFIERSERVICE']._serialized_end=1544
+  _globals['_STARTINSPECTIONREQUEST']._serialized_end=988
+  _globals['_STARTINSPECTIONREQUEST_REPLAYENVENTRY']._serialized_start=871
+  _globals['_STARTINSPECTIONREQUEST_REPLAYENVENTRY']._serialized_end=919
+  _globals['_STARTINSPECTIONREQUEST_TYPEFLOPSPERDAYENTRY']._serialized_start=921
+  _globals['_STARTINSPECTIONREQUEST_TYPEFLOPSPERDAYENTRY']._serialized_end=975
+  _globals['_STARTINSPECTIONRESPONSE']._serialized_start=990
+  _globals['_STARTINSPECTIONRESPONSE']._serialized_end=1038
+  _globals['_WATCHINSPECTIONREQUEST']._serialized_start=1040
+  _globals['_WATCHINSPECTIONREQUEST']._serialized_end=1102
+  _globals['_WATCHINSPECTIONRESPONSE']._serialized_start=1104
+  _globals['_WATCHINSPECTIONRESPONSE']._serialized_end=1207
+  _globals['_GETREPORTREQUEST']._serialized_start=1209
+  _globals['_GETREPORTREQUEST']._serialized_end=1250
+  _globals['_GETREPORTRESPONSE']._serialized_start=1252
+  _globals['_GETREPORTRESPONSE']._serialized_end=1285
+  _globals['_GETDRAWREQUEST']._serialized_start=1287
+  _globals['_GETDRAWREQUEST']._serialized_end=1326
+  _globals['_GETDRAWRESPONSE']._serialized_start=1328
+  _globals['_GETDRAWRESPONSE']._serialized_end=1373
+  _globals['_VERIFIERSERVICE']._serialized_start=1376
+  _globals['_VERIFIERSERVICE']._serialized_end=1930
 # @@protoc_insertion_point(module_scope)

@@ -53,7 +53,7 @@ class RegisteredChip(_message.Message):
     def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ...) -> None: ...
 
 class StartInspectionRequest(_message.Message):
-    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks")
+    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks", "strata_by", "allocation", "type_flops_per_day", "cutoff_s")
     class ReplayEnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,13 @@ class StartInspectionRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class TypeFlopsPerDayEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     FLOPS_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +78,10 @@ class StartInspectionRequest(_message.Message):
     REPLAY_ENV_FIELD_NUMBER: _ClassVar[int]
     SHARDED_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    STRATA_BY_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FLOPS_PER_DAY_FIELD_NUMBER: _ClassVar[int]
+    CUTOFF_S_FIELD_NUMBER: _ClassVar[int]
     samples: int
     seed: bytes
     flops_threshold: float
@@ -81,7 +92,11 @@ class StartInspectionRequest(_message.Message):
     replay_env: _containers.ScalarMap[str, str]
     sharded: str
     chunks: int
-    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ...) -> None: ...
+    strata_by: _containers.RepeatedScalarFieldContainer[str]
+    allocation: str
+    type_flops_per_day: _containers.ScalarMap[str, float]
+    cutoff_s: float
+    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ..., strata_by: _Optional[_Iterable[str]] = ..., allocation: _Optional[str] = ..., type_flops_per_day: _Optional[_Mapping[str, float]] = ..., cutoff_s: _Optional[float] = ...) -> None: ...
 
 class StartInspectionResponse(_message.Message):
     __slots__ = ("inspection_id",)
@@ -122,3 +137,17 @@ class GetReportResponse(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class GetDrawRequest(_message.Message):
+    __slots__ = ("inspection_id",)
+    INSPECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    inspection_id: str
+    def __init__(self, inspection_id: _Optional[str] = ...) -> None: ...
+
+class GetDrawResponse(_message.Message):
+    __slots__ = ("path", "data")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    data: bytes
+    def __init__(self, path: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...

@@ -60,6 +60,11 @@ class VerifierServiceStub:
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetReportRequest.SerializeToString,
                 response_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetReportResponse.FromString,
                 _registered_method=True)
+        self.GetDraw = channel.unary_stream(
+                '/weighbridge.v1.VerifierService/GetDraw',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawResponse.FromString,
+                _registered_method=True)
 
 
 class VerifierServiceServicer:
@@ -101,6 +106,13 @@ class VerifierServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetDraw(self, request, context):
+        """GetDraw streams the record of an inspection's draw, with which anybody can recompute it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +140,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.GetReport,
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetReportRequest.FromString,
                     response_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetReportResponse.SerializeToString,
+            ),
+            'GetDraw': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetDraw,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +283,33 @@ class VerifierService:
             '/weighbridge.v1.VerifierService/GetReport',
             protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetReportRequest.SerializeToString,
             protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDraw(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/weighbridge.v1.VerifierService/GetDraw',
+            protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawResponse.FromString,
             options,
             channel_credentials,
             insecure,
