@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weighbridge.cli import database
+from weighbridge.cli import database, draws
 from weighbridge.cli._exits import Exit, findings_line, print_json
 from weighbridge.errors import Finding, UsageError, WeighbridgeError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Register chips with a Verifier, run inspections, read reports.", no_args_is_help=True)
 app.add_typer(database.app, name="db")
+draws.add(app)
 
 _Address = Annotated[str, typer.Option("--verifier", envvar="WEIGHBRIDGE_VERIFIER", help="Verifier's host:port.")]
 _Credentials = Annotated[

@@ -1,0 +1,139 @@
+"""`weighbridge inspect verify-draw` and `beacon`, as somebody uses them who does not trust the Verifier."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.draws import House, fleet, heads_of
+from verifier.beacon import parse_info, parse_round, verify_round
+from verifier.drawrecord import DrawRecord, write_files
+from weighbridge import tlog
+from weighbridge.cli.main import run
+from weighbridge.tlog import NoteSigner
+
+FLEET = fleet(30)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+def weighbridge(*arguments: str | Path) -> tuple[int, str, str]:
+    """Runs the command line in this process; returns its exit code and what it wrote."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(list(map(str, arguments)))
+    return code, out.getvalue(), err.getvalue()
+
+
+def saved(record: DrawRecord, house: House, path: Path) -> Path:
+    """Writes a record with the whole log."""
+    write_files(path, [*record.files(), *((f"log/{name}", data) for name, data in house.log.files())])
+    return path
+
+
+def verified(path: Path, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    code, out, _ = weighbridge("inspect", "verify-draw", path, *arguments, "--json")
+    return code, json.loads(out)
+
+
+def test_an_honest_draw_is_what_its_record_says(house: House, tmp_path: Path) -> None:
+    record = house.record(FLEET, heads_of(FLEET, {3}), by=("site",))
+    path = saved(record, house, tmp_path / "draw")
+    code, out, err = weighbridge("inspect", "verify-draw", path / "draw.json")
+    assert (code, err) == (0, "")
+    assert "the draw is what its record says" in out
+    assert "assumed: the key of the Verifier's log" in out
+    (tmp_path / "log.pub").write_text(f"{house.log.key}\n")
+    code, found = verified(
+        path, "--log-key", tmp_path / "log.pub", "--witness", str(house.witness.key), "--registry-root", "00" * 32,
+        "--beacon", house.beacon.info.chain.hex(),
+    )  # fmt: skip
+    assert (code, found["findings"]) == (0, [])
+    assert found["assumed"] == ["whoever runs the beacon did not tell anybody its values in advance"]
+    assert found["draw"]["state"] == "opening"
+    assert (found["draw"]["drawn"], found["draw"]["certain"]) == (8, 1)
+
+
+def test_each_of_the_options_can_show_a_steered_draw(house: House, tmp_path: Path) -> None:
+    record = house.record(FLEET, heads_of(FLEET))
+    path = saved(record, house, tmp_path / "draw")
+    other = NoteSigner("other", tlog.WITNESS, bytes(32)).key
+    log = NoteSigner("other", tlog.LOG, bytes(32)).key
+    for arguments, identifier in (
+        (("--witness", str(other)), "draw.entry.unwitnessed"),
+        (("--log-key", str(log)), "draw.log.differs"),
+        (("--registry-root", "11" * 32), "draw.registry.differs"),
+        (("--beacon", "11" * 32), "draw.beacon.differs"),
+    ):
+        code, found = verified(path, *arguments)
+        assert code == 1
+        assert identifier in [finding["id"] for finding in found["findings"]]
+    signer = NoteSigner(tlog.origin(FLEET.ueids[9]), tlog.LOG, bytes(31) + b"\x09")
+    text = tlog.Checkpoint(signer.key.name, 11, bytes(32)).text
+    commitment = record.committed()
+    note = tlog.Note(text, (signer.sign(text), house.witness.sign(text, commitment.committed_ms // 1000)))
+    (tmp_path / "cosigned").write_bytes(note.encode())
+    code, found = verified(path, "--cosigned", tmp_path / "cosigned")
+    assert (code, [finding["id"] for finding in found["findings"]]) == (1, ["draw.head.omitted"])
+
+
+def test_a_draw_without_one_chip_is_found(house: House, tmp_path: Path) -> None:
+    record = house.record(FLEET, heads_of(FLEET))
+    path = saved(replace(record, drawn=record.drawn[1:]), house, tmp_path / "draw")
+    code, out, _ = weighbridge("inspect", "verify-draw", path)
+    assert code == 1
+    assert "draw.sample.differs" in out
+    assert "something is wrong with this draw" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments"),
+    [
+        (None, ()),
+        (b"{}", ()),
+        (b"\xff", ()),
+        ("good", ("--registry-root", "zz")),
+        ("good", ("--witness", "nobody")),
+        ("good", ("--log", "missing")),
+        ("good", ("--cosigned", "missing")),
+    ],
+)
+def test_what_cannot_be_read_has_exit_code_2(
+    house: House, tmp_path: Path, content: bytes | str | None, arguments: tuple[str, ...]
+) -> None:
+    path = tmp_path / "draw"
+    if content == "good":
+        saved(house.record(FLEET, heads_of(FLEET)), house, path)
+    else:
+        path.mkdir()
+        if isinstance(content, bytes):
+            (path / "draw.json").write_bytes(content)
+    code, out, err = weighbridge("inspect", "verify-draw", path, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("weighbridge: ")
+
+
+def test_a_beacon_of_ones_own_publishes_a_round_when_its_time_has_come(tmp_path: Path) -> None:
+    started = time.time()
+    code, out, err = weighbridge(
+        "inspect", "beacon", "--key", tmp_path / "key", "--out", tmp_path / "b", "--round", "2"
+    )
+    assert (code, err) == (0, "")
+    info = parse_info(json.loads((tmp_path / "b" / "info").read_text()))
+    value = parse_round(json.loads(Path(out.strip()).read_text()))
+    verify_round(info, value)
+    assert value.number == 2
+    assert started * 1000 < info.time_ms(2) <= time.time() * 1000
