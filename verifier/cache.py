@@ -24,6 +24,9 @@ from weighbridge.transcript import Transcript
 _ID = re.compile(r"[0-9a-f]{64}")
 _JOB = "job-"
 _OBJECTS = "objects"
+CELLS = "-cells"
+"""Behind the name of a job's directory: where results of its collectives lie."""
+
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}){0,3}")
 
 
@@ -64,8 +67,10 @@ class Cache:
         self._root.mkdir(parents=True, exist_ok=True)
         for pattern in ("partial-*", f"{_JOB}*"):
             for left in self._root.glob(pattern):
-                shutil.rmtree(left, ignore_errors=True)
-                left.unlink(missing_ok=True) if left.is_file() else None
+                if left.is_file():
+                    left.unlink()
+                elif not left.name.endswith(CELLS):  # what Provers sent for cells may be needed again
+                    shutil.rmtree(left, ignore_errors=True)
 
     def get(self, transcript_id: str, fetch: Iterable[Piece]) -> Transcript:
         """Returns a verified transcript, fetching it if it is not in the cache.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
+from verifier.cache import CELLS
 from verifier.clients import FETCH_SECONDS, ProverClient
 from verifier.facts import Cell, Explanation, Shard
 from weighbridge.collectives import chunk_count
@@ -93,7 +94,7 @@ class Cells:
     ) -> Cell | WeighbridgeError:
         assert isinstance(shard.job, Path), "prepare() has looked"
         rank = shard.place.rank
-        folder = shard.job.with_name(f"{shard.job.name}-cells")
+        folder = shard.job.with_name(f"{shard.job.name}{CELLS}")
         folder.mkdir(exist_ok=True)
         file = folder / f"{rank}-{steps[0]}-{steps[1]}.safetensors"
         try:

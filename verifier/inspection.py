@@ -17,11 +17,13 @@ from verifier.checking import Given
 from verifier.collected import Collected
 from verifier.conclusion import conclude
 from verifier.facts import Plan
+from verifier.farm import Farm, LocalFarm
 from verifier.firmware import FirmwarePolicy
 from verifier.regime import Regime
 from verifier.registry import Registry
 from verifier.segments import Secret
-from verifier.stages.setting import InspectionStoppedError, Progress, Setting
+from verifier.stages.setting import Cancelled, InspectionStoppedError, Progress, Setting
+from verifier.units import Units
 from verifier.witness import Witness
 from weighbridge.errors import UsageError
 from weighbridge.identity import Credentials
@@ -46,6 +48,9 @@ class Inspection:
         progress: Progress,
         witness: Witness | None = None,
         limits: Limits | None = None,
+        farm: Farm | None = None,
+        passing: Progress | None = None,
+        cancelled: Cancelled | None = None,
         secret: Secret | None = None,
         regime: Regime | None = None,
     ) -> None:
@@ -62,6 +67,9 @@ class Inspection:
             progress: Told of every unit of work.
             witness: Who holds the logs that were read before; by default one that cosigns nothing.
             limits: Of each replay.
+            farm: Where replays run; by default one after the other on this machine.
+            passing: Told how far each unit of work is.
+            cancelled: Asked whether to end, from any thread; `run` raises `InspectionStoppedError` then.
             secret: The criteria that the plan commits to, if it does.
             regime: Rules, policy and benchmarks; by default no rules.
 
@@ -81,15 +89,19 @@ class Inspection:
             manufacturer=manufacturer,
             witness=witness,
             limits=limits or Limits(),
+            units=Units(registry.session, cache, identifier),
+            farm=farm or LocalFarm(),
             progress=progress,
+            passing=passing or (lambda *_: None),
+            cancelled=cancelled or (lambda: False),
             secret=secret,
         )
 
     def run(self) -> dict[str, Any]:
-        """Does the inspection and returns its report as JSON-compatible data."""
+        """Does what has not been done of the inspection, and returns its report as JSON-compatible data."""
         setting, collected = self._setting, Collected()
         record = setting.registry.inspection(setting.id)
-        population = len(setting.registry.chips())
+        population = setting.units.once("population", "", lambda: len(setting.registry.chips()), to=int, of=int)
         for stage in stages.ALL:
             stage(setting, collected)
         concluded = conclude(collected, setting.plan, self._regime, population=population)

@@ -56,15 +56,18 @@ class Lineage:
         return sum(size * count for (size, _), count in self.entered.items())
 
 
-def trace(transcripts: Iterable[TranscriptFacts], fetch: Fetch, replay_to: ReplayTo) -> list[Lineage]:
+def trace(
+    transcripts: Iterable[TranscriptFacts], fetch: Fetch, replay_to: ReplayTo, *, salt: bytes | None = None
+) -> list[Lineage]:
     """Finds out where each of some runs began, and their parents, and so on.
 
     Args:
         transcripts: The runs.
         fetch: Fetches a parent.
         replay_to: Replays to a state that is not kept as a checkpoint.
+        salt: Keys the digests of states, 32 bytes; by default a fresh one.
     """
-    salt = secrets.token_bytes(32)
+    salt = salt or secrets.token_bytes(32)
     waiting = [facts for facts in transcripts if isinstance(facts.opened, Transcript)]
     states = _States(salt, replay_to)
     found: dict[str, Lineage] = {}

@@ -4,24 +4,46 @@ from __future__ import annotations
 
 import logging
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cryptography.x509 import Certificate
 
 from verifier.clients import ChipClient
-from verifier.facts import Entry, LogFacts, digest, number
+from verifier.facts import LogFacts, digest, number
+from verifier.records import entry
 from verifier.registry import Chip
 from verifier.witness import Witness
 from weighbridge.errors import WeighbridgeError
 from weighbridge.identity import Credentials
-from weighbridge.tokens import Verified, entry_digest, verify
+from weighbridge.tokens import read_own, verify
 
 NONCE_SIZE = 32
+TAG_SIZE = 16
 _ATTEMPTS = 5
 _log = logging.getLogger(__name__)
 
 
-def read_log(chip: Chip, credentials: Credentials, manufacturer: Certificate, witness: Witness) -> LogFacts:
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """One inspection's contact with a chip, which may take several attempts if the Verifier is killed in between.
+
+    Attributes:
+        tag: 16 random bytes with which its nonces begin, so that what was refused in an attempt is known as its own.
+        since_ms: The Verifier's time at the contact before, in milliseconds since 1970.
+    """
+
+    tag: bytes
+    since_ms: int
+
+
+def first_contact(chip: Chip, witness: Witness) -> Contact:
+    """Returns a new contact, before anything is asked."""
+    return Contact(tag=secrets.token_bytes(TAG_SIZE), since_ms=witness.held(chip.ueid).read_ms)
+
+
+def read_log(
+    chip: Chip, credentials: Credentials, manufacturer: Certificate, witness: Witness, contact: Contact | None = None
+) -> LogFacts:
     """Reads and verifies one chip's log; what the witness holds is not asked for again.
 
     Where the chip does not prove that its log continues what is held, all of it is read, so that a report can show what
@@ -32,9 +54,11 @@ def read_log(chip: Chip, credentials: Credentials, manufacturer: Certificate, wi
         credentials: The Verifier's own.
         manufacturer: Root certificate that device identities must lead to.
         witness: What is held of it.
+        contact: What an earlier attempt of the same inspection began; a new one by default.
     """
+    contact = contact or first_contact(chip, witness)
     for _ in range(_ATTEMPTS):
-        facts = _read_once(chip, credentials, manufacturer, witness)
+        facts = _read_once(chip, credentials, manufacturer, witness, contact)
         # A chip that reports by itself may release what the witness took in meanwhile: then begin from there.
         released = isinstance(facts.error, WeighbridgeError) and facts.error.reason == "chip.log.released"
         if not released or witness.held(chip.ueid).size <= facts.held.size:
@@ -42,16 +66,18 @@ def read_log(chip: Chip, credentials: Credentials, manufacturer: Certificate, wi
     return facts
 
 
-def _read_once(chip: Chip, credentials: Credentials, manufacturer: Certificate, witness: Witness) -> LogFacts:
-    nonce, held = secrets.token_bytes(NONCE_SIZE), witness.held(chip.ueid)
+def _read_once(
+    chip: Chip, credentials: Credentials, manufacturer: Certificate, witness: Witness, contact: Contact
+) -> LogFacts:
+    nonce, held = contact.tag + secrets.token_bytes(NONCE_SIZE - TAG_SIZE), witness.held(chip.ueid)
     try:
         with ChipClient(chip.address, credentials, chip.ueid) as client:
             note, token = client.checkpoint(nonce)
             head, read_ms = verify(token, manufacturer), witness.now_ms()
-            refused = [
-                (each.reason, each.checkpoint) for each in witness.refused(chip.ueid) if each.read_ms > held.read_ms
-            ]
-            facts = LogFacts(chip=chip, nonce=nonce, head=head, held=held, refused=refused, read_ms=read_ms)
+            refused = _refused(chip, witness, contact)
+            facts = LogFacts(
+                chip=chip, nonce=nonce, head=head, head_token=token, held=held, refused=refused, read_ms=read_ms
+            )
             if head.token.kind != "head":
                 return facts
             try:
@@ -64,10 +90,10 @@ def _read_once(chip: Chip, credentials: Credentials, manufacturer: Certificate, 
             except WeighbridgeError as error:
                 facts = replace(facts, history=error)
             start = 0 if facts.history is not None else held.size
-            entries = [_entry(data, manufacturer) for data in witness.entries(chip.ueid, 0, start)]
+            entries = [entry(data, manufacturer) for data in witness.entries(chip.ueid, 0, start)]
             try:
                 for data in client.entries(number(head.token, "size"), start):
-                    entries.append(_entry(data, manufacturer))
+                    entries.append(entry(data, manufacturer))
             except WeighbridgeError as error:
                 facts = replace(facts, error=error)
             return replace(facts, entries=entries)
@@ -75,13 +101,29 @@ def _read_once(chip: Chip, credentials: Credentials, manufacturer: Certificate, 
         return LogFacts(chip=chip, nonce=nonce, head=error, held=held)
 
 
+def _refused(chip: Chip, witness: Witness, contact: Contact) -> list[tuple[str, bytes]]:
+    """Returns what was refused of a chip since the contact before, but not in this one: that is reported anyway."""
+    return [
+        (each.reason, each.checkpoint)
+        for each in witness.refused(chip.ueid)
+        if each.read_ms > contact.since_ms and (read_own(each.token).nonce or b"")[:TAG_SIZE] != contact.tag
+    ]
+
+
 def acknowledge(log: LogFacts, credentials: Credentials, witness: Witness) -> None:
-    """Has the witness take in a log without findings, and gives the chip the cosignature if it trusts this witness."""
+    """Has the witness take in a log without findings, and gives the chip the cosignature if it trusts this witness.
+
+    If that was done already, only the cosignature is given again.
+    """
     if log.report is None:
         return
-    new = [entry.data for entry in log.entries[log.held.size :]]
+    new = [each.data for each in log.entries[log.held.size :]]
+    checkpoint, held = log.report.checkpoint, witness.held(log.chip.ueid)
     try:
-        note = witness.take_in(log.report, log.held.size, log.proof, new, verified=True)
+        if (held.size, held.root) == (checkpoint.size, checkpoint.root) and log.held.size < held.size:
+            note = held.checkpoint
+        else:
+            note = witness.take_in(log.report, log.held.size, log.proof, new, verified=True)
         if witness.key is not None and trusted_witness(log) == witness.key.public:
             with ChipClient(log.chip.address, credentials, log.chip.ueid) as client:
                 client.add_cosignature(note)
@@ -94,12 +136,3 @@ def trusted_witness(log: LogFacts) -> bytes:
     """Returns the public key of the witness that the chip trusts since its newest boot; 32 zero bytes if none."""
     tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
     return next((digest(token, "witness") for token in reversed(tokens) if token.kind == "boot"), bytes(32))
-
-
-def _entry(data: bytes, manufacturer: Certificate) -> Entry:
-    verified: Verified | WeighbridgeError
-    try:
-        verified = verify(data, manufacturer)
-    except WeighbridgeError as error:
-        verified = error
-    return Entry(data=data, digest=entry_digest(data), verified=verified)

@@ -14,27 +14,32 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 from cryptography.x509 import Certificate
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_grpc
-from verifier import witness_service
+from verifier import units, witness_service
 from verifier.cache import Cache
+from verifier.exclusive import claim
 from verifier.facts import Plan
+from verifier.farm import Farm, LocalFarm, slots
 from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection, InspectionStoppedError
 from verifier.registry import FINISHED, Chip, Registry
 from verifier.sampling import draw, fresh_seed
+from verifier.units import Journal
 from verifier.witness import Witness, load_signer
 from weighbridge import rpc
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.identity import Credentials, load_certificate
+from weighbridge.replay import Limits
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
 _METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport")
@@ -44,28 +49,20 @@ ALLOW = {_SERVICE + method: {"operator"} for method in _METHODS}
 WITNESS_KEY = ".witness-key"
 """What the file with the witness's key is called behind the registry's name; `.pub` beside it is what chips need."""
 
+MAX_ATTEMPTS = 10
+"""How often an inspection is taken up again without having got any further: it may be what kills the Verifier."""
+
 CHUNK = 1 << 20
 GRACE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Progress:
-    """What an inspection in progress has said so far; watchers wait for more."""
-
-    lines: list[verifier_pb2.WatchInspectionResponse] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def say(self, stage: str, done: int, total: int, message: str) -> None:
-        with self.changed:
-            self.lines.append(
-                verifier_pb2.WatchInspectionResponse(stage=stage, done=done, total=total, message=message)
-            )
-            self.changed.notify_all()
-
-
 class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
-    """One Verifier; see `protos/weighbridge/v1/verifier.proto`. Inspections run one after another."""
+    """One Verifier; see `protos/weighbridge/v1/verifier.proto`.
+
+    Inspections run one after another. What they have done is durable, so what a former process left unfinished goes on
+    where it was. An inspection whose Verifier ended again and again without getting any further is given up.
+    """
 
     def __init__(
         self,
@@ -76,8 +73,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         manufacturer: Certificate,
         firmware: FirmwarePolicy,
         witness: Witness,
+        farm: Farm | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        """Takes over a registry; what a former process left unfinished in it has failed.
+        """Takes over a registry, and goes on with what a former process left unfinished in it.
 
         Args:
             registry: Chips and inspections.
@@ -86,24 +85,43 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             manufacturer: Root certificate of device identities.
             firmware: Which firmware chips may run.
             witness: Who holds chips' logs.
+            farm: Where replays run; by default one after the other on this machine.
+            limits: Of each replay.
         """
+        self._farm, self._limits = farm or LocalFarm(), limits or Limits()
         self._witness = witness
         self._registry, self._cache = registry, cache
         self._credentials, self._manufacturer, self._firmware = credentials, manufacturer, firmware
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection")
-        self._progress: dict[str, _Progress] = {}
+        self._journals: dict[str, Journal] = {}
         self._stopping = threading.Event()
-        if left := registry.fail_unfinished():
-            _log.warning("%d inspections of a former process did not finish; start them again", left)
+        for identifier in units.unfinished(registry.session):
+            self._resume(identifier)
 
     def stop(self) -> None:
-        """Ends the inspection in progress at its next unit of work, drops waiting ones, and lets watchers go."""
+        """Ends the inspection in progress, lets watchers go; what is unfinished goes on in the next process."""
         self._stopping.set()
-        for progress in list(self._progress.values()):
-            with progress.changed:
-                progress.changed.notify_all()
+        for journal in list(self._journals.values()):
+            journal.wake()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._registry.fail_unfinished()
+
+    def _resume(self, identifier: str) -> None:
+        """Queues an inspection of a former process."""
+        journal = self._journal(identifier)
+        attempts = units.begin_attempt(self._registry.session, identifier)
+        if attempts > MAX_ATTEMPTS:
+            message = f"the Verifier ended {attempts - 1} times without getting any further; see its log"
+            _log.error("inspection %s is given up: %s", identifier, message)
+            self._end(identifier, journal, "failed", message)
+            return
+        done = units.count(self._registry.session, identifier)
+        journal.say("resume", done, 0, f"a new process goes on with the inspection; {done} units of work are done")
+        self._pool.submit(self._run, identifier, journal)
+
+    def _journal(self, identifier: str) -> Journal:
+        if identifier not in self._journals:
+            self._journals[identifier] = Journal(self._registry.session, identifier)
+        return self._journals[identifier]
 
     def RegisterChip(  # noqa: N802 (gRPC names the methods)
         self, request: verifier_pb2.RegisterChipRequest, context: grpc.ServicerContext
@@ -153,30 +171,31 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             replay_device=request.replay_device or "cpu",
             replay_env=dict(request.replay_env),
         )
+        self._farm.check(plan.replay_device)
         chips = draw([chip.ueid for chip in self._registry.chips()], plan.samples, plan.seed)
         identifier = secrets.token_hex(8)
         self._registry.start_inspection(identifier, seed=plan.seed, plan=plan.to_json(), chips=chips)
-        progress = self._progress[identifier] = _Progress()
-        progress.say("draw", len(chips), len(chips), f"drew {len(chips)} chips with seed {plan.seed.hex()}")
-        self._pool.submit(self._run, identifier, plan, progress)
+        journal = self._journal(identifier)
+        journal.say("draw", len(chips), len(chips), f"drew {len(chips)} chips with seed {plan.seed.hex()}")
+        self._pool.submit(self._run, identifier, journal)
         return verifier_pb2.StartInspectionResponse(inspection_id=identifier)
 
-    def _run(self, identifier: str, plan: Plan, progress: _Progress) -> None:
+    def _run(self, identifier: str, journal: Journal) -> None:
         """Runs one inspection to its end; whatever happens, its stage says so."""
         stages: list[str] = []
 
         def say(stage: str, done: int, total: int, message: str) -> None:
             if self._stopping.is_set():
-                raise InspectionStoppedError("the Verifier is shutting down; start the inspection again")
+                raise InspectionStoppedError("the Verifier is shutting down; the inspection goes on when it is back")
             if stages[-1:] != [stage]:
                 stages.append(stage)
                 self._registry.set_stage(identifier, stage)
-            progress.say(stage, done, total, message)
+            journal.say(stage, done, total, message)
 
         try:
             inspection = Inspection(
                 identifier=identifier,
-                plan=plan,
+                plan=Plan.from_json(self._registry.inspection(identifier).plan),
                 registry=self._registry,
                 cache=self._cache,
                 credentials=self._credentials,
@@ -184,37 +203,50 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 firmware=self._firmware,
                 progress=say,
                 witness=self._witness,
+                limits=self._limits,
+                farm=self._farm,
+                passing=partial(journal.say, passing=True),
+                cancelled=self._stopping.is_set,
             )
             report = inspection.run()
-            self._registry.set_stage(identifier, "done", report)
-            progress.say("done", 1, 1, f"{len(report['findings'])} findings; the report is ready")
+            self._end(identifier, journal, "done", f"{len(report['findings'])} findings; the report is ready", report)
+        except InspectionStoppedError as stopped:
+            journal.flush()
+            _log.warning("inspection %s: %s", identifier, stopped)
         except Exception as error:
             # An inspection must never vanish silently, and what it raised may not take the service down.
             message = str(error)
-            if not isinstance(error, WeighbridgeError | InspectionStoppedError):
+            if not isinstance(error, WeighbridgeError):
                 _log.exception("inspection %s failed", identifier)
                 message = "internal fault; see the Verifier's log"
-            self._registry.set_stage(identifier, "failed")
-            progress.say("failed", 0, 0, message)
+            self._end(identifier, journal, "failed", message)
+
+    def _end(
+        self, identifier: str, journal: Journal, stage: str, message: str, report: Mapping[str, Any] | None = None
+    ) -> None:
+        """Records how an inspection ended, before anybody is told."""
+        self._registry.set_stage(identifier, stage, report)
+        journal.say(stage, int(report is not None), int(report is not None), message)
 
     def WatchInspection(  # noqa: N802
         self, request: verifier_pb2.WatchInspectionRequest, context: grpc.ServicerContext
     ) -> Iterator[verifier_pb2.WatchInspectionResponse]:
         """Streams what the inspection said from its beginning, until it ends or the watcher goes."""
         record = self._registry.inspection(request.inspection_id)
-        progress = self._progress.get(record.id)
-        if progress is None:  # it ran in a former process
-            yield verifier_pb2.WatchInspectionResponse(stage=record.stage, message="it ended before this process began")
-            return
-        place = 0
+        ended = record.stage in FINISHED
+        journal = self._journals.get(record.id) or Journal(self._registry.session, record.id)
+        place, version = request.after, 0
         while context.is_active() and not self._stopping.is_set():
-            with progress.changed:
-                if place == len(progress.lines):
-                    progress.changed.wait(timeout=1.0)
-                fresh = progress.lines[place:]
-            yield from fresh
-            place += len(fresh)
-            if fresh and fresh[-1].stage in FINISHED:
+            lines, passing, version = journal.after(place, version, timeout=0 if ended else 1.0)
+            place += len(lines)
+            for line in [*lines, *passing]:
+                yield verifier_pb2.WatchInspectionResponse(
+                    stage=line.stage, done=line.done, total=line.total, message=line.message, passing=line in passing
+                )
+            if lines and lines[-1].stage in FINISHED:
+                return
+            if ended:  # a kill came between the end and its line
+                yield verifier_pb2.WatchInspectionResponse(stage=record.stage, message="the inspection has ended")
                 return
 
     def GetReport(  # noqa: N802
@@ -232,51 +264,67 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
 @contextmanager
 def serve(
     *,
-    db: Path,
+    db: str,
     cache: Path,
     credentials: Credentials,
     manufacturer: Certificate,
     firmware: FirmwarePolicy,
     address: str = "127.0.0.1:0",
+    witness_key: Path | None = None,
+    farm: Farm | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[str]:
     """Serves one Verifier until the block ends; yields the address as host:port.
 
     Args:
-        db: The registry's SQLite file; the witness's key lies beside it, and is made if there is none.
+        db: The registry's SQLite file, or a database's URL.
         cache: Directory for fetched transcripts.
         credentials: The Verifier's own.
         manufacturer: Root certificate of device identities.
         firmware: Which firmware chips may run.
         address: Where to listen.
+        witness_key: File with the witness's key, made if there is none; by default beside the SQLite file.
+        farm: Where replays run.
+        limits: Of each replay.
 
     Raises:
-        UsageError: The registry cannot be opened, or the address cannot be bound.
+        UsageError: The registry cannot be opened, another Verifier uses it, or the address cannot be bound.
     """
-    server, bound = rpc.server(credentials, allow={**ALLOW, **witness_service.ALLOW}, address=address)
+    if witness_key is None:
+        if "://" in db:
+            raise UsageError(
+                "a database behind a URL has no file beside which the witness's key lies; name --witness-key"
+            )
+        witness_key = Path(db + WITNESS_KEY)
     registry = Registry(db)
-    witness = Witness(registry, manufacturer, load_signer(db.with_name(db.name + WITNESS_KEY)))
-    service = VerifierService(
-        registry=registry, cache=Cache(cache), credentials=credentials, manufacturer=manufacturer, firmware=firmware,
-        witness=witness,
-    )  # fmt: skip
-    witness_pb2_grpc.add_WitnessServiceServicer_to_server(  # type: ignore[no-untyped-call]
-        witness_service.WitnessServicer(witness), server
-    )
-    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    server.start()
     try:
-        yield bound
+        with claim(registry.database):
+            server, bound = rpc.server(credentials, allow={**ALLOW, **witness_service.ALLOW}, address=address)
+            witness = Witness(registry, manufacturer, load_signer(witness_key))
+            service = VerifierService(
+                registry=registry, cache=Cache(cache), credentials=credentials, manufacturer=manufacturer,
+                firmware=firmware, witness=witness, farm=farm, limits=limits,
+            )  # fmt: skip
+            witness_pb2_grpc.add_WitnessServiceServicer_to_server(  # type: ignore[no-untyped-call]
+                witness_service.WitnessServicer(witness), server
+            )
+            verifier_pb2_grpc.add_VerifierServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+            server.start()
+            try:
+                yield bound
+            finally:
+                stopped = server.stop(GRACE_SECONDS)
+                service.stop()
+                stopped.wait()
     finally:
-        stopped = server.stop(GRACE_SECONDS)
-        service.stop()
-        stopped.wait()
         registry.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the service until SIGTERM or SIGINT; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m verifier.service", description="Run a Verifier.")
-    parser.add_argument("--db", required=True, type=Path, help="the registry's SQLite file; created if missing")
+    parser.add_argument("--db", required=True, help="the registry's SQLite file, created if missing, or a URL")
+    parser.add_argument("--witness-key", type=Path, help="the witness's key, made if missing; default: beside --db")
     parser.add_argument("--credentials", required=True, type=Path, help="directory of the Verifier's role certificate")
     parser.add_argument("--manufacturer", required=True, type=Path, help="PEM file of the chip manufacturer's root")
     parser.add_argument(
@@ -286,6 +334,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--minimal-svn", type=int, default=0, help="lowest security version number that is still trusted"
     )
     parser.add_argument("--cache", required=True, type=Path, help="directory for fetched transcripts")
+    parser.add_argument(
+        "--replay-devices", default="", help="devices to replay on, one replay at a time each, e.g. cpu,cpu or cuda:*"
+    )
+    parser.add_argument("--replay-memory", type=int, default=16, help="GiB that one replay may use")
+    parser.add_argument("--replay-seconds", type=int, default=6 * 3600, help="time that one replay may take")
     parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
     parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
     options = parser.parse_args(arguments)
@@ -303,6 +356,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             manufacturer=manufacturer,
             firmware=FirmwarePolicy.of(options.firmware, manufacturer, minimal_svn=options.minimal_svn),
             address=options.address,
+            witness_key=options.witness_key,
+            farm=LocalFarm(slots(options.replay_devices)),
+            limits=_limits(options.replay_memory, options.replay_seconds),
         ) as bound:
             if options.address_file is not None:
                 _write_address(options.address_file, bound)
@@ -311,6 +367,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _limits(gib: int, seconds: int) -> Limits:
+    if not (1 <= gib <= 1 << 20 and 1 <= seconds <= 1 << 30):
+        raise UsageError("a replay needs at least 1 GiB (--replay-memory) and 1 second (--replay-seconds)")
+    return Limits(memory=gib << 30, seconds=seconds)
 
 
 def _read(path: Path) -> bytes:

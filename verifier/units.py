@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 import cbor2
 import zstandard
-from sqlalchemy import ForeignKey, delete, func, select
+from sqlalchemy import ForeignKey, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from verifier.cache import Cache
-from verifier.registry import Base
+from verifier.database import Base
+from verifier.registry import FINISHED
+from verifier.registry.tables import InspectionRow
 from weighbridge.bounded import compress
 from weighbridge.digests import cbor, record_digest
 from weighbridge.errors import WeighbridgeError
@@ -52,6 +54,13 @@ class _LineRow(Base):
     done: Mapped[int]
     total: Mapped[int]
     message: Mapped[str]
+
+
+class _AttemptRow(Base):
+    __tablename__ = "inspection_attempts"
+    inspection: Mapped[str] = mapped_column(ForeignKey("inspections.id"), primary_key=True)
+    attempts: Mapped[int]
+    units: Mapped[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +151,27 @@ def count(session: sessionmaker[Session], inspection: str) -> int:
         return opened.scalar(query) or 0
 
 
+def unfinished(session: sessionmaker[Session]) -> list[str]:
+    """Returns the inspections that are neither done nor failed, oldest first."""
+    with session() as opened:
+        query = select(InspectionRow.id).where(InspectionRow.stage.not_in(FINISHED))
+        return list(opened.scalars(query.order_by(InspectionRow.created_at, InspectionRow.id)))
+
+
+def begin_attempt(session: sessionmaker[Session], inspection: str) -> int:
+    """Notes that an unfinished inspection is taken up again.
+
+    Returns:
+        How often that was done since it last got any further; 1 if it had got further since the last time.
+    """
+    done = count(session, inspection)
+    with session.begin() as opened:
+        row = opened.get(_AttemptRow, inspection)
+        attempts = row.attempts + 1 if row is not None and row.units == done else 1
+        opened.merge(_AttemptRow(inspection=inspection, attempts=attempts, units=done))
+    return attempts
+
+
 class Journal:
     """The progress of one inspection: what it said from its beginning, also in former processes.
 
@@ -197,24 +227,19 @@ class Journal:
         with self._changed:
             self._changed.notify_all()
 
-    def after(self, place: int, version: int, timeout: float) -> tuple[Sequence[Line], int]:
-        """Waits for something new; returns the lines from `place` on, one in passing last, and the new version.
+    def after(self, place: int, version: int, timeout: float) -> tuple[Sequence[Line], Sequence[Line], int]:
+        """Waits for something new.
 
         Args:
             place: Lines that are known, those in passing not counted.
             version: As it was returned before; 0 at first.
             timeout: Seconds after which to return with nothing.
+
+        Returns:
+            The lines from `place` on; the newest in passing, if it is new; the version.
         """
         with self._changed:
             if place >= len(self._lines) and version >= self._version:
                 self._changed.wait(timeout)
-            lines = self._lines[place:]
-            if self._passing is not None and version < self._version:
-                lines = [*lines, self._passing]
-            return lines, self._version
-
-
-def forget(session: sessionmaker[Session], inspection: str) -> None:
-    """Deletes the outcomes of an inspection's units; its report stays. Objects in the cache directory stay too."""
-    with session.begin() as opened:
-        opened.execute(delete(_UnitRow).where(_UnitRow.inspection == inspection))
+            passing = [self._passing] if self._passing is not None and version < self._version else []
+            return self._lines[place:], passing, self._version

@@ -55,6 +55,7 @@ def replay_job(
     rules: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
     tapes: TapePolicy = AS_DESIGNED,
+    cancelled: Callable[[], bool] | None = None,
 ) -> JobReplayResult:
     """Replays all ranks of a job in one process, without `torch.distributed`.
 
@@ -69,6 +70,7 @@ def replay_job(
         rules: As for `weighbridge.replay.replay`.
         progress: Called with (steps done, steps to do) of the first rank.
         tapes: What may enter programs, and how grave it is if more does.
+        cancelled: As for `weighbridge.replay.replay`.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -91,7 +93,7 @@ def replay_job(
         "rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in rules],
         "tapes": asdict(tapes),
     }
-    return _parse(run_worker("weighbridge.job_worker", request, limits, env, progress))
+    return _parse(run_worker("weighbridge.job_worker", request, limits, env, progress, cancelled))
 
 
 def replay_cell(
@@ -108,6 +110,7 @@ def replay_cell(
     rules: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
     tapes: TapePolicy = AS_DESIGNED,
+    cancelled: Callable[[], bool] | None = None,
 ) -> ReplayResult:
     """Replays one rank of a job alone, with the results of its collectives taken as given.
 
@@ -124,6 +127,7 @@ def replay_cell(
         rules: As for `weighbridge.replay.replay`.
         progress: Called with (steps done, steps to do).
         tapes: What may enter programs, and how grave it is if more does.
+        cancelled: As for `weighbridge.replay.replay`.
 
     Returns:
         The result; a match is `match given collectives` (unless the cell has none), to be made good by opening chunks
@@ -140,7 +144,7 @@ def replay_cell(
         raise UsageError(f"the job has ranks 0:{record.ranks}; there is no rank {rank}")
     return replay(
         Path(path) / rank_name(rank), steps=steps, device=device, stop=stop, salt=salt, limits=limits, env=env,
-        rules=rules, progress=progress, tapes=tapes, results=results, place=Place(record, rank),
+        rules=rules, progress=progress, tapes=tapes, results=results, place=Place(record, rank), cancelled=cancelled,
     )  # fmt: skip
 
 

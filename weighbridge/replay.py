@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ _PASSED = (
     "MKL_NUM_THREADS", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
 _MAX_LINE = 256 << 20
+_WATCH_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def replay(
     tapes: TapePolicy = AS_DESIGNED,
     results: str | Path | None = None,
     place: Place | None = None,
+    cancelled: Callable[[], bool] | None = None,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
 
@@ -135,6 +138,7 @@ def replay(
         tapes: What may enter programs, and how grave it is if more does.
         results: For one rank of a job: a file with the results of its collectives, to be taken as given.
         place: The rank whose transcript it must be.
+        cancelled: Asked several times a second, from another thread; once it is true, the worker is ended.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -161,7 +165,7 @@ def replay(
         "rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in rules],
         "tapes": asdict(tapes),
     }
-    return parse(run_worker("weighbridge.replay_worker", request, limits, env, progress))
+    return parse(run_worker("weighbridge.replay_worker", request, limits, env, progress, cancelled))
 
 
 def run_worker(
@@ -170,6 +174,7 @@ def run_worker(
     limits: Limits,
     env: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Asks a worker process that runs `module` and returns its answer, which is hostile.
 
@@ -179,9 +184,10 @@ def run_worker(
         limits: On its time; those on memory are part of the request.
         env: Its environment on top of the few variables passed on.
         progress: Called with (steps done, steps to do).
+        cancelled: As for `replay`.
 
     Raises:
-        ReplayWorkerError: If it died, ran out of its limits or answered nonsense.
+        ReplayWorkerError: If it died, was ended, ran out of its limits or answered nonsense.
     """
     environment = {k: v for k, v in os.environ.items() if k in _PASSED}
     environment.update(env or {})
@@ -200,8 +206,9 @@ def run_worker(
         assert worker.stdin is not None
         assert worker.stdout is not None
         assert worker.stderr is not None
-        timer = threading.Timer(limits.seconds, worker.kill)
-        timer.start()
+        ended = threading.Event()
+        watch = threading.Thread(target=_end_in_time, args=(worker, limits.seconds, ended, cancelled), daemon=True)
+        watch.start()
         errors: list[bytes] = []
         drain = threading.Thread(target=lambda stream=worker.stderr: errors.extend(_tail(stream)), daemon=True)
         drain.start()
@@ -213,7 +220,7 @@ def run_worker(
         except BrokenPipeError:
             code, answer = worker.wait(), None
         finally:
-            timer.cancel()
+            ended.set()
             if worker.poll() is None:
                 worker.kill()
         drain.join(timeout=5)
@@ -226,6 +233,17 @@ def run_worker(
             exit=code,
         )
     return answer
+
+
+def _end_in_time(
+    worker: subprocess.Popen[bytes], seconds: float, ended: threading.Event, cancelled: Callable[[], bool] | None
+) -> None:
+    """Kills the worker when its time is over or nobody wants its answer any more."""
+    deadline = time.monotonic() + seconds
+    while not ended.wait(max(0.0, min(_WATCH_SECONDS, deadline - time.monotonic()))):
+        if time.monotonic() >= deadline or (cancelled is not None and cancelled()):
+            worker.kill()
+            return
 
 
 def _tail(stream: Any) -> list[bytes]:

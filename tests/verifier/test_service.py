@@ -16,7 +16,9 @@ import pytest
 from support.station import ROOT, Station, service, wait_for
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
-from verifier.registry import Registry
+from verifier import units
+from verifier.registry import Chip, Registry
+from verifier.service import MAX_ATTEMPTS
 from weighbridge import rpc
 from weighbridge.errors import IdentityError, UsageError
 
@@ -139,7 +141,7 @@ def test_only_operators_are_served(station: Station) -> None:
             stub.ListChips(verifier_pb2.ListChipsRequest(), timeout=5)
 
 
-def test_an_inspection_that_a_killed_verifier_left_has_failed_and_its_registry_lives_on(station: Station) -> None:
+def test_an_inspection_goes_on_where_a_killed_verifier_left_it(station: Station) -> None:
     command = [sys.executable, "-m", "verifier.service", *arguments(station, "killed")]
     address_file = station.root / "killed.address"
     process = subprocess.Popen([*command, "--address-file", str(address_file)], cwd=ROOT)
@@ -153,6 +155,11 @@ def test_an_inspection_that_a_killed_verifier_left_has_failed_and_its_registry_l
             request = verifier_pb2.RegisterChipRequest(ueid=DEAD, chip_address=mute)
             rpc.call(stub.RegisterChip, request)
             identifier = rpc.call(stub.StartInspection, plan(samples=1)).inspection_id
+            before = [next(iter(watch_until(stub, identifier, "log")))]
+            # Nobody else may run inspections on this database meanwhile.
+            second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert second.returncode == 2
+            assert "another Verifier" in second.stderr
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -163,14 +170,44 @@ def test_an_inspection_that_a_killed_verifier_left_has_failed_and_its_registry_l
         rpc.channel(address, station.operator, "verifier") as channel,
     ):
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
-        (update,) = watch(stub, identifier)
-        assert update.stage == "failed"
-        with pytest.raises(UsageError):
-            fetch(stub, identifier)
-        assert len(rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips) == 1
+        updates = watch(stub, identifier)
+        assert updates[0] == before[0]
+        assert "resume" in [update.stage for update in updates]
+        assert updates[-1].stage == "done"
+        assert [each["id"] for each in fetch(stub, identifier)["findings"]] == ["chip.unreachable"]
+        later = verifier_pb2.WatchInspectionRequest(inspection_id=identifier, after=len(updates) - 1)
+        assert [update.stage for update in rpc.stream(stub.WatchInspection, later)] == ["done"]
     registry = Registry(station.root / "killed.db")
-    assert registry.inspection(identifier).stage == "failed"
+    assert registry.inspection(identifier).stage == "done"
     registry.close()
+
+
+def watch_until(stub: Any, identifier: str, stage: str) -> Iterator[Any]:
+    request = verifier_pb2.WatchInspectionRequest(inspection_id=identifier)
+    for update in rpc.stream(stub.WatchInspection, request):
+        yield update
+        if update.stage == stage:
+            return
+
+
+def test_an_inspection_that_kills_every_verifier_is_given_up(station: Station) -> None:
+    """Without an end to it, the Verifier could not be started any more."""
+    database = station.root / "doomed.db"
+    registry = Registry(database)
+    registry.register(Chip(ueid=DEAD, address="127.0.0.1:1"))
+    registry.start_inspection("doomed", seed=b"s" * 16, plan={}, chips=[DEAD])
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        assert units.begin_attempt(registry.session, "doomed") == attempt
+    assert units.unfinished(registry.session) == ["doomed"]
+    registry.close()
+    with (
+        service("verifier.service", arguments(station, "doomed"), station.root / "doomed.address") as address,
+        rpc.channel(address, station.operator, "verifier") as channel,
+    ):
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
+        (update,) = watch(stub, "doomed")
+        assert (update.stage, update.message[:28]) == ("failed", "the Verifier ended 10 times ")
+        assert len(rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from verifier import records
 from verifier.cells import Cells
 from verifier.checks import provenance
 from verifier.clients import ProverClient
@@ -31,7 +32,16 @@ def run(setting: Setting, collected: Collected) -> None:
         setting.progress("cells", done, len(collected.snapshots), message)
         if not snapshot.verified.token.body["safepoint"]:
             claim = replace(claim, op=claim.op + 1)  # the replay may have to go on to after the operation in progress
-        snapshot.cell = _prepare(setting, collected, preparing, snapshot, shard, claim)
+        # Chunks that are drawn anew would show a Prover which ones it need not fear; so they are drawn once.
+        snapshot.cell = setting.units.once(
+            "cell",
+            f"{snapshot.chip.ueid.hex()}/{snapshot.index}",
+            partial(_prepare, setting, collected, preparing, snapshot, shard, claim),
+            to=records.cell_to,
+            of=records.cell_of,
+        )
+        if isinstance(snapshot.cell, WeighbridgeError):
+            collected.remember_silence(snapshot.chip.prover_address, snapshot.cell)
 
 
 def _prepare(
@@ -40,7 +50,4 @@ def _prepare(
     address = snapshot.chip.prover_address
     if address in collected.silent:
         return collected.silent[address]
-    cell = preparing.prepare(shard, claim, partial(ProverClient, address, setting.credentials))
-    if isinstance(cell, WeighbridgeError):
-        collected.remember_silence(address, cell)
-    return cell
+    return preparing.prepare(shard, claim, partial(ProverClient, address, setting.credentials))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from verifier import records
 from verifier.clients import ProverClient
 from verifier.collected import Collected
 from verifier.facts import Explanation, SnapshotFacts
@@ -14,7 +17,15 @@ def run(setting: Setting, collected: Collected) -> None:
     for done, snapshot in enumerate(collected.snapshots):
         setting.progress("provenance", done, len(collected.snapshots), f"asking where {snapshot.subject} came from")
         if snapshot.chip.prover_address:
-            snapshot.explanation = _ask(setting, collected, snapshot)
+            snapshot.explanation = answer = setting.units.once(
+                "explanation",
+                f"{snapshot.chip.ueid.hex()}/{snapshot.index}",
+                partial(_ask, setting, collected, snapshot),
+                to=records.explanation_to,
+                of=records.explanation_of,
+            )
+            if isinstance(answer, WeighbridgeError):
+                collected.remember_silence(snapshot.chip.prover_address, answer)
 
 
 def _ask(setting: Setting, collected: Collected, snapshot: SnapshotFacts) -> Explanation | WeighbridgeError | None:
@@ -25,5 +36,4 @@ def _ask(setting: Setting, collected: Collected, snapshot: SnapshotFacts) -> Exp
         with ProverClient(address, setting.credentials) as client:
             return client.explain(snapshot.verified.token)
     except WeighbridgeError as error:
-        collected.remember_silence(address, error)
         return error

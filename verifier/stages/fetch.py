@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from verifier import checks, jobs
-from verifier.checking import judge
+from verifier import checks, jobs, records
 from verifier.clients import ProverClient
 from verifier.collected import Collected
 from verifier.facts import Explanation, SnapshotFacts, TranscriptFacts
 from verifier.stages.setting import Setting
+from verifier.units import key_of
 from weighbridge.errors import WeighbridgeError
 from weighbridge.transcript import Transcript
 
@@ -44,17 +44,30 @@ def transcript(setting: Setting, collected: Collected, prover: str, transcript_i
     if key not in collected.transcripts:
         facts = TranscriptFacts(id=transcript_id, opened=_open(setting, collected, prover, transcript_id))
         collected.transcripts[key] = facts
-        found = judge(checks.TRANSCRIPT, facts, setting.given, subject=f"transcript {transcript_id}")
+        name = f"transcript {transcript_id}"
+        found = setting.judged("transcript", key_of(prover, transcript_id), checks.TRANSCRIPT, facts, subject=name)
         collected.report(found.findings)
     return collected.transcripts[key]
 
 
 def _open(setting: Setting, collected: Collected, prover: str, transcript_id: str) -> Transcript | WeighbridgeError:
-    if prover in collected.silent:
-        return collected.silent[prover]
-    try:
-        with ProverClient(prover, setting.credentials) as client:
-            return setting.cache.get(transcript_id, client.pieces(transcript_id))
-    except WeighbridgeError as error:
-        collected.remember_silence(prover, error)
-        return error
+    """Returns a transcript from the cache or its Prover; why it could not be had is not asked for twice."""
+    unit = ("transcript", key_of(prover, transcript_id))
+    known = setting.units.get(*unit, lambda raw: (None if raw is None else records.error_of(raw),))
+    opened: Transcript | WeighbridgeError
+    if known is not None and known[0] is not None:
+        opened = known[0]
+    elif prover in collected.silent:
+        opened = collected.silent[prover]
+    else:
+        try:
+            with ProverClient(prover, setting.credentials) as client:
+                opened = setting.cache.get(transcript_id, client.pieces(transcript_id))
+        except WeighbridgeError as error:
+            opened = error
+    failed = opened if isinstance(opened, WeighbridgeError) else None
+    if failed is not None:
+        collected.remember_silence(prover, failed)
+    if known is None:
+        setting.units.put(*unit, None if failed is None else records.error_to(failed))
+    return opened

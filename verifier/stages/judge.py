@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verifier import checks
-from verifier.checking import Given, Judgement, judge
+from verifier.checking import Given, Judgement
 from verifier.checks import memory
 from verifier.collected import Collected
 from verifier.facts import SnapshotFacts, Status
@@ -16,15 +16,17 @@ def run(setting: Setting, collected: Collected) -> None:
     given = setting.given
     for done, snapshot in enumerate(collected.snapshots):
         setting.progress("judge", done, len(collected.snapshots), f"judging {snapshot.subject}")
-        found = judge(checks.SNAPSHOT, snapshot, given, subject=snapshot.subject)
+        found = setting.judged("snapshot", snapshot.subject, checks.SNAPSHOT, snapshot, subject=snapshot.subject)
         collected.report(found.findings)
         snapshot.status = status(snapshot, found, given)
     for chip in collected.chips:
-        found = judge(checks.CHIP, collected.of(chip.ueid), given, subject=f"chip {chip.ueid.hex()}")
+        name = f"chip {chip.ueid.hex()}"
+        found = setting.judged("chip", name, checks.CHIP, collected.of(chip.ueid), subject=name)
         collected.report(found.findings)
         if found.failed:
             collected.lost.add(chip.ueid)
-    collected.report(judge(checks.INSPECTION, collected, given, subject="the inspection").findings)
+    everything = setting.judged("inspection", "", checks.INSPECTION, collected, subject="the inspection")
+    collected.report(everything.findings)
 
 
 def status(snapshot: SnapshotFacts, found: Judgement, given: Given) -> Status:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from functools import partial
 
 from verifier import lineage
 from verifier.collected import Collected
 from verifier.facts import TranscriptFacts
 from verifier.stages import fetch
+from verifier.stages.replaying import replayed, task
 from verifier.stages.setting import Setting
 from weighbridge.errors import WeighbridgeError
-from weighbridge.replay import ReplayResult, replay
+from weighbridge.replay import ReplayResult
 from weighbridge.transcript import Transcript
 
 
@@ -25,21 +27,10 @@ def run(setting: Setting, collected: Collected) -> None:
 
     known = list(collected.transcripts.values())
     setting.progress("lineage", 0, len(known), f"finding out where {len(known)} runs began")
-    collected.lineages = lineage.trace(known, parent, partial(_replay_to, setting))
+    salt = setting.units.once("lineage", "salt", lambda: secrets.token_bytes(32), to=bytes, of=bytes)
+    collected.lineages = lineage.trace(known, parent, partial(_replay_to, setting), salt=salt)
 
 
 def _replay_to(setting: Setting, transcript: Transcript, step: int, salt: bytes) -> ReplayResult | WeighbridgeError:
-    name = transcript.manifest.name
-    setting.progress("lineage", 0, 0, f"replaying {name} to the state before step {step}")
-    try:
-        return replay(
-            transcript.path,
-            device=setting.plan.replay_device,
-            stop=(step, 0),
-            salt=salt,
-            limits=setting.limits,
-            env=setting.plan.replay_env,
-            progress=lambda done, steps: setting.progress("lineage", done, steps, f"replaying {name}"),
-        )
-    except WeighbridgeError as error:
-        return error
+    each = task(setting, transcript, stop=(step, 0), salt=salt)
+    return replayed(setting, "lineage", [each])[each.key].result

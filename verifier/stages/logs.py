@@ -1,46 +1,87 @@
-"""Reads and judges the logs of the chips drawn, and collects the snapshots in them."""
+"""Reads and judges the logs of the chips drawn, and collects the snapshots in them.
+
+A log is durable before it is judged, and judged before the witness takes it in: so an inspection that goes on after a
+kill sees the chip as it was at the first contact, and not as something that its own first attempt had witnessed.
+"""
 
 from __future__ import annotations
 
-from verifier import checks
-from verifier.checking import judge
+from functools import partial
+
+from verifier import checks, records
 from verifier.checks import commitment
 from verifier.collected import Collected
 from verifier.facts import LogFacts, SnapshotFacts, digest
-from verifier.reading import acknowledge, read_log
+from verifier.reading import Contact, acknowledge, first_contact, read_log
+from verifier.registry import Chip
 from verifier.stages.setting import Setting
 from weighbridge.errors import WeighbridgeError
 
 
 def run(setting: Setting, collected: Collected) -> None:
     """Reads every drawn chip's log, then compares them all."""
-    collected.chips = [setting.registry.chip(ueid) for ueid in setting.registry.sampled(setting.id)]
-    for done, chip in enumerate(collected.chips):
-        setting.progress("log", done, len(collected.chips), f"reading the log of chip {chip.ueid.hex()}")
-        log = read_log(chip, setting.credentials, setting.manufacturer, setting.witness)
-        _judge(setting, collected, log)
+    drawn = setting.registry.sampled(setting.id)
+    for done, ueid in enumerate(drawn):
+        setting.progress("log", done, len(drawn), f"reading the log of chip {ueid.hex()}")
+        chip, contact = setting.units.once(
+            "contact", ueid.hex(), partial(_begin, setting, ueid), to=_contact_to, of=_contact_of
+        )
+        log = setting.units.once(
+            "log",
+            ueid.hex(),
+            partial(read_log, chip, setting.credentials, setting.manufacturer, setting.witness, contact),
+            to=records.log_to,
+            of=lambda raw: records.log_of(raw, setting.manufacturer),
+        )
+        collected.chips.append(chip)
         collected.logs.append(log)
         collected.snapshots += snapshots_in(log)
+        _judge(setting, collected, log)
     _compare(setting, collected)
+
+
+def _begin(setting: Setting, ueid: bytes) -> tuple[Chip, Contact]:
+    """What is known of a chip before it is asked for anything."""
+    chip = setting.registry.chip(ueid)
+    return chip, first_contact(chip, setting.witness)
+
+
+def _contact_to(known: tuple[Chip, Contact]) -> list[object]:
+    chip, contact = known
+    return [records.chip_to(chip), contact.tag, contact.since_ms]
+
+
+def _contact_of(raw: list[bytes | int]) -> tuple[Chip, Contact]:
+    chip, tag, since_ms = raw
+    assert isinstance(tag, bytes)
+    assert isinstance(since_ms, int)
+    return records.chip_of(chip), Contact(tag, since_ms)
 
 
 def _judge(setting: Setting, collected: Collected, log: LogFacts) -> None:
     """Judges one log, and remembers as witnessed what nothing is against."""
     ueid = log.chip.ueid
-    found = judge(checks.LOG, log, setting.given, subject=f"chip {ueid.hex()}")
+    found = setting.judged("log", ueid.hex(), checks.LOG, log, subject=f"chip {ueid.hex()}")
     collected.report(found.findings)
     if found.unsampled:
         collected.lost.add(ueid)
     if not found.against and not found.failed:
         collected.sound.add(ueid)
-        acknowledge(log, setting.credentials, setting.witness)
-        if log.entries:
-            setting.registry.witness(ueid, size=len(log.entries), last=log.entries[-1].digest)
+        setting.units.once(
+            "witnessed", ueid.hex(), partial(_witness, setting, log), to=lambda _: None, of=lambda _: None
+        )
+
+
+def _witness(setting: Setting, log: LogFacts) -> None:
+    """Takes a log in and tells the chip; doing it twice does no harm."""
+    acknowledge(log, setting.credentials, setting.witness)
+    if log.entries:
+        setting.registry.witness(log.chip.ueid, size=len(log.entries), last=log.entries[-1].digest)
 
 
 def _compare(setting: Setting, collected: Collected) -> None:
     """Looks for one device behind two logs; neither log is worth anything then."""
-    found = judge(checks.LOGS, collected.logs, setting.given, subject="all logs")
+    found = setting.judged("logs", "", checks.LOGS, collected.logs, subject="all logs")
     collected.report(found.findings)
     if found.failed:
         collected.sound.clear()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from verifier import jobs
+from verifier import records
 from verifier.checks import memory, provenance
 from verifier.clients import ChipClient
 from verifier.collected import Collected
-from verifier.facts import Explanation, Opening, Shard, SnapshotFacts, TranscriptFacts
+from verifier.facts import MATCHES, Cell, Explanation, Opening, SnapshotFacts
+from verifier.farm import Outcome, Task
+from verifier.stages.replaying import replayed, task
 from verifier.stages.setting import Setting
+from verifier.units import key_of
 from weighbridge.digests import Leaf, region_digest
 from weighbridge.errors import TranscriptError, UsageError, WeighbridgeError
-from weighbridge.replay import ReplayResult, replay
+from weighbridge.replay import ReplayResult
 from weighbridge.tensorfile import raw_bytes
 from weighbridge.transcript import Transcript
 
@@ -24,31 +25,35 @@ def run(setting: Setting, collected: Collected) -> None:
     """Replays to every claimed position, transcript by transcript."""
     claimed = [s for s in collected.snapshots if isinstance(s.explanation, Explanation) and s.transcript is not None]
     claimed.sort(key=_position)
-    done: dict[tuple[str, int, int, bytes], tuple[ReplayResult | WeighbridgeError, float]] = {}
-    for place, snapshot in enumerate(claimed):
-        snapshot.opening = _open(setting, collected, snapshot)
-        claim, facts = snapshot.explanation, snapshot.transcript
-        if not isinstance(claim, Explanation) or facts is None or not isinstance(snapshot.opening, Opening):
-            continue
-        if isinstance(facts.opened, WeighbridgeError) or not 0 <= claim.step <= facts.opened.steps:
-            continue
-        if provenance.is_tail(snapshot) or provenance.lacks_ranks(snapshot):
-            continue
-        say = partial(setting.progress, "replay", place, len(claimed))
-        say(f"replaying {facts.opened.manifest.name} to step {claim.step} operation {claim.op}")
-        key = (claim.transcript_id, claim.step, claim.op, snapshot.opening.salt)
-        if key not in done:
-            started = time.monotonic()
-            result = _replay_to(setting, facts, snapshot.shard, claim, snapshot.opening.salt, say)
-            done[key] = (result, time.monotonic() - started)
-        snapshot.replayed, snapshot.seconds = done[key]
-        snapshot.batches = batches(facts.opened, claim.step, snapshot.opening.salt)
-        reached = memory.replayed(snapshot)
-        if reached is not None and reached.touched and not snapshot.verified.token.body["safepoint"]:
-            further = replace(claim, op=claim.op + 1)
-            after = _replay_to(setting, facts, snapshot.shard, further, snapshot.opening.salt, say)
-            if isinstance(after, ReplayResult) and after.verdict == "match":
-                snapshot.after = after
+    for done, snapshot in enumerate(claimed):
+        setting.progress("open", done, len(claimed), f"opening {snapshot.subject}")
+        snapshot.opening = opening = setting.units.once(
+            "opening",
+            f"{snapshot.chip.ueid.hex()}/{snapshot.index}",
+            partial(_open, setting, collected, snapshot),
+            to=records.opening_to,
+            of=records.opening_of,
+        )
+        if isinstance(opening, WeighbridgeError):
+            collected.remember_silence(snapshot.chip.address, opening)
+    tasks = {id(s): found for s in claimed if (found := _task(setting, s)) is not None}
+    setting.progress("replay", 0, len(tasks), f"replaying to {len(tasks)} positions")
+    outcomes = replayed(setting, "replay", list(tasks.values()))
+    further: dict[int, Task] = {}
+    for snapshot in claimed:
+        if id(snapshot) in tasks:
+            _take(snapshot, outcomes[tasks[id(snapshot)].key])
+            reached = memory.replayed(snapshot)
+            if reached is not None and reached.touched and not snapshot.verified.token.body["safepoint"]:
+                after = _task(setting, snapshot, further=1)
+                assert after is not None
+                further[id(snapshot)] = after
+    outcomes = replayed(setting, "replay", list(further.values()))
+    for snapshot in claimed:
+        if id(snapshot) in further:
+            result = outcomes[further[id(snapshot)].key].result
+            if isinstance(result, ReplayResult) and result.verdict in MATCHES:
+                snapshot.after = result
 
 
 def _open(setting: Setting, collected: Collected, snapshot: SnapshotFacts) -> Opening | WeighbridgeError:
@@ -59,46 +64,44 @@ def _open(setting: Setting, collected: Collected, snapshot: SnapshotFacts) -> Op
         with ChipClient(address, setting.credentials, snapshot.chip.ueid) as client:
             return client.open_snapshot(snapshot.verified.token)
     except WeighbridgeError as error:
-        collected.remember_silence(address, error)
         return error
 
 
-def _replay_to(
-    setting: Setting,
-    facts: TranscriptFacts,
-    shard: Shard | None,
-    claim: Explanation,
-    salt: bytes,
-    say: Callable[[str], None],
-) -> ReplayResult | WeighbridgeError:
+def _task(setting: Setting, snapshot: SnapshotFacts, *, further: int = 0) -> Task | None:
+    """Returns the replay to a snapshot's position, or some operations further; None if there is nothing to replay."""
+    claim, facts = snapshot.explanation, snapshot.transcript
+    if not isinstance(claim, Explanation) or facts is None or not isinstance(snapshot.opening, Opening):
+        return None
+    if isinstance(facts.opened, WeighbridgeError) or not 0 <= claim.step <= facts.opened.steps:
+        return None
+    if provenance.is_tail(snapshot) or provenance.lacks_ranks(snapshot):
+        return None
+    stop, salt = (claim.step, claim.op + further), snapshot.opening.salt
+    alone = task(setting, facts.opened, stop=stop, salt=salt)
+    if snapshot.shard is None:
+        return alone
+    assert not isinstance(snapshot.shard.job, WeighbridgeError)
+    rank, path = snapshot.shard.place.rank, snapshot.shard.job
+    if setting.plan.sharded == "all":
+        return replace(alone, key=key_of("job", list(claim.ranks), rank, stop, salt), path=path, rank=rank)
+    if not isinstance(snapshot.cell, Cell):
+        return None
+    key = key_of("cell", list(claim.ranks), rank, list(snapshot.cell.steps), stop, salt)
+    return replace(alone, key=key, path=path, rank=rank, results=snapshot.cell.results)
+
+
+def _take(snapshot: SnapshotFacts, outcome: Outcome) -> None:
+    """Notes what the replay to a snapshot's position found, and what batches were near."""
+    claim, facts, opening = snapshot.explanation, snapshot.transcript, snapshot.opening
+    assert isinstance(claim, Explanation)
+    assert isinstance(opening, Opening)
+    assert facts is not None
     assert not isinstance(facts.opened, WeighbridgeError)
-    name = facts.opened.manifest.name
-    plan = setting.plan
-    try:
-        if shard is not None:
-            return jobs.replay_shard(
-                shard,
-                claim.step,
-                claim.op,
-                salt=salt,
-                device=plan.replay_device,
-                limits=setting.limits,
-                env=plan.replay_env,
-                progress=lambda done, steps: say(f"replaying the job of {name}: {done} of {steps} steps"),
-            )
-        return replay(
-            facts.opened.path,
-            device=plan.replay_device,
-            stop=(claim.step, claim.op),
-            salt=salt,
-            limits=setting.limits,
-            env=plan.replay_env,
-            progress=lambda done, steps: say(f"replaying {name}: {done} of {steps} steps"),
-        )
-    except UsageError as error:  # the position is one that the transcript does not have
-        return TranscriptError(error.message, code="snapshot.position.mismatch", step=claim.step, op=claim.op)
-    except WeighbridgeError as error:
-        return error
+    result = outcome.result
+    if isinstance(result, UsageError):  # the position is one that the transcript does not have
+        result = TranscriptError(result.message, code="snapshot.position.mismatch", step=claim.step, op=claim.op)
+    snapshot.replayed, snapshot.seconds = result, outcome.seconds
+    snapshot.batches = batches(facts.opened, claim.step, opening.salt)
 
 
 def batches(transcript: Transcript, step: int, salt: bytes) -> list[Leaf]:

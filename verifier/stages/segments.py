@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from verifier.collected import Collected
 from verifier.facts import Explanation
 from verifier.segments import Replayed, select
+from verifier.stages.replaying import replayed, task
 from verifier.stages.setting import Setting
 from weighbridge.errors import WeighbridgeError
-from weighbridge.replay import ReplayResult, replay
 from weighbridge.transcript import Transcript
 
 
@@ -27,13 +25,16 @@ def run(setting: Setting, collected: Collected) -> None:
             largest=policy.largest,
             secret=setting.secret,
         )
+        tasks = {
+            chosen.begin: task(setting, transcript, steps=(chosen.begin, chosen.end)) for chosen in selection.chosen
+        }
+        name = transcript.manifest.name
+        setting.progress("segments", 0, len(tasks), f"replaying {len(tasks)} segments of {name}")
+        outcomes = replayed(setting, "segments", list(tasks.values()))
         found = Replayed(selection=selection)
-        started = time.monotonic()
-        for done, chosen in enumerate(selection.chosen):
-            name, count = transcript.manifest.name, len(selection.chosen)
-            setting.progress("segments", done, count, f"replaying steps {chosen.begin} to {chosen.end - 1} of {name}")
-            found.results[chosen.begin] = _replay(setting, transcript, (chosen.begin, chosen.end))
-        found.seconds = time.monotonic() - started
+        for begin, each in tasks.items():
+            found.results[begin] = outcomes[each.key].result
+        found.seconds = sum(outcome.seconds for outcome in outcomes.values())
         collected.segments.append(found)
 
 
@@ -47,18 +48,3 @@ def _explaining(collected: Collected) -> dict[str, tuple[Transcript, list[int]]]
         if snapshot.shard is None and facts.opened.steps and claim.step >= 0:
             out.setdefault(facts.id, (facts.opened, []))[1].append(claim.step)
     return out
-
-
-def _replay(setting: Setting, transcript: Transcript, steps: tuple[int, int]) -> ReplayResult | WeighbridgeError:
-    name = transcript.manifest.name
-    try:
-        return replay(
-            transcript.path,
-            steps=steps,
-            device=setting.plan.replay_device,
-            limits=setting.limits,
-            env=setting.plan.replay_env,
-            progress=lambda done, total: setting.progress("segments", done, total, f"replaying {name}"),
-        )
-    except WeighbridgeError as error:
-        return error

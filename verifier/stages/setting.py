@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cryptography.x509 import Certificate
 
+from verifier import checking, records
 from verifier.cache import Cache
-from verifier.checking import Given
+from verifier.checking import Check, Given, Judgement
 from verifier.facts import Plan
+from verifier.farm import Farm
 from verifier.registry import Registry
 from verifier.segments import Secret
+from verifier.units import Units, key_of
 from verifier.witness import Witness
 from weighbridge.identity import Credentials
 from weighbridge.replay import Limits
 
+T = TypeVar("T")
+
 Progress = Callable[[str, int, int, str], None]
 """Called with (stage, units done, units in all, one sentence). May raise `InspectionStoppedError`."""
+
+Cancelled = Callable[[], bool]
+"""Whether the process that runs the inspection wants to end; asked from any thread."""
 
 
 class InspectionStoppedError(Exception):
@@ -37,7 +46,11 @@ class Setting:
         manufacturer: Root certificate that device identities must lead to.
         witness: Who holds the logs that were read before.
         limits: Of each replay.
+        units: What the inspection has done already, also in former processes.
+        farm: Where replays run.
         progress: Told of every unit of work.
+        passing: Told how far a unit of work is; what it is told may be forgotten.
+        cancelled: Whether to end.
         secret: The criteria that the plan commits to; the report opens them.
     """
 
@@ -49,10 +62,34 @@ class Setting:
     manufacturer: Certificate
     witness: Witness
     limits: Limits
+    units: Units
+    farm: Farm
     progress: Progress
+    passing: Progress
+    cancelled: Cancelled
     secret: Secret | None = None
 
     @property
     def plan(self) -> Plan:
         """What the inspection set out to do."""
         return self.given.plan
+
+    def judged(self, kind: str, name: str, checks: Sequence[Check[T]], facts: T, *, subject: str) -> Judgement:
+        """Runs checks over facts, unless that was done already; see `verifier.checking.judge`.
+
+        Args:
+            kind: What kind of facts they are.
+            name: Which facts.
+            checks: One of the lists in `verifier.checks`.
+            facts: What they look at.
+            subject: What to call the facts if a check fails.
+        """
+        # What a judgement may depend on is part of its key: a Verifier may be started again with another policy.
+        basis = [self.given.plan.to_json(), self.given.firmware.to_json(), str(self.given.witness)]
+        key = key_of(kind, name, records.plain(basis), [check.name for check in checks])
+        found = self.units.get("judged", key, records.judgement_of)
+        if found is None:
+            found = checking.judge(checks, facts, self.given, subject=subject)
+            if not found.failed:  # what failed may be repaired when the Verifier is started again
+                self.units.put("judged", key, records.judgement_to(found))
+        return found

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +18,14 @@ from weighbridge.errors import FormatError, WeighbridgeError
 from weighbridge.identity import Credentials
 
 _MAX_REPORT = 256 << 20
+_MAX_DRAW = 4 << 30
+_MAX_DRAW_FILES = 100_000
+_DRAW_PATH = re.compile(
+    r"draw\.json|population\.tsv|heads\.tsv|log/checkpoint|log/tile/[0-9a-z]+(/x?[0-9]{3})+(\.p/[0-9]+)?"
+)
 _WATCH_S = 24 * 3600.0
+_RETRY_S = 0.5
+_ENDS = ("done", "failed")
 
 
 class VerifierUnreachableError(WeighbridgeError):
@@ -26,12 +36,16 @@ class VerifierUnreachableError(WeighbridgeError):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Progress of an inspection: a stage's word, units done and in all (0: not known), one sentence."""
+    """Progress of an inspection: a stage's word, units done and in all (0: not known), one sentence.
+
+    A line in passing says how far a unit is; the Verifier does not keep it.
+    """
 
     stage: str
     done: int
     total: int
     message: str
+    passing: bool = False
 
 
 class Operator:
@@ -92,14 +106,55 @@ class Operator:
         )
         return str(self._call(self._stub.StartInspection, request).inspection_id)
 
-    def watch(self, inspection: str) -> Iterator[Update]:
-        """Yields the progress of an inspection from its beginning until its report is ready or it failed."""
-        request = verifier_pb2.WatchInspectionRequest(inspection_id=inspection)
-        stream = rpc.stream(
-            self._stub.WatchInspection, request, deadline_s=_WATCH_S, unreachable=VerifierUnreachableError
-        )
-        for update in stream:
-            yield Update(update.stage, update.done, update.total, update.message)
+    def draw(self, inspection: str) -> list[tuple[str, bytes]]:
+        """Returns (path, content) of the files of an inspection's draw.
+
+        Raises:
+            FormatError: What arrived is not a record of a draw.
+        """
+        files: dict[str, bytearray] = {}
+        size = 0
+        request = verifier_pb2.GetDrawRequest(inspection_id=inspection)
+        for piece in rpc.stream(self._stub.GetDraw, request, unreachable=VerifierUnreachableError):
+            if not _DRAW_PATH.fullmatch(piece.path):
+                raise FormatError(f"the Verifier sent a file named {piece.path!r:.100}; a draw has none of that name")
+            files.setdefault(piece.path, bytearray()).extend(piece.data)
+            size += len(piece.data)
+            if size > _MAX_DRAW or len(files) > _MAX_DRAW_FILES:
+                raise FormatError(f"the draw is larger than {_MAX_DRAW} bytes; copy it from the Verifier's machine")
+        return [(path, bytes(data)) for path, data in files.items()]
+
+    def watch(self, inspection: str, *, patience_s: float = 60.0) -> Iterator[Update]:
+        """Yields the progress of an inspection from its beginning until its report is ready or it failed.
+
+        A Verifier that is stopped or killed goes on with the inspection when it is back, and so does this.
+
+        Args:
+            inspection: Its identifier.
+            patience_s: How long to wait for a Verifier that does not answer, once it has answered.
+
+        Raises:
+            VerifierUnreachableError: It does not come back.
+        """
+        seen, answered = 0, -math.inf
+        while True:
+            request = verifier_pb2.WatchInspectionRequest(inspection_id=inspection, after=seen)
+            stream = rpc.stream(
+                self._stub.WatchInspection, request, deadline_s=_WATCH_S, unreachable=VerifierUnreachableError
+            )
+            try:
+                for update in stream:
+                    answered = time.monotonic()
+                    seen += not update.passing
+                    yield Update(update.stage, update.done, update.total, update.message, update.passing)
+                    if update.stage in _ENDS:
+                        return
+                gone: WeighbridgeError = VerifierUnreachableError("the Verifier stopped; start it, then watch again")
+            except VerifierUnreachableError as error:
+                gone = error
+            if time.monotonic() - answered > patience_s:
+                raise gone
+            time.sleep(_RETRY_S)
 
     def report(self, inspection: str) -> dict[str, Any]:
         """Returns the report of a finished inspection.

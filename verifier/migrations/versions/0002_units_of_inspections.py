@@ -38,3 +38,13 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("inspection", "place", name="pk_inspection_progress"),
     )
+    op.create_table(
+        "inspection_attempts",
+        sa.Column("inspection", sa.String(), nullable=False),
+        sa.Column("attempts", _INTEGER, nullable=False),
+        sa.Column("units", _INTEGER, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["inspection"], ["inspections.id"], name="fk_inspection_attempts_inspection_inspections"
+        ),
+        sa.PrimaryKeyConstraint("inspection", name="pk_inspection_attempts"),
+    )
