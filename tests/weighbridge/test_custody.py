@@ -5,13 +5,15 @@ Round trip: read(sign(s, k)).statement == s, and sign's bytes are the only ones 
 
 from __future__ import annotations
 
+import hashlib
 import string
 from typing import Any, get_args
 
 import cbor2
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -183,3 +185,24 @@ def test_keys_have_one_encoding_and_two_kinds() -> None:
     der = foreign.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(CustodyError, match="P-384 or an Ed25519"):
         decode_key(der)
+
+
+def test_a_statement_is_verified_by_the_page_alone() -> None:
+    """docs/formats/custody-events.md, with a CBOR decoder and a library for signatures."""
+    data = countersign(sign(statement("sold"), P384), EDWARDS)
+    tag = cbor2.loads(data)
+    protected, unprotected, payload, signature = tag.value
+    counter_protected, empty, counter_signature = unprotected[11]
+    assert (tag.tag, dict(empty)) == (18, {})
+    header, counter_header = cbor2.loads(protected), cbor2.loads(counter_protected)
+    for found, algorithm, key in ((header, -35, P384), (counter_header, -8, EDWARDS)):
+        der = key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        assert dict(found) == {1: algorithm, 3: 60, 4: hashlib.sha256(der).digest()[:16]}
+    r, s = int.from_bytes(signature[:48]), int.from_bytes(signature[48:])
+    signed = cbor2.dumps(["Signature1", protected, b"", payload])
+    P384.public_key().verify(encode_dss_signature(r, s), signed, ec.ECDSA(hashes.SHA384()))
+    both = cbor2.dumps(["CounterSignatureV2", protected, counter_protected, b"", payload, [signature]])
+    EDWARDS.public_key().verify(counter_signature, both)
+    content = cbor2.loads(payload)
+    assert set(content) == {"profile", "registry", "kind", "time", "by", "to", "site", "type", "chips"}
+    assert (content["by"], content["to"], content["kind"]) == ("acme", "bolt", "sold")
