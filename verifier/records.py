@@ -21,6 +21,7 @@ from weighbridge import chiplog
 from weighbridge.digests import DIGEST_SIZE, Leaf
 from weighbridge.errors import Finding, WeighbridgeError
 from weighbridge.replay import ReplayResult
+from weighbridge.runfacts import Program, RunFacts
 from weighbridge.tokens import Verified, entry_digest, verify
 
 
@@ -241,3 +242,24 @@ def cell_of(raw: Any) -> Cell | WeighbridgeError:
     results = Path(raw["results"])
     results.stat()
     return Cell(**{**raw, "steps": (begin, end), "results": results, "findings": findings_of(raw["findings"])})
+
+
+def examined_to(facts: RunFacts | WeighbridgeError) -> Any:
+    """Returns what was counted in a run's tapes, or why that could not be."""
+    return error_to(facts) if isinstance(facts, WeighbridgeError) else plain(asdict(facts))
+
+
+def examined_of(raw: Any) -> RunFacts | WeighbridgeError:
+    """Inverse of `examined_to`."""
+    if isinstance(raw, list):
+        return error_of(raw)
+    return RunFacts(
+        **{
+            **raw,
+            "programs": tuple(Program(**each) for each in raw["programs"]),
+            "operations": tuple(raw["operations"]),
+            "hyperparameters": {
+                name: (least, most, last) for name, (least, most, last) in raw["hyperparameters"].items()
+            },
+        }
+    )

@@ -227,6 +227,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         """Records how an inspection ended, before anybody is told."""
         self._registry.set_stage(identifier, stage, report)
         journal.say(stage, int(report is not None), int(report is not None), message)
+        self._journals.pop(identifier, None)  # who watches has it; for others it is in the database
 
     def WatchInspection(  # noqa: N802
         self, request: verifier_pb2.WatchInspectionRequest, context: grpc.ServicerContext
@@ -239,9 +240,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         while context.is_active() and not self._stopping.is_set():
             lines, passing, version = journal.after(place, version, timeout=0 if ended else 1.0)
             place += len(lines)
-            for line in [*lines, *passing]:
+            for line, brief in [*((line, False) for line in lines), *((line, True) for line in passing)]:
                 yield verifier_pb2.WatchInspectionResponse(
-                    stage=line.stage, done=line.done, total=line.total, message=line.message, passing=line in passing
+                    stage=line.stage, done=line.done, total=line.total, message=line.message, passing=brief
                 )
             if lines and lines[-1].stage in FINISHED:
                 return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from verifier import runs
+from functools import partial
+
+from verifier import records, runs
 from verifier.collected import Collected
 from verifier.stages.setting import Setting
 from weighbridge.errors import WeighbridgeError
@@ -16,7 +18,13 @@ def run(setting: Setting, collected: Collected) -> None:
     for done, facts in enumerate(wanted):
         if isinstance(facts.opened, Transcript):
             setting.progress("examine", done, len(wanted), f"counting the FLOPs of {facts.opened.manifest.name}")
-            collected.examined[facts.id] = _examine(setting, facts.opened)
+            collected.examined[facts.id] = setting.units.once(
+                "examined",
+                facts.opened.digest,
+                partial(_examine, setting, facts.opened),
+                to=records.examined_to,
+                of=records.examined_of,
+            )
 
 
 def _examine(setting: Setting, transcript: Transcript) -> RunFacts | WeighbridgeError:
