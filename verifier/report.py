@@ -26,7 +26,7 @@ from verifier import figures, miss
 from verifier.checks import interrupts
 from verifier.checks.memory import accounting, replayed
 from verifier.conclusion import Conclusion
-from verifier.facts import Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts
+from verifier.facts import Cell, Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts
 from verifier.firmware import FirmwarePolicy
 from verifier.snapshotpolicy import SnapshotPolicy
 from weighbridge.errors import Finding, WeighbridgeError
@@ -115,6 +115,7 @@ def build(
             "verified": len(verified),
             "snapshots": len(snapshots),
             "explained": sum(1 for snapshot in snapshots if snapshot.status == "explained"),
+            "explained_given_collectives": sum(1 for s in snapshots if s.status == "explained given collectives"),
             "violations": severities["violation"],
             "warnings": severities["warning"],
             "notes": severities["info"],
@@ -256,6 +257,7 @@ def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]
         "step": None,
         "op": None,
         "shard": None,
+        "cell": None,
         "memory": None,
         "replay": None,
     }
@@ -264,6 +266,14 @@ def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]
     if snapshot.shard is not None:
         place = snapshot.shard.place
         out["shard"] = {"job": place.job.id.hex(), "rank": place.rank, "ranks": place.job.ranks}
+    if isinstance(cell := snapshot.cell, Cell):
+        out["cell"] = {
+            "steps": list(cell.steps),
+            "chunks": cell.chunks,
+            "drawn": cell.drawn,
+            "share_found": cell.found_share,
+            "findings": len(cell.findings),
+        }
     if (memory := accounting(snapshot, policy)) is not None:
         out["memory"] = asdict(memory)
     answer = snapshot.replayed

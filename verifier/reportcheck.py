@@ -86,6 +86,7 @@ def _counts(report: Mapping[str, Any]) -> list[Finding]:
         "verified": sum(chip["verified"] is True for chip in chips),
         "snapshots": len(snapshots),
         "explained": sum(each["status"] == "explained" for each in snapshots),
+        "explained_given_collectives": sum(each["status"] == "explained given collectives" for each in snapshots),
         "violations": severities["violation"],
         "warnings": severities["warning"],
         "notes": severities["info"],

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 from cryptography.x509 import Certificate
@@ -28,7 +28,7 @@ from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_g
 from verifier import units, witness_service
 from verifier.cache import Cache
 from verifier.exclusive import claim
-from verifier.facts import Plan
+from verifier.facts import CHUNKS, Plan, Sharded
 from verifier.farm import Farm, LocalFarm, slots
 from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection, InspectionStoppedError
@@ -170,6 +170,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             snapshot_rate_per_day=request.snapshot_rate_per_day,
             replay_device=request.replay_device or "cpu",
             replay_env=dict(request.replay_env),
+            sharded=cast(Sharded, request.sharded or "all"),
+            chunks=request.chunks or CHUNKS,
         )
         self._farm.check(plan.replay_device)
         chips = draw([chip.ueid for chip in self._registry.chips()], plan.samples, plan.seed)

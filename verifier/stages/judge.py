@@ -9,6 +9,7 @@ from verifier.collected import Collected
 from verifier.facts import SnapshotFacts, Status
 from verifier.stages.setting import Setting
 from weighbridge.errors import WeighbridgeError
+from weighbridge.given import GIVEN
 
 
 def run(setting: Setting, collected: Collected) -> None:
@@ -42,4 +43,4 @@ def status(snapshot: SnapshotFacts, found: Judgement, given: Given) -> Status:
     accounted = memory.accounting(snapshot, given.plan.snapshots)
     if accounted is None or accounted.temporary or found.unsampled:
         return "unverified"
-    return "explained"
+    return "explained given collectives" if snapshot.replayed.verdict == GIVEN else "explained"

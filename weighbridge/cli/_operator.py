@@ -92,6 +92,8 @@ class Operator:
         snapshot_rate_per_day: float,
         replay_device: str = "cpu",
         replay_env: Mapping[str, str] | None = None,
+        sharded: str = "",
+        chunks: int = 0,
     ) -> str:
         """Starts an inspection and returns its identifier (see the fields of StartInspectionRequest)."""
         request = verifier_pb2.StartInspectionRequest(
@@ -103,6 +105,8 @@ class Operator:
             snapshot_rate_per_day=snapshot_rate_per_day,
             replay_device=replay_device,
             replay_env=dict(replay_env or {}),
+            sharded=sharded,
+            chunks=chunks,
         )
         return str(self._call(self._stub.StartInspection, request).inspection_id)
 

@@ -93,6 +93,8 @@ def start(
     seed: Annotated[str | None, typer.Option("--seed", help="Seed of the draw, 32+ hexadecimal digits.")] = None,
     device: Annotated[str, typer.Option("--device", help="Device to replay on.")] = "cpu",
     replay_env: Annotated[list[str] | None, typer.Option("--replay-env", help="NAME=VALUE; repeatable.")] = None,
+    cells: Annotated[bool, typer.Option("--cells", help="Replay ranks of jobs alone, given their collectives.")] = False,
+    chunks: Annotated[int, typer.Option("--chunks", help="Chunks to check of each cell; 0: 300.", min=0)] = 0,
     as_json: _Json = False,
 ) -> None:
     """Draw chips and start to inspect them; prints the inspection's identifier and returns at once."""
@@ -109,6 +111,8 @@ def start(
             snapshot_rate_per_day=rate,
             replay_device=device,
             replay_env=_environment(replay_env or []),
+            sharded="cells" if cells else "all",
+            chunks=chunks,
         )
     if as_json:
         print_json({"inspection": identifier, "seed": drawn.hex()})
@@ -200,7 +204,9 @@ def print_report(fetched: dict[str, Any]) -> None:
     counts, probability = fetched["counts"], fetched["probability"]
     print(fetched["verdict"])
     print(f"{counts['sampled']} of {counts['registered']} chips sampled, {counts['verified']} verified")
-    print(f"{counts['snapshots']} snapshots, {counts['explained']} explained")
+    given = counts.get("explained_given_collectives", 0)
+    apart = f", {given} given the results of collectives" if given else ""
+    print(f"{counts['snapshots']} snapshots, {counts['explained']} explained{apart}")
     for name in ("hypergeometric", "eq1"):
         if isinstance(probability.get(name), int | float):
             print(f"p ({name}) = {probability[name]:.4f}")
