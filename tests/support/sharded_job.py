@@ -1,8 +1,9 @@
-"""One rank of very small trainings on several ranks: `python sharded_job.py KIND[,KIND...] RANK RANKS OUT`.
+"""One rank of very small trainings on several ranks: `python sharded_job.py KIND[,KIND...] RANK RANKS OUT [SOCKET]`.
 
 All ranks share the directory OUT, where each job gets a directory of its kind's name. Kinds: `ddp`, `tensor`, `fsdp`,
 `fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
-`false` (DDP whose ranks agree on a false all-reduce in step 2, and keep what they exchanged in `OUT/kept-RANK`).
+`false` (DDP whose ranks agree on a false all-reduce in step 2, and keep what they exchanged in `OUT/kept-RANK`). On a
+chip, at SOCKET, a snapshot is forced before the optimizer updates the weights in step 2.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from firmware_sim import Shim
 from prover import Job, Recorder
 from prover.formulas import adamw, constant
 from weighbridge.collectives import CHUNK
@@ -107,9 +110,12 @@ BUILDERS: dict[str, Callable[[Job], Built]] = {
 }  # fmt: skip
 
 
-def train(kind: str, recorder: Recorder, job: Job, steps: int) -> None:
+def train(kind: str, recorder: Recorder, job: Job, steps: int, chip: Shim | None = None) -> None:
     with recorder.initialisation():
         model, optimizer = BUILDERS[kind](job)
+    if chip is not None:
+        chip.declare_weights(model.parameters())
+        optimizer.register_step_pre_hook(lambda *_: chip.request_snapshot() if recorder.step_number == 2 else None)
     recorder.attach(model, optimizer)
     replica = job.place.coordinate("data")
     for step in range(1, steps + 1):
@@ -202,33 +208,34 @@ def primitives(recorder: Recorder, job: Job) -> None:
         kept.copy_(mine + other.sum(0) + swapped.sum(0) + sum(r.sum(0) for r in (*results, *parts, whole)))
 
 
-def run(kind: str, rank: int, ranks: int, out: Path) -> None:
+def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None) -> None:
     store = out / f"store-{kind}-{ranks}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     job = Job.from_environment(MESHES.get(kind))
     if kind == "false":
         job.__class__ = FalseJob
         job.kept, job.large, job.calls = {}, 0, 0  # type: ignore[attr-defined]
-    with Recorder(out / kind, seed=7, job=job, formulas=FORMULAS, checkpoint_every=2) as recorder:
+    with Recorder(out / kind, seed=7, job=job, chip=chip, formulas=FORMULAS, checkpoint_every=2) as recorder:
         if kind == "pipeline":
             train_pipeline(recorder, job, STEPS)
         elif kind == "primitives":
             primitives(recorder, job)
         else:
-            train(kind, recorder, job, STEPS)
+            train(kind, recorder, job, STEPS, chip)
     if isinstance(job, FalseJob):
         write_tensors(out / f"kept-{rank}", job.kept)
     dist.destroy_process_group()
 
 
-def main(kinds: list[str], rank: int, ranks: int, out: Path) -> None:
+def main(kinds: list[str], rank: int, ranks: int, out: Path, socket: str | None = None) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for kind in kinds:
-        run(kind, rank, ranks, out)
+        with nullcontext() if socket is None else Shim.connect(socket) as chip:
+            run(kind, rank, ranks, out, chip)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:])
     sys.stdout.flush()
     os._exit(0)  # FSDP2 over gloo sometimes aborts or hangs when the interpreter ends, without the Recorder too

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAM = Path(__file__).parent / "sharded_job.py"
 TIMEOUT = 240
 
 
-def record(kinds: list[str], ranks: int, out: Path) -> None:
-    """Records jobs on so many ranks, one directory a kind in `out`; raises if a rank fails."""
+def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = ()) -> None:
+    """Records jobs on so many ranks, one directory a kind in `out`, on chips if there are any; raises if one fails."""
     out.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(PROGRAM), ",".join(kinds)]
     processes = [
         subprocess.Popen(
-            [*command, str(rank), str(ranks), str(out)],
+            [*command, str(rank), str(ranks), str(out), *map(str, sockets[rank : rank + 1])],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

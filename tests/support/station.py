@@ -80,8 +80,8 @@ class Station:
         arguments = ["--runs", str(self.runs), "--credentials", str(self.root / "prover")]
         return self._stack.enter_context(service("prover.service", arguments, self.root / "prover.address"))
 
-    def inspect(self, *names: str, cache: Cache | None = None, progress: Any = None) -> dict[str, Any]:
-        """Inspects exactly these chips (the seed is searched for) and returns the report."""
+    def inspect(self, *names: str, cache: Cache | None = None, progress: Any = None, **also: Any) -> dict[str, Any]:
+        """Inspects exactly these chips (the seed is searched for) and returns the report; `also`: more of the plan."""
         self._count += 1
         wanted = sorted(self.ueids[name] for name in names)
         everybody = [chip.ueid for chip in self.registry.chips()]
@@ -95,6 +95,7 @@ class Station:
             period_days=2.0,
             snapshot_rate_per_day=1.0,
             replay_env={"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"},
+            **also,
         )
         identifier = f"inspection {self._count}"
         self.registry.start_inspection(

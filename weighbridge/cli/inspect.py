@@ -93,7 +93,7 @@ def start(
     seed: Annotated[str | None, typer.Option("--seed", help="Seed of the draw, 32+ hexadecimal digits.")] = None,
     device: Annotated[str, typer.Option("--device", help="Device to replay on.")] = "cpu",
     replay_env: Annotated[list[str] | None, typer.Option("--replay-env", help="NAME=VALUE; repeatable.")] = None,
-    cells: Annotated[bool, typer.Option("--cells", help="Replay ranks of jobs alone, given their collectives.")] = False,
+    cells: Annotated[bool, typer.Option("--cells", help="Replay ranks of jobs alone, collectives given.")] = False,
     chunks: Annotated[int, typer.Option("--chunks", help="Chunks to check of each cell; 0: 300.", min=0)] = 0,
     as_json: _Json = False,
 ) -> None:
