@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from verifier.checks.order import order_of, seed_follows
 from verifier.collected import Collected
 from verifier.lineage import Lineage
 from verifier.weightchange import Changes
@@ -20,6 +21,7 @@ def build(collected: Collected) -> dict[str, Any]:
     """Returns JSON-compatible data.
 
     - `beginnings`: for each transcript, what entered W_0 from outside, and the declared parent.
+    - `orders`: for each transcript, who chose the order of its data, and whether its seed follows from them.
     - `weights`: for each transcript, the relative change of the weights in each segment between two checkpoints, and
       how far that stands out from its neighbours (`verifier.weightchange`).
     - `segments`: those replayed whole, with all that their choice follows from (`verifier.segments.verify`).
@@ -27,6 +29,11 @@ def build(collected: Collected) -> dict[str, Any]:
     opened = {facts.id: facts.opened for facts in collected.transcripts.values()}
     return {
         "beginnings": [_beginning(line) for line in collected.lineages],
+        "orders": [
+            {"transcript": name, "order": order_of(each), "seed_follows": seed_follows(each)}
+            for name, each in opened.items()
+            if isinstance(each, Transcript)
+        ],
         "weights": [_weights(each) for each in opened.values() if isinstance(each, Transcript)],
         "segments": [each.to_json() for each in collected.segments],
     }

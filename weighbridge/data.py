@@ -155,6 +155,41 @@ class OrderSeed:
             raise UsageError("OrderSeed takes a seed from 0 to 2^64 - 1 and at least one epoch; choose others")
 
 
+@dataclass(frozen=True, slots=True)
+class VerifiableOrder:
+    """An order of use whose seed follows from the data themselves (Choi, Shavit and Duvenaud 2023).
+
+    Nobody can choose an order and then data that go with it: one other record, and everything is in another order.
+    What is left to choose is `random`; if a Verifier or a beacon gives it, nothing is.
+
+    Attributes:
+        random: 32 bytes.
+        epochs: Number of epochs, at least 1.
+    """
+
+    random: bytes
+    epochs: int
+
+    def __post_init__(self) -> None:
+        if type(self.random) is not bytes or len(self.random) != DIGEST_SIZE:
+            raise UsageError(
+                f"VerifiableOrder takes {DIGEST_SIZE} random bytes; get them from the Verifier or a beacon"
+            )
+        OrderSeed(0, self.epochs)  # checks the epochs
+
+    def seed(self, root: bytes, count: int) -> int:
+        """Returns the seed of a data set's order: the first 8 bytes of a digest, little endian.
+
+        It is the digest of kind `data-seed/1` over [number of records, root, random].
+
+        Args:
+            root: Root over the record digests, as a draft names it (32 bytes).
+            count: Number of records.
+        """
+        digest = record_digest("data-seed/1", [count, root, self.random])
+        return int.from_bytes(digest[:8], "little")
+
+
 def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
     """Returns the permutation of 0..count-1 that `seed` gives for `epoch`; the same on every machine and library.
 
@@ -209,28 +244,29 @@ class DataCommitment:
 
     Attributes:
         leaves: Record digests, 32 bytes each, one after the other; record id = index.
-        order: Record ids in the order of use, or the seed that gives them.
+        order: Record ids in the order of use, or the seed that gives them, or what that seed follows from.
     """
 
     leaves: bytes
-    order: tuple[int, ...] | OrderSeed
+    order: tuple[int, ...] | OrderSeed | VerifiableOrder
 
     def __post_init__(self) -> None:
         if len(self.leaves) % DIGEST_SIZE or not self.leaves:
             raise UsageError("a data commitment needs whole 32-byte digests of at least one record")
-        if not isinstance(self.order, OrderSeed):
+        if isinstance(self.order, tuple):
             count = len(self)
             if not all(type(identity) is int and 0 <= identity < count for identity in self.order):
                 raise UsageError(f"the order names a record other than 0 to {count - 1}; correct the order")
 
     @classmethod
-    def over(cls, records: Iterable[Any], order: Sequence[int] | OrderSeed) -> DataCommitment:
+    def over(cls, records: Iterable[Any], order: Sequence[int] | OrderSeed | VerifiableOrder) -> DataCommitment:
         """Commits to a data set.
 
         Args:
             records: Every record in order of its id, each a nest of tensors without a batch dimension, exactly the
                 rows that will be stacked into batches (numbers as tensors, as a collate function makes them).
-            order: Record ids in the order in which training will use them, over all epochs; or an `OrderSeed`.
+            order: Record ids in the order in which training will use them, over all epochs; or an `OrderSeed`, or a
+                `VerifiableOrder`.
 
         Raises:
             UsageError: A record holds no tensor, or a number that is not one.
@@ -246,7 +282,9 @@ class DataCommitment:
             if not flat:
                 raise UsageError(f"record {identity} holds no tensor; leave it out")
             leaves += record_digest("record/1", _describe(flat))
-        return cls(bytes(leaves), order if isinstance(order, OrderSeed) else tuple(int(i) for i in order))
+        if not isinstance(order, OrderSeed | VerifiableOrder):
+            order = tuple(int(i) for i in order)
+        return cls(bytes(leaves), order)
 
     def __len__(self) -> int:
         return len(self.leaves) // DIGEST_SIZE
@@ -263,15 +301,26 @@ class DataCommitment:
 
     def ids(self) -> NDArray[np.int64]:
         """Returns record ids in the order of use over all epochs; a `DataLoader` takes them as its sampler."""
+        seed = self.seed()
+        if seed is None or isinstance(self.order, tuple):
+            return np.array(self.order, dtype=np.int64)
+        return np.concatenate([permutation(seed, epoch, len(self)) for epoch in range(self.order.epochs)])
+
+    def seed(self) -> int | None:
+        """Returns the seed that the order follows from; None if the order is a list.
+
+        With a `VerifiableOrder`, pass it to `Recorder(seed=...)`: then W_0 follows from the data as well.
+        """
         if isinstance(self.order, OrderSeed):
-            epochs = range(self.order.epochs)
-            return np.concatenate([permutation(self.order.seed, epoch, len(self)) for epoch in epochs])
-        return np.array(self.order, dtype=np.int64)
+            return self.order.seed
+        return self.order.seed(self.root(), len(self)) if isinstance(self.order, VerifiableOrder) else None
 
     def summary(self) -> dict[str, Any]:
         """Returns what a transcript's draft says of the commitment: number of records, root, order."""
-        if isinstance(self.order, OrderSeed):
-            order: dict[str, Any] = {"seed": self.order.seed, "epochs": self.order.epochs}
+        if isinstance(self.order, VerifiableOrder):
+            order: dict[str, Any] = {"random": self.order.random, "epochs": self.order.epochs}
+        elif isinstance(self.order, OrderSeed):
+            order = {"seed": self.order.seed, "epochs": self.order.epochs}
         else:
             order = {"count": len(self.order), "blake3": bytes_digest(self.order_bytes())}
         return {"records": len(self), "root": self.root(), "order": order}
@@ -285,8 +334,15 @@ class DataCommitment:
         return self.ids().astype("<u8").tobytes()
 
     def to_cbor(self) -> bytes:
-        """Returns the whole commitment as deterministic CBOR: {"leaves": bytes, "order": bytes or [seed, epochs]}."""
-        order = [self.order.seed, self.order.epochs] if isinstance(self.order, OrderSeed) else self.order_bytes()
+        """Returns the whole commitment as deterministic CBOR.
+
+        It is {"leaves": bytes, "order": order}, where order is the ids' bytes, [seed, epochs] or [random, epochs].
+        """
+        order: bytes | list[int | bytes]
+        if isinstance(self.order, VerifiableOrder):
+            order = [self.order.random, self.order.epochs]
+        else:
+            order = [self.order.seed, self.order.epochs] if isinstance(self.order, OrderSeed) else self.order_bytes()
         return cbor({"leaves": self.leaves, "order": order})
 
     @classmethod
@@ -302,17 +358,17 @@ class DataCommitment:
         match value["order"]:
             case bytes(order):
                 return cls.from_parts(value["leaves"], order)
-            case [int(seed), int(epochs)]:
+            case [int(seed) | bytes(seed), int(epochs)]:
                 return cls.from_parts(value["leaves"], (seed, epochs))
         raise FormatError("not a data commitment: the order is neither ids nor seed and epochs")
 
     @classmethod
-    def from_parts(cls, leaves: bytes, order: bytes | tuple[int, int]) -> DataCommitment:
+    def from_parts(cls, leaves: bytes, order: bytes | tuple[int | bytes, int]) -> DataCommitment:
         """Puts a commitment together from stored parts.
 
         Args:
             leaves: Record digests, 32 bytes each.
-            order: Record ids as unsigned 64-bit little-endian integers, or (seed, epochs).
+            order: Record ids as unsigned 64-bit little-endian integers, or (seed, epochs), or (random bytes, epochs).
 
         Raises:
             FormatError: The parts do not fit each other.
@@ -322,6 +378,7 @@ class DataCommitment:
         try:
             if isinstance(order, bytes):
                 return cls(leaves, tuple(np.frombuffer(order, dtype="<u8").tolist()))
-            return cls(leaves, OrderSeed(*order))
+            seed, epochs = order
+            return cls(leaves, VerifiableOrder(seed, epochs) if isinstance(seed, bytes) else OrderSeed(seed, epochs))
         except UsageError as error:
             raise FormatError(f"not a data commitment: {error.message}") from None

@@ -367,7 +367,9 @@ class Transcript:
         leaves = read_file(self.path / LEAVES, max_bytes=self.limits.file)
         order = read_file(self.path / ORDER, max_bytes=self.limits.file)
         match summary:
-            case {"order": {"seed": int(seed), "epochs": int(epochs)}} if len(order) * 4 == len(leaves) * epochs:
+            case {"order": {"seed": int(seed), "epochs": int(epochs)}} | {
+                "order": {"random": bytes(seed), "epochs": int(epochs)}
+            } if len(order) * 4 == len(leaves) * epochs:
                 data = DataCommitment.from_parts(leaves, (seed, epochs))
             case _:
                 data = DataCommitment.from_parts(leaves, order)

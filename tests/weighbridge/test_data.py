@@ -16,13 +16,14 @@ from weighbridge import merkle
 from weighbridge.data import (
     DataCommitment,
     OrderSeed,
+    VerifiableOrder,
     batch_digest,
     fair_draws,
     flatten,
     permutation,
     record_digests,
 )
-from weighbridge.digests import bytes_digest, cbor
+from weighbridge.digests import bytes_digest, cbor, record_digest
 from weighbridge.errors import FormatError, UsageError, WeighbridgeError
 
 X, Y = torch.arange(12.0).reshape(3, 4), torch.tensor([1, 2, 3])
@@ -189,7 +190,11 @@ def test_order_seeds_are_checked():
             OrderSeed(seed, epochs)
 
 
-orders = st.builds(OrderSeed, st.integers(0, 2**64 - 1), st.integers(1, 3)) | st.lists(st.integers(0, 4), max_size=9)
+orders = (
+    st.builds(OrderSeed, st.integers(0, 2**64 - 1), st.integers(1, 3))
+    | st.builds(VerifiableOrder, st.binary(min_size=32, max_size=32), st.integers(1, 3))
+    | st.lists(st.integers(0, 4), max_size=9)
+)
 
 
 @given(st.integers(5, 9), orders)
@@ -201,6 +206,30 @@ def test_round_trip(count, order):
     assert (found.digest(), found.root(), len(found)) == (data.digest(), data.root(), count)
     assert found.ids().tolist() == np.frombuffer(data.order_bytes(), dtype="<u8").tolist()
     assert data.root() == merkle.root([merkle.leaf_hash(data.leaf(i)) for i in range(count)])
+
+
+def test_a_verifiable_order_follows_from_the_data():
+    """Its seed is the documented one, and one other record gives another order."""
+    records = [torch.tensor(i) for i in range(50)]
+    data = DataCommitment.over(records, VerifiableOrder(bytes(32), 2))
+    documented = record_digest("data-seed/1", [50, data.root(), bytes(32)])
+    assert data.seed() == int.from_bytes(documented[:8], "little")
+    assert data.ids().tolist() == [i for epoch in range(2) for i in permutation(data.seed(), epoch, 50).tolist()]
+    others = (
+        DataCommitment.over([*records[:-1], torch.tensor(99)], data.order),
+        DataCommitment.over(records[:-1], data.order),
+        DataCommitment.over(records, VerifiableOrder(b"r" * 32, 2)),
+    )
+    assert len({tuple(d.ids().tolist()[:40]) for d in (data, *others)}) == 4
+    assert data.summary()["order"] == {"random": bytes(32), "epochs": 2}
+    assert DataCommitment.over(records, [1]).seed() is None
+    assert DataCommitment.over(records, OrderSeed(9, 1)).seed() == 9
+
+
+def test_verifiable_orders_are_checked():
+    for random, epochs in ((b"short", 1), ("0" * 32, 1), (bytes(32), 0), (bytes(32), True)):
+        with pytest.raises(UsageError):
+            VerifiableOrder(random, epochs)
 
 
 def test_commitments_differ_in_digest():
@@ -227,6 +256,8 @@ def test_commitments_differ_in_digest():
         {"leaves": bytes(32), "order": [1]},
         {"leaves": bytes(32), "order": [1, 0]},
         {"leaves": bytes(32), "order": [True, 1]},
+        {"leaves": bytes(32), "order": [bytes(31), 1]},
+        {"leaves": bytes(32), "order": [bytes(32), 0]},
         {"leaves": bytes(32), "order": ["1", 1]},
         {"leaves": bytes(32), "order": None},
     ],

@@ -28,6 +28,7 @@ from verifier.checks import (
     data,
     interrupts,
     memory,
+    order,
     parentage,
     positions,
     provenance,
@@ -40,6 +41,7 @@ from verifier.checks import (
 from verifier.collected import Collected
 from verifier.facts import LogFacts, SnapshotFacts, TranscriptFacts
 from verifier.peaks import peak_of
+from weighbridge.errors import Finding
 
 LOG: Sequence[Check[LogFacts]] = (
     Check("chip_identity", lambda log, given: chip_identity.check(log)),
@@ -56,7 +58,10 @@ LOG: Sequence[Check[LogFacts]] = (
 LOGS: Sequence[Check[Sequence[LogFacts]]] = (Check("chip_fork", lambda logs, given: chip_fork.check(logs)),)
 """Over all logs together. `chips` in a finding's evidence names the chips whose logs are worth nothing then."""
 
-TRANSCRIPT: Sequence[Check[TranscriptFacts]] = (Check("data", lambda facts, given: data.check(facts), "beside"),)
+TRANSCRIPT: Sequence[Check[TranscriptFacts]] = (
+    Check("data", lambda facts, given: data.check(facts), "beside"),
+    Check("order", lambda facts, given: order.check(facts, given.plan.transcripts), "beside"),
+)
 """Over each transcript that a Prover named, right after it was fetched."""
 
 SNAPSHOT: Sequence[Check[SnapshotFacts]] = (
@@ -78,10 +83,14 @@ CHIP: Sequence[Check[Sequence[SnapshotFacts]]] = (
 """Over all snapshots of one chip, in the order of its log."""
 
 INSPECTION: Sequence[Check[Collected]] = (
-    Check("parentage", lambda all_, given: [f for line in all_.lineages for f in parentage.check(line)], "beside"),
+    Check("parentage", lambda all_, given: _parentage(all_, given), "beside"),
     Check("segments", lambda all_, given: [f for each in all_.segments for f in segments.check(each)], "beside"),
 )
 """Over everything that the inspection collected, at its end."""
+
+
+def _parentage(collected: Collected, given: Given) -> list[Finding]:
+    return [found for line in collected.lineages for found in parentage.check(line, given.plan.transcripts)]
 
 
 def _peak(snapshots: Sequence[SnapshotFacts], given: Given) -> float | None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from verifier.lineage import Lineage
-from weighbridge.errors import Finding, Severity, WeighbridgeError
+from verifier.transcriptpolicy import TRANSCRIPTS_AS_DESIGNED, TranscriptPolicy
+from weighbridge.errors import Finding, WeighbridgeError
 from weighbridge.parentage import Parent, unexplained
 from weighbridge.transcript import Transcript
 
 
-def check(line: Lineage, origin: Severity = "warning") -> list[Finding]:
-    """Checks the beginning of one run.
-
-    Args:
-        line: Where it began.
-        origin: Severity of `transcript.origin.undeclared`.
-    """
+def check(line: Lineage, policy: TranscriptPolicy = TRANSCRIPTS_AS_DESIGNED) -> list[Finding]:
+    """Checks the beginning of one run."""
     if isinstance(line.parent, WeighbridgeError):
         return [line.parent.finding(subject=f"transcript {line.id}")]
     if line.parent is not None:
@@ -23,6 +19,8 @@ def check(line: Lineage, origin: Severity = "warning") -> list[Finding]:
         return []
     if line.elsewhere:
         return [_split(line)]
+    if policy.origin == "accepted":
+        return []
     return [
         Finding(
             id="transcript.origin.undeclared",
@@ -31,7 +29,7 @@ def check(line: Lineage, origin: Severity = "warning") -> list[Finding]:
             expected="an initialisation that was recorded, or Recorder(parent=...)",
             found=f"{line.bytes} bytes in {line.entered.total()} storages",
             subject=f"transcript {line.id}",
-            severity=origin,
+            severity=policy.origin,
             evidence={"bytes": line.bytes},
         )
     ]
