@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from analysis import answers, economics, measured
 from analysis.attribute import sample_size_exact
 from analysis.catalog import System, load_systems
-from analysis.report import percent, seconds, size
+from analysis.texts import percent, seconds, size
 
 SIZES = (1e21, 1e23, 1e25, 1e27)  # FLOPs
 CHIP_FLOPS = 1e15  # FLOP/s, as in the paper

@@ -11,7 +11,7 @@ from pathlib import Path
 from analysis.catalog import load_models
 from analysis.domain import InfeasibleError
 from analysis.periods import accumulating_probability_hypergeometric
-from analysis.report import percent
+from analysis.texts import percent
 
 CHIPS = 1e6
 CHIP_FLOPS_PER_DAY = 1e15 * 86400

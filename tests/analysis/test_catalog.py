@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.catalog import CHIP_COLUMNS, MODEL_COLUMNS, CatalogError, load_chips, load_models
+from analysis.catalog import (
+    CHIP_COLUMNS,
+    MODEL_COLUMNS,
+    SYSTEM_COLUMNS,
+    CatalogError,
+    load_chips,
+    load_models,
+    load_systems,
+    named,
+)
 from analysis.paper import CHIP_FLOPS_PER_DAY, MODELS
 
 CELL = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\x00"), max_size=20).map(str.strip)
@@ -86,3 +96,79 @@ def test_hostile_bytes_raise_only_catalogue_errors(
     except CatalogError:
         return
     assert all(model.flops > 0 for model in models)
+
+
+def test_every_packaged_figure_is_dated_and_has_a_source() -> None:
+    for model in load_models():
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", model.published), model
+        product = re.match(r"6 x ([\d.e]+) .*? x ([\d.e]+) ", model.source)
+        if product:
+            assert model.flops == pytest.approx(6 * float(product[1]) * float(product[2]), rel=0.005), model
+    for chip in load_chips():
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", chip.released), chip
+        assert 1e14 <= chip.flops_per_second < 1e16, chip
+        assert chip.memory_bytes is None or 1e10 <= chip.memory_bytes < 1e12, chip
+    assert len({model.name for model in load_models()}) == len(load_models())
+
+
+def test_packaged_systems_count_their_work() -> None:
+    systems = {system.name: system for system in load_systems()}
+    assert {"Kaizen", "zkDL", "Garg et al."} <= {name for name, each in systems.items() if each.kind == "proof"}
+    assert systems["zkDL"].flops == 6 * 1e7 * 64
+    assert systems["Garg et al."].flops == pytest.approx(4 * 1024 * 262_144, rel=0.01)
+    # Convolutions of VGG-11 on 32x32 images: output pixels x kernel x channels in and out.
+    layers = [(32, 3, 64), (16, 64, 128), (8, 128, 256), (8, 256, 256), (4, 256, 512), (4, 512, 512)]
+    layers += [(2, 512, 512)] * 2
+    multiplied = sum(side * side * 9 * before * after for side, before, after in layers)
+    assert multiplied == pytest.approx(1.528e8, rel=0.001)
+    assert systems["Kaizen"].flops == pytest.approx(3 * 2 * multiplied * 16, rel=0.005)
+    for system in systems.values():
+        assert re.fullmatch(r"\d{4}-\d{2}", system.published)
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", system.read)
+        assert system.link.startswith("https://")
+        assert (system.flops is None) == (system.counted == "")
+
+
+def test_entries_by_name() -> None:
+    assert named(load_models(), "GPT-3").flops == 3.14e23
+    with pytest.raises(CatalogError, match="'NVIDIA H100 SXM5 80GB'"):
+        named(load_chips(), "h100")
+    with pytest.raises(CatalogError, match="for example"):
+        named(load_models(), "\x00")
+    with pytest.raises(CatalogError, match="2 entries"):
+        named([*load_models(), *load_models()], "GPT-3")
+
+
+SYSTEM = dict.fromkeys(SYSTEM_COLUMNS, "x") | {
+    "Kind": "proof", "Proved work (FLOP)": "1e9", "Prover time (s)": "", "Verifier time (s)": "",
+    "Evidence (bytes)": "", "Time over plain training": "",
+}  # fmt: skip
+
+
+def _systems(tmp_path: Path, row: dict[str, str]) -> Path:
+    path = tmp_path / "systems.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, SYSTEM_COLUMNS)
+        writer.writeheader()
+        writer.writerow(row)
+    return path
+
+
+def test_a_system_is_read_as_written(tmp_path: Path) -> None:
+    (system,) = load_systems(_systems(tmp_path, SYSTEM))
+    assert (system.kind, system.flops, system.prover_seconds, system.source) == ("proof", 1e9, None, "x")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"Kind": "belief"}, "one of proof, replay, tolerance"),
+        ({"Source": ""}, "Source is empty"),
+        ({"Read": " "}, "Read is empty"),
+        ({"Prover time (s)": "fast"}, "'fast' is no positive number"),
+        ({"Evidence (bytes)": "-1"}, "no positive number"),
+    ],
+)
+def test_systems_that_cannot_be_quoted(changed: dict[str, str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=says):
+        load_systems(_systems(tmp_path, SYSTEM | changed))

@@ -1,0 +1,172 @@
+"""What an analyst is told: agreement with the formulas, each number by hand, and evasions that work are shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import answers, costs, detection, periods, smallest
+from analysis.domain import InfeasibleError
+from analysis.scenario import Scenario, load, paper, parse
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+SMALL = parse("""
+title = "Small"
+[fleet]
+chips = 50
+chip-flops = 1e15
+[violation]
+flops = 1.2e22
+run-days = 20
+[inspection]
+period-days = 10
+rate = 0.2
+samples = 6
+missed = 0.25
+""")
+
+
+@settings(deadline=None, max_examples=40)
+@given(samples=st.integers(0, 60), involved=st.integers(0, 60), days=st.floats(1, 100), rate=st.floats(0.01, 3))
+def test_inspections_that_miss_nothing_agree_with_the_formula(
+    samples: int, involved: int, days: float, rate: float
+) -> None:
+    scenario = replace(SMALL, chips=60.0, rate=rate, missed=0.0)
+    expected = periods.seen_in_periods(
+        samples=samples, involved=involved, chips=60, run_days=days, period_days=10, snapshot_rate_per_day=rate
+    )
+    assert float(answers.seen(scenario, samples=samples, involved=involved, days=days)) == pytest.approx(
+        float(expected)
+    )
+
+
+def test_what_inspections_miss_is_what_a_simulation_misses() -> None:
+    """Chips, draws and misses made at random; runs of one period, where no approximation is left."""
+    random = np.random.default_rng(5)
+    scenario, trials, hits = replace(SMALL, run_days=10.0), 20_000, 0
+    held = 1 - np.exp(-0.2 * 10)
+    for _ in range(trials):
+        drawn = random.permutation(50)[:6]
+        hits += bool(np.any((drawn < 7) & (random.random(6) < held) & (random.random(6) >= 0.25)))
+    p = float(answers.seen(scenario, samples=6, involved=7, days=10.0))
+    assert abs(hits / trials - p) < 4 * np.sqrt(p * (1 - p) / trials)
+
+
+def test_the_papers_middle_cell() -> None:
+    found = answers.answer(paper())
+    assert (found.involved, found.needed, found.samples) == (223, 1080, 1080)
+    fleet = paper().fleet()
+    shared = {name: fleet[name] for name in fleet if name != "period_days"}
+    assert found.probability == float(detection.detection_probability_hypergeometric(samples=1080, **shared))
+    assert found.probability >= 0.9 > float(detection.detection_probability_hypergeometric(samples=1079, **shared))
+    assert found.by_method["hypergeometric"] == pytest.approx(found.probability)
+    assert found.by_method["eq1"] == pytest.approx(0.898014, abs=1e-6)
+    assert found.per_year == pytest.approx(1080 * 365 / 30)
+    assert found.inspectors == 14
+    chips = smallest.smallest_run_chips(
+        samples=1080, probability=0.9, chips=1e5, run_days=30, period_days=30, snapshot_rate_per_day=0.1
+    )
+    assert found.smallest_chips == int(chips)
+    assert found.smallest_flops == pytest.approx(float(chips) * 8.64e19 * 30)
+
+
+def test_a_planned_number_of_samples_is_kept_and_what_would_do_is_said() -> None:
+    found = answers.answer(SMALL)
+    assert found.samples == 6
+    assert found.probability < 0.9
+    assert found.needed is not None
+    again = answers.answer(replace(SMALL, samples=float(found.needed)))
+    assert again.probability >= 0.9
+    assert answers.answer(replace(SMALL, samples=float(found.needed - 1))).probability < 0.9
+    assert answers.answer(replace(SMALL, samples=None)).samples == found.needed
+
+
+def test_costs_by_hand() -> None:
+    scenario = load(EXAMPLES / "treaty.toml")
+    found = answers.answer(scenario)
+    assert found.sampling_cost == pytest.approx(1200 * 365 / 30 * 1000)
+    assert found.stalled == pytest.approx(0.1 * 2 / 86400)
+    assert found.stall_cost == pytest.approx(365 * 1e7 * 0.1 * 2 / 86400 * 48)
+    assert found.kept_bytes == pytest.approx(1e7 * 0.1 * 1200 * 400)
+    assert found.storage_cost == pytest.approx(1e7 * 0.1 * 1200 * 400 * 0.02 * 12 / 1e9)
+    assert found.replayed == pytest.approx(1200 * 3 * 7000 / 1e7 * 0.1 * 30 * 250.5 / 500_000 / 7000)
+    assert found.plan is not None
+    spent = found.plan.sampling_cost + found.plan.stall_cost + found.plan.storage_cost
+    assert spent <= scenario.budget * (1 + 1e-9)  # type: ignore[operator]
+    assert found.inspectors == int(costs.inspectors_needed(samples_per_year=found.per_year))
+
+
+def test_proofs_take_what_their_figures_say() -> None:
+    by_name = {each.system.name: each for each in answers.proofs(1e25, 90.0)}
+    assert by_name["zkDL"].seconds == pytest.approx(1e25 / 3.84e9)
+    assert by_name["zkDL"].machines == pytest.approx(1e25 / 3.84e9 / (90 * 86400), rel=1e-6)
+    assert "zkLLM" not in by_name  # its work cannot be counted
+
+
+def test_a_prover_with_unmonitored_chips_evades_by_taking_longer() -> None:
+    """An attacker who is caught in time T, and who is not in 10 T: the answer says so."""
+    scenario = replace(SMALL, unmonitored_chips=2.0, samples=30.0)
+    found = answers.answer(scenario)
+    ways = {way.name: way for way in found.ways}
+    assert ways["as stated"].probability == found.probability > 0.6
+    assert ways["10 times as long, on fewer chips"].chips == 0
+    assert ways["10 times as long, on fewer chips"].probability == 0.0
+    honest = {way.name: way for way in answers.answer(replace(scenario, unmonitored_chips=0.0)).ways}
+    assert honest["10 times as long, on fewer chips"].probability > 0.6  # type: ignore[operator]
+
+
+def test_spreading_over_more_chips_than_there_are_does_not_fit() -> None:
+    way = answers.way(SMALL, 6, days=1.0)
+    assert way.chips == 139
+    assert way.probability is None
+    assert answers.way(SMALL, 6, days=20.0).chips == 7
+
+
+def test_longer_and_shorter_runs_agree_with_theorem_1() -> None:
+    """Chips used for a shorter time, inspected after the run: never seen less often."""
+    for scenario in (paper(), load(EXAMPLES / "company.toml")):
+        found = answers.answer(replace(scenario, budget=None, run_days=scenario.period_days))
+        stated = found.ways[0].probability
+        shorter = [way.probability for way in found.ways if way.days < scenario.period_days]
+        assert stated is not None
+        assert shorter
+        assert all(each is None or each >= stated - 1e-3 for each in shorter)
+
+
+def test_nothing_is_enough() -> None:
+    blind = replace(SMALL, missed=1.0)
+    assert answers.answer(blind).probability == 0.0
+    assert answers.answer(blind).needed is None
+    assert answers.answer(blind).smallest_chips is None
+    with pytest.raises(InfeasibleError, match=r"inspection\.missed"):
+        answers.answer(replace(blind, samples=None))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"flops": 1e26}, "chips"),
+        ({"unmonitored_chips": 1000.0}, "unmonitored"),
+        ({"budget": 0.01}, "budget"),
+    ],
+)
+def test_scenarios_without_an_answer(change: dict[str, float], says: str) -> None:
+    with pytest.raises(InfeasibleError, match=says):
+        answers.answer(replace(SMALL, **change))
+
+
+def test_methods_outside_their_domain_have_no_value() -> None:
+    found = answers.answer(replace(SMALL, run_days=5.0, flops=3e21))
+    assert found.by_method["eq1"] is None
+    assert found.by_method["hypergeometric"] is not None
+
+
+def test_scenarios_are_left_as_they_are() -> None:
+    before: Scenario = replace(SMALL)
+    answers.answer(SMALL)
+    assert before == SMALL
