@@ -247,6 +247,38 @@ def fleet(result: Result) -> str:
     return f"{measured_on(result)}\n\n{sizes}\n\n{table(head, rows)}"
 
 
+def registry(result: Result) -> str:
+    """What a chip registry costs."""
+    found, asked, out = result["events"], result["queries"], result["tables"]
+    each = asked["looked_up"]
+    rows: list[Sequence[object]] = [
+        (text, f"{m['wall_s'] * by:,.{digits}f}", f"{m['cpu_s'] * by:,.{digits}f}")
+        for text, m, by, digits in (
+            (f"{found['statements']:,} statements signed", found["sign"], 1, 1),
+            ("submitted: verified, logged, applied", found["submit"], 1, 1),
+            ("root of the log, after a start", asked["root"], 1, 2),
+            ("1,000 chips with their histories looked up", asked["look_ups"], 1000 / each, 2),
+            (f"{result['drawn']:,} chips drawn of all", asked["draw"], 1, 1),
+            ("audit", asked["audit"], 1, 1),
+            ("whole log verified, tables compared", result["anew"]["deep_audit"], 1, 1),
+            ("all chips exported as CSV", out["export"], 1, 1),
+            ("and imported into another registry", out["import"], 1, 1),
+        )
+    ]
+    peaks = ", ".join(
+        f"{result[part]['peak_bytes'] / 1e6:,.0f} MB ({text})"
+        for part, text in (
+            ("events", "statements"), ("queries", "look-ups, draw, audit"), ("anew", "whole log"), ("tables", "CSV"),
+        )
+    )  # fmt: skip
+    sizes = (
+        f"{result['chips']:,} chips in lots of {result['lot']:,}, each made, tested, sold and installed: a database of "
+        f"{found['database_bytes'] / 1e6:,.0f} MB. Peak memory of each process: {peaks}, of which "
+        f"{found['imports_bytes'] / 1e6:,.0f} MB are imported libraries."
+    )
+    return f"{measured_on(result)}\n\n{sizes}\n\n{table(('work', 'seconds', 'of processor'), rows)}"
+
+
 def chip_crashes(result: Result) -> str:
     """Honest jobs that crashed on chips."""
     kinds = "; ".join(f"{count} {name}" for name, count in result["snapshots"].items())
@@ -325,6 +357,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "chip": chip,
     "chip_crashes": chip_crashes,
     "fleet": fleet,
+    "registry": registry,
     "fuzz": fuzz,
     "export_size": export_size,
     "cells": cells,
