@@ -65,7 +65,12 @@ class ChipClient(_Client):
             address: The chip's `host:port`.
             credentials: The Verifier's own.
             ueid: Which chip is wanted, where many answer. Who did answer is what signatures say.
+
+        Raises:
+            ChipError: There is no address.
         """
+        if not address:
+            raise ChipError("the registry has no address of this chip; have its holder name it, or inspect it on site")
         super().__init__(address, credentials, "chip")
         self._metadata = ((rpc.CHIP, ueid),) if ueid else ()
 

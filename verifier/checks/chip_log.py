@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from verifier.facts import Entry, LogFacts, digest, number
 from weighbridge import merkle
 from weighbridge.errors import Finding, ProofError, WeighbridgeError
@@ -21,7 +23,9 @@ def _chip(log: LogFacts) -> str:
 
 def _head(log: LogFacts) -> list[Finding]:
     if isinstance(log.head, WeighbridgeError):
-        return [log.head.finding(subject=_chip(log))]
+        found = log.head.finding(subject=_chip(log))
+        # Whoever holds the chip by the registry has to show it.
+        return [replace(found, evidence={**found.evidence, "holder": log.chip.owner})]
     token = log.head.token
     if token.kind != "head" or token.nonce != log.nonce:
         return [

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from support.custody_trade import DAY, Trade, ueid
 
+from verifier.checks import chip_log
+from verifier.reading import read_log
 from verifier.registry.audit import AuditPolicy, audit, missing
+from verifier.witness import Witness
 from weighbridge.errors import UsageError
+from weighbridge.identity import CertificateAuthority
 
 
 @pytest.fixture
@@ -104,3 +108,13 @@ def test_policies_that_mean_nothing_are_refused() -> None:
     for wrong in ({"lost_share": 1.5}, {"lost_days": 0}, {"uninstalled_days": -1}, {"lost_least": -1}):
         with pytest.raises(UsageError, match="correct the policy"):
             AuditPolicy(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_drawn_chip_of_which_nobody_told_the_address_is_unreachable_and_its_holder_named(trade: Trade) -> None:
+    trade.supply([1])
+    manufacturer = CertificateAuthority.create("Manufacturer").certificate
+    credentials = CertificateAuthority.create("Site").issue_role("verifier", "verifier")
+    log = read_log(trade.registry.chip(ueid(1)), credentials, manufacturer, Witness(trade.registry, manufacturer))
+    (finding,) = chip_log.check(log)
+    assert (finding.id, finding.evidence["holder"]) == ("chip.unreachable", "acme")
+    assert "address" in finding.message
