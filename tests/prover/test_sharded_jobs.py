@@ -27,7 +27,7 @@ from weighbridge.replay_worker import Replay
 from weighbridge.tensorfile import TensorFile
 from weighbridge.transcript import Transcript
 
-TWO = ["primitives", "ddp", "tensor", "fsdp", "meta", "pipeline", "false"]
+TWO = ["primitives", "ddp", "unused", "static", "accumulate", "tensor", "fsdp", "meta", "pipeline", "false"]
 HONEST = [("two", kind) for kind in TWO if kind != "false"] + [("four", "fsdp-tensor")]
 SALT = bytes(32)
 Kept = dict[tuple[int, Any], tuple[list[torch.Tensor], list[torch.Tensor]]]

@@ -1,6 +1,8 @@
 """One rank of very small trainings on several ranks: `python sharded_job.py KIND[,KIND...] RANK RANKS OUT [SOCKET]`.
 
-All ranks share the directory OUT, where each job gets a directory of its kind's name. Kinds: `ddp`, `tensor`, `fsdp`,
+All ranks share the directory OUT, where each job gets a directory of its kind's name. Kinds: `ddp`, `unused` (parameters
+that some ranks do not use in some steps), `static` (a static graph), `accumulate` (two backward passes for one
+synchronisation, gradients as views of buckets), `tensor`, `fsdp`,
 `fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
 `false` (DDP whose ranks agree on a false all-reduce in step 2, and keep what they exchanged in `OUT/kept-RANK`). On a
 chip, at SOCKET, a snapshot is forced before the optimizer updates the weights in step 2.
@@ -70,6 +72,37 @@ def ddp(job: Job) -> Built:
     return model, optimizer_of(model)
 
 
+class Branches(nn.Module):
+    """Ranks take different ways in step 2, and all take the second one from step 3 on; one layer is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways = nn.ModuleList([nn.Linear(WIDTH, 12), nn.Linear(WIDTH, 12)])
+        self.last, self.never = nn.Linear(12, CLASSES), nn.Linear(3, 3)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        way = (0, dist.get_rank(), 1)[min(self.calls, 3) - 1]
+        hidden: torch.Tensor = self.last(self.ways[way](x).relu())
+        return hidden
+
+
+def unused(job: Job) -> Built:
+    model = nn.parallel.DistributedDataParallel(Branches(), find_unused_parameters=True)
+    return model, optimizer_of(model)
+
+
+def static(job: Job) -> Built:
+    model = nn.parallel.DistributedDataParallel(network(), static_graph=True)
+    return model, optimizer_of(model)
+
+
+def accumulate(job: Job) -> Built:
+    model = nn.parallel.DistributedDataParallel(network(), gradient_as_bucket_view=True)
+    return model, optimizer_of(model)
+
+
 def tensor(job: Job) -> Built:
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
     model = parallelize_module(network(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -106,7 +139,7 @@ def meta(job: Job) -> Built:
 
 
 BUILDERS: dict[str, Callable[[Job], Built]] = {
-    "ddp": ddp, "tensor": tensor, "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta,
+    "ddp": ddp, "unused": unused, "static": static, "accumulate": accumulate, "tensor": tensor, "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta,
 }  # fmt: skip
 
 
@@ -121,6 +154,9 @@ def train(kind: str, recorder: Recorder, job: Job, steps: int, chip: Shim | None
     for step in range(1, steps + 1):
         batch = batch_of(step, replica)
         with recorder.step(batch):
+            if kind == "accumulate" and isinstance(model, nn.parallel.DistributedDataParallel):
+                with model.no_sync():
+                    nn.functional.cross_entropy(model(batch["x"] * 0.5), batch["y"]).backward()
             update(model, optimizer, batch)
 
 
