@@ -49,6 +49,8 @@ class JobReplay:
         common = set.intersection(*(set(t.checkpoint_steps) for t in transcripts))
         begin = max([step for step in common if step <= first], default=0)
         self._rendezvous = rendezvous or Rendezvous(ranks)
+        incomplete = {rank: t.steps for rank, t in enumerate(transcripts) if not t.manifest.complete}
+        self._rendezvous.cut.update(incomplete)
         self._replays = []
         for rank, transcript in enumerate(transcripts):
             mine = {**request, "path": str(path / rank_name(rank)), "begin": begin, "stop": None}

@@ -39,7 +39,7 @@ from weighbridge.tape import Tape
 from weighbridge.tapepolicy import TapePolicy
 from weighbridge.transcript import Transcript
 
-_SEVERITIES: dict[str, Severity] = {"replay.inconclusive": "info", "tape.too_large": "warning"}
+_SEVERITIES: dict[str, Severity] = {"replay.inconclusive": "info", "tape.too_large": "warning", "job.tail": "info"}
 """Of what accuses nobody."""
 
 
@@ -140,7 +140,7 @@ class Replay:
                 # Other data would make most entries inadmissible; a few among many are outcomes made to order.
                 self._note(error, "replay.rounding.inadmissible")
         except (TapeError, LogError) as error:
-            verdict = "inconclusive" if error.reason == "tape.too_large" else "mismatch"
+            verdict = "inconclusive" if error.reason in ("tape.too_large", "job.tail") else "mismatch"
             if isinstance(error, LogError):
                 difference = {k: error.details.get(k, "") for k in ("operation", "expected", "found")}
                 difference.update(step=error.details.get("step", position), op=error.details.get("op", 0))

@@ -102,13 +102,16 @@ class Rendezvous:
     def __init__(self, ranks: int) -> None:
         """Prepares for so many ranks."""
         self.turns = Turns(ranks)
+        self.cut: dict[int, int] = {}
+        """Steps of each rank that a crash cut off, by rank: it comes to no further collective."""
         self._meetings: dict[Pairing, _Meeting] = {}
 
     def exchange(self, rank: int, step: int, call: Call, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> list[Tensor]:
         """Gives what a rank contributes and returns what it gets; see `weighbridge.collectives.Exchange`.
 
         Raises:
-            TapeError: The members' calls do not fit together, or a member never comes (`job.collective.mismatch`).
+            TapeError: The members' calls do not fit together, or a member never comes (`job.collective.mismatch`, or
+                `job.tail` if a crash cut off a rank before).
             AbandonedError: Another rank ended the replay.
         """
         pairing = call.pairing(step)
@@ -120,7 +123,14 @@ class Rendezvous:
         sources = call.sources(rank)
         needed = {call.group[i] for wanted in sources for i, _ in wanted}
         if not self.turns.wait(rank, lambda: needed <= meeting.ins.keys()):
-            raise _mismatch(step, call, f"ranks {sorted(needed - meeting.ins.keys())}, which never come")
+            missing = sorted(needed - meeting.ins.keys())
+            if cut := sorted(other for other, steps in self.cut.items() if steps <= step):
+                raise TapeError(
+                    f"step {step}, operation {call.op} ({call.name}): ranks {missing[:64]} never come, because a crash "
+                    f"cut off ranks {cut[:64]} before this step was whole",
+                    code="job.tail", step=step, op=call.op,
+                )  # fmt: skip
+            raise _mismatch(step, call, f"ranks {missing}, which never come")
         results = [
             self._result(step, call, meeting, wanted, out) for wanted, out in zip(sources, outs, strict=True)
         ]  # fmt: skip
