@@ -148,7 +148,7 @@ class Executor:
                 "raise the memory limit if this machine has them",
                 code="tape.too_large",
             )
-        context = Following(record, log, self._seed, self._policy, self.watch, self.tally)
+        context = self._context(record, log)
         if self._place is not None:
             context.stream, context.exchange = self._place.stream(record.kind), self._exchange
             context.calls = {call.op: call for call in calls(tape, self._place.rank)}
@@ -188,6 +188,10 @@ class Executor:
             return context
         self._finish(tape, record, context, slots, names, frees, operands, entered)
         return context
+
+    def _context(self, record: StepRecord, log: LogReader) -> Following:
+        """Returns what a step is evaluated in."""
+        return Following(record, log, self._seed, self._policy, self.watch, self.tally)
 
     def drop(self, tape: Tape, step: int) -> None:
         """Lets go of the state that died before a step began; `run` does so by itself."""
