@@ -1,7 +1,7 @@
 """One rank of very small trainings on several ranks: `python sharded_job.py KIND[,KIND...] RANK RANKS OUT [SOCKET]`.
 
-All ranks share the directory OUT, where each job gets a directory of its kind's name. Kinds: `ddp`, `unused` (some ranks
-do not use some parameters in some steps), `static` (a static graph), `accumulate` (two backward passes for one
+All ranks share the directory OUT, where each job gets a directory of its kind's name. Kinds: `ddp`, `unused` (some
+parameters are not used by all ranks in all steps), `static` (a static graph), `accumulate` (two backward passes for one
 synchronisation, gradients as views of buckets), `tensor`, `fsdp`,
 `fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
 `false` (DDP whose ranks agree on a false all-reduce in step 2, and keep what they exchanged in `OUT/kept-RANK`). On a
