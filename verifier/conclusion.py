@@ -5,6 +5,7 @@ It is made once all checks have spoken, and only adds: rules look at facts that 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,7 @@ def conclude(
     regime: Regime,
     *,
     population: int,
+    certain: Collection[bytes] = (),
 ) -> Conclusion:
     """Makes up the ledger, applies the rules, and then the policy.
 
@@ -65,6 +67,7 @@ def conclude(
         plan: What it set out to do.
         regime: Rules and policy.
         population: Chips in the registry (C).
+        certain: UEIDs of the chips that were drawn with certainty.
     """
     chips = _ledger(collected, plan, regime)
     account = ledger_totals.summary(
@@ -73,6 +76,7 @@ def conclude(
         peak=plan.chip_flops_per_day,
         period_days=plan.period_days,
         policy=regime.policy.ledger,
+        certain=certain,
     )
     fleet = account["fleet"]
     facts = runs.build(

@@ -262,7 +262,7 @@ def _abandoned(commitment: Commitment, end: Abandonment) -> Finding:
         id="draw.abandoned",
         message=f"a draw was given up: {end.reason}",
         subject=f"draw {commitment.inspection}",
-        severity="warning",
+        severity="info",
         evidence={"commitment": entry_digest(commitment).hex(), "secret": end.secret.hex()},
     )
 

@@ -25,6 +25,7 @@ from verifier.registry import Registry
 from verifier.strata import Heads, Population, encode_heads, parse_heads, parse_population
 from verifier.units import Units
 from verifier.witness import Witness
+from weighbridge.digests import DIGEST_SIZE
 from weighbridge.errors import UsageError
 from weighbridge.identity import Credentials
 from weighbridge.tlog import NoteKey
@@ -94,6 +95,54 @@ class Drawing:
             if found is not None:
                 return found
         raise UsageError("draws came too late each time; give them more time between cut-off and beacon")
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 on the Verifier's clock."""
+        return self.witness.now_ms()
+
+    def recent(self, plan: Plan, population: Population) -> Heads:
+        """Returns the heads of a population's logs that were witnessed within the last monitoring period."""
+        held = self.witness.heads(self.now_ms() - int(plan.period_days * _DAY_MS))
+        return {ueid: held[ueid] for ueid in population.ueids if ueid in held}
+
+    def plan_for(
+        self,
+        inspection: str,
+        plan: Plan,
+        population: Population,
+        registry_root: bytes = bytes(DIGEST_SIZE),
+        registry_size: int = 0,
+    ) -> DrawCommitment:
+        """Returns the commitment to a draw that would begin now.
+
+        Raises:
+            UsageError: There are too few chips, too many strata, or no optimal allocation.
+        """
+        policy, now = plan.draw, self.now_ms()
+        silent = len(population) - len(self.recent(plan, population))
+        cutoff_s = policy.cutoff_s if policy.cutoff_s is not None else 1 + silent * heads.SECONDS_A_CHIP
+        margin_s = policy.margin_s if policy.margin_s is not None else 2 + len(population) / 50_000
+        return commit_draw(
+            inspection=inspection,
+            population=population,
+            registry_root=registry_root,
+            registry_size=registry_size,
+            samples=plan.samples,
+            aim=Aim(
+                flops_threshold=plan.flops_threshold,
+                chip_flops_per_day=plan.chip_flops_per_day,
+                period_days=plan.period_days,
+                snapshot_rate_per_day=plan.snapshot_rate_per_day,
+                speeds=policy.speeds,
+            ),
+            beacon=self.beacon.info,
+            now_ms=now,
+            # Witnesses cosign with whole seconds, so that the commitment's may be a second after `now`.
+            cutoff_ms=now + int(cutoff_s * 1000) + 1000,
+            margin_ms=int(margin_s * 1000),
+            by=policy.by,
+            allocation=policy.allocation,
+        )
 
     def made(self, inspection: str, plan: Plan, units: Units) -> Drawn | None:
         """Returns the draw of an inspection if there is one already; does nothing about it."""
@@ -201,46 +250,18 @@ class _Attempt:
     def _commit(self) -> _Made:
         """Fixes everything but the sample."""
         self._say("draw", 0, 0, "fixing the population")
-        plan, policy, registry, beacon = self._plan, self._plan.draw, self._of.registry, self._of.beacon.info
+        plan, registry, beacon = self._plan, self._of.registry, self._of.beacon.info
         while True:  # population and root must be of the same moment
             size = registry.tree_size
             population = Population.of(registry.population())
             if registry.tree_size == size:
                 break
-        now = self._now()
-        silent = len(population) - len(self._recent(now, population))
-        cutoff_s = policy.cutoff_s if policy.cutoff_s is not None else 1 + silent * heads.SECONDS_A_CHIP
-        margin_s = policy.margin_s if policy.margin_s is not None else 2 + len(population) / 50_000
-        committed = commit_draw(
-            inspection=self._inspection,
-            population=population,
-            registry_root=registry.root(size),
-            registry_size=size,
-            samples=plan.samples,
-            aim=Aim(
-                flops_threshold=plan.flops_threshold,
-                chip_flops_per_day=plan.chip_flops_per_day,
-                period_days=plan.period_days,
-                snapshot_rate_per_day=plan.snapshot_rate_per_day,
-                speeds=policy.speeds,
-            ),
-            beacon=beacon,
-            now_ms=now,
-            cutoff_ms=now + int(cutoff_s * 1000) + 1000,
-            margin_ms=int(margin_s * 1000),
-            by=policy.by,
-            allocation=policy.allocation,
-        )
+        committed = self._of.plan_for(self._inspection, plan, population, registry.root(size), size)
         return _Made(committed.commitment.encode(), committed.secret, population.text, beacon.to_json())
-
-    def _recent(self, now: int, population: Population) -> Heads:
-        """Returns the heads that were witnessed within the last monitoring period."""
-        held = self._of.witness.heads(now - int(self._plan.period_days * _DAY_MS))
-        return {ueid: held[ueid] for ueid in population.ueids if ueid in held}
 
     def _heads(self, commitment: Commitment, population: Population) -> Heads:
         """Asks chips without a recent head for one, and waits for the cut-off."""
-        known = self._recent(self._now(), population)
+        known = self._of.recent(self._plan, population)
         silent = [ueid for ueid in population.ueids if ueid not in known]
         self._say("draw", 0, len(silent), f"asking {len(silent)} chips for the heads of their logs")
         asked = heads.ask(
@@ -252,7 +273,7 @@ class _Attempt:
             progress=lambda done: self._say("draw", done, len(silent), "asking chips for the heads of their logs"),
         )
         self._wait(commitment.cutoff_ms, "waiting for the cut-off")
-        return {**asked, **self._recent(self._now(), population)}
+        return {**asked, **self._of.recent(self._plan, population)}
 
     def _value(self, commitment: Commitment) -> Round:
         """Waits for the beacon's value."""

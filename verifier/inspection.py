@@ -21,6 +21,7 @@ from verifier.farm import Farm, LocalFarm
 from verifier.firmware import FirmwarePolicy
 from verifier.regime import Regime
 from verifier.registry import Registry
+from verifier.sampler import Sampled
 from verifier.segments import Secret
 from verifier.stages.setting import Cancelled, InspectionStoppedError, Progress, Setting
 from verifier.units import Units
@@ -53,6 +54,7 @@ class Inspection:
         cancelled: Cancelled | None = None,
         secret: Secret | None = None,
         regime: Regime | None = None,
+        sampled: Sampled | None = None,
     ) -> None:
         """Prepares an inspection that the registry already knows, with the chips drawn.
 
@@ -72,6 +74,7 @@ class Inspection:
             cancelled: Asked whether to end, from any thread; `run` raises `InspectionStoppedError` then.
             secret: The criteria that the plan commits to, if it does.
             regime: Rules, policy and benchmarks; by default no rules.
+            sampled: The draw that was committed to; None if the plan's seed was given.
 
         Raises:
             UsageError: The plan commits to other criteria.
@@ -79,7 +82,7 @@ class Inspection:
         if plan.segments.commitment != ("" if secret is None else secret.commitment()):
             raise UsageError("the plan does not commit to the secret criteria that are there; put their hash into it")
         witness = witness or Witness(registry, manufacturer)
-        self._regime = regime or Regime()
+        self._regime, self._sampled = regime or Regime(), sampled
         self._setting = Setting(
             id=identifier,
             given=Given(plan=plan, firmware=firmware, witness=witness.key),
@@ -101,10 +104,19 @@ class Inspection:
         """Does what has not been done of the inspection, and returns its report as JSON-compatible data."""
         setting, collected = self._setting, Collected()
         record = setting.registry.inspection(setting.id)
-        population = setting.units.once("population", "", lambda: len(setting.registry.chips()), to=int, of=int)
+        population = setting.units.once("population", "", setting.registry.population_size, to=int, of=int)
         for stage in stages.ALL:
             stage(setting, collected)
-        concluded = conclude(collected, setting.plan, self._regime, population=population)
+        sampled, verified = self._sampled, collected.verified()
+        if sampled is not None:
+            collected.report(sampled.findings())
+        concluded = conclude(
+            collected,
+            setting.plan,
+            self._regime,
+            population=population,
+            certain=() if sampled is None else sampled.certain,
+        )
         return report.build(
             inspection=setting.id,
             created_at=record.created_at,
@@ -116,7 +128,8 @@ class Inspection:
             snapshots=collected.snapshots,
             transcripts=list(collected.transcripts.values()),
             findings=concluded.findings,
-            verified=collected.verified(),
+            verified=verified,
+            draw=None if sampled is None else sampled.section(verified),
             conclusion=concluded,
             evidence=evidence.build(collected),
         )

@@ -22,7 +22,7 @@ from analysis.detection import (
     detection_probability_hypergeometric,
     involved_chips,
 )
-from verifier import figures, miss
+from verifier import figures, miss, sampler
 from verifier.checks import interrupts
 from verifier.checks.memory import accounting, replayed
 from verifier.conclusion import Conclusion
@@ -81,6 +81,7 @@ def build(
     findings: Sequence[Finding],
     verified: Sequence[bytes],
     conclusion: Conclusion,
+    draw: Mapping[str, Any] | None = None,
     evidence: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Builds the report as JSON-compatible data.
@@ -98,10 +99,12 @@ def build(
         findings: All findings, with their final severities.
         verified: UEIDs of the chips that count as sampled.
         conclusion: The ledger, what became of the rules, and the policy.
+        draw: The section about the draw; by default that of one with a given seed. See `verifier.sampler`.
         evidence: What `verifier.evidence.build` returned.
     """
     severities = Counter(finding.severity for finding in findings)
-    p = probability(plan, population=population, verified=len(verified))
+    draw = sampler.given(plan.seed) if draw is None else draw
+    p = probability(plan, population=population, verified=len(verified), draw=draw)
     return {
         "schema": SCHEMA,
         "inspection": inspection,
@@ -126,18 +129,28 @@ def build(
         "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
         "findings": [finding.to_json() for finding in findings],
         "probability": p,
+        "draw": dict(draw),
         "miss": miss.bound(p, chunks=conclusion.chunks),
         **conclusion.to_json(),
         "evidence": dict(evidence or {}),
-        "assumptions": list(ASSUMPTIONS),
+        "assumptions": [*ASSUMPTIONS, *draw["assumptions"]],
         "saw": list(SAW),
         "not_verifiable": [*_not_verified(logs, snapshots), *NOT_OBSERVABLE],
     }
 
 
-def probability(plan: Plan, *, population: int, verified: int) -> dict[str, Any]:
-    """Returns the detection probability both ways, with every input; None and a note where a formula does not apply."""
+def probability(plan: Plan, *, population: int, verified: int, draw: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the detection probability both ways, with every input; None and a note where a formula does not apply.
+
+    Of a draw that was committed to, both are over the random sample alone, and `strata` is p against the worst spread
+    over strata and over chips that were drawn with certainty.
+    """
     notes: list[str] = []
+    worth = (draw or {}).get("detection")
+    if worth is not None:
+        population, verified = worth["chips"], worth["verified"]
+        if worth["certain"]:
+            notes.append(f"{worth['certain']} chips were drawn with certainty: they are no part of s and C")
     eq1 = _eq1(plan, population, verified, notes)
     exact = _hypergeometric(plan, population, verified, notes)
     try:
@@ -156,6 +169,7 @@ def probability(plan: Plan, *, population: int, verified: int) -> dict[str, Any]
     return {
         "eq1": eq1,
         "hypergeometric": exact,
+        "strata": None if worth is None else worth["p"],
         "inputs": {
             "s": verified,
             "C": population,

@@ -17,6 +17,7 @@ from analysis.detection import (
     detection_probability_eq1,
     detection_probability_hypergeometric,
 )
+from analysis.stratified import least_probability
 from verifier import ledger_totals, miss
 from verifier.ledger import DAY_MS, ChipLedger, LedgerPolicy
 from verifier.rules.judge import judge
@@ -99,10 +100,10 @@ def _counts(report: Mapping[str, Any]) -> list[Finding]:
 
 def _probability(report: Mapping[str, Any]) -> list[Finding]:
     section, plan, counts = report["probability"], report["plan"], report["counts"]
-    inputs = section["inputs"]
+    inputs, worth = section["inputs"], report["draw"].get("detection")
     wanted = {
-        "s": counts["verified"],
-        "C": counts["registered"],
+        "s": counts["verified"] if worth is None else worth["verified"],
+        "C": counts["registered"] if worth is None else worth["chips"],
         "H": plan["flops_threshold"],
         "a": plan["chip_flops_per_day"],
         "T": plan["period_days"],
@@ -122,7 +123,8 @@ def _probability(report: Mapping[str, Any]) -> list[Finding]:
         "run_days": inputs["T"],
         "snapshot_rate_per_day": inputs["f"],
     }
-    again = {
+    again: dict[str, float | None] = {
+        "strata": None if worth is None else _defined(lambda: _strata(plan, worth)),
         "eq1": _defined(lambda: detection_probability_eq1(**common, period_days=inputs["T_m"])),
         "hypergeometric": _defined(lambda: detection_probability_hypergeometric(**common)),
     }
@@ -131,6 +133,18 @@ def _probability(report: Mapping[str, Any]) -> list[Finding]:
         for name, value in again.items()
         if not _same(section[name], value)
     ]
+
+
+def _strata(plan: Mapping[str, Any], worth: Mapping[str, Any]) -> float:
+    groups = worth["groups"]
+    return least_probability(
+        chips=[each["chips"] for each in groups],
+        drawn=[each["drawn"] for each in groups],
+        shown=-math.expm1(-plan["snapshot_rate_per_day"] * plan["period_days"]),
+        chip_flops_per_day=[each["chip_flops_per_day"] for each in groups],
+        flops_threshold=plan["flops_threshold"],
+        run_days=plan["period_days"],
+    ).probability
 
 
 def _defined(compute: Callable[[], Any]) -> float | None:

@@ -7,7 +7,6 @@ Run as a process: `python -m verifier.service --db F --credentials DIR --manufac
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import secrets
@@ -25,26 +24,39 @@ import grpc
 from cryptography.x509 import Certificate
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_grpc
-from verifier import units, witness_service
+from verifier import ownlog, signing, units, witness_service
+from verifier import regime as regimes
+from verifier.beacon import FileBeacon, LocalBeacon
 from verifier.cache import Cache
+from verifier.drawing import Drawing
+from verifier.drawpolicy import DrawPolicy
 from verifier.exclusive import claim
 from verifier.facts import CHUNKS, Plan, Sharded
 from verifier.farm import Farm, LocalFarm, slots
 from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection, InspectionStoppedError
+from verifier.ownlog import OwnLog
+from verifier.periods import Draws
+from verifier.regime import Regime
 from verifier.registry import FINISHED, Chip, Registry
-from verifier.sampling import draw, fresh_seed
+from verifier.sampler import Sampler
+from verifier.sampling import draw
+from verifier.strata import Allocation, check_attributes
 from verifier.units import Journal
 from verifier.witness import Witness, load_signer
-from weighbridge import rpc
+from weighbridge import rpc, tlog
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.identity import Credentials, load_certificate
+from weighbridge.manifest import SigningKey
 from weighbridge.replay import Limits
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
-_METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport")
+_METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport", "GetDraw")
 ALLOW = {_SERVICE + method: {"operator"} for method in _METHODS}
 """Only operators may use a Verifier."""
+
+LOG_KEY, BEACON_KEY = ".log-key", ".beacon-key"
+"""What the files with the keys of the Verifier's own log and beacon are called; they lie beside the witness's."""
 
 WITNESS_KEY = ".witness-key"
 """What the file with the witness's key is called behind the registry's name; `.pub` beside it is what chips need."""
@@ -73,6 +85,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         manufacturer: Certificate,
         firmware: FirmwarePolicy,
         witness: Witness,
+        sampler: Sampler,
+        report_key: SigningKey,
+        regime: Regime | None = None,
         farm: Farm | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -85,11 +100,15 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             manufacturer: Root certificate of device identities.
             firmware: Which firmware chips may run.
             witness: Who holds chips' logs.
+            sampler: Draws chips where no seed is given.
+            report_key: Signs reports.
+            regime: Rules, policy and benchmarks; by default no rules.
             farm: Where replays run; by default one after the other on this machine.
             limits: Of each replay.
         """
+        self._report_key, self._regime = report_key, regime
         self._farm, self._limits = farm or LocalFarm(), limits or Limits()
-        self._witness = witness
+        self._witness, self._sampler = witness, sampler
         self._registry, self._cache = registry, cache
         self._credentials, self._manufacturer, self._firmware = credentials, manufacturer, firmware
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection")
@@ -163,7 +182,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         """Draws the chips, records plan and draw, and queues the inspection."""
         plan = Plan(
             samples=request.samples,
-            seed=request.seed or fresh_seed(),
+            seed=request.seed,
             flops_threshold=request.flops_threshold,
             chip_flops_per_day=request.chip_flops_per_day,
             period_days=request.period_days,
@@ -172,13 +191,24 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             replay_env=dict(request.replay_env),
             sharded=cast(Sharded, request.sharded or "all"),
             chunks=request.chunks or CHUNKS,
+            draw=DrawPolicy(
+                by=check_attributes(request.strata_by),
+                allocation=cast(Allocation, request.allocation or "proportional"),
+                speeds=dict(request.type_flops_per_day),
+                cutoff_s=request.cutoff_s if request.HasField("cutoff_s") else None,
+            ),
         )
         self._farm.check(plan.replay_device)
-        chips = draw([chip.ueid for chip in self._registry.chips()], plan.samples, plan.seed)
+        chips: list[bytes] = []
+        if plan.seed:
+            chips = draw([chip.ueid for chip in self._registry.chips()], plan.samples, plan.seed)
+        else:
+            self._sampler.check(plan)
         identifier = secrets.token_hex(8)
         self._registry.start_inspection(identifier, seed=plan.seed, plan=plan.to_json(), chips=chips)
         journal = self._journal(identifier)
-        journal.say("draw", len(chips), len(chips), f"drew {len(chips)} chips with seed {plan.seed.hex()}")
+        if plan.seed:
+            journal.say("draw", len(chips), len(chips), f"drew {len(chips)} chips with seed {plan.seed.hex()}")
         self._pool.submit(self._run, identifier, journal)
         return verifier_pb2.StartInspectionResponse(inspection_id=identifier)
 
@@ -195,9 +225,13 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             journal.say(stage, done, total, message)
 
         try:
+            plan, sampled = Plan.from_json(self._registry.inspection(identifier).plan), None
+            if not plan.seed:
+                plan, sampled = self._sampler.draw(identifier, plan, say)
             inspection = Inspection(
                 identifier=identifier,
-                plan=Plan.from_json(self._registry.inspection(identifier).plan),
+                plan=plan,
+                sampled=sampled,
                 registry=self._registry,
                 cache=self._cache,
                 credentials=self._credentials,
@@ -209,6 +243,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 farm=self._farm,
                 passing=partial(journal.say, passing=True),
                 cancelled=self._stopping.is_set,
+                regime=self._regime,
             )
             report = inspection.run()
             self._end(identifier, journal, "done", f"{len(report['findings'])} findings; the report is ready", report)
@@ -255,13 +290,22 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     def GetReport(  # noqa: N802
         self, request: verifier_pb2.GetReportRequest, context: grpc.ServicerContext
     ) -> Iterator[verifier_pb2.GetReportResponse]:
-        """Streams the report as JSON."""
+        """Streams the signed report."""
         record = self._registry.inspection(request.inspection_id)
         if record.report is None:
             raise UsageError(f"the inspection is {record.stage} and has no report; watch it until it is done")
-        data = json.dumps(record.report, sort_keys=True, indent=1).encode()
+        data = signing.sign(dict(record.report), self._report_key)
         for start in range(0, len(data), CHUNK):
             yield verifier_pb2.GetReportResponse(data=data[start : start + CHUNK])
+
+    def GetDraw(  # noqa: N802
+        self, request: verifier_pb2.GetDrawRequest, context: grpc.ServicerContext
+    ) -> Iterator[verifier_pb2.GetDrawResponse]:
+        """Streams the record of a draw, and the Verifier's log."""
+        record = self._registry.inspection(request.inspection_id)
+        for path, data in self._sampler.files(record.id):
+            for start in range(0, max(1, len(data)), CHUNK):
+                yield verifier_pb2.GetDrawResponse(path=path, data=data[start : start + CHUNK])
 
 
 @contextmanager
@@ -274,6 +318,8 @@ def serve(
     firmware: FirmwarePolicy,
     address: str = "127.0.0.1:0",
     witness_key: Path | None = None,
+    beacon: Path | None = None,
+    regime: Regime | None = None,
     farm: Farm | None = None,
     limits: Limits | None = None,
 ) -> Iterator[str]:
@@ -286,7 +332,10 @@ def serve(
         manufacturer: Root certificate of device identities.
         firmware: Which firmware chips may run.
         address: Where to listen.
-        witness_key: File with the witness's key, made if there is none; by default beside the SQLite file.
+        witness_key: File with the witness's key, made if there is none; by default beside the SQLite file. The keys of
+            the Verifier's own log and beacon lie beside it.
+        beacon: Directory of a beacon whose values are brought by file; by default the Verifier has one of its own.
+        regime: Rules, policy and benchmarks.
         farm: Where replays run.
         limits: Of each replay.
 
@@ -303,10 +352,20 @@ def serve(
     try:
         with claim(registry.database):
             server, bound = rpc.server(credentials, allow={**ALLOW, **witness_service.ALLOW}, address=address)
-            witness = Witness(registry, manufacturer, load_signer(witness_key))
+            kept, signer = Cache(cache), load_signer(witness_key)
+            witness = Witness(registry, manufacturer, signer)
+            keys = str(witness_key).removesuffix(WITNESS_KEY)
+            log = OwnLog(registry.session, load_signer(Path(keys + LOG_KEY), ownlog.PREFIX, tlog.LOG), [signer])
+            drawing = Drawing(
+                registry=registry, witness=witness, log=log, witnesses=(signer.key,),
+                beacon=FileBeacon(beacon) if beacon else LocalBeacon.load(Path(keys + BEACON_KEY)),
+                credentials=credentials, manufacturer=manufacturer,
+            )  # fmt: skip
+            sampler = Sampler(drawing=drawing, draws=Draws(registry.session), log=log, registry=registry, cache=kept)
             service = VerifierService(
-                registry=registry, cache=Cache(cache), credentials=credentials, manufacturer=manufacturer,
-                firmware=firmware, witness=witness, farm=farm, limits=limits,
+                registry=registry, cache=kept, credentials=credentials, manufacturer=manufacturer,
+                firmware=firmware, witness=witness, sampler=sampler, farm=farm, limits=limits,
+                report_key=signing.load_key(Path(keys + signing.KEY)), regime=regime,
             )  # fmt: skip
             witness_pb2_grpc.add_WitnessServiceServicer_to_server(  # type: ignore[no-untyped-call]
                 witness_service.WitnessServicer(witness), server
@@ -328,6 +387,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m verifier.service", description="Run a Verifier.")
     parser.add_argument("--db", required=True, help="the registry's SQLite file, created if missing, or a URL")
     parser.add_argument("--witness-key", type=Path, help="the witness's key, made if missing; default: beside --db")
+    parser.add_argument(
+        "--beacon", type=Path, help="directory with info and public/<round> of a beacon, e.g. drand; default: one's own"
+    )
     parser.add_argument("--credentials", required=True, type=Path, help="directory of the Verifier's role certificate")
     parser.add_argument("--manufacturer", required=True, type=Path, help="PEM file of the chip manufacturer's root")
     parser.add_argument(
@@ -336,6 +398,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--minimal-svn", type=int, default=0, help="lowest security version number that is still trusted"
     )
+    parser.add_argument("--rules", type=Path, help="signed rule set that inspections apply")
+    parser.add_argument("--parties", type=Path, help="TOML file with the keys of those who must sign it")
+    parser.add_argument("--policy", type=Path, help="TOML file with severities and settings of the ledger")
+    parser.add_argument("--benchmarks", type=Path, help="directory with the files that the rule set's benchmarks name")
     parser.add_argument("--cache", required=True, type=Path, help="directory for fetched transcripts")
     parser.add_argument(
         "--replay-devices", default="", help="devices to replay on, one replay at a time each, e.g. cpu,cpu or cuda:*"
@@ -360,6 +426,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             firmware=FirmwarePolicy.of(options.firmware, manufacturer, minimal_svn=options.minimal_svn),
             address=options.address,
             witness_key=options.witness_key,
+            beacon=options.beacon,
+            regime=regimes.load(
+                rules=options.rules,
+                parties=options.parties,
+                policy=options.policy,
+                benchmarks=options.benchmarks,
+            ),
             farm=LocalFarm(slots(options.replay_devices)),
             limits=_limits(options.replay_memory, options.replay_seconds),
         ) as bound:

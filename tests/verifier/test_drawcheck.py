@@ -304,7 +304,7 @@ def test_a_draw_that_was_given_up_is_reported_with_its_secret(house: House) -> N
         certain=(), drawn=(), heads=encode_heads(HEADS),
     )  # fmt: skip
     (finding,) = verify_draw(gone, Trusted(now_ms=int(house.time * 1000)))
-    assert (finding.id, finding.severity, finding.subject) == ("draw.abandoned", "warning", "draw one")
+    assert (finding.id, finding.severity, finding.subject) == ("draw.abandoned", "info", "draw one")
     assert finding.evidence["secret"] == committed.secret.hex()
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -318,6 +318,13 @@ class Registry:
                 session.add_all(SampledRow(inspection=inspection, place=n, ueid=ueid) for n, ueid in enumerate(chips))
         except IntegrityError:
             raise UsageError(f"inspection {inspection} exists already, or samples a chip nobody registered") from None
+
+    def set_sample(self, inspection: str, *, seed: bytes, chips: Sequence[bytes]) -> None:
+        """Records what an inspection drew, if it was not known at its start; twice the same is the same as once."""
+        with self.session.begin() as session:
+            session.execute(update(InspectionRow).where(InspectionRow.id == inspection).values(seed=seed))
+            session.execute(delete(SampledRow).where(SampledRow.inspection == inspection))
+            session.add_all(SampledRow(inspection=inspection, place=n, ueid=ueid) for n, ueid in enumerate(chips))
 
     def set_stage(self, inspection: str, stage: str, report: Mapping[str, Any] | None = None) -> None:
         """Records how far an inspection is, and its report when there is one."""

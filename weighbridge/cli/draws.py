@@ -63,6 +63,7 @@ def verify_draw(
         cosigned=[_read(path) for path in cosigned or []],
     )
     findings = verify_draw(shown, trusted)
+    wrong = any(finding.severity != "info" for finding in findings)
     assumed = _assumed(shown, trusted)
     if as_json:
         print_json(
@@ -75,8 +76,8 @@ def verify_draw(
             print(f"assumed: {sentence}")
         for finding in findings:
             print(findings_line(finding))
-        print("something is wrong with this draw" if findings else "the draw is what its record says")
-    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
+        print("something is wrong with this draw" if wrong else "the draw is what its record says")
+    return Exit.FINDINGS if wrong else Exit.NOTHING_FOUND
 
 
 def _summary(record: DrawRecord) -> dict[str, Any]:
