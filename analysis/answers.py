@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import costs, detection, economics, periods, planning
+from analysis import costs, detection, economics, fleet, periods, planning
 from analysis.catalog import System, load_systems
-from analysis.domain import ENOUGH, FloatArray, InfeasibleError, least_whole
+from analysis.domain import ENOUGH, DetectionDomainError, FloatArray, InfeasibleError, least_whole
 from analysis.hypergeometric import seen_probability
 from analysis.scenario import Scenario
+from analysis.strategies import Goal, Holding, Policy, Strategy
 
 STRETCHES = (2.0, 5.0, 10.0)  # how many times as long the Prover takes, on as many times fewer chips
+TRIALS = 2000  # simulated fleets for each way
 SPREADS = (2.0, 10.0)  # on how many times more chips, for as many times shorter
 
 
@@ -31,12 +33,14 @@ class Way:
         chips: Whole monitored chips that it needs.
         days: How long it takes.
         probability: p with the scenario's samples; None if it does not fit on the chips.
+        simulated: The same in simulated fleets, with its 95 % interval; None if nothing was simulated.
     """
 
     name: str
     chips: int
     days: float
     probability: float | None
+    simulated: fleet.Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,7 @@ def answer(scenario: Scenario) -> Answers:
     samples = _used(scenario, needed)
     smallest = smallest_involved(scenario, samples)
     yearly = float(costs.annual_samples(samples=samples, period_days=scenario.period_days))
+    sampling, stalls, storage = yearly_costs(scenario, samples)
     return Answers(
         flops=flops,
         involved=int(involved),
@@ -224,12 +229,22 @@ def answer(scenario: Scenario) -> Answers:
                 kept_days=scenario.costs.kept_days,
             )
         ),
-        sampling_cost=yearly * scenario.sample_cost,
-        stall_cost=scenario.costs.stall_cost(scenario.chips, scenario.rate),
-        storage_cost=scenario.costs.storage_cost(scenario.chips, scenario.rate),
+        sampling_cost=sampling,
+        stall_cost=stalls,
+        storage_cost=storage,
         plan=plan_for(scenario, scenario.budget) if scenario.budget is not None else None,
         replayed=_replayed(scenario, samples),
         proofs=proofs(scenario.flops, scenario.run_days),
+    )
+
+
+def yearly_costs(scenario: Scenario, samples: int) -> tuple[float, float, float]:
+    """Returns what samples, stalled chips and the keeping of snapshots cost a year."""
+    yearly = float(costs.annual_samples(samples=samples, period_days=scenario.period_days))
+    return (
+        yearly * scenario.sample_cost,
+        scenario.costs.stall_cost(scenario.chips, scenario.rate),
+        scenario.costs.storage_cost(scenario.chips, scenario.rate),
     )
 
 
@@ -324,7 +339,43 @@ def _ways(scenario: Scenario, samples: int) -> tuple[Way, ...]:
     plans = [("as stated", 1.0)]
     plans += [(f"{factor:g} times as long, on fewer chips", factor) for factor in STRETCHES]
     plans += [(f"{factor:g} times as many chips, for a shorter time", 1 / factor) for factor in SPREADS]
-    return tuple(way(scenario, samples, days=scenario.run_days * factor, name=name) for name, factor in plans)
+    found = []
+    for name, factor in plans:
+        one = way(scenario, samples, days=scenario.run_days * factor, name=name)
+        found.append(replace(one, simulated=simulated(scenario, samples, days=one.days)))
+    return tuple(found)
+
+
+def simulated(scenario: Scenario, samples: int, *, days: float, trials: int = TRIALS) -> fleet.Estimate | None:
+    """Returns how often inspections found a run of so many days in fleets played out at random; see `analysis.fleet`.
+
+    Args:
+        scenario: The violation and how chips are inspected; its own length does not matter.
+        samples: Samples a period, whole.
+        days: Length of the run.
+        trials: Number of fleets.
+
+    Returns:
+        The fraction with its 95 % interval; None if the run does not fit on the chips, if unmonitored ones do all of
+        it, or if the fleet is too large to be simulated.
+    """
+    try:
+        outcome = fleet.simulate(
+            holdings=(Holding(int(scenario.chips), scenario.chip_flops_per_day),),
+            policy=Policy(
+                samples=samples,
+                period_days=scenario.period_days,
+                snapshot_rate_per_day=scenario.rate,
+                replay_missed=scenario.missed,
+            ),
+            goal=Goal(replace(scenario, run_days=days).monitored_flops(), days),
+            strategy=Strategy(),
+            trials=trials,
+            seed=1,
+        )
+    except DetectionDomainError:
+        return None
+    return outcome.detected()
 
 
 def _replayed(scenario: Scenario, samples: int) -> float | None:

@@ -237,8 +237,7 @@ def draw_smallest(scenario: Scenario) -> Figure:
 
 def draw_budget(scenario: Scenario) -> Figure:
     """Draws p and snapshot rate of the best plan over budgets."""
-    full = answers.answer(replace(scenario, budget=None))
-    cost = full.sampling_cost + full.stall_cost + full.storage_cost
+    cost = sum(answers.yearly_costs(scenario, answers.samples_used(scenario)))
     budgets = np.geomspace(cost / 100, 10 * cost, 16)
     found, rates = [], []
     for money in budgets:

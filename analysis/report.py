@@ -40,7 +40,7 @@ def html(scenario: Scenario) -> str:
     )  # fmt: skip
     environment.filters.update(number=number, percent=percent, size=size, seconds=seconds)
     template = environment.get_template("scenario.html")
-    return template.render(scenario=scenario, found=found, figures=drawn)
+    return template.render(scenario=scenario, found=found, figures=drawn, trials=answers.TRIALS)
 
 
 def write(scenario: Scenario, path: Path) -> None:

@@ -120,6 +120,26 @@ def test_a_prover_with_unmonitored_chips_evades_by_taking_longer() -> None:
     assert honest["10 times as long, on fewer chips"].probability > 0.6  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("name", ["chinchilla", "company", "treaty"])
+def test_formula_and_simulated_fleets_agree(name: str) -> None:
+    """Every way of every example, intervals widened to what one in a million exceeds."""
+    scenario = replace(load(EXAMPLES / f"{name}.toml"), budget=None)
+    found = [way for way in answers.answer(scenario).ways if way.simulated is not None]
+    assert len(found) >= 2
+    for way in found:
+        assert way.probability is not None
+        assert way.simulated is not None
+        p, reach = way.probability, 5 * np.sqrt(way.probability * (1 - way.probability) / answers.TRIALS)
+        assert way.simulated.low <= way.simulated.value <= way.simulated.high
+        assert abs(way.simulated.value - p) <= reach + 2e-3, way  # the rest: periods are not quite independent
+
+
+def test_what_does_not_fit_or_is_not_monitored_is_not_simulated() -> None:
+    assert answers.simulated(SMALL, 6, days=1.0) is None
+    assert answers.simulated(replace(SMALL, unmonitored_chips=7.0), 6, days=20.0) is None
+    assert answers.simulated(SMALL, 6, days=20.0) is not None
+
+
 def test_spreading_over_more_chips_than_there_are_does_not_fit() -> None:
     way = answers.way(SMALL, 6, days=1.0)
     assert way.chips == 139

@@ -73,6 +73,8 @@ def test_it_has_the_numbers_of_the_answers(treaty: str) -> None:
     assert "2,000 further chips that nobody monitors" in text
     for way in found.ways:
         assert f"{way.name} {texts.number(way.chips)} {texts.number(way.days)} {texts.percent(way.probability)}" in text
+        if way.simulated is not None:
+            assert f"{texts.percent(way.simulated.low)} to {texts.percent(way.simulated.high)}" in text
     for proving in found.proofs:
         assert proving.system.source in text
 
