@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier import units
 from verifier.registry import Chip, Registry
 from verifier.service import MAX_ATTEMPTS
+from verifier.signing import open_report
 from weighbridge import rpc
 from weighbridge.errors import IdentityError, UsageError
 
@@ -73,8 +73,7 @@ def watch(stub: Any, identifier: str) -> list[Any]:
 
 def fetch(stub: Any, identifier: str) -> dict[str, Any]:
     pieces = rpc.stream(stub.GetReport, verifier_pb2.GetReportRequest(inspection_id=identifier))
-    found: dict[str, Any] = json.loads(b"".join(piece.data for piece in pieces))
-    return found
+    return open_report(b"".join(piece.data for piece in pieces)).report
 
 
 def test_the_registry_is_listed_in_order(station: Station, stub: Any) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
+from verifier.signing import open_report
 from weighbridge import rpc
 from weighbridge.errors import FormatError, WeighbridgeError
 from weighbridge.identity import Credentials
@@ -94,6 +94,10 @@ class Operator:
         replay_env: Mapping[str, str] | None = None,
         sharded: str = "",
         chunks: int = 0,
+        strata_by: Sequence[str] = (),
+        allocation: str = "",
+        type_flops_per_day: Mapping[str, float] | None = None,
+        cutoff_s: float | None = None,
     ) -> str:
         """Starts an inspection and returns its identifier (see the fields of StartInspectionRequest)."""
         request = verifier_pb2.StartInspectionRequest(
@@ -107,6 +111,10 @@ class Operator:
             replay_env=dict(replay_env or {}),
             sharded=sharded,
             chunks=chunks,
+            strata_by=strata_by,
+            allocation=allocation,
+            type_flops_per_day=dict(type_flops_per_day or {}),
+            cutoff_s=cutoff_s,
         )
         return str(self._call(self._stub.StartInspection, request).inspection_id)
 
@@ -161,10 +169,18 @@ class Operator:
             time.sleep(_RETRY_S)
 
     def report(self, inspection: str) -> dict[str, Any]:
-        """Returns the report of a finished inspection.
+        """Returns the content of the report of a finished inspection.
 
         Raises:
-            FormatError: What arrived is not a report.
+            DocumentError: What arrived is not a signed report.
+        """
+        return open_report(self.signed_report(inspection)).report
+
+    def signed_report(self, inspection: str) -> bytes:
+        """Returns the signed report of a finished inspection as it came.
+
+        Raises:
+            FormatError: It is too large.
         """
         request = verifier_pb2.GetReportRequest(inspection_id=inspection)
         data = bytearray()
@@ -172,13 +188,7 @@ class Operator:
             data += piece.data
             if len(data) > _MAX_REPORT:
                 raise FormatError(f"the report is larger than {_MAX_REPORT} bytes; read it in the Verifier's database")
-        try:
-            report = json.loads(data)
-        except (ValueError, RecursionError):
-            report = None
-        if not isinstance(report, dict):
-            raise FormatError("the Verifier answered with something that is not a report; check its version")
-        return report
+        return bytes(data)
 
 
 @contextmanager

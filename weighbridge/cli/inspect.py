@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +42,20 @@ def _environment(pairs: list[str]) -> dict[str, str]:
         if not name or not equals:
             raise UsageError(f"--replay-env takes NAME=VALUE, not {pair!r}")
         out[name] = value
+    return out
+
+
+def _speeds(pairs: list[str]) -> dict[str, float]:
+    """Parses `TYPE=FLOPS` pairs."""
+    out = {}
+    for pair in pairs:
+        name, _, value = pair.rpartition("=")
+        try:
+            out[name] = float(value)
+        except ValueError:
+            name = ""
+        if not name:
+            raise UsageError(f"--type-flops-per-day takes TYPE=FLOPS, not {pair!r:.100}")
     return out
 
 
@@ -90,21 +103,36 @@ def start(
     speed: Annotated[float, typer.Option("--chip-flops-per-day", help="FLOPs of one chip per day (a).")],
     period: Annotated[float, typer.Option("--period", help="Monitoring period in days (T_m).")],
     rate: Annotated[float, typer.Option("--rate", help="Snapshots per chip and day (f).")],
-    seed: Annotated[str | None, typer.Option("--seed", help="Seed of the draw, 32+ hexadecimal digits.")] = None,
+    seed: Annotated[
+        str | None, typer.Option("--seed", help="Choose the seed yourself, 32+ hexadecimal digits.")
+    ] = None,
+    strata: Annotated[
+        str, typer.Option("--strata", help="Divide chips by owner, site, type: one or more, commas.")
+    ] = "",
+    allocation: Annotated[
+        str, typer.Option("--allocation", help="Samples to strata: proportional, or optimal against the worst run.")
+    ] = "proportional",
+    type_speed: Annotated[
+        list[str] | None, typer.Option("--type-flops-per-day", help="TYPE=FLOPS of a chip of a type; repeatable.")
+    ] = None,
+    cutoff: Annotated[float | None, typer.Option("--cutoff", help="Seconds to collect chips' heads.", min=0)] = None,
     device: Annotated[str, typer.Option("--device", help="Device to replay on.")] = "cpu",
     replay_env: Annotated[list[str] | None, typer.Option("--replay-env", help="NAME=VALUE; repeatable.")] = None,
     cells: Annotated[bool, typer.Option("--cells", help="Replay ranks of jobs alone, collectives given.")] = False,
     chunks: Annotated[int, typer.Option("--chunks", help="Chunks to check of each cell; 0: 300.", min=0)] = 0,
     as_json: _Json = False,
 ) -> None:
-    """Draw chips and start to inspect them; prints the inspection's identifier and returns at once."""
+    """Start to draw chips and inspect them; prints the inspection's identifier and returns at once.
+
+    Without --seed the Verifier commits to a draw that nobody can steer; `inspect draw` fetches its record.
+    """
     from weighbridge.cli._operator import connect
 
-    drawn = secrets.token_bytes(32) if seed is None else _bytes(seed, "--seed")
+    given = b"" if seed is None else _bytes(seed, "--seed")
     with connect(verifier, credentials) as operator:
         identifier = operator.start(
             samples=samples,
-            seed=drawn,
+            seed=given,
             flops_threshold=threshold,
             chip_flops_per_day=speed,
             period_days=period,
@@ -113,9 +141,13 @@ def start(
             replay_env=_environment(replay_env or []),
             sharded="cells" if cells else "all",
             chunks=chunks,
+            strata_by=[each for each in strata.split(",") if each],
+            allocation=allocation,
+            type_flops_per_day=_speeds(type_speed or []),
+            cutoff_s=cutoff,
         )
     if as_json:
-        print_json({"inspection": identifier, "seed": drawn.hex()})
+        print_json({"inspection": identifier, "seed": given.hex() or None})
     else:
         print(identifier)
 
@@ -169,16 +201,18 @@ def report(
     inspection: Annotated[str, typer.Argument(help="Identifier of the inspection.")],
     verifier: _Address,
     credentials: _Credentials,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write report.json and report.html here.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the report's files here.")] = None,
     as_json: _Json = False,
 ) -> int:
     """Fetch a report: exit 0 if nothing was found, 1 if something was."""
+    from verifier.signing import open_report
     from weighbridge.cli._operator import connect
 
     with connect(verifier, credentials) as operator:
-        fetched = operator.report(inspection)
+        signed = operator.signed_report(inspection)
+    fetched = open_report(signed).report
     if out is not None:
-        write_report(fetched, out)
+        write_report(fetched, out, signed)
     if as_json:
         print_json(fetched)
     else:
@@ -186,14 +220,16 @@ def report(
     return Exit.NOTHING_FOUND if fetched.get("verdict") == "clean" else Exit.FINDINGS
 
 
-def write_report(fetched: dict[str, Any], out: Path) -> Path:
-    """Writes `report.json` and `report.html` into a directory and returns the page's path."""
+def write_report(fetched: dict[str, Any], out: Path, signed: bytes | None = None) -> Path:
+    """Writes `report.json`, `report.html` and the signed `report.dsse` into a directory; returns the page's path."""
     import json
 
     from verifier.report import render_html
 
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.json").write_text(json.dumps(fetched, indent=2) + "\n", encoding="utf-8")
+    if signed is not None:
+        (out / "report.dsse").write_bytes(signed)
     page = out / "report.html"
     page.write_text(render_html(fetched), encoding="utf-8")
     return page
