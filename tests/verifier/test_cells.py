@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from support.false_sums import lying
 from support.sharded_runs import record
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
-from prover import regenerate
 from prover.archive import Archive
 from prover.cells import PIECE, Cells
 from prover.service import ALLOW, ProverService
@@ -25,17 +24,15 @@ from verifier.clients import ProverClient
 from verifier.facts import Cell, Explanation, Shard
 from weighbridge import rpc
 from weighbridge.errors import IdentityError, ProverError, TranscriptError, UsageError, WeighbridgeError
-from weighbridge.given import GIVEN, write_results
+from weighbridge.given import GIVEN
 from weighbridge.identity import CertificateAuthority
 from weighbridge.job import Place, rank_name, read_job
 from weighbridge.job_replay import replay_job
 from weighbridge.openings import Commitments, Opening, Piece, Target
 from weighbridge.replay import Limits, ReplayResult
-from weighbridge.tensorfile import TensorFile
 from weighbridge.transcript import Transcript
 
 SALT = bytes(32)
-Kept = dict[tuple[int, Any], tuple[list[torch.Tensor], list[torch.Tensor]]]
 
 
 @pytest.fixture(scope="module")
@@ -136,57 +133,13 @@ def test_a_cell_is_asked_for_once(authority: CertificateAuthority, runs: Path, t
 # -- ranks that agree on a false sum -----------------------------------------------------------------------------------
 
 
-def kept_by(runs: Path) -> Kept:
-    """What the ranks of the false job kept in order to go through with it, by rank and collective."""
-    commitments, kept = Commitments(runs / "false"), Kept()
-    for rank in (0, 1):
-        file, number = TensorFile(runs / f"kept-{rank}"), 0
-        for step in range(commitments.transcript(rank).steps):
-            for pairing, committed in commitments.step(rank, step).items():
-                both = (("in", committed.call.ins), ("out", committed.call.outs))
-                ins, outs = ([file.read(f"{number}/{side}/{i}") for i in range(len(refs))] for side, refs in both)
-                kept[rank, pairing] = ins, outs
-                number += 1
-    return kept
-
-
-class Lying(Cells):
-    """Answers with what was kept, instead of a replay, which would give it away."""
-
-    kept: Kept
-
-    def results(self, transcript_id: str, ranks: Sequence[str], steps: tuple[int, int], going: Any) -> Iterator[bytes]:
-        with self._job(transcript_id, ranks) as (path, rank):
-            commitments, file = Commitments(path), path.with_name("results")
-            results = {
-                (step, committed.call.op, number): out.view(torch.uint8)
-                for step in range(*steps)
-                for pairing, committed in commitments.step(rank, step).items()
-                for number, out in enumerate(self.kept[rank, pairing][1])
-            }
-            write_results(file, Place(commitments.record, rank), results)
-            data = file.read_bytes()
-            yield from (data[at : at + PIECE] for at in range(0, len(data), PIECE))
-
-    def openings(
-        self, transcript_id: str, ranks: Sequence[str], targets: Sequence[Target], going: Any
-    ) -> Iterator[Opening]:
-        with self._job(transcript_id, ranks) as (path, rank):
-            yield from regenerate.opened(Commitments(path), rank, targets, self.kept)
-
-
 def test_a_false_sum_is_found_by_chunks_at_the_stated_rate(
     authority: CertificateAuthority, runs: Path, tmp_path: Path
 ) -> None:
     job, trials, count = copied(runs, "false", tmp_path), 40, 6
     last = max(each.call.op for each in Commitments(job).step(0, 2).values())
 
-    def lying(archive: Archive) -> Cells:
-        found = Lying(archive)
-        found.kept = kept_by(runs)
-        return found
-
-    with prover(authority, runs, lying) as connect:
+    with prover(authority, runs, lambda archive: lying(archive, runs)) as connect:
         cell = prepared(connect, job, 2, last + 5, chunks=10_000)  # all of them
         false = {finding.subject for finding in cell.findings}
         assert {finding.id for finding in cell.findings} == {"job.chunk.mismatch"}
