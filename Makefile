@@ -59,6 +59,7 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps --full
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_entries
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_shapes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_differences
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.margins
 	$(BIN)/python -W ignore -m benchmarks.bench_chip
@@ -66,12 +67,14 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_registry
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_cells
 	$(BIN)/python -m benchmarks.tables
+	$(BIN)/python -m analysis.scripts.economics_page
 
 soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=NAME), then CHECKPOINTS=1000 each of two models
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_checkpoints --checkpoints $(CHECKPOINTS))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_resume)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip_crashes)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_verifier_kills)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_fuzz)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)

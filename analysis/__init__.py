@@ -28,6 +28,12 @@ fit, a probability that nothing reaches) raise its subclass `domain.InfeasibleEr
     costs           annual_samples, inspectors_needed, stall_fraction, stored_bytes, interrupt_probability_per_cycle
     planning        best_plan, CostModel, Stratum, Plan: rate, samples and strata for a budget
     paper           table_1, footnote_5, figure_2, MODELS
-    catalog         load_models, load_chips, Model, Chip: published FLOPs of models, FLOP/s of chips
+    catalog         load_models, load_chips, load_systems, named: published figures, from CSV
+    economics       compute_optimal, fit_counts, transcript_bytes, replayed_fraction, proving_seconds: replay and proofs
+    measured        step_times, log_sizes, stalls: results of this repository's benchmarks, read as data
+    scenario        load, parse, paper, Scenario: a question in TOML
+    answers         answer, way, simulated, proofs: what is asked of a scenario
+    figures         figure, save, inline_svg, DRAWINGS: deterministic SVG and PDF
+    report          html, write: one page for a scenario
     sweep           axis, grid, evaluate: any function over a grid
 """
