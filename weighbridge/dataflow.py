@@ -55,11 +55,14 @@ class Flow:
         reaches: For each state that the step changes or makes: what its value afterwards depends on.
         overwrites: State that was replaced.
         trained: Names of state that was changed in dependence on its old value and on something else that entered.
+        given: For each state that is written: what the operands of each write depend on, the state itself left out
+            unless another operand depends on it.
     """
 
     reaches: dict[str, int] = field(default_factory=dict)
     overwrites: list[Overwrite] = field(default_factory=list)
     trained: set[str] = field(default_factory=set)
+    given: dict[str, set[int]] = field(default_factory=dict)
 
 
 def flow(tape: Tape) -> Flow:
@@ -134,7 +137,7 @@ class _Walk:
             return
         names = [a.name for a in op._schema.arguments]
         targets: list[int] = []
-        sources = self._random if node.draw is not None else 0
+        sources = given = self._random if node.draw is not None else 0
         numbers = 0
         replaces = base in _REPLACES
         for name, operand in [*zip(names, node.args, strict=False), *node.kwargs.items()]:
@@ -146,13 +149,20 @@ class _Walk:
             for r in inner:
                 slot = self._tape.refs[r][0]
                 sources |= self._sources.get(slot, 0)
+                given |= 0 if name in changed else self._sources.get(slot, 0)
                 numbers += self._numbers.get(slot, 0)
             numbers += _values(operand)
         numbers = min(numbers, _MANY)
         for slot, size in node.births:
             self._sources[slot], self._sizes[slot], self._numbers[slot] = sources, size, numbers
         for r in targets:
+            self._note(self._tape.refs[r][0], given)
             self._write(index, self._tape.refs[r], sources, numbers, replaces)
+
+    def _note(self, slot: int, given: int) -> None:
+        """Remembers what a write to state was made from."""
+        if slot in self._state:
+            self._flow.given.setdefault(self._state[slot], set()).add(given)
 
     def _write(self, index: int, ref: Ref, sources: int, numbers: int, replaces: bool) -> None:
         slot = ref[0]
@@ -200,6 +210,8 @@ class _Walk:
         for slot, name in self._tape.survivors:
             sources = self._sources.get(slot, 0)
             self._flow.reaches[name] = sources
+            if name in self._bit_of:
+                self._flow.given.setdefault(name, set()).add(sources)
             own = self._bit_of.get(name)
             if own is not None and not sources & own:
                 numbers = self._numbers.get(slot, 0)

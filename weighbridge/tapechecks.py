@@ -1,8 +1,9 @@
 """What the programs of a transcript say about themselves: findings over all its tapes, whether or not it replays.
 
 Replay shows that these programs made this state. Here it is asked whether they are the declared ones
-(`tape.undeclared`), whether something entered them that nobody can check (`tape.free_input`), and whether one of them
-puts other content in the place of trained state (`tape.overwrite`).
+(`tape.undeclared`), whether something entered them that nobody can check (`tape.free_input`), whether one of them puts
+other content in the place of trained state (`tape.overwrite`), and whether weights change around the loss
+(`tape.no_gradient`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from weighbridge.dataflow import Flow, Overwrite, flow
 from weighbridge.digests import DIGEST_SIZE
 from weighbridge.errors import Finding, Severity, TapeError, WeighbridgeError
+from weighbridge.gradients import Gradients
 from weighbridge.origins import SCALAR_BYTES, TapeValues, analyse
 from weighbridge.tape import Tape
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
@@ -74,6 +76,7 @@ def check(
             *_declared(transcript, programs, policy),
             *_free(programs, policy),
             *_overwritten(programs, tapes, policy),
+            *_around(transcript, programs, tapes, policy),
         ]
     except WeighbridgeError as error:
         return {}, [error.finding(subject=f"transcript {transcript.digest}")]
@@ -172,6 +175,35 @@ def _overwritten(programs: Programs, tapes: Callable[[bytes], Tape], policy: Tap
                     "tape.overwrite", message, found, policy.overwrite, "state that depends on its old value",
                     ", ".join(names[:_SHOWN])[:1000] + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""),
                     op=first.op, storages=len(names),
+                )
+            )  # fmt: skip
+    return findings
+
+
+def _around(
+    transcript: Transcript, programs: Programs, tapes: Callable[[bytes], Tape], policy: TapePolicy
+) -> list[Finding]:
+    if transcript.notes is None:
+        return []
+    flows = {digest: f for digest, f in programs.flows.items() if programs.values[digest].kind != "init"}
+    follows = _Follows(programs, tapes)
+    gradients = Gradients(flows, tapes, set(transcript.notes.weights), programs.trained)
+    findings = []
+    for digest in flows:
+        around = gradients.around(digest)
+        for replaced in flows[digest].overwrites:
+            if follows.accusation(digest, replaced):
+                around.pop(replaced.name, None)  # that is `tape.overwrite`
+        if around:
+            names = sorted(around)
+            kinds = " and ".join(sorted({kind for each in around.values() for kind in each.split(" and ")}))
+            message = f"weights were changed by {kinds}, which is no gradient; ask what that training is"
+            findings.append(
+                _finding(
+                    "tape.no_gradient", message, programs.values[digest], policy.no_gradient,
+                    "weights that change through a loss of the batch only",
+                    ", ".join(names[:_SHOWN])[:1000] + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""),
+                    storages=len(names),
                 )
             )  # fmt: skip
     return findings

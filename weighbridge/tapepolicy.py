@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from weighbridge.errors import Severity
 
-IDS = ("tape.undeclared", "tape.free_input", "tape.overwrite", "tape.formula")
+IDS = ("tape.undeclared", "tape.free_input", "tape.overwrite", "tape.no_gradient", "tape.formula")
 """Findings about what programs are, whether or not replaying them gives what the transcript says."""
 
 
@@ -22,6 +22,7 @@ class TapePolicy:
         free_input: Severity of `tape.free_input` for tensors; in step 0 it is `info`: that model came from elsewhere.
         free_value: Severity of `tape.free_input` for values and constants.
         overwrite: Severity of `tape.overwrite`.
+        no_gradient: Severity of `tape.no_gradient`.
         log_bits: Bits that rounding logs may bring in by overruling the replayer, however few elements are rounded.
         log_rate: Bits that they may bring in on top of that for each element rounded to 32 bits.
         log_rate_narrow: The same for each element rounded to 16 bits, of which far more are contested.
@@ -35,6 +36,7 @@ class TapePolicy:
     free_input: Severity = "violation"
     free_value: Severity = "warning"
     overwrite: Severity = "violation"
+    no_gradient: Severity = "warning"
     log_bits: float = 1024.0
     log_rate: float = 0.02
     log_rate_narrow: float = 0.05
