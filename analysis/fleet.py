@@ -293,13 +293,6 @@ def _placed(
             away = width[crew.goes_to]
             width[crew.goes_to] += int(crew.chips)
         places.append((crew, home, away))
-    for index, (needed, holding) in enumerate(zip(width, holdings, strict=True)):
-        if needed > holding.chips:
-            raise InfeasibleError(
-                f"holding {index} has {holding.chips} chips, too few for the {needed} that work in it or are sold to "
-                "it; raise its chips, days or stretch"
-            )
-
     def place(holding: int, offset: int, run: int) -> int:
         turn = run * width[holding] % (holdings[holding].chips - width[holding] + 1)
         return firsts[holding] + turn + offset

@@ -249,11 +249,6 @@ def crews(
             continue
         needed = part * goal.flops / (holding.chip_flops_per_day * slice_days * slices)
         count = float(np.ceil(needed * (1 - _EXACT))) if whole_chips else needed
-        if count * slices > holding.chips * (1 + _EXACT):
-            raise InfeasibleError(
-                f"holding {number} has {holding.chips} chips and the run needs {np.ceil(count * slices):.0f} of them; "
-                "raise days, chips or stretch, or lower spread"
-            )
         for index in range(slices):
             begin, end = index * slice_days, min(stop, (index + 1) * slice_days)
             if begin >= stop:
@@ -262,6 +257,14 @@ def crews(
             if strategy.sell_to is not None and strategy.sell_to != number:
                 crew = replace(crew, leaves=end + strategy.sell_after_days, goes_to=strategy.sell_to)
             found += _with_tampering(crew, strategy.tampered, whole_chips)
+    for number, holding in enumerate(holdings):
+        # Chips that come in by a sale change places with chips that do nothing.
+        working = sum(crew.chips for crew in found if number in (crew.holding, crew.goes_to))
+        if working > holding.chips * (1 + _EXACT):
+            raise InfeasibleError(
+                f"holding {number} has {holding.chips} chips, and {np.ceil(working):.0f} of them would work on the run "
+                "or be sold to it; raise days, chips or stretch, or lower spread"
+            )
     return tuple(found)
 
 

@@ -287,8 +287,8 @@ def test_intervals_cover_as_often_as_they_say() -> None:
         ({"strategy": Strategy(shares=(1.0,))}, DetectionDomainError, "shares"),
         ({"strategy": Strategy(sell_to=2)}, DetectionDomainError, "no holding"),
         ({"strategy": Strategy(start_day=10.0)}, DetectionDomainError, "start_day"),
-        ({"strategy": Strategy(spread=9.0)}, InfeasibleError, "30 chips and the run needs 36"),
-        ({"strategy": Strategy(spread=7.0, sell_to=1)}, InfeasibleError, "too few"),
+        ({"strategy": Strategy(spread=9.0)}, InfeasibleError, "30 chips, and 36 of them"),
+        ({"strategy": Strategy(spread=7.0, sell_to=1)}, InfeasibleError, "20 chips, and 28 of them"),
         ({"policy": Policy(samples=60, period_days=10.0, snapshot_rate_per_day=1.0)}, InfeasibleError, "samples"),
     ],
 )
