@@ -28,11 +28,10 @@ class Trade:
         keys: Private keys by the names of parties.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, url: str = "") -> None:
         self.now = START
-        self.registry = Registry(
-            path / "registry.db", load_key(path / "registry.db.registry-key"), clock=lambda: self.now
-        )
+        key = load_key(path / "registry.db.registry-key")
+        self.registry = Registry(url or path / "registry.db", key, clock=lambda: self.now)
         self.keys: dict[str, PrivateKey] = {}
         self.join("fab", "manufacturer")
         self.join("inspectorate", "inspector")
