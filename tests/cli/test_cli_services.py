@@ -86,6 +86,43 @@ def test_a_clean_inspection_from_the_command_line(house: House, tmp_path: Path) 
     assert (tmp_path / "report" / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
 
+def test_a_draw_that_nobody_can_steer_from_the_command_line(house: House, tmp_path: Path) -> None:
+    options = plan("--rate", "0.1", "--samples", "1", "--strata", "site", "--cutoff", "1")
+    code, out, err = weighbridge("inspect", "start", *house.operator, *options, "--json")
+    assert code == 0, err
+    started = json.loads(out)
+    assert started["seed"] is None
+    assert weighbridge("inspect", "watch", started["inspection"], *house.operator)[0] == 0
+    code, out, err = weighbridge("inspect", "report", started["inspection"], *house.operator, "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    draw = report["draw"]
+    assert (draw["kind"], draw["by"], draw["certain"]) == ("committed", ["site"], [])
+    assert draw["seed"] == report["plan"]["seed"]
+    assert len(draw["seed"]) == 64
+    assert [stratum["key"] for stratum in draw["strata"]] == [["one"], ["two"]]
+    assert report["probability"]["inputs"]["s"] == draw["detection"]["verified"] == 1
+    assert report["probability"]["strata"] == draw["detection"]["p"]
+    assert draw["periods"][-1]["inspections"][-1] == started["inspection"]
+    directory = tmp_path / "draw"
+    code, out, err = weighbridge("inspect", "draw", started["inspection"], *house.operator, "--out", str(directory))
+    assert (code, err) == (0, "")
+    code, out, err = weighbridge("inspect", "verify-draw", str(directory), "--log-key", draw["log"], "--json")
+    assert code == 0, out + err
+    record = json.loads((directory / "draw.json").read_text())
+    assert record["drawn"] == [chip["ueid"] for chip in report["chips"]]
+    record["drawn"] = [
+        next(
+            chip["ueid"]
+            for chip in json.loads(weighbridge("inspect", "chips", *house.operator, "--json")[1])["chips"]
+            if chip["ueid"] not in record["drawn"]
+        )
+    ]
+    (directory / "draw.json").write_text(json.dumps(record))
+    code, out, _ = weighbridge("inspect", "verify-draw", str(directory), "--json")
+    assert (code, [each["id"] for each in json.loads(out)["findings"]]) == (1, ["draw.sample.differs"])
+
+
 def test_a_dead_chip_is_a_finding_and_the_rest_goes_on(house: House) -> None:
     ueid = "01" + "ee" * 16
     code, _, err = weighbridge("inspect", "register", *house.operator, "--ueid", ueid, "--chip", DEAD)
