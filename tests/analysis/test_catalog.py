@@ -172,3 +172,31 @@ def test_a_system_is_read_as_written(tmp_path: Path) -> None:
 def test_systems_that_cannot_be_quoted(changed: dict[str, str], says: str, tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match=says):
         load_systems(_systems(tmp_path, SYSTEM | changed))
+
+
+def test_downloads_as_they_come(tmp_path: Path) -> None:
+    """Columns and quirks of Epoch AI's downloads of 2025 and 2026: many columns, texts of several lines, empty figures."""
+    models, chips = tmp_path / "notable_ai_models.csv", tmp_path / "ml_hardware.csv"
+    models.write_text(
+        "Model,Organization,Publication date,Domain,Task,Parameters,Parameters notes,Training compute (FLOP),"
+        "Training compute notes,Confidence,Link,Reference,Abstract,Base model,Open model weights?\n"
+        'One,"Lab, Inc.",2026-04-24,Language,"Chat,Code",1600000000000.0,"1.6T total, 49B active",9.702e+24,'
+        '6 * 49e9 * 33e12,Likely,https://example.org/one.pdf,One,"Two\nlines, ""quoted"".",,Yes\n'
+        "Two,Lab,2026-04-23,Language,Chat,,,,,Unknown,https://example.org/two,Two,,,No\n",
+        encoding="utf-8",
+    )
+    chips.write_text(
+        "Hardware name,Manufacturer,Type,Notes,Release date,Release price (USD),Tensor-FP16/BF16 performance (FLOP/s),"
+        "FP8 performance (FLOP/s),Memory (bytes),TDP (W),Link to datasheet\n"
+        'A,NVIDIA,GPU,"Listed\nwithout sparsity.",2024-11-15,,2250000000000000.0,4.5e+15,180000000000.0,1000.0,'
+        '"https://example.org/a\nhttps://example.org/b"\n'
+        "B,AMD,GPU,,2023-12-06,,,,192000000000.0,750.0,https://example.org/c\n"
+        "C,AWS,GPU,,2025-12-02,,671000000000000.0,2517000000000000.0,,700.0,https://example.org/d\n",
+        encoding="utf-8-sig",
+    )
+    (model,) = load_models(models)
+    assert (model.name, model.organization, model.flops) == ("One", "Lab, Inc.", 9.702e24)
+    assert model.source == "https://example.org/one.pdf"
+    first, second = load_chips(chips)
+    assert (first.name, first.flops_per_second, first.memory_bytes) == ("A", 2.25e15, 1.8e11)
+    assert (second.name, second.memory_bytes) == ("C", None)
