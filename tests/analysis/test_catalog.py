@@ -175,7 +175,7 @@ def test_systems_that_cannot_be_quoted(changed: dict[str, str], says: str, tmp_p
 
 
 def test_downloads_as_they_come(tmp_path: Path) -> None:
-    """Columns and quirks of Epoch AI's downloads of 2025 and 2026: many columns, texts of several lines, empty figures."""
+    """Columns and quirks of Epoch AI's downloads of 2025 and 2026: texts of several lines, empty figures."""
     models, chips = tmp_path / "notable_ai_models.csv", tmp_path / "ml_hardware.csv"
     models.write_text(
         "Model,Organization,Publication date,Domain,Task,Parameters,Parameters notes,Training compute (FLOP),"
