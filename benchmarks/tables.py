@@ -290,6 +290,18 @@ def chip_crashes(result: Result) -> str:
     return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
 
 
+def verifier_kills(result: Result) -> str:
+    """Inspections whose Verifier was killed."""
+    first, end = result["seeds"]
+    at = "; ".join(f"{count} {name}" for name, count in result["stages"].items())
+    rows = [(
+        result["chips"], end - first, result["kills"], at, len(result["different"]),
+        f"{result['undisturbed_seconds']:,.0f}", f"{result['seconds']:,.0f}",
+    )]  # fmt: skip
+    head = ("chips", "inspections", "kills", "at the stage", "other reports", "seconds undisturbed", "seconds in all")
+    return f"{measured_on(result)} Seeds {first} to {end - 1}.\n\n{table(head, rows)}"
+
+
 def export_size(result: Result) -> str:
     """Sizes of minimal copies."""
     parts = ("tapes", "rounding", "steps")
@@ -356,6 +368,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak_chip": chip_power,
     "chip": chip,
     "chip_crashes": chip_crashes,
+    "soak_verifier_kills": verifier_kills,
     "fleet": fleet,
     "registry": registry,
     "fuzz": fuzz,
