@@ -171,19 +171,30 @@ class Recorder:
             "metadata": self._metadata,
             **self._declared,
         }
-        key, data, every = self._key, self._data, self._every
-        if self._resume:
-            self._resuming = Resuming(self.path, draft=draft, key=key, data=data, segment_steps=every)
-            self._writer = self._resuming.writer
-        else:
-            self._writer = TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
-        if self._chip is not None and self._writer.steps == 0:
-            self._chip.log_event("manifest-draft", self._writer.draft_digest)
+        self._writer = writer = self._open(draft)
+        if self._chip is not None and writer.steps == 0:
+            self._chip.log_event("manifest-draft", writer.draft_digest)
         if self._chip is not None:
             self._chip.on_snapshot(self._unasked, self._where)
         self.memory.on_death(self._died)
         torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.randomness)
         return self
+
+    @unseen
+    def _open(self, draft: Mapping[str, Any]) -> TranscriptWriter:
+        """Begins the transcript, or takes over what is whole of the one that a crash cut off."""
+        key, data, every = self._key, self._data, self._every
+        if not self._resume:
+            return TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
+        self._resuming = Resuming(self.path, draft=draft, key=key, data=data, segment_steps=every)
+        return self._resuming.writer
+
+    @unseen
+    def _close(self, complete: bool) -> None:
+        if self._resuming is not None:
+            self._resuming.close(complete)
+        elif self._writer is not None:
+            self._writer.close(complete)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -195,10 +206,7 @@ class Recorder:
             if self._chip is not None and self._writer is not None:
                 self._leave_chip(self._chip, self._writer, complete)
         finally:
-            if self._resuming is not None:
-                self._resuming.close(complete)
-            elif self._writer is not None:
-                self._writer.close(complete)
+            self._close(complete)
 
     @property
     def _out(self) -> TranscriptWriter:

@@ -207,6 +207,15 @@ def test_who_leaves_with_an_interrupt_pending_is_snapshotted(chip: ChipProcess, 
     assert leaves == [leaf(x, salt)]
 
 
+def test_a_workload_says_where_it_was_when_nobody_asked(chip: ChipProcess, station: Station) -> None:
+    """The claim is signed with the snapshot, so it is there even if a crash keeps the workload from noting anything."""
+    with Shim.connect(chip.socket) as shim:
+        shim.on_snapshot(None, lambda: (3, 14, HEAD))
+        shim.request_snapshot()
+    body = station.log(chip)[-1].body
+    assert (body["safepoint"], body["step"], body["op"], body["head"], body["running"]) == (False, 3, 14, HEAD, b"")
+
+
 def test_weights_are_part_of_memory_before_any_kernel_reads_them(chip: ChipProcess, station: Station) -> None:
     weights, other = torch.ones(7), torch.ones(9)
     with Shim.connect(chip.socket, weights=[weights]) as shim:
