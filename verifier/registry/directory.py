@@ -359,14 +359,6 @@ class Registry:
             query = select(SampledRow.ueid).where(SampledRow.inspection == inspection).order_by(SampledRow.place)
             return list(session.scalars(query))
 
-    def fail_unfinished(self) -> int:
-        """Marks inspections that a former process left unfinished as `failed`; returns how many there were."""
-        with self.session.begin() as session:
-            rows = list(session.scalars(select(InspectionRow).where(InspectionRow.stage.not_in(FINISHED))))
-            for row in rows:
-                row.stage = "failed"
-            return len(rows)
-
 
 def _chip(row: ChipRow) -> Chip:
     return Chip(**{field.name: getattr(row, field.name) for field in fields(Chip)})
