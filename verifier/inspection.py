@@ -19,7 +19,7 @@ from verifier.conclusion import conclude
 from verifier.facts import Plan
 from verifier.farm import Farm, LocalFarm
 from verifier.firmware import FirmwarePolicy
-from verifier.regime import Regime
+from verifier.regime import NO_RULES, Regime
 from verifier.registry import Registry
 from verifier.sampler import Sampled
 from verifier.segments import Secret
@@ -82,7 +82,7 @@ class Inspection:
         if plan.segments.commitment != ("" if secret is None else secret.commitment()):
             raise UsageError("the plan does not commit to the secret criteria that are there; put their hash into it")
         witness = witness or Witness(registry, manufacturer)
-        self._regime, self._sampled = regime or Regime(), sampled
+        self._sampled = sampled
         self._setting = Setting(
             id=identifier,
             given=Given(plan=plan, firmware=firmware, witness=witness.key),
@@ -98,6 +98,7 @@ class Inspection:
             passing=passing or (lambda *_: None),
             cancelled=cancelled or (lambda: False),
             secret=secret,
+            regime=regime or NO_RULES,
         )
 
     def run(self) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class Inspection:
         concluded = conclude(
             collected,
             setting.plan,
-            self._regime,
+            setting.regime,
             population=population,
             certain=() if sampled is None else sampled.certain,
         )

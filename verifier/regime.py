@@ -76,3 +76,6 @@ def load(
                     "into the directory that --benchmarks names"
                 )
     return Regime(rules=signed, policy=AS_DESIGNED if policy is None else load_policy(policy), benchmarks=files)
+
+
+NO_RULES = Regime()

@@ -33,6 +33,7 @@ def test_it_is_json_with_everything_that_was_asked_for(built: dict[str, Any]) ->
         "verified": 1,
         "snapshots": 2,
         "explained": 1,
+        "explained_given_collectives": 0,
         "violations": 1,
         "warnings": 0,
         "notes": 0,

@@ -10,6 +10,7 @@
 | `replay` | opens the snapshots, and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
 | `segments` | replays whole segments, if the plan asks for that | `segments` |
 | `examine` | counts what the tapes of each run say about it | `examined` |
+| `score` | scores runs on the rule set's benchmarks, if it has any | `scores` |
 | `judge` | runs the checks over snapshots, chips and everything together | `status` of each snapshot |
 
 Every stage reports findings through `Collected.report`. What a chip, a log or a Prover does wrong costs its own part of
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from verifier.collected import Collected
-from verifier.stages import cells, examine, explain, fetch, judge, lineage, logs, replay, segments
+from verifier.stages import cells, examine, explain, fetch, judge, lineage, logs, replay, score, segments
 from verifier.stages.setting import Setting
 
 Stage = Callable[[Setting, Collected], None]
@@ -35,5 +36,6 @@ ALL: Sequence[Stage] = (
     replay.run,
     segments.run,
     examine.run,
+    score.run,
     judge.run,
 )

@@ -13,6 +13,7 @@ from verifier.cache import Cache
 from verifier.checking import Check, Given, Judgement
 from verifier.facts import Plan
 from verifier.farm import Farm
+from verifier.regime import NO_RULES, Regime
 from verifier.registry import Registry
 from verifier.segments import Secret
 from verifier.units import Units, key_of
@@ -52,6 +53,7 @@ class Setting:
         passing: Told how far a unit of work is; what it is told may be forgotten.
         cancelled: Whether to end.
         secret: The criteria that the plan commits to; the report opens them.
+        regime: Rules, policy and benchmarks.
     """
 
     id: str
@@ -68,6 +70,7 @@ class Setting:
     passing: Progress
     cancelled: Cancelled
     secret: Secret | None = None
+    regime: Regime = NO_RULES
 
     @property
     def plan(self) -> Plan:
