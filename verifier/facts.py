@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from verifier import drawpolicy
 from verifier.drawpolicy import DrawPolicy
 from verifier.registry import Chip
+from verifier.registry.transitions import Contradiction
 from verifier.segmentpolicy import NO_SEGMENTS, SegmentPolicy
 from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
 from verifier.transcriptpolicy import TRANSCRIPTS_AS_DESIGNED, TranscriptPolicy
@@ -221,6 +222,19 @@ class Report:
     token: bytes
     checkpoint: Checkpoint
     note: Note
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CustodyFacts:
+    """What the registry knows of a drawn chip.
+
+    Attributes:
+        chip: The chip.
+        contradictions: What parties said of it that cannot be.
+    """
+
+    chip: Chip
+    contradictions: tuple[Contradiction, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

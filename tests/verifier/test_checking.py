@@ -52,7 +52,15 @@ def test_the_weight_of_a_check_says_what_follows() -> None:
 
 
 def test_checks_are_registered_once_under_the_names_of_their_files() -> None:
-    lists = (checks.LOG, checks.LOGS, checks.TRANSCRIPT, checks.SNAPSHOT, checks.CHIP, checks.INSPECTION)
+    lists = (
+        checks.CUSTODY,
+        checks.LOG,
+        checks.LOGS,
+        checks.TRANSCRIPT,
+        checks.SNAPSHOT,
+        checks.CHIP,
+        checks.INSPECTION,
+    )
     names = [check.name for each in lists for check in each]
     files = {path.stem for path in Path(checks.__file__).parent.glob("*.py")}
     assert len(names) == len(set(names))

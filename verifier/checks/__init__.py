@@ -16,6 +16,7 @@ from verifier.checking import Check, Given
 from verifier.checks import (
     cells,
     chip_clock,
+    chip_custody,
     chip_firmware,
     chip_fork,
     chip_identity,
@@ -39,9 +40,14 @@ from verifier.checks import (
     work,
 )
 from verifier.collected import Collected
-from verifier.facts import LogFacts, SnapshotFacts, TranscriptFacts
+from verifier.facts import CustodyFacts, LogFacts, SnapshotFacts, TranscriptFacts
 from verifier.peaks import peak_of
 from weighbridge.errors import Finding
+
+CUSTODY: Sequence[Check[CustodyFacts]] = (
+    Check("chip_custody", lambda facts, given: chip_custody.check(facts), "beside"),
+)
+"""Over what the registry knows of each drawn chip."""
 
 LOG: Sequence[Check[LogFacts]] = (
     Check("chip_identity", lambda log, given: chip_identity.check(log)),

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import case, func, select
 
 from verifier.registry.directory import Registry
 from verifier.registry.tables import ChipRow, ContradictionRow
+from verifier.registry.transitions import Contradiction
 from weighbridge.errors import Finding, Severity, UsageError
 
 DAY_S = 86_400
@@ -85,6 +87,19 @@ def missing(registry: Registry, ueids: Iterable[bytes]) -> list[Finding]:
     return findings
 
 
+def contradiction(each: Contradiction, subject: str, evidence: dict[str, Any], policy: AuditPolicy) -> Finding:
+    """Returns a contradiction as a finding about a chip, or about all those that one statement is about."""
+    return Finding(
+        id=each.reason,
+        message=_MESSAGES[each.reason],
+        expected=each.expected,
+        found=each.found,
+        subject=subject,
+        severity=policy.severities.get(each.reason, "violation"),
+        evidence=evidence,
+    )
+
+
 def _contradictions(registry: Registry, policy: AuditPolicy) -> list[Finding]:
     row = ContradictionRow
     query = (
@@ -97,17 +112,10 @@ def _contradictions(registry: Registry, policy: AuditPolicy) -> list[Finding]:
         for place, reason, expected, found, count, _ in session.execute(query):
             chips = select(row.ueid).where(row.place == place, row.reason == reason, row.expected == expected)
             first = session.scalars(chips.order_by(row.ueid).limit(_NAMED))
-            findings.append(
-                Finding(
-                    id=reason,
-                    message=_MESSAGES[reason],
-                    expected=expected,
-                    found=found,
-                    subject=f"{count} chips in entry {place} of the registry's log",
-                    severity=policy.severities.get(reason, "violation"),
-                    evidence={"place": place, "chips": count, "first": [ueid.hex() for ueid in first]},
-                )
-            )
+            each = Contradiction(place=place, reason=reason, expected=expected, found=found)
+            evidence = {"place": place, "chips": count, "first": [ueid.hex() for ueid in first]}
+            subject = f"{count} chips in entry {place} of the registry's log"
+            findings.append(contradiction(each, subject, evidence, policy))
     return findings
 
 

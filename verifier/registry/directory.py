@@ -18,8 +18,8 @@ from verifier.registry.entries import Listing, Opened, opened_entry
 from verifier.registry.listings import Lister, check, rfc3339, unpacked
 from verifier.registry.log import Log
 from verifier.registry.statements import Statements
-from verifier.registry.tables import ChipRow, InspectionRow, LogHeadRow, SampledRow
-from verifier.registry.transitions import DRAWN
+from verifier.registry.tables import ChipRow, ContradictionRow, InspectionRow, LogHeadRow, SampledRow
+from verifier.registry.transitions import DRAWN, Contradiction
 from weighbridge.errors import UsageError
 from weighbridge.tlog import NoteSigner
 
@@ -265,6 +265,15 @@ class Registry:
         if history is None:
             raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
         return unpacked(history)
+
+    def contradictions(self, ueid: bytes) -> tuple[Contradiction, ...]:
+        """Returns what parties said of a chip that cannot be, in the order of the log."""
+        with self.session() as session:
+            query = select(ContradictionRow).where(ContradictionRow.ueid == ueid).order_by(ContradictionRow.place)
+            return tuple(
+                Contradiction(place=row.place, reason=row.reason, expected=row.expected, found=row.found)
+                for row in session.scalars(query)
+            )
 
     def everything(self) -> Iterator[Chip]:
         """Yields all chips, also those that are lost or not yet installed, sorted by UEID; fit for millions."""

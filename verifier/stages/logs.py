@@ -11,7 +11,7 @@ from functools import partial
 from verifier import checks, records
 from verifier.checks import commitment
 from verifier.collected import Collected
-from verifier.facts import LogFacts, SnapshotFacts, digest
+from verifier.facts import CustodyFacts, LogFacts, SnapshotFacts, digest
 from verifier.reading import Contact, acknowledge, first_contact, read_log
 from verifier.registry import Chip
 from verifier.stages.setting import Setting
@@ -33,6 +33,9 @@ def run(setting: Setting, collected: Collected) -> None:
             to=records.log_to,
             of=lambda raw: records.log_of(raw, setting.manufacturer),
         )
+        custody = CustodyFacts(chip=chip, contradictions=setting.registry.contradictions(ueid))
+        subject = f"chip {ueid.hex()}"
+        collected.report(setting.judged("custody", subject, checks.CUSTODY, custody, subject=subject).findings)
         collected.chips.append(chip)
         collected.logs.append(log)
         collected.snapshots += snapshots_in(log)
