@@ -97,31 +97,41 @@ def least_probability(
             step = exponent(involved) - before
         return np.where(involved < 1, 0.0, np.where(np.isfinite(before), np.maximum(step, 0), np.inf)) / speed
 
-    def affordable(limit: float) -> FloatArray:
-        """Returns how many chips of each group cost at most `limit`."""
-        most = price(total) <= limit
-        found = least_whole(lambda n: price(n) > limit, np.zeros_like(total), np.maximum(total, 1)) - 1
-        return np.where(most, total, np.where(price(np.minimum(total, 1)) > limit, 0.0, found))
+    def affordable(limit: float, least: FloatArray, most: FloatArray) -> FloatArray:
+        """Returns how many chips of each group cost at most `limit`, which is known to be from `least` to `most`."""
+        none = price(np.minimum(least + 1, most)) > limit
+        found = least_whole(lambda n: price(n) > limit, least, np.maximum(most, least + 1)) - 1
+        return np.where(price(most) <= limit, most, np.where(none, least, found))
 
     def room(involved: FloatArray) -> float:
         return float((involved * speed).sum())
 
-    free = affordable(0.0)
+    if total.size == 1:  # nothing to spread
+        only = np.array([needed / speed[0]])
+        return LeastProbability(float(-np.expm1(-exponent(only)[0])), (float(only[0]),))
+
+    nothing = np.zeros_like(total)
+    free = affordable(0.0, nothing, total)
     if room(free) >= needed * (1 - _ROUNDING):
-        return LeastProbability(0.0, tuple(_fill(np.zeros_like(total), free, speed, needed, alike).tolist()))
+        return LeastProbability(0.0, tuple(_fill(nothing, free, speed, needed, alike).tolist()))
     prices = price(total)
-    high = float(np.max(prices, where=np.isfinite(prices), initial=0.0)) or 1.0
-    low = 0.0
-    while room(affordable(high)) < needed * (1 - _ROUNDING):
+    low, high = 0.0, float(np.max(prices, where=np.isfinite(prices), initial=0.0)) or 1.0
+    fewest, most = free, affordable(high, free, total)
+    while room(most) < needed * (1 - _ROUNDING):
         if high * float(speed.max()) > 1e3:  # a miss below exp(-700): the run needs chips that are certain to show it
-            return LeastProbability(1.0, tuple(_fill(affordable(high), total, speed, needed, alike).tolist()))
+            return LeastProbability(1.0, tuple(_fill(most, total, speed, needed, alike).tolist()))
         low, high = high, high * 4
+        fewest, most = most, affordable(high, most, total)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if not low < middle < high:
+        if not low < middle < high or np.all(fewest == most):
             break
-        low, high = (low, middle) if room(affordable(middle)) >= needed * (1 - _ROUNDING) else (middle, high)
-    found = _fill(affordable(low), affordable(high), speed, needed, alike)
+        between = affordable(middle, fewest, most)
+        if room(between) >= needed * (1 - _ROUNDING):
+            high, most = middle, between
+        else:
+            low, fewest = middle, between
+    found = _fill(fewest, most, speed, needed, alike)
     partly = found - np.floor(found)
     exponents = exponent(np.floor(found)) + np.where(partly > 0, partly * speed * low, 0.0)
     return LeastProbability(float(-np.expm1(-exponents.sum())), tuple(found.tolist()))
