@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.station import Station, ids
 
 from firmware_sim.device import builtin_image, unlock
+from verifier.registry import Party, Registry, load_key
+from weighbridge.custody import Statement, encode_key, sign
 from weighbridge.errors import ChipError
 from weighbridge.firmware_image import FirmwareSigner
 
@@ -76,3 +79,24 @@ def test_a_device_secret_that_was_copied_into_another_chip_is_found(station: Sta
     assert station.ueids["one"].hex() in fork["subject"]
     assert sorted(fork["evidence"]["chips"]) == sorted(ueid.hex() for ueid in station.ueids.values())
     assert verified(report) == set()
+
+
+def test_a_drawn_chip_that_somebody_else_says_to_have_is_found(station: Station) -> None:
+    path = station.root / "registry.db"
+    registry = Registry(path, load_key(path.with_name("registry-key")))
+    key = Ed25519PrivateKey.generate()
+    registry.statements.declare(Party(name="thief", roles=("owner",), key=encode_key(key.public_key())))
+    taken = Statement(
+        kind="installed",
+        registry=registry.name,
+        by="thief",
+        time_s=registry.now(),
+        site="x",
+        chips=(station.ueids["two"],),
+    )
+    registry.submit(sign(taken, key))
+    registry.close()
+    report = station.inspect("one", "two")
+    (finding,) = report["findings"]
+    assert (finding["id"], finding["subject"]) == ("registry.gap", f"chip {station.ueids['two'].hex()}")
+    assert verified(report) == {"one", "two"}  # it still answers, and for whom it answered before
