@@ -22,6 +22,8 @@ def identifiers_in(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
             if node.value.endswith((".log", ".service", ".cbor", ".json", ".sqlite", ".html", ".dsse")):
                 continue  # a file or a module
+            if (ROOT / node.value.replace(".", "/")).with_suffix(".py").exists():
+                continue  # a module of ours
             yield node.value
         elif isinstance(node, ast.ClassDef):
             for line in node.body:
