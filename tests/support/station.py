@@ -80,7 +80,9 @@ class Station:
         arguments = ["--runs", str(self.runs), "--credentials", str(self.root / "prover")]
         return self._stack.enter_context(service("prover.service", arguments, self.root / "prover.address"))
 
-    def inspect(self, *names: str, cache: Cache | None = None, progress: Any = None, **also: Any) -> dict[str, Any]:
+    def inspect(
+        self, *names: str, cache: Cache | None = None, progress: Any = None, regime: Any = None, **also: Any
+    ) -> dict[str, Any]:
         """Inspects exactly these chips (the seed is searched for) and returns the report; `also`: more of the plan."""
         self._count += 1
         wanted = sorted(self.ueids[name] for name in names)
@@ -110,6 +112,7 @@ class Station:
             manufacturer=self.manufacturer.certificate,
             firmware=FirmwarePolicy.of([self.root / "firmware.img"], self.manufacturer.certificate),
             progress=progress or (lambda *_: None),
+            regime=regime,
         ).run()
 
 
