@@ -232,6 +232,7 @@ def best_strategy(
         raise InfeasibleError(f"the run takes {goal.days * done:g} days; raise longest_days to that at least")
     game = _Game(holdings, policy, goal, longest, np.array([float(drawn) for drawn, _ in policy.pools(holdings)]))
     plain = _plain(holdings, done)
+    crews(plain, goal, holdings, policy)  # raises if the run does not fit
 
     def exact(strategy: Strategy) -> float:
         try:
@@ -239,15 +240,17 @@ def best_strategy(
         except InfeasibleError:
             return np.inf  # rounding up to whole chips may leave no room
 
-    cost = found_probability(holdings=holdings, policy=policy, goal=goal, strategy=plain)
-    attack = Attack(
-        plain, cost, cost, {name: (each := move(game, plain)[0], exact(each)) for name, move in _MOVES.items()}
-    )
-    for start in (plain, *(strategy for strategy, _ in attack.alone.values())):
-        for strategy in (start, _improved(game, start)[0]):
-            if _is_better(value := exact(strategy), attack.probability):
-                attack = replace(attack, strategy=strategy, probability=value)
-    return attack
+    alone = {name: move(game, plain)[0] for name, move in _MOVES.items()}
+    starts = (plain, *alone.values())
+    costs = {strategy: exact(strategy) for strategy in (*starts, *(_improved(game, start)[0] for start in starts))}
+    least = min(costs.values())
+    # Of strategies that are about as good, the simplest.
+    found = min((strategy for strategy in costs if not _is_better(least, costs[strategy])), key=_changes)
+    return Attack(found, costs[found], costs[plain], {name: (move, costs[move]) for name, move in alone.items()})
+
+
+def _changes(strategy: Strategy) -> int:
+    return sum(getattr(strategy, field.name) != field.default for field in fields(strategy))
 
 
 def _plain(holdings: tuple[Holding, ...], done: float) -> Strategy:

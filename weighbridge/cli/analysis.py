@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from weighbridge.cli import _analysis as shared
-from weighbridge.cli import _pages, _plan, _sweep
+from weighbridge.cli import _fleet, _pages, _plan, _sweep
 from weighbridge.cli._exits import print_json
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app.command("plan")(_plan.command)
 app.command("sweep")(_sweep.command)
 app.command("figure")(_pages.figure)
 app.command("report")(_pages.report)
+app.command("simulate")(_fleet.simulate)
+app.command("attack")(_fleet.attack)
 
 
 class Mode(StrEnum):
