@@ -24,6 +24,7 @@ from analysis.hypergeometric import seen_probability
 
 _HALVINGS = 80
 _ROUNDING = 1e-12
+_CERTAIN = 30.0  # beyond a miss of exp(-30) float64 no longer tells one chip more
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def least_probability(
         before = exponent(np.maximum(involved - 1, 0))
         with np.errstate(invalid="ignore"):
             step = exponent(involved) - before
-        return np.where(involved < 1, 0.0, np.where(np.isfinite(before), np.maximum(step, 0), np.inf)) / speed
+        return np.where(involved < 1, 0.0, np.where(before < _CERTAIN, np.maximum(step, 0), np.inf)) / speed
 
     def affordable(limit: float, least: FloatArray, most: FloatArray) -> FloatArray:
         """Returns how many chips of each group cost at most `limit`, which is known to be from `least` to `most`."""
@@ -118,8 +119,9 @@ def least_probability(
     low, high = 0.0, float(np.max(prices, where=np.isfinite(prices), initial=0.0)) or 1.0
     fewest, most = free, affordable(high, free, total)
     while room(most) < needed * (1 - _ROUNDING):
-        if high * float(speed.max()) > 1e3:  # a miss below exp(-700): the run needs chips that are certain to show it
-            return LeastProbability(1.0, tuple(_fill(most, total, speed, needed, alike).tolist()))
+        if high * float(speed.max()) > 1e3:  # the run needs chips that are certain to show it
+            found = _fill(most, total, speed, needed, alike)
+            return LeastProbability(float(-np.expm1(-exponent(np.floor(found)).sum())), tuple(found.tolist()))
         low, high = high, high * 4
         fewest, most = most, affordable(high, most, total)
     for _ in range(_HALVINGS):

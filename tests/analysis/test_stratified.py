@@ -75,6 +75,24 @@ def test_one_group_has_the_exact_hypergeometric_probability(chips: int, drawn: i
     assert found.involved == (involved,)
 
 
+@pytest.mark.parametrize("needed", [5, 40, 150, 417, 1200, 2900])
+@pytest.mark.parametrize("drawn", [(100, 20), (400, 100), (0, 50), (900, 900)])
+def test_large_groups_with_many_samples_have_the_least_of_all_their_spreads(
+    drawn: tuple[int, int], needed: int
+) -> None:
+    """Misses become so small here that float64 does not tell one chip more."""
+    chips, shown = np.array([2000, 1000]), 0.95
+    first = np.arange(max(0, needed - chips[1]), min(needed, chips[0]) + 1)
+    missed = np.ones(first.shape)
+    for size, taken, some in zip(chips, drawn, (first, needed - first), strict=True):
+        missed = missed * (1 - seen_probability(population=size, marked=some, drawn=taken, shown=shown))
+    found = least_probability(
+        chips=chips, drawn=drawn, shown=shown, chip_flops_per_day=1.0, flops_threshold=needed, run_days=1.0
+    )
+    assert found.probability == pytest.approx(1 - missed.max(), rel=1e-9, abs=1e-12)
+    assert sum(found.involved) == needed
+
+
 def test_chips_that_nobody_can_look_at_are_used_first_and_certain_ones_last() -> None:
     options = {"chips": [50, 10, 5], "drawn": [10, 10, 0], "shown": 1.0, "chip_flops_per_day": 1.0, "run_days": 1.0}
     assert least_probability(flops_threshold=5, **options) == least_probability(flops_threshold=4.5, **options)
