@@ -47,7 +47,9 @@ class _Fresh(Following):
         )
 
 
-class _Evaluator(Executor):
+class Evaluator(Executor):
+    """Executes programs on data that nothing was recorded of."""
+
     def _context(self, record: StepRecord, log: LogReader) -> Following:
         return _Fresh(record, log, self._seed, self._policy)
 
@@ -96,11 +98,11 @@ def score(request: dict[str, Any], confined: list[str], send: Any) -> dict[str, 
 
 
 class _Last(Replay):
-    def evaluator(self) -> _Evaluator:
+    def evaluator(self) -> Evaluator:
         """Returns an executor on the state that was reached."""
         draft = self._transcript.draft
         policy = policies.named(str(draft.get("policy")))
-        found = _Evaluator(self._device, int(draft["seed"]), self._executor._max_bytes, policy)
+        found = Evaluator(self._device, int(draft["seed"]), self._executor._max_bytes, policy)
         found.state, found.rng = self._executor.state, dict(self._executor.rng)
         return found
 
@@ -122,8 +124,8 @@ def _measure(evaluator: Executor, tape: Tape, node: Node, expected: torch.Tensor
     scores, answers, weight, _, ignored = node.args
     if weight is not None or type(ignored) is not int:
         raise ScoringError("the loss weighs classes, or its operands are of another form; it cannot be evaluated")
-    given = _operand(evaluator, tape, scores).double()
-    asked = _operand(evaluator, tape, answers)
+    given = operand(evaluator, tape, scores).double()
+    asked = operand(evaluator, tape, answers)
     classes = given.movedim(1, -1).reshape(-1, given.shape[1]) if given.ndim > 1 else given.reshape(1, -1)
     asked = asked.reshape(-1)
     kept = asked != ignored
@@ -138,7 +140,12 @@ def _measure(evaluator: Executor, tape: Tape, node: Node, expected: torch.Tensor
     return float(-likely.gather(1, asked[:, None]).sum()), asked.numel()
 
 
-def _operand(evaluator: Executor, tape: Tape, value: Any) -> torch.Tensor:
+def operand(evaluator: Executor, tape: Tape, value: Any) -> torch.Tensor:
+    """Returns what an operand of the loss holds at the present position.
+
+    Raises:
+        ScoringError: It is no tensor.
+    """
     match value:
         case ("t", int(index)):
             ref = tape.refs[index]
