@@ -13,7 +13,7 @@ import pytest
 
 from analysis import economics, figures
 from analysis.measured import ResultError
-from analysis.scripts import economics_page
+from analysis.scripts import economics_page, paper_figures
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "analysis" / "notebooks").glob("*.ipynb"))
@@ -42,11 +42,16 @@ def test_models_caught(tmp_path: Path) -> None:
     assert script("models_caught", str(newer)).count("seen with p") == 1
 
 
-def test_paper_figures(tmp_path: Path) -> None:
-    script("paper_figures", str(tmp_path / "out"), str(ROOT / "examples" / "scenarios" / "chinchilla.toml"))
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        f"{name}{suffix}" for name in figures.DRAWINGS for suffix in (".svg", ".pdf")
-    }
+def test_paper_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of the figures, to save time; each is drawn in test_drawings."""
+    names = ("samples", "stretch")
+    monkeypatch.setattr(figures, "DRAWINGS", {name: figures.DRAWINGS[name] for name in names})
+    paper_figures.main([str(tmp_path / "a")])
+    paper_figures.main([str(tmp_path / "b"), str(ROOT / "examples" / "scenarios" / "treaty.toml")])
+    for directory in (tmp_path / "a", tmp_path / "b"):
+        made = {path.name for path in directory.iterdir()}
+        assert made == {f"{name}{suffix}" for name in names for suffix in (".svg", ".pdf")}
+    assert (tmp_path / "a" / "stretch.svg").read_bytes() != (tmp_path / "b" / "stretch.svg").read_bytes()
 
 
 def test_the_page_of_economics_is_what_its_script_writes() -> None:
