@@ -8,6 +8,8 @@ committed; a test compares models and revisions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -160,7 +162,7 @@ def upgrade(database: Database) -> tuple[str | None, str]:
         UsageError: It cannot be opened or migrated, or is of a newer revision; it is as it was then.
     """
     try:
-        with database.engine.begin() as connection:
+        with database.engine.connect() as connection, _unreferenced(connection), connection.begin():
             _lock(connection)
             before = current(connection)
             scripts = ScriptDirectory.from_config(config())
@@ -174,3 +176,18 @@ def upgrade(database: Database) -> tuple[str | None, str]:
             f"{database.name} could not be migrated: {error.__cause__ or error}; nothing was changed"
         ) from None
     return before, newest()
+
+
+@contextmanager
+def _unreferenced(connection: Connection) -> Iterator[None]:
+    """Lets SQLite drop a table that others refer to: it changes tables by writing them anew."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+    connection.commit()
+    try:
+        yield
+    finally:
+        connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+        connection.commit()

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
+
 PROGRAMS = ("initdb", "postgres")
 
 
@@ -44,8 +46,8 @@ def server() -> Iterator[str]:
         with (root / "log").open("wb") as log:
             process = subprocess.Popen(command, user=user, stdout=log, stderr=log, env={"LC_ALL": "C"}, cwd="/")
         try:
-            deadline = time.monotonic() + 60
-            while not (root / ".s.PGSQL.5432").exists():
+            deadline = time.monotonic() + 120
+            while not _answers(name):
                 assert process.poll() is None, (root / "log").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -53,3 +55,11 @@ def server() -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(30)
+
+
+def _answers(socket: str) -> bool:
+    try:
+        psycopg.connect(host=socket, user="weighbridge", dbname="postgres").close()
+    except psycopg.OperationalError:
+        return False
+    return True

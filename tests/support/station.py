@@ -125,7 +125,7 @@ def service(module: str, arguments: list[str], address_file: Path) -> Iterator[s
         wait_for(address_file.exists, process)
         yield address_file.read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=120) == 0
     finally:
         process.kill()
         process.wait()

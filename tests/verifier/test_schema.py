@@ -161,6 +161,10 @@ def test_a_database_from_before_revisions_is_refused_with_the_command_that_migra
     assert registry.chip(UEID).witnessed_last == b"l" * 32
     assert registry.inspection("done").report == {"findings": [], "verdict": "clean"}
     assert registry.sampled("left") == [UEID]
+    with registry.session() as session:
+        assert session.execute(text("PRAGMA foreign_key_check")).all() == []
+    with pytest.raises(UsageError, match="nobody registered"):
+        registry.start_inspection("new", seed=b"", plan={}, chips=[UEID[::-1]])
     witness = Witness(registry, CertificateAuthority.create("Manufacturer").certificate)
     assert witness.held(UEID).chip_ms == TIME
     assert witness.entries(UEID, 0, 9) == [b"one", b"two"]

@@ -1,0 +1,179 @@
+"""Replays in parallel, and tapes that hang, hoard memory or kill their process: they cost their own replay only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.forging import at_step, forge
+from support.kills import children, is_worker
+from support.station import ROOT
+
+from verifier.farm import CancelledError, LocalFarm, Outcome, Task, slots
+from weighbridge.errors import ReplayWorkerError, UsageError, WeighbridgeError
+from weighbridge.replay import Limits, ReplayResult
+from weighbridge.tape import Node, Tape
+
+SALT = b"s" * 32
+ENV = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"}
+
+
+def endless(tape: Tape, fields: dict[str, Any]) -> None:
+    """A tape that takes hours on one thread: ordinary operations, and far too many of them."""
+    large, side = 10_000, 4096
+    ref = len(tape.refs)
+    tape.refs += [(large, "f32", (side, side), (side, 1), 0)]
+    fields["values"] = [*fields["values"], 1.0]
+    full = Node(
+        "full.default",
+        (("l", (side, side)), ("v", tape.values)),
+        {"dtype": ("d", "f32")},
+        (ref,),
+        ((large, 4 * side**2),),
+    )
+    tape.nodes += [full, *(Node("neg.default", (("t", ref),), {}, (None,), ()) for _ in range(1_000_000))]
+    tape.values += 1
+    tape.frees = [*tape.frees, (len(tape.nodes), large)]
+
+
+def crash(tape: Tape, fields: dict[str, Any]) -> None:
+    """The least integer divided by -1: ordinary arguments, and the processor raises a signal."""
+    n, least, minus, out = len(tape.refs), 10_000, 10_001, 10_002
+    tape.refs += [(slot, "i64", (1,), (1,), 0) for slot in (least, minus, out)]
+    one, i64 = ("l", (1,)), {"dtype": ("d", "i64")}
+    fields["values"] = [*fields["values"], -(1 << 63), -1]
+    at = len(tape.nodes)
+    tape.nodes += [
+        Node("full.default", (one, ("v", tape.values)), i64, (n,), ((least, 8),)),
+        Node("full.default", (one, ("v", tape.values + 1)), i64, (n + 1,), ((minus, 8),)),
+        Node("div.Tensor_mode", (("t", n), ("t", n + 1)), {"rounding_mode": ("s", "trunc")}, (n + 2,), ((out, 8),)),
+    ]
+    tape.values += 2
+    tape.frees = [(a, s) for a, s in tape.frees if a < at] + [(at + 3, slot) for slot in (least, minus, out)]
+
+
+def task(name: str, path: Path, **fields: Any) -> Task:
+    return Task(key=name, name=name, path=path, **{"stop": (4, 0), "salt": SALT, "env": ENV, **fields})
+
+
+def run(farm: LocalFarm, *tasks: Task) -> dict[str, Outcome]:
+    return {each.key: outcome for each, outcome in farm.run(tasks, lambda *_: None)}
+
+
+def reason(outcome: Outcome) -> str:
+    assert isinstance(outcome.result, WeighbridgeError)
+    return outcome.result.reason
+
+
+def test_tapes_that_hang_or_kill_their_process_cost_their_own_replay_only(honest_run: Path, tmp_path: Path) -> None:
+    forged = [forge(honest_run, tmp_path / each.__name__, at_step(2, each)) for each in (endless, crash)]
+    limits = Limits(seconds=20)
+    found = run(
+        LocalFarm(["cpu", "cpu"]),
+        *(task(path.name, path, limits=limits) for path in forged),
+        task("honest", honest_run),
+    )
+    assert reason(found["endless"]) == reason(found["crash"]) == "replay.worker"
+    assert 19 < found["endless"].seconds < 40
+    honest = found["honest"].result
+    assert isinstance(honest, ReplayResult)
+    assert honest.verdict == "match"
+    assert honest.live
+
+
+def test_replays_run_side_by_side_one_in_each_slot(honest_run: Path) -> None:
+    """Two replays of one slot follow each other; those of two overlap."""
+    spans: dict[str, list[float]] = {}
+
+    def overlap(farm: LocalFarm) -> bool:
+        spans.clear()
+        before = time.monotonic()
+        for each, outcome in farm.run([task("a", honest_run), task("b", honest_run)], lambda *_: None):
+            end = time.monotonic() - before
+            spans[each.key] = [end - outcome.seconds, end]
+        (a, b), (c, d) = spans["a"], spans["b"]
+        return min(b, d) - max(a, c) > 0.5
+
+    assert overlap(LocalFarm(["cpu", "cpu"]))
+    assert not overlap(LocalFarm(["cpu"]))
+
+
+def test_what_an_outcome_is_when_there_is_none(honest_run: Path, tmp_path: Path) -> None:
+    found = run(
+        LocalFarm(),
+        task("missing", tmp_path / "nowhere"),
+        task("beyond", honest_run, stop=(77, 0)),
+        task("steps", honest_run, stop=None, salt=None, steps=(1, 3)),
+    )
+    assert reason(found["missing"]).startswith("transcript.")
+    assert isinstance(found["beyond"].result, UsageError)
+    steps = found["steps"].result
+    assert isinstance(steps, ReplayResult)
+    assert (steps.verdict, steps.steps) == ("match", (1, 3))
+
+
+def test_replays_end_when_nobody_wants_them(honest_run: Path, tmp_path: Path) -> None:
+    forever = forge(honest_run, tmp_path / "endless", at_step(2, endless))
+    over = threading.Event()
+    threading.Timer(8.0, over.set).start()
+    started = time.monotonic()
+    with pytest.raises(CancelledError):
+        list(LocalFarm(["cpu"]).run([task("forever", forever)], lambda *_: None, over.is_set))
+    assert time.monotonic() - started < 20
+    assert [pid for pid in children(os.getpid()) if is_worker(pid)] == []
+
+
+def test_a_worker_does_not_outlive_who_started_it(honest_run: Path, tmp_path: Path) -> None:
+    forever = forge(honest_run, tmp_path / "endless", at_step(2, endless))
+    program = (
+        f"from weighbridge import replay; print(replay({str(forever)!r}, progress=lambda *_: print('on', flush=True)))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        env=os.environ | ENV | {"PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"on\n"  # the first step is done, so the worker is confined
+    (worker,) = [pid for pid in children(process.pid) if is_worker(pid)]
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while is_worker(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_devices_are_read_and_checked() -> None:
+    assert slots("") == []
+    assert slots("cpu, cpu") == ["cpu", "cpu"]
+    farm = LocalFarm(["cpu"])
+    farm.check("cpu")
+    with pytest.raises(UsageError, match="replay-devices"):
+        farm.check("cuda")
+    with pytest.raises(UsageError, match="replay-devices"):
+        next(farm.run([task("x", Path("x"), device="cuda:7")], lambda *_: None))
+    LocalFarm().check("cuda:7")
+    LocalFarm(["cuda:0", "cuda:1"]).check("cuda")
+    for text in ("gpu", "cpu;rm", "cuda:99", "cuda"):
+        with pytest.raises(UsageError, match="no device"):
+            slots(text)
+    if torch.cuda.is_available():
+        assert slots("cuda:*") == [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    else:
+        with pytest.raises(UsageError, match="0 CUDA devices"):
+            slots("cuda:*")
+
+
+def test_a_process_that_cannot_be_started_is_an_outcome(honest_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    found = run(LocalFarm(), task("x", honest_run))
+    assert isinstance(found["x"].result, ReplayWorkerError)
