@@ -82,7 +82,9 @@ def _within_epsilon(chunks: float) -> list[dict[str, Any]]:
     return [
         _term("digests", DIGESTS, "epsilon", "two contents with one digest, found with 2^80 evaluations"),
         _term("signatures", SIGNATURES, "epsilon", "a signature forged with 2^80 operations"),
-        _term("chunks", chunks, "epsilon", "a false result of a collective outside the chunks that were checked"),
+        _term(
+            "chunks", chunks, "epsilon", "one false chunk of a collective's results that was not drawn; 0 without cells"
+        ),
     ]
 
 
