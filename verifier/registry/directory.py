@@ -278,10 +278,10 @@ class Registry:
     def everything(self) -> Iterator[Chip]:
         """Yields all chips, also those that are lost or not yet installed, sorted by UEID; fit for millions."""
         with self.session() as session:
-            query = select(ChipRow).order_by(ChipRow.ueid)
-            for row in session.scalars(query, execution_options={"yield_per": _CHUNK}):
-                yield _chip(row)
-                session.expunge(row)
+            columns = [getattr(ChipRow, field.name) for field in fields(Chip)]
+            query = select(*columns).order_by(ChipRow.ueid)
+            for row in session.execute(query, execution_options={"yield_per": _CHUNK}):
+                yield Chip(**row._mapping)
 
     def chip(self, ueid: bytes) -> Chip:
         """Returns one chip.

@@ -16,7 +16,7 @@ from verifier.registry.replay import compare, replay_log
 from weighbridge.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
-COUNT = 30
+COUNT, MANY = 30, 40_000
 
 
 def start(db: str, first: int, count: int) -> subprocess.Popen[str]:
@@ -32,7 +32,7 @@ def agrees(registry: Registry) -> bool:
 
 def together(trade: Trade, db: str) -> None:
     """Two processes register chips while this one submits statements; one of them is killed on the way."""
-    processes = [start(db, first, COUNT) for first in (1000, 2000)]
+    processes = [start(db, 1000, MANY), start(db, 50_000, COUNT)]
     said: list[list[int]] = [[], []]
     for place, process in enumerate(processes):
         assert process.stdout is not None
@@ -47,7 +47,7 @@ def together(trade: Trade, db: str) -> None:
         process.wait()
     assert other.returncode == 0
     assert len(said[1]) == COUNT
-    assert 1 <= len(said[0]) < COUNT
+    assert 1 <= len(said[0]) < MANY
     known = {chip.ueid for chip in trade.registry.everything()}
     assert known >= {ueid(number) for number in [*said[0], *said[1], *range(2)]}
     assert len(known) <= len(said[0]) + 1 + COUNT + 2  # what was killed may not have said its last
