@@ -26,7 +26,7 @@ _BEFORE: Mapping[Kind, tuple[str, ...]] = {
     "resold": ("shipped", "sold", "installed", "damaged"),
     "installed": ("tested", "shipped", "sold", "damaged", "lost"),
     "moved": ("installed",),
-    "damaged": _HELD,
+    "damaged": (*_HELD, "damaged"),
     "lost": (*_HELD, "damaged"),
     "scrapped": (*_HELD, "damaged", "lost"),
 }

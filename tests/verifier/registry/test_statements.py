@@ -184,6 +184,23 @@ def test_a_statement_of_somebody_who_does_not_have_the_chip_changes_nothing(trad
     assert {row[0] for row in contradictions(trade)} == {ueid(1)}
 
 
+def test_a_chip_that_is_sold_twice_is_the_first_buyers(trade: Trade) -> None:
+    trade.join("coil", "owner")
+    trade.supply([1])
+    trade.say("resold", "acme", [1], to="bolt")
+    place = trade.say("resold", "acme", [1], to="coil")
+    assert trade.registry.chip(ueid(1)).owner == "bolt"
+    assert contradictions(trade) == [(ueid(1), place, "registry.gap")]
+
+
+def test_two_may_say_that_a_chip_is_damaged(trade: Trade) -> None:
+    trade.supply([1])
+    trade.say("damaged", "acme", [1])
+    trade.say("damaged", "inspectorate", [1])
+    assert contradictions(trade) == []
+    assert [member.ueid for member in trade.registry.population()] == [ueid(1)]
+
+
 def test_a_missing_link_that_comes_late_heals_the_gap(trade: Trade) -> None:
     trade.supply([1, 2])
     sold_at = trade.now + DAY
