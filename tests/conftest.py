@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,25 @@ from weighbridge.cli.demo_cheat import CheatingRecorder, other_records
 
 SMALL = Digits(width=4, batch_size=8)
 STEPS = 4
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-goldens` writes the golden files anew; look at what changed before committing it."""
+    parser.addoption("--update-goldens", action="store_true", help="write golden files instead of comparing with them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with `goldens/<name>` beside the test's file, or writes it there."""
+
+    def compare(name: str, text: str) -> None:
+        path = request.path.parent / "goldens" / name
+        if request.config.getoption("--update-goldens"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert text == path.read_text(), f"differs from {path.name}; pytest --update-goldens writes it anew"
+
+    return compare
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -123,6 +123,8 @@ def show_text(report: Mapping[str, Any], console: Console) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from verifier.ledger import CATEGORIES
+
     def say(text: str) -> None:
         console.print(escape(one_line(text)))
 
@@ -133,8 +135,8 @@ def show_text(report: Mapping[str, Any], console: Console) -> None:
     p = "not defined" if miss["p"] is None else f"{miss['p']:.4f} ({miss['p_is']})"
     say(f"p = {p}; a violation of size H was missed with a probability of at most {miss['miss_at_most']:.4f}")
     table = Table("category", "chip-hours", title="ledger of the sampled chips", title_justify="left")
-    for category, ms in ledger["ms"].items():
-        table.add_row(escape(one_line(str(category))), f"{ms / 3_600_000:.2f}")
+    for category in CATEGORIES:
+        table.add_row(category, f"{ledger['ms'][category] / 3_600_000:.2f}")
     console.print(table)
     say(f"undeclared work on them: at most {ledger['unexplained_flops']:.4g} FLOPs, their counters believed")
     if ledger["fleet"] is not None:
