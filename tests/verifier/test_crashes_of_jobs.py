@@ -1,0 +1,71 @@
+"""Honest jobs on several ranks that crash on their chips: nobody is accused, whatever died first."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.station import ROOT, Station, ids, wait_for
+
+from weighbridge.job import is_job
+
+RANKS = 2
+JOB = Path(__file__).parents[1] / "support" / "doomed_job.py"
+INTERRUPTS_A_SECOND = 0.5
+
+
+def start(station: Station, out: Path) -> list[subprocess.Popen[bytes]]:
+    """Starts a job on two new chips and waits until it has made a few steps."""
+    out.mkdir()
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    processes = []
+    for rank in range(RANKS):
+        chip = station.chip(f"rank-{rank}", clock_speed=86_400.0 * INTERRUPTS_A_SECOND, hold=512)
+        command = [sys.executable, str(JOB), str(rank), str(RANKS), str(out), str(chip.socket)]
+        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL))
+    checkpoint = out / "job" / "rank-0001" / "checkpoints" / "00000001.safetensors"
+    wait_for(checkpoint.exists, processes[1], seconds=120)
+    return processes
+
+
+def die(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(("death", "sharded"), [("one rank", "all"), ("all ranks", "cells"), ("a chip", "all")])
+def test_a_job_that_crashed_accuses_nobody(tmp_path: Path, death: str, sharded: str) -> None:
+    moment = random.SystemRandom().uniform(0.2, 1.5)
+    with Station(tmp_path) as station:
+        processes = start(station, station.runs / "crashed")
+        try:
+            time.sleep(moment)
+            if death == "one rank":
+                processes[1].kill()
+                processes[0].wait(timeout=60)  # its peer is gone, so its step fails, and it closes what it has
+                assert processes[0].returncode not in (0, -signal.SIGKILL)
+            elif death == "a chip":
+                station.chips["rank-0"].kill()
+                processes[0].wait(timeout=60)
+        finally:
+            die(processes)
+        if death == "a chip":
+            station.chips["rank-0"].start()
+        assert is_job(station.runs / "crashed" / "job")
+        address = station.prover()
+        for name in station.chips:
+            station.register(name, address)
+        report = station.inspect("rank-0", "rank-1", sharded=sharded, chunks=20)
+        where = f"{death} after {moment:.3f} s: {report['findings']}"
+        assert ids(report, "violation") == [], where
+        statuses = [snapshot["status"] for chip in report["chips"] for snapshot in chip["snapshots"]]
+        assert set(statuses) <= {"explained", "explained given collectives", "unverified"}, where
+        assert any(status.startswith("explained") for status in statuses), where
