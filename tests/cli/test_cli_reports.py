@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.reported import build, collect
 
 from verifier import signing
@@ -63,10 +65,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_text_of_a_report(
-    files: Path, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+    files: Path, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERM", "dumb")
     assert run(["report", "show", str(files / "report.dsse")]) == 1
     golden("report_show.txt", capsys.readouterr().out)
     assert run(["report", "show", str(files / "clean.dsse")]) == 0
@@ -78,6 +78,25 @@ def test_json_and_signed_say_the_same(files: Path, capsys: pytest.CaptureFixture
         assert run(["report", "show", str(files / name), "--json", "--html", str(tmp_path / f"{name}.html")]) == 1
         assert json.loads(capsys.readouterr().out) == json.loads((files / "report.json").read_text())
     assert (tmp_path / "report.json.html").read_text() == (tmp_path / "report.dsse.html").read_text()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_hostile_report_is_shown_or_refused(
+    data: st.DataObject, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Law: whatever a report holds in the place of any part, showing it ends with exit code 0, 1 or 2."""
+    report = json.loads((files / "report.json").read_text())
+    name = data.draw(st.sampled_from(sorted(report)))
+    leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3)
+    inner = report[name]
+    if isinstance(inner, dict) and inner and data.draw(st.booleans()):
+        inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(leaves | st.lists(leaves, max_size=2))
+    else:
+        report[name] = data.draw(leaves | st.dictionaries(st.text(max_size=3), leaves, max_size=2))
+    (files / "hostile.json").write_text(json.dumps(report))
+    assert run(["report", "show", str(files / "hostile.json")]) in (0, 1, 2)
+    capsys.readouterr()
 
 
 def test_verify_passes_what_is_signed_and_follows(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

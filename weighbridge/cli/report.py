@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
 from weighbridge.errors import Finding, UsageError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 app = typer.Typer(help="Reports of inspections: show one, verify one.", no_args_is_help=True)
 
@@ -30,17 +28,13 @@ def show(
     """Show a report: exit 0 if nothing was found, 1 if something was. Says nothing about who made it."""
     report, _ = read(file)
     if html is not None:
-        from verifier.report import render_html
-
-        _checked(report)
-        html.write_text(render_html(report), encoding="utf-8")
+        _write(html, _page(report))
     if as_json:
         print_json(report)
     else:
-        from rich.console import Console
-
-        _checked(report)
-        show_text(report, Console(highlight=False))
+        with _of_this_form():
+            text = as_text(report)
+        print(text, end="")
     return Exit.NOTHING_FOUND if report.get("verdict") == "clean" else Exit.FINDINGS
 
 
@@ -111,19 +105,55 @@ def read(path: Path) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     return value, ()
 
 
-def _checked(report: Mapping[str, Any]) -> None:
-    """Refuses what has not the form of a report: what shows it relies on that."""
-    from verifier import reportcheck
+@contextmanager
+def _of_this_form() -> Iterator[None]:
+    """Refuses what has not the form of a report: what shows it relies on that.
 
-    reportcheck.check(report)
+    Raises:
+        DocumentError: Something was not there or was of another type.
+    """
+    from jinja2 import TemplateError
+
+    from weighbridge.dsse import DocumentError
+
+    try:
+        yield
+    except (TemplateError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DocumentError(
+            f"this is no report that this version can show ({type(error).__name__}); look at its schema",
+            code="report.malformed",
+        ) from None
 
 
-def show_text(report: Mapping[str, Any], console: Console) -> None:
-    """Shows what matters of a report that `verifier.reportcheck` could read."""
+def _page(report: Mapping[str, Any]) -> str:
+    from verifier.report import render_html
+
+    with _of_this_form():
+        return render_html(report)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """Returns what matters of a report as text for people.
+
+    Raises:
+        KeyError, TypeError, ValueError, ...: It is no report of this version.
+    """
+    from io import StringIO
+
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from verifier.ledger import CATEGORIES
+
+    console = Console(highlight=False, file=StringIO(), width=120)
 
     def say(text: str) -> None:
         console.print(escape(one_line(text)))
@@ -149,6 +179,8 @@ def show_text(report: Mapping[str, Any], console: Console) -> None:
             say(f"  {rule['outcome']}: {rule['id']}: {rule['title']}")
     for each in report["findings"]:
         say(f"{each['severity']}: {each['id']}: {each['message']} [{each['subject']}]")
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
 
 
 def _key(text: str) -> bytes:

@@ -115,9 +115,9 @@ def _facts(path: Path) -> tuple[dict[str, Any], float | None]:
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is not JSON; give facts as docs/rules.md has them, or a report") from None
     if isinstance(value, dict) and "payloadType" in value:
-        from verifier import signing
+        from verifier.signing import open_report
 
-        value = signing.open_report(data).report
+        value = open_report(data).report
     if isinstance(value, dict) and "schema" in value:
         stated = value.get("plan", {}).get("flops_threshold") if isinstance(value.get("plan"), dict) else None
         value, planned = value.get("facts"), stated if isinstance(stated, int | float) else None
