@@ -279,6 +279,26 @@ def registry(result: Result) -> str:
     return f"{measured_on(result)}\n\n{sizes}\n\n{table(('work', 'seconds', 'of processor'), rows)}"
 
 
+def draw(result: Result) -> str:
+    """What a draw that nobody can steer costs."""
+    names = {
+        "population": "population sorted", "commit": "divided, samples allocated, committed to",
+        "close": "heads closed", "open": "drawn", "probability": "p, against the worst spread", "read": "record read by somebody else",
+        "verify": "and recomputed",
+    }  # fmt: skip
+    rows = [
+        (text, f"{m['wall_s']:.1f}", f"{m['cpu_s']:.1f}", f"{m['peak_bytes'] / 1e6:,.0f}")
+        for text, m in ((text, result["steps"][key]) for key, text in names.items())
+    ]
+    sizes = (
+        f"{result['chips']:,} chips in {result['strata']} strata; {result['samples']:,} drawn at random, "
+        f"{result['certain']:,} without a head drawn with certainty; p = {result['p']:.3f}. The record has "
+        f"{result['record_bytes'] / 1e6:,.0f} MB; {result['findings']} findings."
+    )
+    head = ("step", "seconds", "of processor", "most memory by its end, MB")
+    return f"{measured_on(result)}\n\n{sizes}\n\n{table(head, rows)}"
+
+
 def chip_crashes(result: Result) -> str:
     """Honest jobs that crashed on chips."""
     kinds = "; ".join(f"{count} {name}" for name, count in result["snapshots"].items())
@@ -371,6 +391,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak_verifier_kills": verifier_kills,
     "fleet": fleet,
     "registry": registry,
+    "draw": draw,
     "fuzz": fuzz,
     "export_size": export_size,
     "cells": cells,

@@ -23,6 +23,8 @@ from verifier.drawentries import (
     seed_of,
 )
 from verifier.drawrecord import DrawRecord, Logged
+from verifier.registry.replay import replay_log
+from verifier.registry.transitions import DRAWN
 from verifier.strata import Heads, Population, parse_heads, parse_population
 from weighbridge import merkle, tlog
 from weighbridge.digests import bytes_digest
@@ -43,6 +45,8 @@ class Trusted:
         registry: Root of the registry; None to take what was committed to.
         beacon: Chain hash of the beacon; None to take what was committed to.
         whole_log: The Verifier's log as `drawrecord.read_log` returns it; None if it was not fetched.
+        registry_log: Entries of the registry's log, at least as many as the draw was committed to over; None if it was
+            not fetched.
         cosigned: Checkpoints of chips' logs that the Verifier cosigned, as chips hold them.
     """
 
@@ -52,6 +56,7 @@ class Trusted:
     registry: bytes | None = None
     beacon: bytes | None = None
     whole_log: tuple[bytes, list[bytes]] | None = None
+    registry_log: Sequence[bytes] | None = None
     cosigned: Sequence[bytes] = field(default=())
 
 
@@ -81,6 +86,8 @@ def _findings(record: DrawRecord, trusted: Trusted) -> Iterator[Finding]:
                 found=found.hex(),
             )
     population = yield from _population(record, commitment, about)
+    if trusted.registry_log is not None:
+        yield from _registered(commitment, trusted.registry_log, about)
     if closing is None or opening is None:
         if trusted.now_ms > commitment.open_by_ms:
             yield _unopened(commitment)
@@ -293,6 +300,29 @@ def _population(
             found=str(committed)[:500],
         )
     return population
+
+
+def _registered(commitment: Commitment, entries: Sequence[bytes], about: partial[Finding]) -> Iterator[Finding]:
+    """Works out from the registry's log which chips could be drawn."""
+    first = entries[: commitment.registry_size]
+    root = merkle.root([merkle.leaf_hash(each) for each in first])
+    if len(first) != commitment.registry_size or root != commitment.registry:
+        yield about(
+            id="draw.registry.differs",
+            message="the registry's log is not the one that the draw was committed to over, or has fewer entries",
+            expected=f"{commitment.registry_size} entries, {commitment.registry.hex()}",
+            found=f"{len(first)} entries, {root.hex()}",
+        )
+        return
+    chips = replay_log(first).chips()
+    due = Population.of((ueid, each.owner, each.site, each.chip_type) for ueid, each, _ in chips if each.state in DRAWN)
+    if due.digest != commitment.population:
+        yield about(
+            id="draw.population.unregistered",
+            message="the population is not that of the registry's log: the Verifier drew from other chips",
+            expected=f"{len(due)} chips, {due.digest.hex()}",
+            found=f"{commitment.chips} chips, {commitment.population.hex()}",
+        )
 
 
 def _heads(

@@ -90,6 +90,7 @@ class Office:
             log=self.log.key,
             witnesses=[self.witness.key],
             whole_log=(files["log/checkpoint"], self.log.entries()),
+            registry_log=list(self.station.registry.log.entries(0, self.station.registry.tree_size)),
         )
         return record, [finding.id for finding in verify_draw(record, trusted)]
 
@@ -148,6 +149,24 @@ def test_a_head_that_was_witnessed_within_the_period_is_not_asked_for(office: Of
     office.draw(second, old)
     assert "asking 3 chips for the heads of their logs" in office.said
     assert office.findings(second)[1] == []
+
+
+def test_a_population_that_is_not_the_registrys_is_caught_by_the_registrys_log(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Verifier leaves a friend's chip out of the population before it commits."""
+    everybody = list(office.station.registry.population())
+    friend = office.station.ueids["one"]
+    others = [member for member in everybody if member.ueid != friend]
+    monkeypatch.setattr(office.station.registry, "population", lambda: iter(others))
+    name = office.start()
+    office.draw(name)
+    record, found = office.findings(name)
+    assert found == ["draw.population.unregistered"]
+    assert friend not in record.drawn
+    files = dict(office.sampler.files(name))
+    trusted = Trusted(now_ms=0, whole_log=(files["log/checkpoint"], office.log.entries()), registry_log=[b"other"])
+    assert [finding.id for finding in verify_draw(record, trusted)] == ["draw.registry.differs"]
 
 
 @pytest.mark.parametrize("moment", ["asking", "waiting for the cut-off"])

@@ -34,6 +34,10 @@ def verify_draw(
     registry_root: Annotated[
         str | None, typer.Option("--registry-root", help="Root of the registry's log, 64 hexadecimal digits.")
     ] = None,
+    registry: Annotated[
+        Path | None,
+        typer.Option("--registry", help="The registry's log, as `weighbridge registry log export` writes it."),
+    ] = None,
     beacon_chain: Annotated[
         str | None, typer.Option("--beacon", help="Chain hash of the beacon, 64 hexadecimal digits.")
     ] = None,
@@ -60,6 +64,7 @@ def verify_draw(
         registry=_digest(registry_root, "--registry-root"),
         beacon=_digest(beacon_chain, "--beacon"),
         whole_log=None if where is None else read_log(where),
+        registry_log=None if registry is None else read_log(registry)[1],
         cosigned=[_read(path) for path in cosigned or []],
     )
     findings = verify_draw(shown, trusted)
@@ -108,8 +113,10 @@ def _assumed(record: DrawRecord, trusted: Any) -> list[str]:
         out.append("the times in the log are right: only the record's own witnesses cosigned them; give --witness")
     if trusted.whole_log is None:
         out.append("the Verifier's log holds no other closing or opening, and no unopened commitment; give --log")
+    if trusted.registry_log is None:
+        out.append("the population is the registry's: it was not worked out from the registry's log; give --registry")
     if trusted.registry is None:
-        out.append("the population is the registry's; give --registry-root, and compare the lines with its log")
+        out.append("the registry's log is the one that everybody knows; give --registry-root")
     if record.beacon.local:
         out.append("whoever runs the beacon did not tell anybody its values in advance")
     else:
