@@ -35,7 +35,7 @@ def test_every_command_of_the_readme_exists(line: str) -> None:
         program = [sys.executable, *words[1:3]]
     else:
         assert words[0].endswith("weighbridge")
-        group = words[1] in ("identity", "chip", "inspect", "analysis", "transcript")
+        group = words[1] in ("identity", "chip", "inspect", "analysis", "transcript", "report", "rules")
         depth = 4 if words[1:3] == ["chip", "log"] else 3 if group else 2
         program = [sys.executable, "-m", "weighbridge.cli", *words[1:depth]]
         if words[1:3] == ["chip", "boot"]:
