@@ -71,7 +71,8 @@ def test_a_clean_inspection_from_the_command_line(house: House, tmp_path: Path) 
     assert code == 0
     assert {row["site"] for row in json.loads(out)["chips"]} == {"one", "two"}
     seed = "5a" * 32
-    code, out, err = weighbridge("inspect", "start", *house.operator, *plan("--rate", "0.1", "--seed", seed), "--json")
+    options = plan("--rate", "0.1", "--seed", seed, "--cells", "--chunks", "7")
+    code, out, err = weighbridge("inspect", "start", *house.operator, *options, "--json")
     assert code == 0, err
     started = json.loads(out)
     assert started["seed"] == seed
@@ -82,7 +83,7 @@ def test_a_clean_inspection_from_the_command_line(house: House, tmp_path: Path) 
     assert code == 0, out + err
     assert out.startswith("clean\n2 of 2 chips sampled, 2 verified")
     report: dict[str, Any] = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert report["plan"]["seed"] == seed
+    assert (report["plan"]["seed"], report["plan"]["sharded"], report["plan"]["chunks"]) == (seed, "cells", 7)
     assert (tmp_path / "report" / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
 
@@ -150,6 +151,7 @@ def test_inspect_refuses_bad_requests(house: House) -> None:
     assert fails("inspect", "start", *house.operator, *plan("--rate", "-1")).startswith("usage")
     assert fails("inspect", "start", *house.operator, *plan("--rate", "1", "--samples", "99")).startswith("usage")
     assert fails("inspect", "start", *house.operator, *plan("--rate", "1", "--replay-env", "X")) == "usage"
+    assert fails("inspect", "start", *house.operator, *plan("--rate", "1", "--chunks", "99999")).startswith("usage")
     hostile = plan("--rate", "1", "--replay-env", "LD_PRELOAD=/tmp/evil.so")
     assert fails("inspect", "start", *house.operator, *hostile).startswith("usage")
     assert fails("inspect", "report", "no-such-inspection", *house.operator).startswith("usage")

@@ -22,10 +22,11 @@ from weighbridge.given import GIVEN, write_results
 from weighbridge.job import Place, rank_name, read_job
 from weighbridge.job_replay import replay_cell, replay_job
 from weighbridge.job_worker import JobReplay
+from weighbridge.manifest import SigningKey
 from weighbridge.openings import Commitments, Target
 from weighbridge.replay_worker import Replay
 from weighbridge.tensorfile import TensorFile
-from weighbridge.transcript import Transcript
+from weighbridge.transcript import Transcript, recover
 
 TWO = ["primitives", "ddp", "unused", "static", "accumulate", "tensor", "fsdp", "meta", "pipeline", "false"]
 HONEST = [("two", kind) for kind in TWO if kind != "false"] + [("four", "fsdp-tensor")]
@@ -237,6 +238,22 @@ def test_results_that_the_record_does_not_name_are_refused(jobs: dict[str, Path]
     with pytest.raises(TranscriptError) as raised:
         cell_here(job, 1, path, (1, 3))
     assert raised.value.reason == "job.results.mismatch"
+
+
+def test_a_rank_that_a_crash_cut_off_leaves_the_others_undecided(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="rank 1"):
+        record(["cut"], 2, tmp_path)
+    recover(tmp_path / "cut" / "rank-0001", key=SigningKey.generate())
+    survivor, victim = (Transcript.open(tmp_path / "cut" / rank_name(rank)) for rank in (0, 1))
+    assert (survivor.steps, survivor.manifest.complete, victim.steps, victim.manifest.complete) == (4, True, 3, False)
+    answer = job_here(tmp_path / "cut")
+    assert (answer["verdict"], answer["rank"]) == ("inconclusive", 0)
+    assert [(f["id"], f["severity"]) for f in answer["ranks"][0]["findings"] if f["id"].startswith("job.")] == [
+        ("job.tail", "info")
+    ]
+    first = next(c.call.op for c in Commitments(tmp_path / "cut").step(0, 3).values())
+    assert job_here(tmp_path / "cut", stop=(0, 3, first))["verdict"] == "match"
+    assert job_here(tmp_path / "cut", stop=(0, 3, 0))["verdict"] == "match"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

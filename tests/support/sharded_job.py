@@ -4,13 +4,16 @@ All ranks share the directory OUT, where each job gets a directory of its kind's
 parameters are not used by all ranks in all steps), `static` (a static graph), `accumulate` (two backward passes for one
 synchronisation, gradients as views of buckets), `tensor`, `fsdp`,
 `fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
+`cut` (DDP; rank 1 is killed in step 3 when it has contributed everything and before it has recorded the step),
 `false` (DDP whose ranks agree on a false all-reduce in step 2, and keep what they exchanged in `OUT/kept-RANK`). On a
 chip, at SOCKET, a snapshot is forced before the optimizer updates the weights in step 2.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -98,6 +101,18 @@ def static(job: Job) -> Built:
     return model, optimizer_of(model)
 
 
+def cut(job: Job) -> Built:
+    model, optimizer = ddp(job)
+    updates = itertools.count(1)
+
+    def die(*_: object) -> None:
+        if next(updates) == STEPS and job.place.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    optimizer.register_step_pre_hook(die)
+    return model, optimizer
+
+
 def accumulate(job: Job) -> Built:
     model = nn.parallel.DistributedDataParallel(network(), gradient_as_bucket_view=True)
     return model, optimizer_of(model)
@@ -139,7 +154,7 @@ def meta(job: Job) -> Built:
 
 
 BUILDERS: dict[str, Callable[[Job], Built]] = {
-    "ddp": ddp, "unused": unused, "static": static, "accumulate": accumulate, "tensor": tensor,
+    "ddp": ddp, "unused": unused, "static": static, "accumulate": accumulate, "cut": cut, "tensor": tensor,
     "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta,
 }  # fmt: skip
 
