@@ -293,6 +293,7 @@ def _placed(
             away = width[crew.goes_to]
             width[crew.goes_to] += int(crew.chips)
         places.append((crew, home, away))
+
     def place(holding: int, offset: int, run: int) -> int:
         turn = run * width[holding] % (holdings[holding].chips - width[holding] + 1)
         return firsts[holding] + turn + offset
@@ -348,30 +349,30 @@ def draw(rng: np.random.Generator, population: int, count: int, rows: int, *, re
     return ids
 
 
-def first_snapshots(
-    rng: np.random.Generator, shape: tuple[int, int], windows: Windows, rate: float, hidden: float
-) -> FloatArray:
+def first_snapshots(rng: np.random.Generator, count: int, windows: Windows, rate: float, hidden: float) -> FloatArray:
     """Returns when each chip takes its first visible snapshot in `windows`, infinity if it takes none.
 
     Waits between snapshots are exponentially distributed; each snapshot is hidden with probability `hidden`.
 
     Args:
         rng: The source of randomness.
-        shape: (trials, chips).
+        count: Number of chips.
         windows: Times to look at, as (from, to), in days.
         rate: Mean number of snapshots per chip and day.
         hidden: Probability that a snapshot shows other weights than the real ones.
+
+    Returns:
+        float64, (count,).
     """
-    first = np.full(shape, np.inf)
-    flat = first.reshape(-1)
+    first = np.full(count, np.inf)
     for begin, end in windows:
-        at = begin + rng.exponential(1 / rate, flat.size)
+        at = begin + rng.exponential(1 / rate, count)
         open_ = np.flatnonzero(at <= end) if hidden else np.empty(0, dtype=np.int64)
         while open_.size:
             open_ = open_[rng.random(open_.size) < hidden]
             at[open_] += rng.exponential(1 / rate, open_.size)
             open_ = open_[at[open_] <= end]
-        np.minimum(flat, np.where(at <= end, at, np.inf), out=flat)
+        np.minimum(first, np.where(at <= end, at, np.inf), out=first)
     return first
 
 
@@ -394,7 +395,8 @@ def _play(history: _History, trials: int, rng: np.random.Generator) -> tuple[Flo
         earliest = np.full(trials, total, dtype=np.int64)
         for run in watched:
             if run not in logs:
-                logs[run] = [_log(history, block, trials, rng) for block in runs[run].blocks]
+                # Zero is "not looked at yet"; a page of memory that is never touched is never there.
+                logs[run] = [np.zeros((trials, int(block.crew.chips))) for block in runs[run].blocks]
             shown = _shown(history, runs[run], logs[run], ids, day - runs[run].start, fooled[:, run], rng)
             np.minimum.at(earliest, shown[0], shown[1])
             new = shown[0][np.isinf(found[shown[0], run])]
@@ -408,12 +410,17 @@ def _play(history: _History, trials: int, rng: np.random.Generator) -> tuple[Flo
     return found, inspected, alarms
 
 
-def _log(history: _History, block: _Block, trials: int, rng: np.random.Generator) -> FloatArray:
-    """Returns each chip's first visible snapshot of the run; shape (trials, chips)."""
-    crew = block.crew
-    windows = crew.windows if history.logs[crew.holding] and not crew.tampered else ()
-    rate = history.policy.snapshot_rate_per_day
-    return first_snapshots(rng, (trials, int(crew.chips)), windows, rate, history.hidden)
+def _read(
+    history: _History, crew: Crew, log: FloatArray, rows: IntArray, chips: IntArray, rng: np.random.Generator
+) -> FloatArray:
+    """Returns when the chips that are looked at took their first visible snapshot of the run, and remembers it."""
+    new = np.flatnonzero(log[rows, chips] == 0)
+    if new.size:
+        windows = crew.windows if history.logs[crew.holding] else ()
+        rate = history.policy.snapshot_rate_per_day
+        # A chip that was drawn twice gets two values, of which the last one is kept for both.
+        log[rows[new], chips[new]] = first_snapshots(rng, new.size, windows, rate, history.hidden)
+    return log[rows, chips]
 
 
 def _shown(
@@ -445,7 +452,8 @@ def _shown(
                 if missing or (crew.tampered and history.logs[crew.holding]):
                     seen = rng.random(rows.size) >= (policy.loss_excused if missing else policy.tampering_missed)
                 else:
-                    seen = (log[rows, offset[rows, columns].astype(np.int64)] <= since) & ~fooled[rows]
+                    chips = offset[rows, columns].astype(np.int64)
+                    seen = (_read(history, crew, log, rows, chips, rng) <= since) & ~fooled[rows]
                     seen &= rng.random(rows.size) >= policy.replay_missed
                 trials.append(rows[seen])
                 places.append(columns[seen] + before)

@@ -474,7 +474,7 @@ def test_what_snapshots_cost() -> None:
     assert snapshots * 7.0 == pytest.approx(kept, rel=4 / math.sqrt(chips * rate * days))
     per_cycle = float(costs.interrupt_probability_per_cycle(snapshot_rate_per_day=rate, clock_hz=0.01))
     waits = rng.geometric(per_cycle, 20_000) / 0.01 / 86400  # cycles until the interrupt, in days
-    first = first_snapshots(rng, (1, 20_000), ((0.0, 1e9),), rate, 0.0)
+    first = first_snapshots(rng, 20_000, ((0.0, 1e9),), rate, 0.0)
     assert waits.mean() == pytest.approx(first.mean(), rel=0.05)
 
 
