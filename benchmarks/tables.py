@@ -283,7 +283,9 @@ def draw(result: Result) -> str:
     """What a draw that nobody can steer costs."""
     names = {
         "population": "population sorted", "commit": "divided, samples allocated, committed to",
-        "close": "heads closed", "open": "drawn", "probability": "p, against the worst spread", "read": "record read by somebody else",
+        "close": "heads closed",
+        "open": "drawn", "probability": "p, against the worst spread",
+        "read": "record read by somebody else",
         "verify": "and recomputed",
     }  # fmt: skip
     rows = [
