@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,10 @@ COLOURS = {
     "unexplained": "#c8553d", "mismatch": "#7b1e3a",
 }  # fmt: skip
 """One colour for each status of a snapshot, told apart in grey too."""
+
+MOST_CHIPS = 60
+"""Chips that a plot has room for."""
+MOST_STRATA = 40
 
 LEDGER_COLOURS = {"explained": "#2f7d5b", "idle": "#c9d3d8", "exempt": "#6a87b0", "unexplained": "#c8553d"}
 """One colour for each category of the ledger, told apart in grey too."""
@@ -56,12 +60,60 @@ def short(ueid: str) -> str:
     return ueid[2:10]
 
 
+def shown(chips: Sequence[Mapping[str, Any]], doubt: Callable[[Mapping[str, Any]], float]) -> list[Mapping[str, Any]]:
+    """Returns the chips that a plot has room for, in their order: those with the most to doubt, if there are more.
+
+    Args:
+        chips: Entries of a report, one for each chip.
+        doubt: How much there is to doubt about one.
+    """
+    worst = sorted(range(len(chips)), key=lambda place: (-doubt(chips[place]), place))[:MOST_CHIPS]
+    return [chips[place] for place in sorted(worst)]
+
+
+def _unexplained(chip: Mapping[str, Any]) -> float:
+    return float(sum(each["status"] != "explained" for each in chip["snapshots"]))
+
+
+def fleet(counts: Mapping[str, Any], strata: Sequence[Mapping[str, Any]]) -> str:
+    """Plots how much of the fleet was looked at: chips, drawn and verified, by stratum and altogether.
+
+    Args:
+        counts: The report's `counts`.
+        strata: Entries of the report's `draw.strata`, with `chips`, `drawn` and `certain`; by number, since their
+            names come from outside.
+    """
+    rows = [(f"stratum {n}", each["chips"], each["drawn"], each["certain"], 0) for n, each in enumerate(strata, 1)]
+    rows = [*rows[:MOST_STRATA], ("all", counts["registered"], counts["sampled"], 0, counts["verified"])]
+    series = (
+        ("registered", 1, "#c9d3d8"),
+        ("drawn", 2, "#1f6f8b"),
+        ("drawn with certainty", 3, "#99703a"),
+        ("verified", 4, "#2f7d5b"),
+    )
+    with _canvas(height=0.8 + 0.5 * len(rows)) as (figure, axes):
+        for place, (label, column, colour) in enumerate(series):
+            values = [(number, row[column]) for number, row in enumerate(rows) if row[column]]
+            heights = [number + 0.2 * place - 0.3 for number, _ in values]
+            axes.barh(heights, [value for _, value in values], color=colour, label=label, height=0.18)
+            for height, (_, value) in zip(heights, values, strict=True):
+                axes.annotate(f" {value}", (value, height), va="center", fontsize=8)
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set_xlim(0, max(1, *(row[1] for row in rows)) * 3)
+        axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel("chips")
+        _legend(axes, True)
+        return _svg(figure)
+
+
 def coverage(chips: Sequence[Mapping[str, Any]]) -> str:
     """Plots each sampled chip's snapshots by status, as stacked horizontal bars.
 
     Args:
         chips: Entries of the report's `chips`, each with its `snapshots`.
     """
+    chips = shown(chips, _unexplained)
     with _canvas(height=0.7 + 0.34 * max(1, len(chips))) as (figure, axes):
         names = _names(chips)
         left = [0] * len(chips)
@@ -84,6 +136,7 @@ def timeline(chips: Sequence[Mapping[str, Any]]) -> str:
     Args:
         chips: Entries of the report's `chips`, each with its `snapshots`.
     """
+    chips = shown(chips, _unexplained)
     with _canvas(height=0.7 + 0.34 * max(1, len(chips))) as (figure, axes):
         names = _names(chips)
         times = [each["time_ms"] for chip in chips for each in chip["snapshots"]]
@@ -112,22 +165,24 @@ def ledger(chips: Sequence[Mapping[str, Any]]) -> str:
     Args:
         chips: Entries of the report's `ledger.chips`, each with its `rows`.
     """
+    chips = shown(chips, lambda chip: chip["ms"]["unexplained"])
     with _canvas(height=0.7 + 0.34 * max(1, len(chips))) as (figure, axes):
         names = _names(chips)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
         for category, colour in LEDGER_COLOURS.items():
-            drawn = False
-            for name, chip in zip(names, chips, strict=True):
+            label = category
+            for place, chip in enumerate(chips):
                 begin = chip["rows"][0]["begin_ms"] if chip["rows"] else 0
                 spans = [
                     ((row["begin_ms"] - begin) / _DAY_MS, (row["end_ms"] - row["begin_ms"]) / _DAY_MS)
                     for row in chip["rows"]
                     if row["category"] == category
                 ]
-                for start, length in spans:
-                    label = None if drawn else category
-                    axes.barh(name, length, left=start, color=colour, label=label, height=0.6)
-                    drawn = True
-        axes.invert_yaxis()
+                if spans:
+                    axes.broken_barh(spans, (place - 0.3, 0.6), color=colour, label=label)
+                    label = "_nolegend_"
+        axes.autoscale_view(scaley=False)
         axes.set_xlabel("days of the period")
         _legend(axes, any(chip["rows"] for chip in chips))
         return _svg(figure)

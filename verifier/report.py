@@ -392,9 +392,10 @@ def render_html(report: Mapping[str, Any]) -> str:
         # Our own plotting code makes these and puts nothing in them but numbers, hex digits and our own words.
         "coverage": Markup(figures.coverage(report["chips"])),
         "timeline": Markup(figures.timeline(report["chips"])),
+        "fleet": Markup(figures.fleet(report["counts"], report["draw"].get("strata", []))),
         "ledger": Markup(figures.ledger(report["ledger"]["chips"])),
         "probability": Markup(
             figures.probability(report["probability"]["curve"], verified=report["counts"]["verified"])
         ),
     }
-    return environment.get_template("report.html").render(report=report, plots=plots)
+    return environment.get_template("report.html").render(report=report, plots=plots, most_chips=figures.MOST_CHIPS)

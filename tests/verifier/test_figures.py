@@ -29,6 +29,43 @@ def test_plots_are_the_same_for_the_same_data_and_are_xml(count: int) -> None:
         assert ElementTree.fromstring(first).tag.endswith("svg")
 
 
+def account(number: int, unexplained: int) -> dict[str, Any]:
+    rows = [
+        {"category": "explained", "begin_ms": 5, "end_ms": 1000},
+        {"category": "unexplained", "begin_ms": 1000, "end_ms": 1000 + unexplained},
+    ]
+    return {
+        "ueid": f"01{number:04x}aabbcc",
+        "rows": rows[: 2 if unexplained else 1],
+        "ms": {"unexplained": unexplained},
+    }
+
+
+def test_the_ledger_shows_the_chips_with_most_to_doubt() -> None:
+    ledgers = [account(number, 0 if number < 5 else number) for number in range(figures.MOST_CHIPS + 5)]
+    plot = figures.ledger(ledgers)
+    assert plot == figures.ledger(ledgers)
+    assert ElementTree.fromstring(plot).tag.endswith("svg")
+    assert "0004aabb" not in plot
+    assert "0005aabb" in plot
+    assert plot.count("unexplained") == 1  # in the legend
+    assert ElementTree.fromstring(figures.ledger([])) is not None
+
+
+def test_the_fleet_is_shown_by_number_of_stratum() -> None:
+    counts = {"registered": 100_000, "sampled": 1000, "verified": 998}
+    strata = [
+        {"chips": 60_000, "drawn": 600, "certain": 3, "key": ["<script>"]},
+        {"chips": 40_000, "drawn": 397, "certain": 0},
+    ]
+    plot = figures.fleet(counts, strata)
+    assert plot == figures.fleet(counts, strata)
+    assert "stratum 2" in plot
+    assert "100000" in plot
+    assert "script" not in plot
+    assert ElementTree.fromstring(figures.fleet({"registered": 0, "sampled": 0, "verified": 0}, [])) is not None
+
+
 def test_the_probability_plot_leaves_out_undefined_points() -> None:
     curve: list[dict[str, Any]] = [
         {"samples": 0, "eq1": 0.0, "hypergeometric": 0.0},

@@ -102,7 +102,7 @@ def test_hostile_texts_stay_texts_and_nothing_is_loaded_from_outside(built: dict
 def test_the_page_shows_what_matters_and_is_deterministic(built: dict[str, Any]) -> None:
     page = report.render_html(built)
     assert page == report.render_html(json.loads(json.dumps(built)))
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     for text in ("snapshot.unexplained", "never the probability of compliance", PLAN.seed.hex(), "@media print"):
         assert text in page
     clean = built | {"verdict": "clean", "findings": [], "chips": [], "transcripts": []}

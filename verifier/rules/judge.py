@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.early import threshold_to_catch
-from verifier.rules.errors import FactsError, RuleError
+from verifier.rules.errors import RuleError
 from verifier.rules.expression import UndecidedError
 from verifier.rules.ruleset import Rule, RuleSet
 from verifier.rules.schema import FACTS, conform, instances, record
@@ -171,6 +171,3 @@ def findings(rules: RuleSet, judgements: list[Judgement]) -> list[Finding]:
                 )
             )
     return out
-
-
-__all__ = ["FactsError", "Judgement", "Outcome", "findings", "judge"]
