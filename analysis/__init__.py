@@ -32,7 +32,8 @@ fit, a probability that nothing reaches) raise its subclass `domain.InfeasibleEr
     economics       compute_optimal, fit_counts, transcript_bytes, replayed_fraction, proving_seconds: replay and proofs
     measured        step_times, log_sizes, stalls: results of this repository's benchmarks, read as data
     scenario        load, parse, paper, Scenario: a question in TOML
-    answers         answer, way, simulated, proofs: what is asked of a scenario
+    answers         answer, samples_needed, plan_for, proofs: what is asked of a scenario
+    evasion         seen, way, ways, simulated, worst: what the Prover could do instead
     figures         figure, save, inline_svg, DRAWINGS: deterministic SVG and PDF
     report          html, write: one page for a scenario
     sweep           axis, grid, evaluate: any function over a grid

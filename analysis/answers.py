@@ -1,46 +1,20 @@
 """What an analyst asks of a scenario, answered: samples, detection probability, what evades, costs.
 
-The formulas are those of the other modules; here they are put together for one `Scenario`. Detection is that of an
-inspection as it happens: whole chips, none twice in a period, snapshots that stay on the chips, and inspections that
-miss what `Scenario.missed` says.
+The formulas are those of the other modules; here they are put together for one `Scenario`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from analysis import costs, detection, economics, fleet, periods, planning
+from analysis import costs, detection, economics, periods, planning
 from analysis.catalog import System, load_systems
-from analysis.domain import ENOUGH, DetectionDomainError, FloatArray, InfeasibleError, least_whole
-from analysis.hypergeometric import seen_probability
+from analysis.domain import ENOUGH, FloatArray, InfeasibleError, least_whole
+from analysis.evasion import Way, Worst, seen, ways, worst
 from analysis.scenario import Scenario
-from analysis.strategies import Goal, Holding, Policy, Strategy
-
-STRETCHES = (2.0, 5.0, 10.0)  # how many times as long the Prover takes, on as many times fewer chips
-TRIALS = 2000  # simulated fleets for each way
-SPREADS = (2.0, 10.0)  # on how many times more chips, for as many times shorter
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way in which the Prover could do the run.
-
-    Attributes:
-        name: What it is.
-        chips: Whole monitored chips that it needs.
-        days: How long it takes.
-        probability: p with the scenario's samples; None if it does not fit on the chips.
-        simulated: The same in simulated fleets, with its 95 % interval; None if nothing was simulated.
-    """
-
-    name: str
-    chips: int
-    days: float
-    probability: float | None
-    simulated: fleet.Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +42,7 @@ class Answers:
         smallest_chips: Least number of involved chips that is seen with the wanted probability in T days; None if none.
         smallest_flops: FLOPs of a violation of that many chips and all unmonitored ones.
         ways: What the Prover could do instead.
+        worst: What it does best, within `STRETCHES[-1]` times the run's length.
         stalled: Fraction of a job's time lost to snapshots.
         kept_bytes: Bytes of snapshots kept at any time.
         sampling_cost: Cost of the samples a year.
@@ -89,6 +64,7 @@ class Answers:
     smallest_chips: int | None
     smallest_flops: float | None
     ways: tuple[Way, ...]
+    worst: Worst
     stalled: float
     kept_bytes: float
     sampling_cost: float
@@ -97,30 +73,6 @@ class Answers:
     plan: planning.Plan | None
     replayed: float | None
     proofs: tuple[Proving, ...]
-
-
-def seen(scenario: Scenario, *, samples: FloatArray | float, involved: FloatArray | float, days: float) -> FloatArray:
-    """Returns the probability that inspections see a run of so many chips for so many days.
-
-    Args:
-        scenario: Chips, period, rate and what inspections miss.
-        samples: Different chips sampled in each period, whole.
-        involved: Chips of the run, whole; broadcast against `samples`.
-        days: Length of the run.
-
-    Raises:
-        DetectionDomainError: More chips are sampled or involved than there are.
-    """
-    log_miss: FloatArray = np.zeros(np.broadcast_shapes(np.shape(samples), np.shape(involved)))
-    count = int(periods.periods_of_run(run_days=days, period_days=scenario.period_days))
-    with np.errstate(divide="ignore"):
-        for number in range(1, count + 1):
-            held = -np.expm1(-scenario.rate * min(number * scenario.period_days, days))
-            found = seen_probability(
-                population=scenario.chips, marked=involved, drawn=samples, shown=held * (1 - scenario.missed)
-            )
-            log_miss = log_miss + np.log1p(-np.asarray(found))
-    return np.asarray(-np.expm1(log_miss))
 
 
 def samples_needed(scenario: Scenario) -> int | None:
@@ -140,28 +92,6 @@ def samples_used(scenario: Scenario) -> int:
         DetectionDomainError: None are planned and none are enough, or the run does not fit.
     """
     return _used(scenario, None if scenario.samples is not None else samples_needed(scenario))
-
-
-def way(scenario: Scenario, samples: int, *, days: float, name: str = "") -> Way:
-    """Returns how the violation fares if the Prover takes so many days, on as few monitored chips as that needs.
-
-    Args:
-        scenario: The violation and how chips are inspected; its own length does not matter.
-        samples: Samples a period, whole.
-        days: Length of the run.
-        name: What to call it.
-
-    Raises:
-        DetectionDomainError: `days` is not positive and finite, or more chips are sampled than there are.
-    """
-    try:
-        flops = replace(scenario, run_days=days).monitored_flops()
-    except InfeasibleError:  # unmonitored chips do all of it
-        return Way(name, 0, days, 0.0)
-    chips = float(np.ceil(flops / (scenario.chip_flops_per_day * days) * (1 - 8 * np.finfo(float).eps)))
-    fits = chips <= scenario.chips
-    found = float(seen(scenario, samples=samples, involved=chips, days=days)) if fits else None
-    return Way(name, int(chips), days, found)
 
 
 def smallest_involved(scenario: Scenario, samples: float) -> int | None:
@@ -213,7 +143,8 @@ def answer(scenario: Scenario) -> Answers:
         inspectors=int(costs.inspectors_needed(samples_per_year=yearly)),
         smallest_chips=smallest,
         smallest_flops=None if smallest is None else violation_of(scenario, smallest),
-        ways=_ways(scenario, samples),
+        ways=ways(scenario, samples),
+        worst=worst(scenario, samples),
         stalled=float(
             costs.stall_fraction(
                 job_chips=scenario.costs.job_chips,
@@ -333,49 +264,6 @@ def _by_method(scenario: Scenario, samples: int) -> dict[str, float | None]:
         except InfeasibleError:
             found[name] = None
     return found
-
-
-def _ways(scenario: Scenario, samples: int) -> tuple[Way, ...]:
-    plans = [("as stated", 1.0)]
-    plans += [(f"{factor:g} times as long, on fewer chips", factor) for factor in STRETCHES]
-    plans += [(f"{factor:g} times as many chips, for a shorter time", 1 / factor) for factor in SPREADS]
-    found = []
-    for name, factor in plans:
-        one = way(scenario, samples, days=scenario.run_days * factor, name=name)
-        found.append(replace(one, simulated=simulated(scenario, samples, days=one.days)))
-    return tuple(found)
-
-
-def simulated(scenario: Scenario, samples: int, *, days: float, trials: int = TRIALS) -> fleet.Estimate | None:
-    """Returns how often inspections found a run of so many days in fleets played out at random; see `analysis.fleet`.
-
-    Args:
-        scenario: The violation and how chips are inspected; its own length does not matter.
-        samples: Samples a period, whole.
-        days: Length of the run.
-        trials: Number of fleets.
-
-    Returns:
-        The fraction with its 95 % interval; None if the run does not fit on the chips, if unmonitored ones do all of
-        it, or if the fleet is too large to be simulated.
-    """
-    try:
-        outcome = fleet.simulate(
-            holdings=(Holding(int(scenario.chips), scenario.chip_flops_per_day),),
-            policy=Policy(
-                samples=samples,
-                period_days=scenario.period_days,
-                snapshot_rate_per_day=scenario.rate,
-                replay_missed=scenario.missed,
-            ),
-            goal=Goal(replace(scenario, run_days=days).monitored_flops(), days),
-            strategy=Strategy(),
-            trials=trials,
-            seed=1,
-        )
-    except DetectionDomainError:
-        return None
-    return outcome.detected()
 
 
 def _replayed(scenario: Scenario, samples: int) -> float | None:

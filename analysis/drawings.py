@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from analysis import answers, detection, early, paper, periods
+from analysis import answers, detection, early, evasion, paper, periods
 from analysis.catalog import load_models
 from analysis.domain import InfeasibleError
 from analysis.scenario import Scenario
@@ -127,7 +127,7 @@ def draw_samples(scenario: Scenario) -> Figure:
     counts = _whole_counts(most)
     shared = scenario.fleet()
     with _axes() as (drawn, axes):
-        inspected = answers.seen(scenario, samples=counts, involved=involved, days=scenario.run_days)
+        inspected = evasion.seen(scenario, samples=counts, involved=involved, days=scenario.run_days)
         _line(axes, counts, inspected, 0, "inspections as they happen")
         named = (("equation 1", detection.detection_probability_eq1),
                  ("snapshots accumulate", periods.accumulating_probability))  # fmt: skip
@@ -174,7 +174,7 @@ def draw_rate(scenario: Scenario) -> Figure:
 def draw_stretch(scenario: Scenario) -> Figure:
     """Draws p over the days that the Prover takes for the run."""
     samples, days = answers.samples_used(scenario), scenario.run_days * np.geomspace(0.1, 20, 100)
-    ways = [answers.way(scenario, samples, days=float(length)) for length in days]
+    ways = [evasion.way(scenario, samples, days=float(length)) for length in days]
     found = [np.nan if way.probability is None else way.probability for way in ways]
     with _axes() as (drawn, axes):
         _line(axes, days, found, 0, f"{samples:,} samples in each period")

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis import answers, figures
+from analysis import answers, evasion, figures
 from analysis.domain import DetectionDomainError
 from analysis.scenario import Scenario
 from analysis.texts import number, percent, seconds, size
@@ -40,7 +40,10 @@ def html(scenario: Scenario) -> str:
     )  # fmt: skip
     environment.filters.update(number=number, percent=percent, size=size, seconds=seconds)
     template = environment.get_template("scenario.html")
-    return template.render(scenario=scenario, found=found, figures=drawn, trials=answers.TRIALS)
+    return template.render(
+        scenario=scenario, found=found, figures=drawn, trials=evasion.TRIALS,
+        longest=scenario.run_days * evasion.STRETCHES[-1],
+    )  # fmt: skip
 
 
 def write(scenario: Scenario, path: Path) -> None:

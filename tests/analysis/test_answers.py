@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import answers, costs, detection, periods, smallest
+from analysis import answers, costs, detection, evasion, periods, smallest
 from analysis.domain import InfeasibleError
 from analysis.scenario import Scenario, load, paper, parse
 
@@ -40,7 +40,7 @@ def test_inspections_that_miss_nothing_agree_with_the_formula(
     expected = periods.seen_in_periods(
         samples=samples, involved=involved, chips=60, run_days=days, period_days=10, snapshot_rate_per_day=rate
     )
-    assert float(answers.seen(scenario, samples=samples, involved=involved, days=days)) == pytest.approx(
+    assert float(evasion.seen(scenario, samples=samples, involved=involved, days=days)) == pytest.approx(
         float(expected)
     )
 
@@ -53,7 +53,7 @@ def test_what_inspections_miss_is_what_a_simulation_misses() -> None:
     for _ in range(trials):
         drawn = random.permutation(50)[:6]
         hits += bool(np.any((drawn < 7) & (random.random(6) < held) & (random.random(6) >= 0.25)))
-    p = float(answers.seen(scenario, samples=6, involved=7, days=10.0))
+    p = float(evasion.seen(scenario, samples=6, involved=7, days=10.0))
     assert abs(hits / trials - p) < 4 * np.sqrt(p * (1 - p) / trials)
 
 
@@ -80,10 +80,10 @@ def test_a_planned_number_of_samples_is_kept_and_what_would_do_is_said() -> None
     assert found.samples == 6
     assert found.probability < 0.9
     assert found.needed is not None
-    again = answers.answer(replace(SMALL, samples=float(found.needed)))
-    assert again.probability >= 0.9
-    assert answers.answer(replace(SMALL, samples=float(found.needed - 1))).probability < 0.9
-    assert answers.answer(replace(SMALL, samples=None)).samples == found.needed
+    assert evasion.seen(SMALL, samples=found.needed, involved=found.involved, days=20.0) >= 0.9
+    assert evasion.seen(SMALL, samples=found.needed - 1, involved=found.involved, days=20.0) < 0.9
+    assert answers.samples_used(replace(SMALL, samples=None)) == found.needed
+    assert answers.samples_used(SMALL) == 6
 
 
 def test_costs_by_hand() -> None:
@@ -109,50 +109,67 @@ def test_proofs_take_what_their_figures_say() -> None:
 
 
 def test_a_prover_with_unmonitored_chips_evades_by_taking_longer() -> None:
-    """An attacker who is caught in time T, and who is not in 10 T: the answer says so."""
+    """A run that is caught in time T, and not in 10 T; without unmonitored chips it is caught in both."""
     scenario = replace(SMALL, unmonitored_chips=2.0, samples=30.0)
-    found = answers.answer(scenario)
-    ways = {way.name: way for way in found.ways}
-    assert ways["as stated"].probability == found.probability > 0.6
-    assert ways["10 times as long, on fewer chips"].chips == 0
-    assert ways["10 times as long, on fewer chips"].probability == 0.0
-    honest = {way.name: way for way in answers.answer(replace(scenario, unmonitored_chips=0.0)).ways}
-    assert honest["10 times as long, on fewer chips"].probability > 0.6  # type: ignore[operator]
+    stated, longer = (evasion.way(scenario, 30, days=days) for days in (20.0, 200.0))
+    assert stated.probability is not None
+    assert stated.probability > 0.6
+    assert (longer.chips, longer.probability) == (0, 0.0)
+    monitored = evasion.way(replace(scenario, unmonitored_chips=0.0), 30, days=200.0).probability
+    assert monitored is not None
+    assert monitored > 0.6
 
 
 @pytest.mark.parametrize("name", ["chinchilla", "company", "treaty"])
 def test_formula_and_simulated_fleets_agree(name: str) -> None:
     """Every way of every example, intervals widened to what one in a million exceeds."""
-    scenario = replace(load(EXAMPLES / f"{name}.toml"), budget=None)
-    found = [way for way in answers.answer(scenario).ways if way.simulated is not None]
+    scenario = load(EXAMPLES / f"{name}.toml")
+    ways = evasion.ways(scenario, answers.samples_used(scenario))
+    found = [way for way in ways if way.simulated is not None]
     assert len(found) >= 2
     for way in found:
         assert way.probability is not None
         assert way.simulated is not None
-        p, reach = way.probability, 5 * np.sqrt(way.probability * (1 - way.probability) / answers.TRIALS)
+        p, reach = way.probability, 5 * np.sqrt(way.probability * (1 - way.probability) / evasion.TRIALS)
         assert way.simulated.low <= way.simulated.value <= way.simulated.high
         assert abs(way.simulated.value - p) <= reach + 2e-3, way  # the rest: periods are not quite independent
 
 
+@pytest.mark.parametrize("name", ["chinchilla", "company", "treaty"])
+def test_the_search_finds_nothing_worse_for_the_verifier_overlooked_by_it(name: str) -> None:
+    scenario = load(EXAMPLES / f"{name}.toml")
+    samples = answers.samples_used(scenario)
+    found = evasion.worst(scenario, samples)
+    lengths = [scenario.run_days * factor for factor in (0.5, 1, *evasion.STRETCHES)]
+    probabilities = [evasion.way(scenario, samples, days=days).probability for days in lengths]
+    assert found.probability <= min(each for each in probabilities if each is not None) + 1e-6
+    if scenario.unmonitored_chips:
+        assert found.probability == 0.0
+        assert found.days > scenario.run_days
+    else:
+        assert probabilities[1] is not None
+        assert found.probability > 0.97 * probabilities[1]  # appendix C: hiding gains little
+
+
 def test_what_does_not_fit_or_is_not_monitored_is_not_simulated() -> None:
-    assert answers.simulated(SMALL, 6, days=1.0) is None
-    assert answers.simulated(replace(SMALL, unmonitored_chips=7.0), 6, days=20.0) is None
-    assert answers.simulated(SMALL, 6, days=20.0) is not None
+    assert evasion.simulated(SMALL, 6, days=1.0) is None
+    assert evasion.simulated(replace(SMALL, unmonitored_chips=7.0), 6, days=20.0) is None
+    assert evasion.simulated(SMALL, 6, days=20.0) is not None
 
 
 def test_spreading_over_more_chips_than_there_are_does_not_fit() -> None:
-    way = answers.way(SMALL, 6, days=1.0)
+    way = evasion.way(SMALL, 6, days=1.0)
     assert way.chips == 139
     assert way.probability is None
-    assert answers.way(SMALL, 6, days=20.0).chips == 7
+    assert evasion.way(SMALL, 6, days=20.0).chips == 7
 
 
 def test_longer_and_shorter_runs_agree_with_theorem_1() -> None:
     """Chips used for a shorter time, inspected after the run: never seen less often."""
     for scenario in (paper(), load(EXAMPLES / "company.toml")):
-        found = answers.answer(replace(scenario, budget=None, run_days=scenario.period_days))
-        stated = found.ways[0].probability
-        shorter = [way.probability for way in found.ways if way.days < scenario.period_days]
+        samples, days = answers.samples_used(scenario), scenario.period_days
+        stated = evasion.way(scenario, samples, days=days).probability
+        shorter = [evasion.way(scenario, samples, days=days / factor).probability for factor in (1.5, 2, 5, 10, 20)]
         assert stated is not None
         assert shorter
         assert all(each is None or each >= stated - 1e-3 for each in shorter)
@@ -160,9 +177,8 @@ def test_longer_and_shorter_runs_agree_with_theorem_1() -> None:
 
 def test_nothing_is_enough() -> None:
     blind = replace(SMALL, missed=1.0)
-    assert answers.answer(blind).probability == 0.0
-    assert answers.answer(blind).needed is None
-    assert answers.answer(blind).smallest_chips is None
+    found = answers.answer(blind)
+    assert (found.probability, found.needed, found.smallest_chips, found.worst.probability) == (0.0, None, None, 0.0)
     with pytest.raises(InfeasibleError, match=r"inspection\.missed"):
         answers.answer(replace(blind, samples=None))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis import answers, drawings, figures
+from analysis import drawings, evasion, figures
 from analysis.domain import DetectionDomainError, InfeasibleError
 from analysis.figures import DRAWINGS, FigureError, figure, inline_svg, save
 from analysis.scenario import paper
@@ -107,7 +107,7 @@ def test_curves_are_those_of_the_formulas() -> None:
     scenario = paper()
     line = figure("samples", scenario).axes[0].get_lines()[0]
     x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
-    expected = answers.seen(scenario, samples=x, involved=223.0, days=30.0)
+    expected = evasion.seen(scenario, samples=x, involved=223.0, days=30.0)
     assert np.array_equal(y, expected)
     surface = figure("figure2", scenario)
     assert surface.axes[0].get_xlim() == (1, 100)
