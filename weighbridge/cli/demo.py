@@ -109,6 +109,7 @@ def command(
     """Run a whole inspection; exit 0 only if it found exactly what it should."""
     from rich.console import Console
 
+    from verifier.signing import open_report
     from weighbridge.cli._station import station
     from weighbridge.cli.inspect import follow, write_report
     from weighbridge.cli.replay import require_device
@@ -138,9 +139,10 @@ def command(
             replay_env=replay_env,
         )
         follow(running.operator, inspection, console)
-        report = running.operator.report(inspection)
+        signed = running.operator.signed_report(inspection)
         sites = {chip.ueid.hex(): chip.name for chip in running.chips}
-    page = write_report(report, out)
+    report = open_report(signed).report
+    page = write_report(report, out, signed)
     outcomes = judge(report, sites, CASES)
     if as_json:
         print_json(
