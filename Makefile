@@ -64,6 +64,7 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.margins
 	$(BIN)/python -W ignore -m benchmarks.bench_chip
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_fleet
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_simulator
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_registry
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_draw
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_cells

@@ -26,6 +26,9 @@ fit, a probability that nothing reaches) raise its subclass `domain.InfeasibleEr
     confidence      clopper_pearson, hypergeometric_bounds, largest_hidden_run: after k findings in s samples
     attribute       sample_size_{exact, iaea, iaea_refined, binomial}: any population
     costs           annual_samples, inspectors_needed, stall_fraction, stored_bytes, interrupt_probability_per_cycle
+    strategies      Strategy, Policy, Goal, Holding, crews: what a Prover may do with a run, as chips at work
+    fleet           simulate, Outcome, Estimate: fleets played out, the independent check of every formula
+    attack          best_strategy, best_policy, found_probability: the Prover who chooses best, and the answer to it
     planning        best_plan, CostModel, Stratum, Plan: rate, samples and strata for a budget
     paper           table_1, footnote_5, figure_2, MODELS
     catalog         load_models, load_chips, load_systems, named: published figures, from CSV

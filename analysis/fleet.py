@@ -414,13 +414,15 @@ def _read(
     history: _History, crew: Crew, log: FloatArray, rows: IntArray, chips: IntArray, rng: np.random.Generator
 ) -> FloatArray:
     """Returns when the chips that are looked at took their first visible snapshot of the run, and remembers it."""
-    new = np.flatnonzero(log[rows, chips] == 0)
+    first: FloatArray = log[rows, chips]
+    new = np.flatnonzero(first == 0)
     if new.size:
         windows = crew.windows if history.logs[crew.holding] else ()
         rate = history.policy.snapshot_rate_per_day
         # A chip that was drawn twice gets two values, of which the last one is kept for both.
         log[rows[new], chips[new]] = first_snapshots(rng, new.size, windows, rate, history.hidden)
-    return log[rows, chips]
+        first = log[rows, chips]
+    return first
 
 
 def _shown(

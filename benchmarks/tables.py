@@ -247,6 +247,29 @@ def fleet(result: Result) -> str:
     return f"{measured_on(result)}\n\n{sizes}\n\n{table(head, rows)}"
 
 
+def simulator(result: Result) -> str:
+    """Ten years of simulated fleets."""
+    rows = [
+        (
+            case["case"], f"{case['involved']:,}", f"{case['samples']:,}", case["histories"],
+            f"{case['inspected'] / 1e6:,.2f}", f"{case['seconds']:.1f}", f"{case['cpu_seconds']:.1f}",
+            f"{case['peak_bytes'] / 2**30:.2f}",
+            f"{case['found']:.3f} [{case['low']:.3f}, {case['high']:.3f}]", f"{case['formula']:.3f}",
+        )
+        for case in result["cases"]
+    ]  # fmt: skip
+    head = (
+        "case", "chips at work", "drawn a month", "histories", "million inspected", "seconds", "processor seconds",
+        "peak GiB", f"found in time, {result['confidence']:.0%} interval", "formula",
+    )  # fmt: skip
+    load = max(case["load_before"] for case in result["cases"])
+    about = (
+        f"{result['chips']:,} chips, {result['days']:,.0f} days, {result['workers']} threads of the simulator on "
+        f"{result['cores']} cores, which others used as well: up to {load:.0f} processes were waiting or running."
+    )
+    return f"{measured_on(result)} {about}\n\n{table(head, rows)}"
+
+
 def registry(result: Result) -> str:
     """What a chip registry costs."""
     found, asked, out = result["events"], result["queries"], result["tables"]
@@ -392,6 +415,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "chip_crashes": chip_crashes,
     "soak_verifier_kills": verifier_kills,
     "fleet": fleet,
+    "simulator": simulator,
     "registry": registry,
     "draw": draw,
     "fuzz": fuzz,
