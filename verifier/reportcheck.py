@@ -115,6 +115,7 @@ def _probability(report: Mapping[str, Any]) -> list[Finding]:
         for name, value in wanted.items()
         if not _same(inputs[name], value)
     ]
+    out += [] if worth is None else _drawn(report, worth)
     common = {
         "samples": inputs["s"],
         "flops_threshold": inputs["H"],
@@ -132,6 +133,31 @@ def _probability(report: Mapping[str, Any]) -> list[Finding]:
         _differs(f"probability.{name}", value, section[name])
         for name, value in again.items()
         if not _same(section[name], value)
+    ]
+
+
+def _drawn(report: Mapping[str, Any], worth: Mapping[str, Any]) -> list[Finding]:
+    """Compares what p of a draw rests on with its strata and with the chips that count as verified."""
+    certain = set(report["draw"]["certain"])
+    verified = [chip["ueid"] in certain for chip in report["chips"] if chip["verified"] is True]
+    strata, groups = report["draw"]["strata"], worth["groups"]
+    again = {
+        "chips": sum(each["witnessed"] for each in strata),
+        "drawn": sum(each["drawn"] for each in strata),
+        "verified": verified.count(False),
+        "certain": len(certain),
+        "certain_verified": verified.count(True),
+    }
+    sums = {
+        "chips": sum(each["chips"] for each in groups if each["kind"] == "random"),
+        "verified": sum(each["drawn"] for each in groups if each["kind"] == "random"),
+        "certain": sum(each["chips"] for each in groups if each["kind"] != "random"),
+        "certain_verified": sum(each["drawn"] for each in groups if each["kind"] == "certain"),
+    }
+    return [
+        _differs(f"draw.detection.{name}", value, worth[name])
+        for name, value in (*again.items(), *sums.items())
+        if not _same(worth[name], value)
     ]
 
 

@@ -20,10 +20,14 @@ from verifier.drawing import Drawing
 from verifier.drawpolicy import DrawPolicy, parse
 from verifier.drawrecord import DrawRecord, parse_record
 from verifier.facts import Plan
+from verifier.firmware import FirmwarePolicy
+from verifier.inspection import Inspection
 from verifier.ownlog import PREFIX, OwnLog
 from verifier.periods import Draws
 from verifier.reading import acknowledge, read_log
 from verifier.registry import Chip
+from verifier.report import render_html
+from verifier.reportcheck import check
 from verifier.sampler import Sampler
 from verifier.witness import Witness, load_signer
 from weighbridge import tlog
@@ -133,6 +137,38 @@ def test_living_chips_are_drawn_from_and_a_silent_one_is_drawn_with_certainty(of
     assert section["detection"]["p"] == 0.0  # the run may be on the chip that nobody could look at
     assert sampled.section(sampled.drawn.draw.chips)["detection"]["p"] > 0.3
     assert [each["periods"] for each in section["periods"]] == [1]
+
+
+def test_a_report_of_a_draw_says_what_it_is_worth_and_can_be_checked(office: Office) -> None:
+    station, name = office.station, office.start()
+    plan, sampled = office.draw(name)
+    built = Inspection(
+        identifier=name, plan=plan, sampled=sampled, registry=station.registry, cache=office.cache,
+        credentials=station.verifier, manufacturer=station.manufacturer.certificate, witness=office.witness,
+        firmware=FirmwarePolicy.of([station.root / "firmware.img"], station.manufacturer.certificate),
+        progress=lambda *_: None,
+    ).run()  # fmt: skip
+    report = json.loads(json.dumps(built))
+    assert [finding["id"] for finding in report["findings"]] == ["chip.unreachable"]
+    assert report["draw"]["certain"] == report["ledger"]["certain"] == [DEAD.hex()]
+    assert report["counts"]["sampled"] == 2
+    inputs, worth = report["probability"]["inputs"], report["draw"]["detection"]
+    assert (inputs["s"], inputs["C"]) == (worth["verified"], worth["chips"]) == (1, 2)
+    assert report["probability"]["strata"] == worth["p"] == report["miss"]["p"] == 0.0
+    assert any("drawn with certainty" in note for note in report["probability"]["notes"])
+    assert any("drawn with certainty" in sentence for sentence in report["assumptions"])
+    assert any("local one" in sentence for sentence in report["assumptions"])
+    assert render_html(report)
+    assert check(report) == []
+    for where, value in (("p", 0.9), ("verified", 2), ("chips", 3), ("certain", 0), ("certain_verified", 1)):
+        altered = json.loads(json.dumps(report))
+        altered["draw"]["detection"][where] = value
+        altered["probability"]["strata"] = altered["draw"]["detection"]["p"]
+        assert "report.inconsistent" in [finding.id for finding in check(altered)], where
+    altered = json.loads(json.dumps(report))
+    altered["draw"]["detection"]["groups"] = altered["draw"]["detection"]["groups"][:1]  # the silent chip is forgotten
+    assert {finding.subject for finding in check(altered)} == {"draw.detection.certain", "probability.strata"}
+    assert "drawn with certainty" in render_html(report)
 
 
 def test_a_head_that_was_witnessed_within_the_period_is_not_asked_for(office: Office) -> None:
