@@ -97,7 +97,8 @@ def test_notebooks_execute(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     notebook = nbformat.read(path, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells), "clear the outputs before committing"
     client = nbclient.NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}},
+        notebook, timeout=120, startup_timeout=120, kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
     )  # fmt: skip
     client.execute()
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
