@@ -19,13 +19,14 @@ import grpc
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from prover.archive import Archive
 from prover.cells import Cells
+from prover.records import Records
 from weighbridge import rpc
 from weighbridge.errors import WeighbridgeError
 from weighbridge.identity import Credentials
 from weighbridge.openings import Target
 
 _SERVICE = "/weighbridge.v1.ProverService/"
-_METHODS = ("ListTranscripts", "Explain", "FetchTranscript", "FetchResults", "OpenContributions")
+_METHODS = ("ListTranscripts", "Explain", "FetchTranscript", "FetchResults", "OpenContributions", "OpenRecords")
 ALLOW = {_SERVICE + method: {"verifier"} for method in _METHODS}
 """Only Verifiers may ask a Prover."""
 
@@ -37,7 +38,7 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
 
     def __init__(self, archive: Archive, device: str = "cpu") -> None:
         """Serves what `archive` holds at the moment of each call; what is made again is made on `device`."""
-        self._archive, self._cells = archive, Cells(archive, device)
+        self._archive, self._cells, self._records = archive, Cells(archive, device), Records(archive)
 
     def ListTranscripts(  # noqa: N802 (gRPC names the methods)
         self, request: prover_pb2.ListTranscriptsRequest, context: grpc.ServicerContext
@@ -92,6 +93,13 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
         for place, opening in enumerate(opened):
             for part, piece in enumerate([opening.result, *opening.parts]):
                 yield prover_pb2.OpenContributionsResponse(place=place, part=part, data=piece.data, path=piece.proof)
+
+    def OpenRecords(  # noqa: N802
+        self, request: prover_pb2.OpenRecordsRequest, context: grpc.ServicerContext
+    ) -> Iterator[prover_pb2.OpenRecordsResponse]:
+        """Streams those of the records that some batch holds."""
+        for each in self._records.open(request.id, list(request.records)):
+            yield prover_pb2.OpenRecordsResponse(record=each.record, content=each.content, path=each.proof)
 
 
 @contextmanager

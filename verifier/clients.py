@@ -19,6 +19,7 @@ from weighbridge.errors import ChipError, FormatError, ProverError, TokenError
 from weighbridge.identity import Credentials
 from weighbridge.job import MAX_RANKS
 from weighbridge.openings import Target
+from weighbridge.recordopening import OpenedRecord
 from weighbridge.tokens import MAX_TOKEN_BYTES, Token, Verified, verify
 
 T = TypeVar("T")
@@ -31,6 +32,8 @@ FETCH_SECONDS = 4 * 3600.0
 """For one transcript."""
 MAX_ENTRIES = 1_000_000
 MAX_LEAVES = 4_000_000
+_MAX_PATH = 65
+"""Digests of a Merkle path that are read: no tree that counts its leaves in 64 bits needs more."""
 
 
 class _Client:
@@ -236,6 +239,27 @@ class ProverClient(_Client):
         """
         request = prover_pb2.FetchTranscriptRequest(id=transcript_id)
         yield from rpc.stream(self._stub.FetchTranscript, request, deadline_s=FETCH_SECONDS, unreachable=ProverError)
+
+    def records(self, transcript_id: str, records: Sequence[int]) -> list[OpenedRecord]:
+        """Returns those of some records of a data set that the Prover opens; not verified.
+
+        Args:
+            transcript_id: The transcript that is committed to the data set.
+            records: Ids of records, none twice.
+
+        Raises:
+            FormatError: The Prover sends other records, or not in their order.
+            WeighbridgeError: As `explain`.
+        """
+        request = prover_pb2.OpenRecordsRequest(id=transcript_id, records=records)
+        found: list[OpenedRecord] = []
+        waiting = iter(records)
+        for message in rpc.stream(self._stub.OpenRecords, request, deadline_s=LOG_SECONDS, unreachable=ProverError):
+            if message.record not in waiting:  # this takes from the iterator up to there
+                raise FormatError(f"record {message.record} came, which was not asked for or not due; ask again")
+            path = tuple(bytes(each) for each in message.path[:_MAX_PATH])
+            found.append(OpenedRecord(record=int(message.record), content=bytes(message.content), proof=path))
+        return found
 
     def cell_results(
         self, transcript_id: str, ranks: Sequence[str], steps: tuple[int, int], *, limit: int, deadline_s: float

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from verifier.facts import EXPLAINED, LogFacts, Shard, SnapshotFacts, TranscriptFacts
 from verifier.lineage import Lineage
+from verifier.openedrecords import RecordFacts
 from verifier.registry import Chip
 from verifier.segments import Replayed
 from weighbridge.errors import ChipError, Finding, ProverError, WeighbridgeError
@@ -26,6 +28,8 @@ class Collected:
         shards: By (Prover's address, transcript, transcripts of all ranks): the jobs that were put together.
         lineages: Where each of the transcripts' runs began.
         segments: The segments that were replayed whole, by transcript.
+        records: Records of data sets that Provers were asked to open.
+        memories: What weights remember of their segments' batches, as JSON-compatible data for the report.
         examined: By transcript, what was counted in its tapes, or why that could not be.
         scores: By run, by benchmark: what was evaluated.
         findings: All findings, in the order in which they were made.
@@ -41,6 +45,8 @@ class Collected:
     shards: dict[tuple[str, str, tuple[str, ...]], Shard | None] = field(default_factory=dict)
     lineages: list[Lineage] = field(default_factory=list)
     segments: list[Replayed] = field(default_factory=list)
+    records: list[RecordFacts] = field(default_factory=list)
+    memories: list[dict[str, Any]] = field(default_factory=list)
     examined: dict[str, RunFacts | WeighbridgeError] = field(default_factory=dict)
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from verifier.checks import records
 from verifier.checks.order import order_of, seed_follows
 from verifier.collected import Collected
 from verifier.lineage import Lineage
+from verifier.openedrecords import RecordFacts
 from verifier.weightchange import Changes
 from weighbridge.errors import WeighbridgeError
 from weighbridge.parentage import Parent
@@ -24,6 +26,8 @@ def build(collected: Collected) -> dict[str, Any]:
     - `orders`: for each transcript, who chose the order of its data, and whether its seed follows from them.
     - `weights`: for each transcript, the relative change of the weights in each segment between two checkpoints, and
       how far that stands out from its neighbours (`verifier.weightchange`).
+    - `records`: how many records were asked for, and how many were opened and are those committed to.
+    - `memories`: whether weights remember the batches of their segments, with p-values (`verifier.memorisation`).
     - `segments`: those replayed whole, with all that their choice follows from (`verifier.segments.verify`).
     """
     opened = {facts.id: facts.opened for facts in collected.transcripts.values()}
@@ -35,8 +39,16 @@ def build(collected: Collected) -> dict[str, Any]:
             if isinstance(each, Transcript)
         ],
         "weights": [_weights(each) for each in opened.values() if isinstance(each, Transcript)],
+        "records": [_records(each) for each in collected.records],
+        "memories": collected.memories,
         "segments": [each.to_json() for each in collected.segments],
     }
+
+
+def _records(facts: RecordFacts) -> dict[str, Any]:
+    opened = [] if isinstance(facts.opened, WeighbridgeError) else facts.opened
+    good = len(opened) - sum(finding.id == "data.record.differs" for finding in records.check(facts))
+    return {"transcript": facts.id, "asked": len(facts.asked), "used": len(facts.used), "opened": good}
 
 
 def _beginning(line: Lineage) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How many segments of each transcript are replayed whole, beside the way to each snapshot."""
+"""How many segments of each transcript are replayed whole, or tested without a replay, beside the way to snapshots."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ class SegmentPolicy:
     Attributes:
         random: Segments of each transcript drawn at random.
         largest: Segments of each transcript in which the weights changed most.
+        memorisation: Segments of each transcript, those in which the weights changed most, to test for memorisation.
+        records: Records of each transcript's data set, drawn at random, that the Prover is asked to open.
         commitment: Hex digest of secret criteria (`verifier.segments.Secret.commitment`); empty if there are none.
     """
 
     random: int = 0
     largest: int = 0
+    memorisation: int = 0
+    records: int = 0
     commitment: str = ""
 
     def __post_init__(self) -> None:
@@ -31,7 +35,7 @@ class SegmentPolicy:
         Raises:
             UsageError: A number is out of range, or the commitment is no digest.
         """
-        for name in ("random", "largest"):
+        for name in ("random", "largest", "memorisation", "records"):
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= _MOST:
                 raise UsageError(f"the number of {name} segments must be a whole number up to {_MOST}, not {value!r}")

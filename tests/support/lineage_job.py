@@ -18,28 +18,29 @@ from prover import Recorder
 from weighbridge.parentage import Parent
 from weighbridge.state import read_checkpoint
 
-STEPS = 4
+STEPS = 6
 SNAPSHOT_IN = 3
 
 
 def main(socket: str, out: str, base: str | None = None, declare: str | None = None) -> None:
     warnings.simplefilter("ignore")
-    parent = Parent.of(base) if base is not None and declare else None
+    last = None if base is None else read_checkpoint(max((Path(base) / "checkpoints").iterdir()))
+    parent = Parent.of(base, last.step) if base is not None and last is not None and declare else None
     with Shim.connect(socket) as chip, Recorder(out, seed=3, chip=chip, checkpoint_every=4, parent=parent) as recorder:
         with recorder.initialisation() if base is None else nullcontext():
             model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-        if base is not None:
-            last = read_checkpoint(max((Path(base) / "checkpoints").iterdir()))
+        if last is not None:
             weights = {v.name: v.tensor(last.storages) for v in last.views}
             model.load_state_dict({name: weights[f"model.{name}"] for name in model.state_dict()})
-            del last, weights  # or else the chip sees another model beside this one
+            del weights, last  # or else the chip sees another model beside this one
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         recorder.attach(model, optimizer)
         model.register_forward_hook(lambda *_: chip.request_snapshot() if step == SNAPSHOT_IN else None)
         for step in range(1, STEPS + 1):
-            x = torch.randn(8, 16, generator=torch.Generator().manual_seed(step + 10 * (base is not None)))
-            with recorder.step({"x": x}):
-                model(x).square().mean().backward()
+            generator = torch.Generator().manual_seed(step + 10 * (base is not None))
+            x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+            with recorder.step({"x": x, "y": y}):
+                nn.functional.cross_entropy(model(x), y).backward()
                 optimizer.step()
                 optimizer.zero_grad()
 

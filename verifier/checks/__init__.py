@@ -33,6 +33,7 @@ from verifier.checks import (
     parentage,
     positions,
     provenance,
+    records,
     replay,
     segments,
     tapes,
@@ -90,6 +91,7 @@ CHIP: Sequence[Check[Sequence[SnapshotFacts]]] = (
 
 INSPECTION: Sequence[Check[Collected]] = (
     Check("parentage", lambda all_, given: _parentage(all_, given), "beside"),
+    Check("records", lambda all_, given: [f for each in all_.records for f in records.check(each)], "beside"),
     Check("segments", lambda all_, given: [f for each in all_.segments for f in segments.check(each)], "beside"),
 )
 """Over everything that the inspection collected, at its end."""

@@ -9,6 +9,8 @@
 | `cells` | asks for what the replay of one rank of a job alone takes, if the plan wants that | `cell` of each snapshot |
 | `replay` | opens the snapshots, and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
 | `segments` | replays whole segments, if the plan asks for that | `segments` |
+| `openrecords` | asks for random records, if the plan wants that | `records` |
+| `memorise` | tests what weights remember, if the plan asks for that | `memories` |
 | `examine` | counts what the tapes of each run say about it | `examined` |
 | `score` | scores runs on the rule set's benchmarks, if it has any | `scores` |
 | `judge` | runs the checks over snapshots, chips and everything together | `status` of each snapshot |
@@ -22,7 +24,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from verifier.collected import Collected
-from verifier.stages import cells, examine, explain, fetch, judge, lineage, logs, replay, score, segments
+from verifier.stages import (
+    cells,
+    examine,
+    explain,
+    fetch,
+    judge,
+    lineage,
+    logs,
+    memorise,
+    openrecords,
+    replay,
+    score,
+    segments,
+)
 from verifier.stages.setting import Setting
 
 Stage = Callable[[Setting, Collected], None]
@@ -35,6 +50,8 @@ ALL: Sequence[Stage] = (
     cells.run,
     replay.run,
     segments.run,
+    memorise.run,
+    openrecords.run,
     examine.run,
     score.run,
     judge.run,

@@ -16,7 +16,7 @@ def run(setting: Setting, collected: Collected) -> None:
     policy = setting.plan.segments
     if not policy:
         return
-    for transcript, steps in _explaining(collected).values():
+    for transcript, steps in explaining(collected).values():
         selection = select(
             transcript,
             sampled=steps,
@@ -38,7 +38,7 @@ def run(setting: Setting, collected: Collected) -> None:
         collected.segments.append(found)
 
 
-def _explaining(collected: Collected) -> dict[str, tuple[Transcript, list[int]]]:
+def explaining(collected: Collected) -> dict[str, tuple[Transcript, list[int]]]:
     """Returns each transcript that explains snapshots, with the steps in which they were taken."""
     out: dict[str, tuple[Transcript, list[int]]] = {}
     for snapshot in collected.snapshots:

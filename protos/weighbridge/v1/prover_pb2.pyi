@@ -125,3 +125,21 @@ class OpenContributionsResponse(_message.Message):
     data: bytes
     path: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, place: _Optional[int] = ..., part: _Optional[int] = ..., data: _Optional[bytes] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class OpenRecordsRequest(_message.Message):
+    __slots__ = ("id", "records")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    records: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., records: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OpenRecordsResponse(_message.Message):
+    __slots__ = ("record", "content", "path")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    record: int
+    content: bytes
+    path: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, record: _Optional[int] = ..., content: _Optional[bytes] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...

@@ -60,6 +60,11 @@ class ProverServiceStub:
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsRequest.SerializeToString,
                 response_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsResponse.FromString,
                 _registered_method=True)
+        self.OpenRecords = channel.unary_stream(
+                '/weighbridge.v1.ProverService/OpenRecords',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsResponse.FromString,
+                _registered_method=True)
 
 
 class ProverServiceServicer:
@@ -102,6 +107,13 @@ class ProverServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenRecords(self, request, context):
+        """OpenRecords streams single records of a run's data set, each with its Merkle path to the root in the draft.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProverServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +141,11 @@ def add_ProverServiceServicer_to_server(servicer, server):
                     servicer.OpenContributions,
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsRequest.FromString,
                     response_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsResponse.SerializeToString,
+            ),
+            'OpenRecords': grpc.unary_stream_rpc_method_handler(
+                    servicer.OpenRecords,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -267,6 +284,33 @@ class ProverService:
             '/weighbridge.v1.ProverService/OpenContributions',
             protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsRequest.SerializeToString,
             protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenContributionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/weighbridge.v1.ProverService/OpenRecords',
+            protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,
