@@ -83,6 +83,8 @@ def mean(values: FloatArray, confidence: float) -> Estimate:
 class Outcome:
     """What was found in each history.
 
+    Intervals take the runs of one history as independent; they are on other chips, and have other inspections in time.
+
     Attributes:
         found_after: Days from a run's start to the inspection that found it, infinity if none did; float64,
             (trials, runs).

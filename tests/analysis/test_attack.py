@@ -153,13 +153,28 @@ def test_the_best_policy_is_hard_to_better() -> None:
         rules = replace(defence.policy, samples=split)
         return best_strategy(holdings=fleet, policy=rules, goal=goal, longest_days=30.0).probability
 
-    others = [worth(part) for part in (0.45, 0.6, 0.75)]
+    others = [worth(part) for part in (0.5, 0.75)]
     assert max(others) < defence.attack.probability + 0.01
-    assert others[2] < defence.attack.probability - 0.01  # three chips in four are slow ones
+    assert others[1] < defence.attack.probability - 0.01  # three chips in four are slow ones
     played = simulate(
         holdings=fleet, policy=defence.policy, goal=goal, strategy=defence.attack.strategy, trials=20_000, seed=5
     ).detected(1 - 1e-4)
     assert played.low - 0.01 <= defence.attack.probability <= played.high + 0.01
+
+
+def test_what_the_page_says_of_an_example() -> None:
+    """docs/analysis.md: 0.88 unhidden, 0.45 at worst; 0.89 with the same samples a year spent better."""
+    fleet = (Holding(60_000, A), Holding(30_000, A), Holding(10_000, 2 * A))
+    goal = Goal(5.76e23, 30.0)
+    weak = Policy((800, 200, 80), 30.0, 0.1, tampering_missed=0.2, loss_excused=0.1)
+    attack = best_strategy(holdings=fleet, policy=weak, goal=goal, longest_days=90.0)
+    assert attack.plain == pytest.approx(0.88, abs=0.005)
+    assert attack.probability == pytest.approx(0.45, abs=0.005)
+    assert (attack.strategy.tampered, attack.strategy.sell_to, attack.strategy.shares) == (1.0, 1, (0.0, 0.0, 1.0))
+    better = replace(weak, samples=(71, 36, 28), period_days=3.75, within_days=30.0)
+    assert sum((71, 36, 28)) / 3.75 <= 1080 / 30
+    answer = best_strategy(holdings=fleet, policy=better, goal=goal, longest_days=90.0)
+    assert answer.probability == pytest.approx(0.89, abs=0.005)
 
 
 def test_described() -> None:

@@ -6,11 +6,15 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.attack import best_strategy
 from analysis.fleet import simulate
 from analysis.strategies import OUTSIDE, Goal, Holding, Policy, Strategy
+from weighbridge.cli._fleet import _holding
 from weighbridge.cli.main import run
+from weighbridge.errors import UsageError
 
 FLEET = ["--chips", "1e4", "--flops", "5.76e23"]
 DAY = 86400e15
@@ -75,6 +79,21 @@ def test_an_honest_prover(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["inspections"] == 12
     assert run(["analysis", "simulate", *FLEET, "--samples", "10", "--honest", "--trials", "50"]) == 0
     assert "false alarm: 0 [0, " in capsys.readouterr().out
+
+
+def test_stopping_at_the_first_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "simulate", *FLEET, "--samples", "100", "--stop-at-first", "--trials", "500")
+    assert found["inspected"]["high"] < 60 < found["drawn"]
+
+
+@given(st.text(max_size=30) | st.text("chips=,0123456789.einfa-", max_size=30))
+def test_any_text_is_a_holding_or_one_error(text: str) -> None:
+    """Hostile text raises only UsageError; what is accepted has a number for each key but one."""
+    try:
+        values = _holding(text)
+    except UsageError:
+        return
+    assert all(isinstance(value, float) or key == "logs" for key, value in values.items())
 
 
 def test_the_best_attack(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,9 @@ def simulate(
     false_alarm: Annotated[float, typer.Option("--false-alarm", help="Chance that an honest chip alarms.")] = 0.0,
     unchecked: Unchecked = False,
     replacement: Annotated[bool, typer.Option("--replacement", help="Draw with replacement.")] = False,
+    stop_at_first: Annotated[
+        bool, typer.Option("--stop-at-first", help="Count chips inspected up to the first finding of each inspection.")
+    ] = False,
     years: Annotated[float | None, typer.Option("--years", help="Runs follow each other for so long.")] = None,
     trials: Trials = 10_000,
     seed: Seed = 0,
@@ -115,16 +118,17 @@ def simulate(
         )  # fmt: skip
         outcome = _played(
             fleet, policy, goal, strategy, trials, seed, workers, as_json,
-            None if years is None else years * DAYS_PER_YEAR,
+            None if years is None else years * DAYS_PER_YEAR, stop_at_first,
         )  # fmt: skip
         answer = _answer(outcome, fleet, policy, goal, strategy, confidence)
+        answer["inspected"] = asdict(outcome.inspected_chips(confidence)) if stop_at_first else None
     if as_json:
         print_json(answer | {"trials": trials, "seed": seed})
         return
     print(f"{trials} histories of {outcome.inspections} inspections, {outcome.drawn} chips drawn in each")
     names = {
         "detection": "found in time", "ever": "found in the end", "fraction_done": "done when found",
-        "accused": "histories with a false alarm",
+        "accused": "histories with a false alarm", "inspected": "chips inspected",
     }  # fmt: skip
     for key, text in names.items():
         if answer[key] is not None:
@@ -165,9 +169,12 @@ def attack(
     as_json: shared.AsJson = False,
 ) -> None:
     """What a Prover who knows the policy does best to hide a run; or the best policy against such a Prover."""
+    from rich.console import Console
+
     from analysis import attack as game
 
-    with shared.domain_errors():
+    quiet: AbstractContextManager[Any] = nullcontext()
+    with shared.domain_errors(), quiet if as_json else Console(stderr=True).status("searching"):
         if answer_ is not None and (samples is not None or any("samples" in text for text in holdings or [])):
             raise UsageError("give samples or --samples-per-year, not both", code="usage.fleet")
         fleet, shares, drawn = _fleet(chips, 0 if answer_ is not None else samples, holdings, chip_flops)
@@ -194,6 +201,7 @@ def attack(
             policy, found, tried = defence.policy, defence.attack, defence.tried
         else:
             found = game.best_strategy(holdings=fleet, policy=policy, goal=goal, longest_days=longest, done=done)
+    with shared.domain_errors():
         outcome = _played(fleet, policy, goal, found.strategy, trials, seed, workers, as_json)
         simulated = outcome.detected(confidence)
     alone = {name: value for name, (_, value) in found.alone.items()}
@@ -337,6 +345,7 @@ def _played(
     workers: int | None,
     quiet: bool,
     horizon_days: float | None = None,
+    stop_at_first: bool = False,
 ) -> Outcome:
     """Simulates, with a progress bar on standard error."""
     from rich.console import Console
@@ -357,6 +366,7 @@ def _played(
             trials=trials,
             seed=seed,
             horizon_days=horizon_days,
+            stop_at_first=stop_at_first,
             workers=workers if workers is not None else os.cpu_count() or 1,
             progress=lambda done: bars.advance(bar, done),
         )
