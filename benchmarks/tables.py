@@ -402,6 +402,21 @@ def cells(result: Result) -> str:
     )
 
 
+def memorisation(result: Result) -> str:
+    """Tests without a replay: areas under their ROC curves, and what they find at a few false alarms."""
+    rows = [
+        (
+            f"{test}, {name}: {kind}", f"{roc['area']:.2f}", f"{roc['found at 0.01']:.2f}",
+            f"{roc['found at 0.05']:.2f}", f"{roc['honest']} / {roc['forged']}",
+        )
+        for name, subject in result["subjects"].items()
+        for test in ("memorisation", "continuity")
+        for kind, roc in subject[test].items()
+    ]  # fmt: skip
+    head = ("test, training: forgery", "area", "found at 1 % false", "found at 5 % false", "honest / forged")
+    return f"{measured_on(result)}\n\n{table(head, rows)}"
+
+
 TABLES: dict[str, Callable[[Result], str]] = {
     "logs": logs,
     "entries": entries,
@@ -421,6 +436,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "fuzz": fuzz,
     "export_size": export_size,
     "cells": cells,
+    "memorisation": memorisation,
 }
 """By name of the result file and of the place in the page."""
 

@@ -10,11 +10,13 @@ seed BLAKE3(`weighbridge/segments/1` || 0x00 || plan's seed || transcript's iden
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 from blake3 import blake3
@@ -32,6 +34,7 @@ Segment = tuple[int, int]
 
 CRITERIA = ("step", "every", "tensor")
 _MOST_CRITERIA = 256
+_LARGEST_FILE = 1 << 20
 _DOMAIN = b"weighbridge/segments/1\x00"
 
 
@@ -102,6 +105,21 @@ class Secret:
         """Returns JSON-compatible data; `from_json` reads it back."""
         criteria = [{"kind": c.kind, "number": c.number, "share": c.share, "name": c.name} for c in self.criteria]
         return {"salt": self.salt.hex(), "criteria": criteria}
+
+    @classmethod
+    def load(cls, path: Path) -> Secret:
+        """Reads a file of secret criteria, as `weighbridge inspect criteria` writes it.
+
+        Raises:
+            UsageError: It cannot be read.
+            FormatError: It has another form.
+        """
+        try:
+            return cls.from_json(json.loads(path.read_bytes()[:_LARGEST_FILE]))
+        except OSError as error:
+            raise UsageError(f"cannot read {path} ({error.strerror}); make one with `inspect criteria`") from None
+        except (ValueError, RecursionError):
+            raise FormatError(f"{path} is not JSON; make one with `inspect criteria`") from None
 
     @classmethod
     def from_json(cls, value: Any) -> Secret:

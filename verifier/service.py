@@ -41,7 +41,10 @@ from verifier.regime import Regime
 from verifier.registry import FINISHED, Chip, Registry
 from verifier.sampler import Sampler
 from verifier.sampling import draw
+from verifier.segmentpolicy import SegmentPolicy
+from verifier.segments import Secret
 from verifier.strata import Allocation, check_attributes
+from verifier.transcriptpolicy import TranscriptPolicy, Weight
 from verifier.units import Journal
 from verifier.witness import Witness, load_signer
 from weighbridge import rpc, tlog
@@ -90,6 +93,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         regime: Regime | None = None,
         farm: Farm | None = None,
         limits: Limits | None = None,
+        secret: Secret | None = None,
     ) -> None:
         """Takes over a registry, and goes on with what a former process left unfinished in it.
 
@@ -105,7 +109,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             regime: Rules, policy and benchmarks; by default no rules.
             farm: Where replays run; by default one after the other on this machine.
             limits: Of each replay.
+            secret: Criteria that choose segments; every plan commits to them, and every report opens them.
         """
+        self._secret = secret
         self._report_key, self._regime = report_key, regime
         self._farm, self._limits = farm or LocalFarm(), limits or Limits()
         self._witness, self._sampler = witness, sampler
@@ -191,6 +197,15 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             replay_env=dict(request.replay_env),
             sharded=cast(Sharded, request.sharded or "all"),
             chunks=request.chunks or CHUNKS,
+            peak_flops=request.peak_flops or None,
+            segments=SegmentPolicy(
+                random=request.random_segments,
+                largest=request.largest_segments,
+                memorisation=request.memorisation,
+                records=request.records,
+                commitment=self._secret.commitment() if self._secret else "",
+            ),
+            transcripts=TranscriptPolicy(order=cast(Weight, request.chosen_order or "accepted")),
             draw=DrawPolicy(
                 by=check_attributes(request.strata_by),
                 allocation=cast(Allocation, request.allocation or "proportional"),
@@ -216,18 +231,18 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         """Runs one inspection to its end; whatever happens, its stage says so."""
         stages: list[str] = []
 
-        def say(stage: str, done: int, total: int, message: str) -> None:
+        def say(stage: str, done: int, total: int, message: str, *, passing: bool = False) -> None:
             if self._stopping.is_set():
                 raise InspectionStoppedError("the Verifier is shutting down; the inspection goes on when it is back")
             if stages[-1:] != [stage]:
                 stages.append(stage)
                 self._registry.set_stage(identifier, stage)
-            journal.say(stage, done, total, message)
+            journal.say(stage, done, total, message, passing=passing)
 
         try:
             plan, sampled = Plan.from_json(self._registry.inspection(identifier).plan), None
             if not plan.seed:
-                plan, sampled = self._sampler.draw(identifier, plan, say)
+                plan, sampled = self._sampler.draw(identifier, plan, say, partial(say, passing=True))
             inspection = Inspection(
                 identifier=identifier,
                 plan=plan,
@@ -244,6 +259,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 passing=partial(journal.say, passing=True),
                 cancelled=self._stopping.is_set,
                 regime=self._regime,
+                secret=self._secret,
             )
             report = inspection.run()
             self._end(identifier, journal, "done", f"{len(report['findings'])} findings; the report is ready", report)
@@ -322,6 +338,7 @@ def serve(
     regime: Regime | None = None,
     farm: Farm | None = None,
     limits: Limits | None = None,
+    secret: Secret | None = None,
 ) -> Iterator[str]:
     """Serves one Verifier until the block ends; yields the address as host:port.
 
@@ -338,6 +355,7 @@ def serve(
         regime: Rules, policy and benchmarks.
         farm: Where replays run.
         limits: Of each replay.
+        secret: Criteria that choose segments to replay.
 
     Raises:
         UsageError: The registry cannot be opened, another Verifier uses it, or the address cannot be bound.
@@ -366,6 +384,7 @@ def serve(
                 registry=registry, cache=kept, credentials=credentials, manufacturer=manufacturer,
                 firmware=firmware, witness=witness, sampler=sampler, farm=farm, limits=limits,
                 report_key=signing.load_key(Path(keys + signing.KEY)), regime=regime,
+                secret=secret,
             )  # fmt: skip
             witness_pb2_grpc.add_WitnessServiceServicer_to_server(  # type: ignore[no-untyped-call]
                 witness_service.WitnessServicer(witness), server
@@ -402,6 +421,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parties", type=Path, help="TOML file with the keys of those who must sign it")
     parser.add_argument("--policy", type=Path, help="TOML file with severities and settings of the ledger")
     parser.add_argument("--benchmarks", type=Path, help="directory with the files that the rule set's benchmarks name")
+    parser.add_argument("--criteria", type=Path, help="file with secret criteria (weighbridge inspect criteria)")
     parser.add_argument("--cache", required=True, type=Path, help="directory for fetched transcripts")
     parser.add_argument(
         "--replay-devices", default="", help="devices to replay on, one replay at a time each, e.g. cpu,cpu or cuda:*"
@@ -435,6 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ),
             farm=LocalFarm(slots(options.replay_devices)),
             limits=_limits(options.replay_memory, options.replay_seconds),
+            secret=Secret.load(options.criteria) if options.criteria else None,
         ) as bound:
             if options.address_file is not None:
                 _write_address(options.address_file, bound)

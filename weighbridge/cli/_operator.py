@@ -98,6 +98,7 @@ class Operator:
         allocation: str = "",
         type_flops_per_day: Mapping[str, float] | None = None,
         cutoff_s: float | None = None,
+        **further: Any,
     ) -> str:
         """Starts an inspection and returns its identifier (see the fields of StartInspectionRequest)."""
         request = verifier_pb2.StartInspectionRequest(
@@ -115,6 +116,7 @@ class Operator:
             allocation=allocation,
             type_flops_per_day=dict(type_flops_per_day or {}),
             cutoff_s=cutoff_s,
+            **further,
         )
         return str(self._call(self._stub.StartInspection, request).inspection_id)
 

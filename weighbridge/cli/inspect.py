@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weighbridge.cli import database, draws
+from weighbridge.cli import criteria, database, draws
 from weighbridge.cli._exits import Exit, findings_line, print_json
 from weighbridge.errors import Finding, UsageError, WeighbridgeError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Register chips with a Verifier, run inspections, read reports.", no_args_is_help=True)
 app.add_typer(database.app, name="db")
 draws.add(app)
+criteria.add(app)
 
 _Address = Annotated[str, typer.Option("--verifier", envvar="WEIGHBRIDGE_VERIFIER", help="Verifier's host:port.")]
 _Credentials = Annotated[
@@ -120,6 +121,22 @@ def start(
     replay_env: Annotated[list[str] | None, typer.Option("--replay-env", help="NAME=VALUE; repeatable.")] = None,
     cells: Annotated[bool, typer.Option("--cells", help="Replay ranks of jobs alone, collectives given.")] = False,
     chunks: Annotated[int, typer.Option("--chunks", help="Chunks to check of each cell; 0: 300.", min=0)] = 0,
+    random_segments: Annotated[
+        int, typer.Option("--random-segments", help="Segments of each run to replay whole, at random.", min=0)
+    ] = 0,
+    largest_segments: Annotated[
+        int, typer.Option("--largest-segments", help="The same, where the weights changed most.", min=0)
+    ] = 0,
+    memorisation: Annotated[
+        int, typer.Option("--memorisation", help="Segments of each run to test for memorisation.", min=0)
+    ] = 0,
+    records: Annotated[int, typer.Option("--records", help="Random records for the Prover to open.", min=0)] = 0,
+    peak: Annotated[
+        float, typer.Option("--peak-flops", help="Most FLOPs of a chip a second; 0: by its type.", min=0)
+    ] = 0,
+    chosen_order: Annotated[
+        str, typer.Option("--chosen-order", help="Severity of an order of data that the Prover chose; default none.")
+    ] = "",
     as_json: _Json = False,
 ) -> None:
     """Start to draw chips and inspect them; prints the inspection's identifier and returns at once.
@@ -145,6 +162,12 @@ def start(
             allocation=allocation,
             type_flops_per_day=_speeds(type_speed or []),
             cutoff_s=cutoff,
+            random_segments=random_segments,
+            largest_segments=largest_segments,
+            memorisation=memorisation,
+            records=records,
+            peak_flops=peak,
+            chosen_order=chosen_order,
         )
     if as_json:
         print_json({"inspection": identifier, "seed": given.hex() or None})

@@ -1,3 +1,4 @@
+from protos import validation as _validate_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -53,7 +54,7 @@ class RegisteredChip(_message.Message):
     def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ...) -> None: ...
 
 class StartInspectionRequest(_message.Message):
-    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks", "strata_by", "allocation", "type_flops_per_day", "cutoff_s")
+    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks", "strata_by", "allocation", "type_flops_per_day", "cutoff_s", "random_segments", "largest_segments", "memorisation", "records", "peak_flops", "chosen_order")
     class ReplayEnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +83,12 @@ class StartInspectionRequest(_message.Message):
     ALLOCATION_FIELD_NUMBER: _ClassVar[int]
     TYPE_FLOPS_PER_DAY_FIELD_NUMBER: _ClassVar[int]
     CUTOFF_S_FIELD_NUMBER: _ClassVar[int]
+    RANDOM_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    MEMORISATION_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    PEAK_FLOPS_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_ORDER_FIELD_NUMBER: _ClassVar[int]
     samples: int
     seed: bytes
     flops_threshold: float
@@ -96,7 +103,13 @@ class StartInspectionRequest(_message.Message):
     allocation: str
     type_flops_per_day: _containers.ScalarMap[str, float]
     cutoff_s: float
-    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ..., strata_by: _Optional[_Iterable[str]] = ..., allocation: _Optional[str] = ..., type_flops_per_day: _Optional[_Mapping[str, float]] = ..., cutoff_s: _Optional[float] = ...) -> None: ...
+    random_segments: int
+    largest_segments: int
+    memorisation: int
+    records: int
+    peak_flops: float
+    chosen_order: str
+    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ..., strata_by: _Optional[_Iterable[str]] = ..., allocation: _Optional[str] = ..., type_flops_per_day: _Optional[_Mapping[str, float]] = ..., cutoff_s: _Optional[float] = ..., random_segments: _Optional[int] = ..., largest_segments: _Optional[int] = ..., memorisation: _Optional[int] = ..., records: _Optional[int] = ..., peak_flops: _Optional[float] = ..., chosen_order: _Optional[str] = ...) -> None: ...
 
 class StartInspectionResponse(_message.Message):
     __slots__ = ("inspection_id",)
