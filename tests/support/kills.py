@@ -85,7 +85,7 @@ class Verifier:
         self.starts += 1
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment)
-        wait_for(self._address_file.exists, self._process)
+        wait_for(self._address_file.exists, self._process, seconds=300)
 
     def kill(self) -> None:
         """Ends the process as a loss of power would; its replay workers must not outlive it."""

@@ -22,6 +22,7 @@ from verifier.registry import Chip, Registry
 from verifier.sampling import draw
 from weighbridge.firmware_image import FirmwareSigner
 from weighbridge.identity import CertificateAuthority
+from weighbridge.replay import Limits
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("train_job.py")
@@ -81,7 +82,13 @@ class Station:
         return self._stack.enter_context(service("prover.service", arguments, self.root / "prover.address"))
 
     def inspect(
-        self, *names: str, cache: Cache | None = None, progress: Any = None, regime: Any = None, **also: Any
+        self,
+        *names: str,
+        cache: Cache | None = None,
+        progress: Any = None,
+        regime: Any = None,
+        limits: Limits | None = None,
+        **also: Any,
     ) -> dict[str, Any]:
         """Inspects exactly these chips (the seed is searched for) and returns the report; `also`: more of the plan."""
         self._count += 1
@@ -113,6 +120,7 @@ class Station:
             firmware=FirmwarePolicy.of([self.root / "firmware.img"], self.manufacturer.certificate),
             progress=progress or (lambda *_: None),
             regime=regime,
+            limits=limits,
         ).run()
 
 

@@ -13,50 +13,16 @@ from typing import Any
 import pytest
 import torch
 from support.forging import at_step, forge
+from support.hostile import crash, endless
 from support.kills import children, is_worker
 from support.station import ROOT
 
 from verifier.farm import CancelledError, LocalFarm, Outcome, Task, slots
 from weighbridge.errors import ReplayWorkerError, UsageError, WeighbridgeError
 from weighbridge.replay import Limits, ReplayResult
-from weighbridge.tape import Node, Tape
 
 SALT = b"s" * 32
 ENV = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"}
-
-
-def endless(tape: Tape, fields: dict[str, Any]) -> None:
-    """A tape that takes hours on one thread: ordinary operations, and far too many of them."""
-    large, side = 10_000, 4096
-    ref = len(tape.refs)
-    tape.refs += [(large, "f32", (side, side), (side, 1), 0)]
-    fields["values"] = [*fields["values"], 1.0]
-    full = Node(
-        "full.default",
-        (("l", (side, side)), ("v", tape.values)),
-        {"dtype": ("d", "f32")},
-        (ref,),
-        ((large, 4 * side**2),),
-    )
-    tape.nodes += [full, *(Node("neg.default", (("t", ref),), {}, (None,), ()) for _ in range(1_000_000))]
-    tape.values += 1
-    tape.frees = [*tape.frees, (len(tape.nodes), large)]
-
-
-def crash(tape: Tape, fields: dict[str, Any]) -> None:
-    """The least integer divided by -1: ordinary arguments, and the processor raises a signal."""
-    n, least, minus, out = len(tape.refs), 10_000, 10_001, 10_002
-    tape.refs += [(slot, "i64", (1,), (1,), 0) for slot in (least, minus, out)]
-    one, i64 = ("l", (1,)), {"dtype": ("d", "i64")}
-    fields["values"] = [*fields["values"], -(1 << 63), -1]
-    at = len(tape.nodes)
-    tape.nodes += [
-        Node("full.default", (one, ("v", tape.values)), i64, (n,), ((least, 8),)),
-        Node("full.default", (one, ("v", tape.values + 1)), i64, (n + 1,), ((minus, 8),)),
-        Node("div.Tensor_mode", (("t", n), ("t", n + 1)), {"rounding_mode": ("s", "trunc")}, (n + 2,), ((out, 8),)),
-    ]
-    tape.values += 2
-    tape.frees = [(a, s) for a, s in tape.frees if a < at] + [(at + 3, slot) for slot in (least, minus, out)]
 
 
 def task(name: str, path: Path, **fields: Any) -> Task:

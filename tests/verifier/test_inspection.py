@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forging import at_step, forge
+from support.hostile import crash, endless
 from support.station import Station, ids
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
@@ -18,6 +20,9 @@ from prover.service import ALLOW, ProverService
 from verifier.cache import Cache
 from verifier.report import render_html
 from weighbridge import rpc
+from weighbridge.replay import Limits
+from weighbridge.tape import Tape
+from weighbridge.transcript import Transcript
 
 JOBS = {"honest": "declared", "hidden": "hidden", "beside": "beside"}
 
@@ -29,7 +34,7 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
         for name in (*JOBS, "idle", "dead"):
             station.chip(name)
         jobs = [station.train(mode, name) for name, mode in JOBS.items()]
-        assert [job.wait(timeout=100) for job in jobs] == [0, 0, 0]
+        assert [job.wait(timeout=300) for job in jobs] == [0, 0, 0]
         prover = station.prover()
         for name in station.chips:
             station.register(name, prover)
@@ -145,10 +150,10 @@ class Liar(ProverService):
 
 
 @contextmanager
-def liar(station: Station, **answer: Any) -> Iterator[str]:
+def liar(station: Station, runs: Path | None = None, **answer: Any) -> Iterator[str]:
     server, address = rpc.server(station.authority.issue_role("prover", "liar"), allow=ALLOW)
     prover_pb2_grpc.add_ProverServiceServicer_to_server(  # type: ignore[no-untyped-call]
-        Liar(Archive(station.runs), **answer), server
+        Liar(Archive(runs or station.runs), **answer), server
     )
     server.start()
     try:
@@ -197,4 +202,22 @@ def test_a_prover_that_is_gone(station: Station, report: dict[str, Any]) -> None
     finally:
         station.register("honest", address)
     assert ids(found) == ["prover.unreachable"]
+    assert chip(found, "idle")["verified"]
+
+
+@pytest.mark.parametrize("hostile", [endless, crash])
+def test_a_tape_that_hangs_or_kills_its_worker_costs_only_itself(
+    station: Station, tmp_path: Path, hostile: Callable[[Tape, dict[str, Any]], None]
+) -> None:
+    forged = forge(station.runs / "honest", tmp_path / "runs" / "honest", at_step(3, hostile))
+    address = station.registry.chip(station.ueids["honest"]).prover_address
+    with liar(station, tmp_path / "runs", transcript_id=Transcript.open(forged).digest, step=4, op=0) as lying:
+        station.register("honest", lying)
+        try:
+            found = station.inspect("honest", "idle", limits=Limits(seconds=12))
+        finally:
+            station.register("honest", address)
+    assert "replay.worker" in ids(found, "warning")
+    assert "replay.mismatch" not in ids(found), "who did not see the end of it accuses nobody of it"
+    assert not chip(found, "honest")["verified"]
     assert chip(found, "idle")["verified"]

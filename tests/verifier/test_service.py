@@ -20,6 +20,7 @@ from verifier.registry import Chip, Registry
 from verifier.service import MAX_ATTEMPTS
 from verifier.signing import open_report
 from weighbridge import rpc
+from weighbridge.cli._operator import VerifierUnreachableError, connect
 from weighbridge.errors import IdentityError, UsageError
 
 DEAD = b"\x01" + b"d" * 16
@@ -155,10 +156,6 @@ def test_an_inspection_goes_on_where_a_killed_verifier_left_it(station: Station)
             rpc.call(stub.RegisterChip, request)
             identifier = rpc.call(stub.StartInspection, plan(samples=1)).inspection_id
             before = [next(iter(watch_until(stub, identifier, "log")))]
-            # Nobody else may run inspections on this database meanwhile.
-            second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert second.returncode == 2
-            assert "another Verifier" in second.stderr
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -176,9 +173,50 @@ def test_an_inspection_goes_on_where_a_killed_verifier_left_it(station: Station)
         assert [each["id"] for each in fetch(stub, identifier)["findings"]] == ["chip.unreachable"]
         later = verifier_pb2.WatchInspectionRequest(inspection_id=identifier, after=len(updates) - 1)
         assert [update.stage for update in rpc.stream(stub.WatchInspection, later)] == ["done"]
+        # Nobody else may run inspections on this database meanwhile.
+        second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert second.returncode == 2
+        assert "another Verifier" in second.stderr
     registry = Registry(station.root / "killed.db")
     assert registry.inspection(identifier).stage == "done"
     registry.close()
+
+
+def test_a_watcher_outlives_a_killed_verifier(station: Station) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address_file = station.root / "watched.address"
+    command = [sys.executable, "-m", "verifier.service", *arguments(station, "watched")]
+    command += ["--address", f"127.0.0.1:{port}", "--address-file", str(address_file)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    listener = socket.create_server(("127.0.0.1", 0))
+    try:
+        wait_for(address_file.exists, process)
+        with connect(address_file.read_text(), station.root / "operator") as operator:
+            mute = f"127.0.0.1:{listener.getsockname()[1]}"
+            operator.register(ueid=DEAD, chip=mute, prover="")
+            identifier = operator.start(
+                samples=1, seed=b"0123456789abcdef", flops_threshold=1.0, chip_flops_per_day=1.0, period_days=1.0,
+                snapshot_rate_per_day=1.0,
+            )  # fmt: skip
+            updates = operator.watch(identifier, patience_s=300)
+            seen = [next(updates), next(updates)]
+            assert [update.stage for update in seen] == ["draw", "log"]
+            process.kill()
+            process.wait()
+            listener.close()
+            process = subprocess.Popen(command, cwd=ROOT)
+            seen += updates
+            assert [update.stage for update in seen].count("draw") == 1, "what was seen is not said again"
+            assert "resume" in [update.stage for update in seen]
+            assert seen[-1].stage == "done"
+            process.kill()
+            process.wait()
+            with pytest.raises(VerifierUnreachableError):
+                list(operator.watch(identifier, patience_s=1))
+    finally:
+        process.kill()
+        process.wait()
 
 
 def watch_until(stub: Any, identifier: str, stage: str) -> Iterator[Any]:
