@@ -19,6 +19,7 @@ fit, a probability that nothing reaches) raise its subclass `domain.InfeasibleEr
     early           threshold_to_catch (the 2H rule), incriminating_flops, probability_by_day,
                     fraction_done_when_detected
     strata          strata_probability, worst_shares, best_samples, whole_samples, pooled_probability
+    stratified      least_probability: whole chips of several groups, against the worst spread of a run
     collusion       colluding_probability, worst_collusion, global_probability
     exempt          unmonitored_flops, monitored_flops, sampled_waste: legacy and exempt chips
     reliability     shown_probability, worst_shown_probability, with_soundness_error: inspections that miss things

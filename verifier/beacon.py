@@ -36,7 +36,8 @@ LOCAL = "weighbridge-rsa-unchained/1"
 DRAND = ("pedersen-bls-chained", "pedersen-bls-unchained", "bls-unchained-on-g1", "bls-unchained-g1-rfc9380",
          "bls-bn254-unchained-on-g1")  # fmt: skip
 DEFAULT_PERIOD_S = 1
-KEY_BITS = 3072
+KEY_BITS = 2048
+"""Enough where a key must only resist until each round's time, and values are public afterwards."""
 MAX_BYTES = 1 << 16
 _DOMAIN = b"weighbridge/beacon/1\x00"
 _LARGEST = 1 << 53

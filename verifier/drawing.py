@@ -77,7 +77,7 @@ class Drawing:
         self.registry, self.witness, self.log, self.witnesses = registry, witness, log, witnesses
         self.beacon, self.credentials, self.manufacturer = beacon, credentials, manufacturer
 
-    def run(self, inspection: str, plan: Plan, units: Units, say: Say) -> Drawn:
+    def run(self, inspection: str, plan: Plan, units: Units, say: Say, passing: Say | None = None) -> Drawn:
         """Makes the draw of an inspection, or returns the one that was made.
 
         Args:
@@ -85,13 +85,14 @@ class Drawing:
             plan: How many chips to draw, and how.
             units: Its units of work.
             say: Told what is done; what it raises ends the drawing, which goes on when it is run again.
+            passing: Told how far that is, which is not worth keeping; by default `say` is.
 
         Raises:
             UsageError: There are fewer chips than samples, the plan makes no sense, or draws came too late every time.
             WeighbridgeError: The beacon gave a value that is not its own.
         """
         for attempt in range(MAX_ATTEMPTS):
-            found = _Attempt(self, inspection, plan, units, say, str(attempt)).run()
+            found = _Attempt(self, inspection, plan, units, say, passing or say, str(attempt)).run()
             if found is not None:
                 return found
         raise UsageError("draws came too late each time; give them more time between cut-off and beacon")
@@ -152,7 +153,7 @@ class Drawing:
 
         for attempt in range(MAX_ATTEMPTS):
             if (KIND, f"opening-{attempt}") in units:
-                return _Attempt(self, inspection, plan, units, silent, str(attempt)).run()
+                return _Attempt(self, inspection, plan, units, silent, silent, str(attempt)).run()
             if (KIND, f"abandoned-{attempt}") not in units:
                 break
         return None
@@ -171,9 +172,11 @@ class _Made:
 class _Attempt:
     """One attempt at a draw."""
 
-    def __init__(self, of: Drawing, inspection: str, plan: Plan, units: Units, say: Say, attempt: str) -> None:
-        self._of, self._inspection, self._plan, self._units, self._say = of, inspection, plan, units, say
-        self._attempt = attempt
+    def __init__(
+        self, of: Drawing, inspection: str, plan: Plan, units: Units, say: Say, passing: Say, attempt: str
+    ) -> None:
+        self._of, self._inspection, self._plan, self._units = of, inspection, plan, units
+        self._say, self._passing, self._attempt = say, passing, attempt
         self._log, self._now = of.log, of.witness.now_ms
 
     def run(self) -> Drawn | None:
@@ -270,7 +273,7 @@ class _Attempt:
             manufacturer=self._of.manufacturer,
             witness=self._of.witness,
             until_ms=commitment.cutoff_ms,
-            progress=lambda done: self._say("draw", done, len(silent), "asking chips for the heads of their logs"),
+            progress=lambda done: self._passing("draw", done, len(silent), "asking chips for the heads of their logs"),
         )
         self._wait(commitment.cutoff_ms, "waiting for the cut-off")
         return {**asked, **self._of.recent(self._plan, population)}
@@ -280,13 +283,13 @@ class _Attempt:
         beacon = self._of.beacon
         self._wait(beacon.info.time_ms(commitment.round), f"waiting for round {commitment.round} of the beacon")
         while (value := beacon.value(commitment.round)) is None:
-            self._say("draw", 0, 0, f"waiting for somebody to bring round {commitment.round} of the beacon")
+            self._passing("draw", 0, 0, f"waiting for somebody to bring round {commitment.round} of the beacon")
             time.sleep(0.5)
         return value
 
     def _wait(self, until_ms: int, message: str) -> None:
         while (left := until_ms - self._now()) > 0:
-            self._say("draw", 0, 0, f"{message}: {left / 1000:.0f} seconds")
+            self._passing("draw", 0, 0, f"{message}: {left / 1000:.0f} seconds")
             time.sleep(min(left / 1000, 0.5))
 
 

@@ -98,8 +98,14 @@ class Sampler:
         """
         self._drawing.plan_for("check", plan, Population.of(self._registry.population()))
 
-    def draw(self, inspection: str, plan: Plan, say: Say) -> tuple[Plan, Sampled]:
+    def draw(self, inspection: str, plan: Plan, say: Say, passing: Say | None = None) -> tuple[Plan, Sampled]:
         """Makes the draw of an inspection, or takes up the one that was made.
+
+        Args:
+            inspection: Its identifier.
+            plan: How many chips to draw, and how.
+            say: Told what is done.
+            passing: Told how far that is; by default `say` is.
 
         Returns:
             The plan with the draw's seed, and the draw.
@@ -108,7 +114,7 @@ class Sampler:
             WeighbridgeError: As `Drawing.run`.
         """
         units = Units(self._registry.session, self._cache, inspection)
-        drawn = self._drawing.run(inspection, plan, units, say)
+        drawn = self._drawing.run(inspection, plan, units, say, passing)
         opening, commitment = drawn.draw.opening, drawn.draw.commitment
         self._registry.set_sample(inspection, seed=opening.seed, chips=drawn.draw.chips)
         record = self._cache.keep(compress(cbor([[name, data] for name, data in drawn.record.files()])))
