@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.attack import found_probability
 from analysis.fleet import simulate
-from analysis.strategies import Goal, Holding, Policy, Strategy
+from analysis.strategies import Goal, Holding, Policy, Strategy, crews
 
 CHIPS = 10_000_000
 A = 8.64e19  # FLOPs a day, as in the paper's table 1
@@ -70,7 +70,9 @@ def measure(name: str, workers: int) -> dict[str, Any]:
         "case": name,
         "histories": case.histories,
         "runs": outcome.found_after.size,
-        "involved": int(-(-case.flops // (A * case.days))),
+        "involved": int(
+            sum(crew.chips for crew in crews(plan["strategy"], plan["goal"], plan["holdings"], plan["policy"]))
+        ),
         "samples": case.samples,
         "inspected": case.histories * outcome.drawn,
         "seconds": wall,
