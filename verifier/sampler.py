@@ -17,7 +17,7 @@ from analysis.domain import DetectionDomainError
 from verifier.cache import Cache
 from verifier.draw import detection
 from verifier.drawcheck import audit
-from verifier.drawentries import Abandonment, Closing, Commitment, Opening, parse_entry
+from verifier.drawentries import Abandonment, Closing, Commitment, Opening, entry_digest, parse_entry
 from verifier.drawing import Drawing, Drawn, Say
 from verifier.drawrecord import LOG
 from verifier.facts import Plan
@@ -67,7 +67,7 @@ class Sampled:
 
     def findings(self) -> list[Finding]:
         """Returns what the Verifier's own log has against the Verifier: draws that were not opened, or given up."""
-        return self.sampler.findings()
+        return self.sampler.findings(self.drawn.draw.commitment.inspection)
 
     def section(self, verified: Collection[bytes]) -> dict[str, Any]:
         """Returns the report's section about the draw, once it is known which chips count as verified."""
@@ -136,15 +136,31 @@ class Sampler:
         for name, data in self._log.files():
             yield f"{LOG}/{name}", data
 
-    def findings(self) -> list[Finding]:
-        """Returns what the Verifier's own log has against the Verifier."""
+    def findings(self, inspection: str) -> list[Finding]:
+        """Returns what the Verifier's own log has against the Verifier, and had not yet at the draw before.
+
+        Args:
+            inspection: Whose draw is the newest.
+        """
         entries: list[Commitment | Closing | Opening | Abandonment] = []
         for data in self._log.entries():
             try:
                 entries.append(parse_entry(data))
             except WeighbridgeError:  # the log may hold other things
                 continue
-        return list(audit(entries, self._drawing.now_ms()))
+        found = list(audit(entries, self._drawing.now_ms()))
+        before = [each for each in self._draws.past() if each.inspection != inspection]
+        if not before:
+            return found
+        names = {entry_digest(each): each.inspection for each in entries if isinstance(each, Commitment)}
+        places = [
+            place
+            for place, each in enumerate(entries)
+            if isinstance(each, Opening) and names.get(each.commitment) == before[-1].inspection
+        ]
+        known = audit(entries[: max(places, default=-1) + 1], before[-1].drawn_ms)
+        said = {(finding.id, finding.subject) for finding in known}
+        return [finding for finding in found if (finding.id, finding.subject) not in said]
 
     def section(self, drawn: Drawn, verified: Collection[bytes]) -> dict[str, Any]:
         """Returns the report's section about a draw, and keeps what it came to."""

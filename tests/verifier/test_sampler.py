@@ -205,16 +205,18 @@ def test_a_population_that_is_not_the_registrys_is_caught_by_the_registrys_log(
     assert [finding.id for finding in verify_draw(record, trusted)] == ["draw.registry.differs"]
 
 
-@pytest.mark.parametrize("moment", ["asking", "waiting for the cut-off"])
-def test_a_verifier_killed_before_the_closing_gives_the_draw_up_and_says_so(office: Office, moment: str) -> None:
+def test_a_verifier_killed_before_the_closing_gives_the_draw_up_and_says_so(office: Office) -> None:
     name = office.start()
     with pytest.raises(KilledError):
-        office.draw(name, die_at=moment)
-    office.draw(name)
+        office.draw(name, die_at="asking")
+    _, sampled = office.draw(name)
     assert any("draw abandoned: the Verifier was interrupted" in message for message in office.said)
     assert office.findings(name)[1] == ["draw.abandoned"]
     assert len(office.log.entries()) == 5
-    assert [finding.severity for finding in office.sampler.findings()] == ["info"]
+    assert [(finding.id, finding.severity) for finding in sampled.findings()] == [("draw.abandoned", "info")]
+    sampled.section(sampled.drawn.draw.chips)
+    _, later = office.draw(office.start())
+    assert later.findings() == []  # it was said once
 
 
 def test_a_verifier_killed_while_it_waits_for_the_beacon_goes_on_with_the_same_draw(office: Office) -> None:
