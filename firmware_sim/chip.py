@@ -26,6 +26,8 @@ from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.identity import CertificateAuthority, Credentials
 from weighbridge.tlog import NoteKey, parse_key
 
+GRACE_SECONDS = 1.0
+
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command line of the chip process."""
@@ -118,7 +120,7 @@ def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> Non
         interrupts.stop()
         if reporter is not None:
             reporter.stop()
-        server.stop(grace=1).wait()
+        rpc.shut_down(server, GRACE_SECONDS)
 
 
 def _witness_key(path: Path | None) -> NoteKey | None:

@@ -36,12 +36,14 @@ from protos.weighbridge.v1 import chip_pb2_grpc
 from weighbridge import rpc
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.firmware_image import FirmwareSigner
+from weighbridge.guards import CallLimits
 from weighbridge.identity import CertificateAuthority, Credentials
 
 SPARE_FILES = 256
 """Open files of a process that has no chip: sockets, libraries, standard streams."""
 
 FILES_PER_CHIP = 2
+GRACE_SECONDS = 1.0
 _UNFINISHED = "new-"
 """How the directory of a chip is called while it is made."""
 
@@ -246,15 +248,16 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         image = None if options.image is None else _read(options.image)
         provision_fleet(options.dir, options.count, CertificateAuthority.load(options.manufacturer), image)
     with Fleet(options.dir, rate_per_day=options.rate, clock_speed=options.clock_speed) as fleet:
+        limits = CallLimits(rate_per_s=100_000, burst=100_000)  # One caller may ask all of them.
         server, address = rpc.server(
-            Credentials.load(options.credentials), allow=ALLOW, address=options.address, max_workers=32
+            Credentials.load(options.credentials), allow=ALLOW, address=options.address, limits=limits
         )
         chip_pb2_grpc.add_ChipServiceServicer_to_server(FleetServicer(fleet), server)  # type: ignore[no-untyped-call]
         server.start()
         write_durably(options.address_file, address.encode())
         ready(fleet, address)
         stop.wait()
-        server.stop(grace=1).wait()
+        rpc.shut_down(server, GRACE_SECONDS)
 
 
 def _read(path: Path) -> bytes:

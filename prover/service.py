@@ -119,7 +119,7 @@ def serve(
     try:
         yield bound
     finally:
-        server.stop(GRACE_SECONDS).wait()
+        rpc.shut_down(server, GRACE_SECONDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,19 +2,22 @@
 
 A server knows which roles may call which method and refuses everything that its table does not name. Errors cross the
 wire as a gRPC status with a `google.rpc.ErrorInfo` whose reason is the error's code, and arrive as the same
-`WeighbridgeError` subclass. Every call has a deadline.
+`WeighbridgeError` subclass; `BadRequest` and `RetryInfo` say the rest to clients of other makes. Every call has a
+deadline, and a share of the server that is its certificate's; see `weighbridge.guards`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf import any_pb2
+from google.protobuf import any_pb2, message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -22,11 +25,16 @@ from grpc_status import rpc_status
 
 from weighbridge import errors, identity
 from weighbridge.errors import ChipError, IdentityError, UsageError, WeighbridgeError
+from weighbridge.guards import BusyError, CallLimits, Guard, InvalidRequestError, wrap
 
 T = TypeVar("T")
 
 DOMAIN = "weighbridge"
 MAX_MESSAGE_BYTES = 4 << 20
+MAX_METADATA_BYTES = 16 << 10
+MAX_WAITING_CALLS = 4096
+"""Calls of all callers that a server has in hand, most of them waiting for a worker; it refuses others at once."""
+
 DEFAULT_DEADLINE_S = 30.0
 CHIP = "weighbridge-ueid-bin"
 """Key of the metadata in which a caller names the chip that it wants, where many answer at one address."""
@@ -34,6 +42,7 @@ CHIP = "weighbridge-ueid-bin"
 _log = logging.getLogger(__name__)
 _OPEN_SERVICES = (health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
 _STATUS: tuple[tuple[type[WeighbridgeError], grpc.StatusCode], ...] = (
+    (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.UsageError, grpc.StatusCode.INVALID_ARGUMENT),
     (errors.IdentityError, grpc.StatusCode.PERMISSION_DENIED),
     (errors.ChipError, grpc.StatusCode.DATA_LOSS),
@@ -41,6 +50,9 @@ _STATUS: tuple[tuple[type[WeighbridgeError], grpc.StatusCode], ...] = (
     (errors.TranscriptError, grpc.StatusCode.DATA_LOSS),
 )
 """Status by error class; any other WeighbridgeError is FAILED_PRECONDITION."""
+
+
+_REPORTERS: weakref.WeakKeyDictionary[grpc.Server, health.HealthServicer] = weakref.WeakKeyDictionary()
 
 
 class RpcError(WeighbridgeError):
@@ -56,15 +68,23 @@ Allow = Mapping[str, Collection[str]]
 
 
 def server(
-    credentials: identity.Credentials, *, allow: Allow, address: str = "127.0.0.1:0", max_workers: int = 8
+    credentials: identity.Credentials,
+    *,
+    allow: Allow,
+    address: str = "127.0.0.1:0",
+    max_workers: int = 32,
+    limits: CallLimits | None = None,
 ) -> tuple[grpc.Server, str]:
     """Makes a server on a bound port, with health checking and reflection; add servicers to it, then `start()` it.
+
+    End it with `shut_down`.
 
     Args:
         credentials: Of the process that serves.
         allow: Who may call what. Methods that are not in it are refused; its services are reported as serving.
         address: Host and port to listen at; port 0 picks a free one.
         max_workers: Calls that are served at the same time, streams included.
+        limits: What each caller may do; by default `CallLimits()`.
 
     Returns:
         The server and the address it is bound to, as host:port.
@@ -74,11 +94,21 @@ def server(
     """
     result = grpc.server(
         futures.ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix="rpc"),
-        interceptors=[_RoleInterceptor(allow), _ErrorInterceptor()],
-        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],
+        interceptors=[
+            _RoleInterceptor(allow),
+            _ErrorInterceptor(),
+            Guard(limits or CallLimits(), _OPEN_SERVICES),
+        ],
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ],
+        maximum_concurrent_rpcs=MAX_WAITING_CALLS,
     )
     services = sorted({method.split("/")[1] for method in allow})
-    reporter = health.HealthServicer()
+    reporter = health.HealthServicer(experimental_non_blocking=False)  # The other kind has no handlers to wrap.
+    _REPORTERS[result] = reporter
     for service in (health.OVERALL_HEALTH, *services):
         reporter.set(service, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(reporter, result)
@@ -93,6 +123,14 @@ def server(
     except RuntimeError as error:
         raise UsageError(f"Cannot listen at {address}; choose a free port of this host.") from error
     return result, f"{address.rpartition(':')[0]}:{port}"
+
+
+def shut_down(server: grpc.Server, grace_s: float) -> None:
+    """Ends a server: health says NOT_SERVING, new calls are refused, running ones have `grace_s` seconds to finish."""
+    reporter = _REPORTERS.get(server)
+    if reporter is not None:
+        reporter.enter_graceful_shutdown()
+    server.stop(grace_s).wait()
 
 
 @contextlib.contextmanager
@@ -126,7 +164,7 @@ def call(
     unreachable: type[WeighbridgeError] = ChipError,
     metadata: Metadata = (),
 ) -> T:
-    """Makes a unary call.
+    """Makes a unary call. Where the server says that the caller is to wait a while, it does, within the deadline.
 
     Args:
         method: A method of a generated stub.
@@ -141,10 +179,20 @@ def call(
     Raises:
         WeighbridgeError: The peer's own error, or `unreachable`, or an `RpcError`.
     """
-    try:
-        return method(request, timeout=deadline_s, metadata=metadata)
-    except grpc.RpcError as error:
-        raise from_rpc_error(error, unreachable) from None
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            return method(request, timeout=max(0.0, end - time.monotonic()), metadata=metadata)
+        except grpc.RpcError as error:
+            _wait_if_told(from_rpc_error(error, unreachable), request, end)
+
+
+def _wait_if_told(error: WeighbridgeError, request: Any, end: float) -> None:
+    """Waits as long as a server asks for; raises the error if it is another, or there is no time to call again."""
+    again = isinstance(request, message.Message)  # What comes from an iterator cannot be sent twice.
+    if not isinstance(error, BusyError) or not again or time.monotonic() + error.retry_s >= end:
+        raise error from None
+    time.sleep(error.retry_s)
 
 
 def stream(
@@ -159,13 +207,21 @@ def stream(
 
     The deadline is for the whole stream. A consumer that stops early cancels the call.
     """
-    responses = method(request, timeout=deadline_s, metadata=metadata)
-    try:
-        yield from responses
-    except grpc.RpcError as error:
-        raise from_rpc_error(error, unreachable) from None
-    finally:
-        responses.cancel()
+    end, begun = time.monotonic() + deadline_s, False
+    while True:
+        responses = method(request, timeout=max(0.0, end - time.monotonic()), metadata=metadata)
+        try:
+            for response in responses:
+                begun = True
+                yield response
+            return
+        except grpc.RpcError as error:
+            raised = from_rpc_error(error, unreachable)
+            if begun:
+                raise raised from None
+            _wait_if_told(raised, request, end)
+        finally:
+            responses.cancel()
 
 
 def from_rpc_error(error: grpc.RpcError, unreachable: type[WeighbridgeError] = ChipError) -> WeighbridgeError:
@@ -190,7 +246,7 @@ def _error_info(error: grpc.RpcError) -> tuple[str | None, dict[str, str]]:
             if detail.Unpack(info) and info.domain == DOMAIN and _is_code(info.reason):
                 known = {key: value for key, value in info.metadata.items() if key not in ("message", "code")}
                 return info.reason, known
-    except (ValueError, TypeError):  # google.protobuf.message.DecodeError is a ValueError.
+    except (ValueError, TypeError, message.DecodeError):
         pass
     return None, {}
 
@@ -212,33 +268,27 @@ def _subclasses(cls: type[WeighbridgeError]) -> Iterator[type[WeighbridgeError]]
 def to_status(error: WeighbridgeError) -> Any:
     """Returns the gRPC status that carries an error to the client."""
     code = next((code for cls, code in _STATUS if isinstance(error, cls)), grpc.StatusCode.FAILED_PRECONDITION)
-    detail = any_pb2.Any()
     metadata = {key: str(value)[:200] for key, value in list(error.details.items())[:20]}
     metadata["class"] = type(error).__name__
-    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
+    details = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata), *_more(error)]
+    packed = [any_pb2.Any() for _ in details]
+    for detail, each in zip(packed, details, strict=True):
+        detail.Pack(each)
     number: int = code.value[0]
-    return rpc_status.to_status(status_pb2.Status(code=number, message=error.message[:500], details=[detail]))
+    return rpc_status.to_status(status_pb2.Status(code=number, message=error.message[:500], details=packed))
 
 
-def _wrap(handler: grpc.RpcMethodHandler[Any, Any], around: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    """Returns `handler` with its behaviour called through `around(behaviour, request, context)`."""
-    if handler.request_streaming:
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
+def _more(error: WeighbridgeError) -> Iterator[message.Message]:
+    """Yields the details of google.rpc that say what ErrorInfo says, too, where any client looks for it."""
+    if isinstance(error, InvalidRequestError):
+        violation = error_details_pb2.BadRequest.FieldViolation
+        yield error_details_pb2.BadRequest(
+            field_violations=[violation(field=field, description=rule) for field, rule in error.details.items()]
         )
-        behaviour = handler.stream_stream or handler.stream_unary
-    else:
-        make = (
-            grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
-        )
-        behaviour = handler.unary_stream or handler.unary_unary
-
-    def wrapped(request: Any, context: grpc.ServicerContext) -> Any:
-        return around(behaviour, request, context)
-
-    return make(wrapped, handler.request_deserializer, handler.response_serializer)
+    if isinstance(error, BusyError):
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(int(error.retry_s * 1e9))
+        yield retry
 
 
 class _RoleInterceptor(grpc.ServerInterceptor):
@@ -259,7 +309,7 @@ class _RoleInterceptor(grpc.ServerInterceptor):
             check_role(context, allowed)
             return behaviour(request, context)
 
-        return _wrap(handler, around)
+        return wrap(handler, around)
 
 
 def check_role(context: grpc.ServicerContext, allowed: Collection[str]) -> None:
@@ -299,7 +349,7 @@ class _ErrorInterceptor(grpc.ServerInterceptor):
             with _mapped(context, method):
                 yield from behaviour(request, context)
 
-        return _wrap(handler, around)
+        return wrap(handler, around)
 
 
 @contextlib.contextmanager

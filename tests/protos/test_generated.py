@@ -19,8 +19,9 @@ def test_committed_code_is_up_to_date(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[descriptor_pb2.FileDescriptorProto]:
-    out = tmp_path_factory.mktemp("descriptors") / "set.binpb"
-    arguments = [f"--proto_path={generate.ROOT}", f"--descriptor_set_out={out}", "--include_source_info"]
+    directory = tmp_path_factory.mktemp("descriptors")
+    out = directory / "set.binpb"
+    arguments = [*generate.search_options(directory), f"--descriptor_set_out={out}", "--include_source_info"]
     assert protoc.main(["protoc", *arguments, *map(str, generate.sources())]) == 0
     return list(descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file)
 

@@ -15,6 +15,7 @@ from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
 from weighbridge import errors, rpc
 from weighbridge.identity import CertificateAuthority, Credentials
 
+NONCE = b"fresh nonce"
 SERVICE = "/weighbridge.v1.ChipService/"
 ALLOW = {
     SERVICE + "GetHead": {"verifier", "operator"},
@@ -30,13 +31,13 @@ class Chip(chip_pb2_grpc.ChipServiceServicer):
         self.cancelled = threading.Event()
 
     def GetHead(self, request: chip_pb2.GetHeadRequest, context: grpc.ServicerContext) -> chip_pb2.GetHeadResponse:
-        if request.nonce == b"bad":
+        if request.nonce == b"bad nonce":
             raise errors.ChipError("The log is damaged.", code="chip.log.chain", index=3)
-        if request.nonce == b"bug":
+        if request.nonce == b"bug nonce":
             raise ZeroDivisionError("secret detail")
-        if request.nonce == b"slow":
+        if request.nonce == b"slow nonce":
             time.sleep(2)
-        if request.nonce == b"forged":
+        if request.nonce == b"forged nonce":
             info = error_details_pb2.ErrorInfo(reason="x\n" * 300, domain="weighbridge", metadata={"message": "m"})
             status = status_pb2.Status(code=code_pb2.ABORTED, message="no")
             status.details.add().Pack(info)
@@ -82,15 +83,17 @@ def address(authority: CertificateAuthority, chip: Chip) -> Iterator[str]:
     server.stop(None).wait()
 
 
-def head(address: str, credentials: Credentials, nonce: bytes = b"n", *, role: str = "chip", **options: float) -> bytes:
+def head(
+    address: str, credentials: Credentials, nonce: bytes = NONCE, *, role: str = "chip", **options: float
+) -> bytes:
     with rpc.channel(address, credentials, role) as channel:
         stub = chip_pb2_grpc.ChipServiceStub(channel)
         return rpc.call(stub.GetHead, chip_pb2.GetHeadRequest(nonce=nonce), **options).token
 
 
 def test_allowed_roles_are_served(address: str, authority: CertificateAuthority, verifier: Credentials) -> None:
-    assert head(address, verifier) == b"token of n"
-    assert head(address, authority.issue_role("operator", "o")) == b"token of n"
+    assert head(address, verifier) == b"token of " + NONCE
+    assert head(address, authority.issue_role("operator", "o")) == b"token of " + NONCE
 
 
 @pytest.mark.parametrize("role", ["prover", "chip"])
@@ -121,7 +124,7 @@ def test_no_certificate_is_refused(address: str, verifier: Credentials) -> None:
     secure = grpc.ssl_channel_credentials(root_certificates=verifier.authority)
     options = [("grpc.ssl_target_name_override", "localhost")]
     with grpc.secure_channel(address, secure, options=options) as channel, pytest.raises(errors.ChipError):
-        rpc.call(chip_pb2_grpc.ChipServiceStub(channel).GetHead, chip_pb2.GetHeadRequest(nonce=b"n"), deadline_s=5)
+        rpc.call(chip_pb2_grpc.ChipServiceStub(channel).GetHead, chip_pb2.GetHeadRequest(nonce=NONCE), deadline_s=5)
 
 
 def test_server_must_have_the_role(address: str, verifier: Credentials) -> None:
@@ -137,26 +140,26 @@ def test_nobody_there(verifier: Credentials) -> None:
 
 def test_our_errors_arrive_with_class_code_and_details(address: str, verifier: Credentials) -> None:
     with pytest.raises(errors.ChipError, match="The log is damaged") as caught:
-        head(address, verifier, b"bad")
+        head(address, verifier, b"bad nonce")
     assert caught.value.reason == "chip.log.chain"
     assert caught.value.details == {"index": "3"}
 
 
 def test_faults_tell_the_client_nothing(address: str, verifier: Credentials) -> None:
     with pytest.raises(rpc.RpcError, match="INTERNAL") as caught:
-        head(address, verifier, b"bug")
+        head(address, verifier, b"bug nonce")
     assert "secret" not in str(caught.value)
 
 
 def test_forged_error_details_are_ignored(address: str, verifier: Credentials) -> None:
     with pytest.raises(rpc.RpcError, match="ABORTED"):
-        head(address, verifier, b"forged")
+        head(address, verifier, b"forged nonce")
 
 
 def test_deadline(address: str, verifier: Credentials) -> None:
     started = time.monotonic()
     with pytest.raises(errors.ChipError, match="Deadline"):
-        head(address, verifier, b"slow", deadline_s=0.3)
+        head(address, verifier, b"slow nonce", deadline_s=0.3)
     assert time.monotonic() - started < 1.5
 
 

@@ -22,49 +22,58 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from protos import validation as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/weighbridge/v1/chip.proto\x12\x0eweighbridge.v1\"#\n\x12GetIdentityRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\xb5\x01\n\x13GetIdentityResponse\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x19\n\x11\x63\x65rtificate_chain\x18\x02 \x03(\x0c\x12\x18\n\x10\x66irmware_version\x18\x03 \x01(\t\x12\x17\n\x0f\x66irmware_digest\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\x0c\x12\x14\n\x0c\x66irmware_svn\x18\x06 \x01(\r\x12\x0c\n\x04mode\x18\x07 \x01(\t\x12\x0f\n\x07hwmodel\x18\x08 \x01(\t\"\x1f\n\x0eGetHeadRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\" \n\x0fGetHeadResponse\x12\r\n\x05token\x18\x01 \x01(\x0c\"%\n\x14GetCheckpointRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"L\n\x15GetCheckpointResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x10\n\x08\x63osigned\x18\x03 \x01(\x0c\"<\n\x1aGetConsistencyProofRequest\x12\x10\n\x08old_size\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\"-\n\x1bGetConsistencyProofResponse\x12\x0e\n\x06hashes\x18\x01 \x03(\x0c\"7\n\x18GetInclusionProofRequest\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\"+\n\x19GetInclusionProofResponse\x12\x0e\n\x06hashes\x18\x01 \x03(\x0c\"+\n\x15\x41\x64\x64\x43osignatureRequest\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\"\'\n\x16\x41\x64\x64\x43osignatureResponse\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\"0\n\x12ListEntriesRequest\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"3\n\x13ListEntriesResponse\x12\r\n\x05index\x18\x01 \x01(\x04\x12\r\n\x05token\x18\x02 \x01(\x0c\"$\n\x13OpenSnapshotRequest\x12\r\n\x05index\x18\x01 \x01(\x04\"q\n\x14OpenSnapshotResponse\x12\x0c\n\x04salt\x18\x01 \x01(\x0c\x12$\n\x06leaves\x18\x02 \x03(\x0b\x32\x14.weighbridge.v1.Leaf\x12%\n\x07weights\x18\x03 \x03(\x0b\x32\x14.weighbridge.v1.Leaf\"%\n\x04Leaf\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x32\x81\x06\n\x0b\x43hipService\x12V\n\x0bGetIdentity\x12\".weighbridge.v1.GetIdentityRequest\x1a#.weighbridge.v1.GetIdentityResponse\x12J\n\x07GetHead\x12\x1e.weighbridge.v1.GetHeadRequest\x1a\x1f.weighbridge.v1.GetHeadResponse\x12\\\n\rGetCheckpoint\x12$.weighbridge.v1.GetCheckpointRequest\x1a%.weighbridge.v1.GetCheckpointResponse\x12n\n\x13GetConsistencyProof\x12*.weighbridge.v1.GetConsistencyProofRequest\x1a+.weighbridge.v1.GetConsistencyProofResponse\x12h\n\x11GetInclusionProof\x12(.weighbridge.v1.GetInclusionProofRequest\x1a).weighbridge.v1.GetInclusionProofResponse\x12_\n\x0e\x41\x64\x64\x43osignature\x12%.weighbridge.v1.AddCosignatureRequest\x1a&.weighbridge.v1.AddCosignatureResponse\x12X\n\x0bListEntries\x12\".weighbridge.v1.ListEntriesRequest\x1a#.weighbridge.v1.ListEntriesResponse0\x01\x12[\n\x0cOpenSnapshot\x12#.weighbridge.v1.OpenSnapshotRequest\x1a$.weighbridge.v1.OpenSnapshotResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/weighbridge/v1/chip.proto\x12\x0eweighbridge.v1\x1a\x1b\x62uf/validate/validate.proto\".\n\x12GetIdentityRequest\x12\x18\n\x05nonce\x18\x01 \x01(\x0c\x42\t\xbaH\x06z\x04\x10\x08\x18@\"\xb5\x01\n\x13GetIdentityResponse\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x19\n\x11\x63\x65rtificate_chain\x18\x02 \x03(\x0c\x12\x18\n\x10\x66irmware_version\x18\x03 \x01(\t\x12\x17\n\x0f\x66irmware_digest\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\x0c\x12\x14\n\x0c\x66irmware_svn\x18\x06 \x01(\r\x12\x0c\n\x04mode\x18\x07 \x01(\t\x12\x0f\n\x07hwmodel\x18\x08 \x01(\t\"*\n\x0eGetHeadRequest\x12\x18\n\x05nonce\x18\x01 \x01(\x0c\x42\t\xbaH\x06z\x04\x10\x08\x18@\" \n\x0fGetHeadResponse\x12\r\n\x05token\x18\x01 \x01(\x0c\"0\n\x14GetCheckpointRequest\x12\x18\n\x05nonce\x18\x01 \x01(\x0c\x42\t\xbaH\x06z\x04\x10\x08\x18@\"L\n\x15GetCheckpointResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x10\n\x08\x63osigned\x18\x03 \x01(\x0c\"<\n\x1aGetConsistencyProofRequest\x12\x10\n\x08old_size\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\"-\n\x1bGetConsistencyProofResponse\x12\x0e\n\x06hashes\x18\x01 \x03(\x0c\"7\n\x18GetInclusionProofRequest\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04size\x18\x02 \x01(\x04\"+\n\x19GetInclusionProofResponse\x12\x0e\n\x06hashes\x18\x01 \x03(\x0c\"8\n\x15\x41\x64\x64\x43osignatureRequest\x12\x1f\n\ncheckpoint\x18\x01 \x01(\x0c\x42\x0b\xbaH\x08z\x06\x10\x01\x18\x80\x80\x04\"\'\n\x16\x41\x64\x64\x43osignatureResponse\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\"0\n\x12ListEntriesRequest\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"3\n\x13ListEntriesResponse\x12\r\n\x05index\x18\x01 \x01(\x04\x12\r\n\x05token\x18\x02 \x01(\x0c\"$\n\x13OpenSnapshotRequest\x12\r\n\x05index\x18\x01 \x01(\x04\"q\n\x14OpenSnapshotResponse\x12\x0c\n\x04salt\x18\x01 \x01(\x0c\x12$\n\x06leaves\x18\x02 \x03(\x0b\x32\x14.weighbridge.v1.Leaf\x12%\n\x07weights\x18\x03 \x03(\x0b\x32\x14.weighbridge.v1.Leaf\"%\n\x04Leaf\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x32\x81\x06\n\x0b\x43hipService\x12V\n\x0bGetIdentity\x12\".weighbridge.v1.GetIdentityRequest\x1a#.weighbridge.v1.GetIdentityResponse\x12J\n\x07GetHead\x12\x1e.weighbridge.v1.GetHeadRequest\x1a\x1f.weighbridge.v1.GetHeadResponse\x12\\\n\rGetCheckpoint\x12$.weighbridge.v1.GetCheckpointRequest\x1a%.weighbridge.v1.GetCheckpointResponse\x12n\n\x13GetConsistencyProof\x12*.weighbridge.v1.GetConsistencyProofRequest\x1a+.weighbridge.v1.GetConsistencyProofResponse\x12h\n\x11GetInclusionProof\x12(.weighbridge.v1.GetInclusionProofRequest\x1a).weighbridge.v1.GetInclusionProofResponse\x12_\n\x0e\x41\x64\x64\x43osignature\x12%.weighbridge.v1.AddCosignatureRequest\x1a&.weighbridge.v1.AddCosignatureResponse\x12X\n\x0bListEntries\x12\".weighbridge.v1.ListEntriesRequest\x1a#.weighbridge.v1.ListEntriesResponse0\x01\x12[\n\x0cOpenSnapshot\x12#.weighbridge.v1.OpenSnapshotRequest\x1a$.weighbridge.v1.OpenSnapshotResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.weighbridge.v1.chip_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETIDENTITYREQUEST']._serialized_start=52
-  _globals['_GETIDENTITYREQUEST']._serialized_end=87
-  _globals['_GETIDENTITYRESPONSE']._serialized_start=90
-  _globals['_GETIDENTITYRESPONSE']._serialized_end=271
-  _globals['_GETHEADREQUEST']._serialized_start=273
-  _globals['_GETHEADREQUEST']._serialized_end=304
-  _globals['_GETHEADRESPONSE']._serialized_start=306
-  _globals['_GETHEADRESPONSE']._serialized_end=338
-  _globals['_GETCHECKPOINTREQUEST']._serialized_start=340
-  _globals['_GETCHECKPOINTREQUEST']._serialized_end=377
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=379
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=455
-  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_start=457
-  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_end=517
-  _globals['_GETCONSISTENCYPROOFRESPONSE']._serialized_start=519
-  _globals['_GETCONSISTENCYPROOFRESPONSE']._serialized_end=564
-  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_start=566
-  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_end=621
-  _globals['_GETINCLUSIONPROOFRESPONSE']._serialized_start=623
-  _globals['_GETINCLUSIONPROOFRESPONSE']._serialized_end=666
-  _globals['_ADDCOSIGNATUREREQUEST']._serialized_start=668
-  _globals['_ADDCOSIGNATUREREQUEST']._serialized_end=711
-  _globals['_ADDCOSIGNATURERESPONSE']._serialized_start=713
-  _globals['_ADDCOSIGNATURERESPONSE']._serialized_end=752
-  _globals['_LISTENTRIESREQUEST']._serialized_start=754
-  _globals['_LISTENTRIESREQUEST']._serialized_end=802
-  _globals['_LISTENTRIESRESPONSE']._serialized_start=804
-  _globals['_LISTENTRIESRESPONSE']._serialized_end=855
-  _globals['_OPENSNAPSHOTREQUEST']._serialized_start=857
-  _globals['_OPENSNAPSHOTREQUEST']._serialized_end=893
-  _globals['_OPENSNAPSHOTRESPONSE']._serialized_start=895
-  _globals['_OPENSNAPSHOTRESPONSE']._serialized_end=1008
-  _globals['_LEAF']._serialized_start=1010
-  _globals['_LEAF']._serialized_end=1047
-  _globals['_CHIPSERVICE']._serialized_start=1050
-  _globals['_CHIPSERVICE']._serialized_end=1819
+  _globals['_GETIDENTITYREQUEST'].fields_by_name['nonce']._loaded_options = None
+  _globals['_GETIDENTITYREQUEST'].fields_by_name['nonce']._serialized_options = b'\272H\006z\004\020\010\030@'
+  _globals['_GETHEADREQUEST'].fields_by_name['nonce']._loaded_options = None
+  _globals['_GETHEADREQUEST'].fields_by_name['nonce']._serialized_options = b'\272H\006z\004\020\010\030@'
+  _globals['_GETCHECKPOINTREQUEST'].fields_by_name['nonce']._loaded_options = None
+  _globals['_GETCHECKPOINTREQUEST'].fields_by_name['nonce']._serialized_options = b'\272H\006z\004\020\010\030@'
+  _globals['_ADDCOSIGNATUREREQUEST'].fields_by_name['checkpoint']._loaded_options = None
+  _globals['_ADDCOSIGNATUREREQUEST'].fields_by_name['checkpoint']._serialized_options = b'\272H\010z\006\020\001\030\200\200\004'
+  _globals['_GETIDENTITYREQUEST']._serialized_start=81
+  _globals['_GETIDENTITYREQUEST']._serialized_end=127
+  _globals['_GETIDENTITYRESPONSE']._serialized_start=130
+  _globals['_GETIDENTITYRESPONSE']._serialized_end=311
+  _globals['_GETHEADREQUEST']._serialized_start=313
+  _globals['_GETHEADREQUEST']._serialized_end=355
+  _globals['_GETHEADRESPONSE']._serialized_start=357
+  _globals['_GETHEADRESPONSE']._serialized_end=389
+  _globals['_GETCHECKPOINTREQUEST']._serialized_start=391
+  _globals['_GETCHECKPOINTREQUEST']._serialized_end=439
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=441
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=517
+  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_start=519
+  _globals['_GETCONSISTENCYPROOFREQUEST']._serialized_end=579
+  _globals['_GETCONSISTENCYPROOFRESPONSE']._serialized_start=581
+  _globals['_GETCONSISTENCYPROOFRESPONSE']._serialized_end=626
+  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_start=628
+  _globals['_GETINCLUSIONPROOFREQUEST']._serialized_end=683
+  _globals['_GETINCLUSIONPROOFRESPONSE']._serialized_start=685
+  _globals['_GETINCLUSIONPROOFRESPONSE']._serialized_end=728
+  _globals['_ADDCOSIGNATUREREQUEST']._serialized_start=730
+  _globals['_ADDCOSIGNATUREREQUEST']._serialized_end=786
+  _globals['_ADDCOSIGNATURERESPONSE']._serialized_start=788
+  _globals['_ADDCOSIGNATURERESPONSE']._serialized_end=827
+  _globals['_LISTENTRIESREQUEST']._serialized_start=829
+  _globals['_LISTENTRIESREQUEST']._serialized_end=877
+  _globals['_LISTENTRIESRESPONSE']._serialized_start=879
+  _globals['_LISTENTRIESRESPONSE']._serialized_end=930
+  _globals['_OPENSNAPSHOTREQUEST']._serialized_start=932
+  _globals['_OPENSNAPSHOTREQUEST']._serialized_end=968
+  _globals['_OPENSNAPSHOTRESPONSE']._serialized_start=970
+  _globals['_OPENSNAPSHOTRESPONSE']._serialized_end=1083
+  _globals['_LEAF']._serialized_start=1085
+  _globals['_LEAF']._serialized_end=1122
+  _globals['_CHIPSERVICE']._serialized_start=1125
+  _globals['_CHIPSERVICE']._serialized_end=1894
 # @@protoc_insertion_point(module_scope)

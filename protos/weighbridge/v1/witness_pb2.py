@@ -22,27 +22,40 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from protos import validation as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/weighbridge/v1/witness.proto\x12\x0eweighbridge.v1\"#\n\x13GetWitnessedRequest\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\"G\n\x14GetWitnessedResponse\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x12\n\ncheckpoint\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\"g\n\x14\x41\x64\x64\x43heckpointRequest\x12\x0c\n\x04ueid\x18\x01 \x01(\x0c\x12\x12\n\ncheckpoint\x18\x02 \x01(\x0c\x12\r\n\x05token\x18\x03 \x01(\x0c\x12\r\n\x05proof\x18\x04 \x03(\x0c\x12\x0f\n\x07\x65ntries\x18\x05 \x03(\x0c\"+\n\x15\x41\x64\x64\x43heckpointResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\".\n\x18\x43ompareCheckpointRequest\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\"C\n\x19\x43ompareCheckpointResponse\x12\x12\n\nconsistent\x18\x01 \x01(\x08\x12\x12\n\ncheckpoint\x18\x02 \x01(\x0c\x32\xb5\x02\n\x0eWitnessService\x12Y\n\x0cGetWitnessed\x12#.weighbridge.v1.GetWitnessedRequest\x1a$.weighbridge.v1.GetWitnessedResponse\x12^\n\rAddCheckpoint\x12$.weighbridge.v1.AddCheckpointRequest\x1a%.weighbridge.v1.AddCheckpointResponse(\x01\x12h\n\x11\x43ompareCheckpoint\x12(.weighbridge.v1.CompareCheckpointRequest\x1a).weighbridge.v1.CompareCheckpointResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/weighbridge/v1/witness.proto\x12\x0eweighbridge.v1\x1a\x1b\x62uf/validate/validate.proto\".\n\x13GetWitnessedRequest\x12\x17\n\x04ueid\x18\x01 \x01(\x0c\x42\t\xbaH\x06z\x04\x10\x11\x18!\"G\n\x14GetWitnessedResponse\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x12\n\ncheckpoint\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\"\x9c\x01\n\x14\x41\x64\x64\x43heckpointRequest\x12\x1a\n\x04ueid\x18\x01 \x01(\x0c\x42\x0c\xbaH\tz\x04\x10\x11\x18!\xd8\x01\x01\x12\x1d\n\ncheckpoint\x18\x02 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x04\x12\x18\n\x05token\x18\x03 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x04\x12\x1e\n\x05proof\x18\x04 \x03(\x0c\x42\x0f\xbaH\x0c\x92\x01\t\x10\x80\x01\"\x04z\x02h \x12\x0f\n\x07\x65ntries\x18\x05 \x03(\x0c\"+\n\x15\x41\x64\x64\x43heckpointResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\";\n\x18\x43ompareCheckpointRequest\x12\x1f\n\ncheckpoint\x18\x01 \x01(\x0c\x42\x0b\xbaH\x08z\x06\x10\x01\x18\x80\x80\x04\"C\n\x19\x43ompareCheckpointResponse\x12\x12\n\nconsistent\x18\x01 \x01(\x08\x12\x12\n\ncheckpoint\x18\x02 \x01(\x0c\x32\xb5\x02\n\x0eWitnessService\x12Y\n\x0cGetWitnessed\x12#.weighbridge.v1.GetWitnessedRequest\x1a$.weighbridge.v1.GetWitnessedResponse\x12^\n\rAddCheckpoint\x12$.weighbridge.v1.AddCheckpointRequest\x1a%.weighbridge.v1.AddCheckpointResponse(\x01\x12h\n\x11\x43ompareCheckpoint\x12(.weighbridge.v1.CompareCheckpointRequest\x1a).weighbridge.v1.CompareCheckpointResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.weighbridge.v1.witness_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETWITNESSEDREQUEST']._serialized_start=55
-  _globals['_GETWITNESSEDREQUEST']._serialized_end=90
-  _globals['_GETWITNESSEDRESPONSE']._serialized_start=92
-  _globals['_GETWITNESSEDRESPONSE']._serialized_end=163
-  _globals['_ADDCHECKPOINTREQUEST']._serialized_start=165
-  _globals['_ADDCHECKPOINTREQUEST']._serialized_end=268
-  _globals['_ADDCHECKPOINTRESPONSE']._serialized_start=270
-  _globals['_ADDCHECKPOINTRESPONSE']._serialized_end=313
-  _globals['_COMPARECHECKPOINTREQUEST']._serialized_start=315
-  _globals['_COMPARECHECKPOINTREQUEST']._serialized_end=361
-  _globals['_COMPARECHECKPOINTRESPONSE']._serialized_start=363
-  _globals['_COMPARECHECKPOINTRESPONSE']._serialized_end=430
-  _globals['_WITNESSSERVICE']._serialized_start=433
-  _globals['_WITNESSSERVICE']._serialized_end=742
+  _globals['_GETWITNESSEDREQUEST'].fields_by_name['ueid']._loaded_options = None
+  _globals['_GETWITNESSEDREQUEST'].fields_by_name['ueid']._serialized_options = b'\272H\006z\004\020\021\030!'
+  _globals['_ADDCHECKPOINTREQUEST'].fields_by_name['ueid']._loaded_options = None
+  _globals['_ADDCHECKPOINTREQUEST'].fields_by_name['ueid']._serialized_options = b'\272H\tz\004\020\021\030!\330\001\001'
+  _globals['_ADDCHECKPOINTREQUEST'].fields_by_name['checkpoint']._loaded_options = None
+  _globals['_ADDCHECKPOINTREQUEST'].fields_by_name['checkpoint']._serialized_options = b'\272H\006z\004\030\200\200\004'
+  _globals['_ADDCHECKPOINTREQUEST'].fields_by_name['token']._loaded_options = None
+  _globals['_ADDCHECKPOINTREQUEST'].fields_by_name['token']._serialized_options = b'\272H\006z\004\030\200\200\004'
+  _globals['_ADDCHECKPOINTREQUEST'].fields_by_name['proof']._loaded_options = None
+  _globals['_ADDCHECKPOINTREQUEST'].fields_by_name['proof']._serialized_options = b'\272H\014\222\001\t\020\200\001\"\004z\002h '
+  _globals['_COMPARECHECKPOINTREQUEST'].fields_by_name['checkpoint']._loaded_options = None
+  _globals['_COMPARECHECKPOINTREQUEST'].fields_by_name['checkpoint']._serialized_options = b'\272H\010z\006\020\001\030\200\200\004'
+  _globals['_GETWITNESSEDREQUEST']._serialized_start=84
+  _globals['_GETWITNESSEDREQUEST']._serialized_end=130
+  _globals['_GETWITNESSEDRESPONSE']._serialized_start=132
+  _globals['_GETWITNESSEDRESPONSE']._serialized_end=203
+  _globals['_ADDCHECKPOINTREQUEST']._serialized_start=206
+  _globals['_ADDCHECKPOINTREQUEST']._serialized_end=362
+  _globals['_ADDCHECKPOINTRESPONSE']._serialized_start=364
+  _globals['_ADDCHECKPOINTRESPONSE']._serialized_end=407
+  _globals['_COMPARECHECKPOINTREQUEST']._serialized_start=409
+  _globals['_COMPARECHECKPOINTREQUEST']._serialized_end=468
+  _globals['_COMPARECHECKPOINTRESPONSE']._serialized_start=470
+  _globals['_COMPARECHECKPOINTRESPONSE']._serialized_end=537
+  _globals['_WITNESSSERVICE']._serialized_start=540
+  _globals['_WITNESSSERVICE']._serialized_end=849
 # @@protoc_insertion_point(module_scope)
