@@ -69,6 +69,7 @@ def trace(
     """
     salt = salt or secrets.token_bytes(32)
     waiting = [facts for facts in transcripts if isinstance(facts.opened, Transcript)]
+    most = len(waiting) + MOST_ANCESTORS
     states = _States(salt, replay_to)
     found: dict[str, Lineage] = {}
     for facts in waiting:  # grows while it is walked
@@ -81,7 +82,7 @@ def trace(
             if isinstance(ancestor.opened, Transcript):
                 if line.parent.step <= ancestor.opened.steps:
                     line.held = states.before(ancestor.opened, line.parent.step)
-                if len(waiting) < MOST_ANCESTORS + len(found):
+                if len(waiting) < most:
                     waiting.append(ancestor)
     everybody = {facts.id: facts.opened for facts in waiting if isinstance(facts.opened, Transcript)}
     for line in found.values():

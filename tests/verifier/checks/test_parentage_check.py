@@ -112,6 +112,16 @@ def test_fine_tuning_from_a_declared_parent_passes(base: tuple[Path, State], tmp
     assert findings(tmp_path / "child", known=(path,)) == []
 
 
+def test_a_chain_of_parents_is_followed_so_far_only(
+    base: tuple[Path, State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Prover can make a chain as long as it likes; the declared parent is compared all the same."""
+    monkeypatch.setattr(lineage, "MOST_ANCESTORS", 0)
+    record(tmp_path / "child", begin=base[1], parent=Parent.of(base[0]), seed=2)
+    assert set(trace(tmp_path / "child", known=(base[0],))) == {"child"}
+    assert findings(tmp_path / "child", known=(base[0],)) == []
+
+
 def test_fine_tuning_from_a_checkpoint_passes(base: tuple[Path, State], tmp_path: Path) -> None:
     opened = Transcript.open(base[0])
     checkpoint = opened.checkpoint(3)
