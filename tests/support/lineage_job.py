@@ -15,18 +15,31 @@ from torch import nn
 
 from firmware_sim import Shim
 from prover import Recorder
+from weighbridge.data import DataCommitment
 from weighbridge.parentage import Parent
 from weighbridge.state import read_checkpoint
 
 STEPS = 6
 SNAPSHOT_IN = 3
+ROWS = 8
+
+
+def batch_of(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Noise, with labels by chance."""
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(ROWS, 16, generator=generator), torch.randint(0, 4, (ROWS,), generator=generator)
 
 
 def main(socket: str, out: str, base: str | None = None, declare: str | None = None) -> None:
     warnings.simplefilter("ignore")
     last = None if base is None else read_checkpoint(max((Path(base) / "checkpoints").iterdir()))
     parent = Parent.of(base, last.step) if base is not None and last is not None and declare else None
-    with Shim.connect(socket) as chip, Recorder(out, seed=3, chip=chip, checkpoint_every=4, parent=parent) as recorder:
+    batches = [batch_of(step + 10 * (base is not None)) for step in range(1, STEPS + 1)]
+    data = DataCommitment.over(({"x": x[i], "y": y[i]} for x, y in batches for i in range(ROWS)), range(ROWS * STEPS))
+    with (
+        Shim.connect(socket) as chip,
+        Recorder(out, seed=3, chip=chip, data=data, checkpoint_every=4, parent=parent) as recorder,
+    ):
         with recorder.initialisation() if base is None else nullcontext():
             model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
         if last is not None:
@@ -36,9 +49,8 @@ def main(socket: str, out: str, base: str | None = None, declare: str | None = N
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         recorder.attach(model, optimizer)
         model.register_forward_hook(lambda *_: chip.request_snapshot() if step == SNAPSHOT_IN else None)
-        for step in range(1, STEPS + 1):
-            generator = torch.Generator().manual_seed(step + 10 * (base is not None))
-            x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+        for step in range(1, STEPS + 1):  # noqa: B007 (the hook reads it)
+            x, y = batches.pop(0)
             with recorder.step({"x": x, "y": y}):
                 nn.functional.cross_entropy(model(x), y).backward()
                 optimizer.step()

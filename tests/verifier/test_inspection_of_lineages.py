@@ -89,7 +89,7 @@ def test_a_parent_is_fetched_though_nothing_else_asks_for_it(station: Station) -
     """The parent's chip is not drawn. Whole segments are replayed, and their choice is opened; and of a chip that could
     do but ten FLOPs a second, the work is impossible.
     """
-    policy = SegmentPolicy(random=1, largest=1, memorisation=1, commitment=SECRET.commitment())
+    policy = SegmentPolicy(random=1, largest=1, memorisation=1, records=5, commitment=SECRET.commitment())
     report = inspect(station, "child", secret=SECRET, segments=policy, peak_flops=10.0)
     assert ids(report, "violation") + ids(report, "warning") == ["chip.work.impossible"]
     assert report["counts"]["verified"] == 0
@@ -105,6 +105,8 @@ def test_a_parent_is_fetched_though_nothing_else_asks_for_it(station: Station) -
     assert memory["begin"] == 1
     assert len(memory["own"]) == 4
     assert 0 < memory["p"] <= 1
+    (opened,) = report["evidence"]["records"]
+    assert opened["asked"] == opened["used"] == opened["opened"] == 5
 
 
 def test_criteria_that_nobody_committed_to_are_refused(station: Station) -> None:
