@@ -12,7 +12,7 @@ from prover import regenerate
 from prover.archive import Archive
 from prover.cells import PIECE, Cells
 from weighbridge.given import write_results
-from weighbridge.job import Place
+from weighbridge.job import Place, read_job
 from weighbridge.openings import Commitments, Opening, Target
 from weighbridge.tensorfile import TensorFile
 
@@ -34,13 +34,17 @@ def kept_by(runs: Path) -> Kept:
 
 
 class Lying(Cells):
-    """Answers with what was kept."""
+    """Answers about one job with what was kept."""
 
     kept: Kept
+    job: bytes
 
     def results(self, transcript_id: str, ranks: Sequence[str], steps: tuple[int, int], going: Any) -> Iterator[bytes]:
         with self._job(transcript_id, ranks) as (path, rank):
             commitments, file = Commitments(path), path.with_name("results")
+            if commitments.record.id != self.job:
+                yield from super().results(transcript_id, ranks, steps, going)
+                return
             results = {
                 (step, committed.call.op, number): out.view(torch.uint8)
                 for step in range(*steps)
@@ -55,11 +59,15 @@ class Lying(Cells):
         self, transcript_id: str, ranks: Sequence[str], targets: Sequence[Target], going: Any
     ) -> Iterator[Opening]:
         with self._job(transcript_id, ranks) as (path, rank):
-            yield from regenerate.opened(Commitments(path), rank, targets, self.kept)
+            commitments = Commitments(path)
+            if commitments.record.id == self.job:
+                yield from regenerate.opened(commitments, rank, targets, self.kept)
+            else:
+                yield from super().openings(transcript_id, ranks, targets, going)
 
 
 def lying(archive: Archive, runs: Path) -> Lying:
     """Returns what lies about the job `false` in `runs`."""
     found = Lying(archive)
-    found.kept = kept_by(runs)
+    found.kept, found.job = kept_by(runs), read_job(runs / "false").id
     return found

@@ -1,4 +1,4 @@
-"""Cells over RPC: an honest Prover's cell passes; ranks that agree on a false sum, and hostile answers, are caught."""
+"""Cells over RPC and in inspections: honest ones pass and are no full matches; false sums and answers are caught."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from typing import Any
 import pytest
 from support.false_sums import lying
 from support.sharded_runs import record
+from support.station import Station, ids
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from prover.archive import Archive
 from prover.cells import PIECE, Cells
 from prover.service import ALLOW, ProverService
 from verifier import cells
+from verifier.cache import Cache
 from verifier.clients import ProverClient
 from verifier.facts import Cell, Explanation, Shard
+from verifier.report import render_html
+from verifier.reportcheck import check
 from weighbridge import rpc
 from weighbridge.errors import IdentityError, ProverError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.given import GIVEN
@@ -33,36 +37,54 @@ from weighbridge.replay import Limits, ReplayResult
 from weighbridge.transcript import Transcript
 
 SALT = bytes(32)
+RANKS = 2
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An honest job, and one whose ranks agree on a false all-reduce in step 2."""
-    path = tmp_path_factory.mktemp("runs")
-    record(["ddp", "false"], 2, path)
-    return path
+def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    """Two chips on which an honest job has run, and one whose ranks agree on a false all-reduce in step 2.
+
+    Each has one snapshot in step 2 of each job.
+    """
+    with Station(tmp_path_factory.mktemp("station")) as station:
+        sockets = [station.chip(f"rank-{rank}").socket for rank in range(RANKS)]
+        for kind in ("ddp", "false"):  # in processes of their own: a chip sees all that lives in one
+            record([kind], RANKS, station.runs, sockets)
+        yield station
 
 
 @pytest.fixture(scope="module")
-def authority() -> CertificateAuthority:
-    return CertificateAuthority.create("Station")
+def runs(station: Station) -> Path:
+    return station.runs
+
+
+@pytest.fixture(scope="module")
+def authority(station: Station) -> CertificateAuthority:
+    return station.authority
 
 
 Answering = Callable[[Archive], Cells]
 
 
 @contextmanager
-def prover(authority: CertificateAuthority, runs: Path, answering: Answering = Cells) -> Iterator[cells.Connect]:
-    """Serves; yields what connects a Verifier to it."""
+def serving(authority: CertificateAuthority, runs: Path, answering: Answering = Cells) -> Iterator[str]:
+    """Serves; yields the address."""
     server, address = rpc.server(authority.issue_role("prover", "p"), allow=ALLOW)
     archive = Archive(runs)
     service = ProverService(archive)
     service._cells = answering(archive)
     prover_pb2_grpc.add_ProverServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     server.start()
-    verifier = authority.issue_role("verifier", "v")
-    yield lambda: ProverClient(address, verifier)
+    yield address
     server.stop(grace=1).wait()
+
+
+@contextmanager
+def prover(authority: CertificateAuthority, runs: Path, answering: Answering = Cells) -> Iterator[cells.Connect]:
+    """Serves; yields what connects a Verifier to it."""
+    with serving(authority, runs, answering) as address:
+        verifier = authority.issue_role("verifier", "v")
+        yield lambda: ProverClient(address, verifier)
 
 
 def claim_of(job: Path, rank: int, step: int, op: int) -> tuple[Shard, Explanation]:
@@ -350,10 +372,10 @@ def test_a_service_names_what_is_wrong_with_a_request(
 
 @pytest.mark.parametrize("role", ["chip", "prover", "operator"])
 def test_other_roles_get_no_results(authority: CertificateAuthority, runs: Path, role: str) -> None:
-    server, address = rpc.server(authority.issue_role("prover", "p"), allow=ALLOW)
-    prover_pb2_grpc.add_ProverServiceServicer_to_server(ProverService(Archive(runs)), server)  # type: ignore[no-untyped-call]
-    server.start()
-    with rpc.channel(address, authority.issue_role(role, "x"), "prover") as channel:
+    with (
+        serving(authority, runs) as address,
+        rpc.channel(address, authority.issue_role(role, "x"), "prover") as channel,
+    ):
         stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]
         for method, request in (
             (stub.FetchResults, prover_pb2.FetchResultsRequest()),
@@ -361,4 +383,65 @@ def test_other_roles_get_no_results(authority: CertificateAuthority, runs: Path,
         ):
             with pytest.raises(IdentityError):
                 list(rpc.stream(method, request))
-    server.stop(grace=1).wait()
+
+
+# -- in an inspection --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def registered(station: Station, *, lie: bool) -> Iterator[None]:
+    """The Prover of both chips; a lying one answers about the false job with what its ranks kept."""
+
+    def answering(archive: Archive) -> Cells:
+        return lying(archive, station.runs) if lie else Cells(archive)
+
+    with serving(station.authority, station.runs, answering) as address:
+        for name in station.chips:
+            station.register(name, address)
+        yield
+
+
+def snapshots(report: dict[str, Any], job: Path) -> list[dict[str, Any]]:
+    """The snapshots of one of the jobs in a report."""
+    found = [snapshot for chip in report["chips"] for snapshot in chip["snapshots"]]
+    return [snapshot for snapshot in found if snapshot["shard"]["job"] == read_job(job).id.hex()]
+
+
+def test_an_inspection_by_cells_explains_one_job_and_catches_the_other(station: Station, tmp_path: Path) -> None:
+    with registered(station, lie=True):
+        report = station.inspect("rank-0", "rank-1", cache=Cache(tmp_path), sharded="cells", chunks=10_000)
+    # The chip also saw what the ranks kept in order to lie.
+    assert set(ids(report, "violation")) == {"job.chunk.mismatch", "snapshot.memory.unexplained"}
+    honest, false = snapshots(report, station.runs / "ddp"), snapshots(report, station.runs / "false")
+    assert (len(honest), len(false)) == (RANKS, RANKS)
+    for snapshot in honest:
+        assert (snapshot["status"], snapshot["step"]) == ("explained given collectives", 2)
+        assert snapshot["replay"]["verdict"] == GIVEN
+        cell = snapshot["cell"]
+        assert (cell["drawn"], cell["findings"]) == (cell["chunks"], 0)
+        assert cell["share_found"] == pytest.approx(1 / cell["chunks"])
+    for snapshot in false:  # the replay alone does not notice
+        assert (snapshot["status"], snapshot["replay"]["verdict"]) == ("mismatch", GIVEN)
+        assert snapshot["cell"]["findings"] == 4
+    assert (report["counts"]["explained"], report["counts"]["explained_given_collectives"]) == (0, RANKS)
+    assert not any(chip["verified"] for chip in report["chips"])
+    assert check(report) == []
+    page = render_html(report)
+    assert "explained given collectives" in page
+    assert "chunks checked" in page
+
+
+def test_a_replay_of_all_ranks_catches_it_too_and_says_match(station: Station, tmp_path: Path) -> None:
+    with registered(station, lie=True):
+        report = station.inspect("rank-0", cache=Cache(tmp_path), sharded="all")
+    assert "replay.mismatch" in ids(report, "violation")
+    (honest,), (false,) = snapshots(report, station.runs / "ddp"), snapshots(report, station.runs / "false")
+    assert (honest["status"], honest["replay"]["verdict"], honest["cell"]) == ("explained", "match", None)
+    assert (false["status"], false["replay"]["verdict"]) == ("mismatch", "mismatch")
+
+
+def test_a_prover_that_cannot_lie_has_no_results_to_show(station: Station, tmp_path: Path) -> None:
+    with registered(station, lie=False):
+        report = station.inspect("rank-1", cache=Cache(tmp_path), sharded="cells")
+    assert set(ids(report, "violation")) == {"job.results.missing"}
+    assert [snapshot["replay"] for snapshot in snapshots(report, station.runs / "false")] == [None]
