@@ -125,7 +125,8 @@ def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> float:
 
 def memorisation(subject: Subject, run: Run, rng: np.random.Generator) -> dict[str, list[float]]:
     """The scores of every segment that has enough after it, with its own batches and with forged ones."""
-    size, out = subject.recipe.batch_size, {"honest": [], **{str(s): [] for s in SHARES}}  # type: dict[str, list[float]]
+    size = subject.recipe.batch_size
+    out: dict[str, list[float]] = {"honest": [], **{str(s): [] for s in SHARES}}
     for segment in range(subject.segments):
         end = (segment + 1) * subject.steps
         later = run.used[end : end + BATCHES]
