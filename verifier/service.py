@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 from cryptography.x509 import Certificate
@@ -29,9 +29,8 @@ from verifier import regime as regimes
 from verifier.beacon import FileBeacon, LocalBeacon
 from verifier.cache import Cache
 from verifier.drawing import Drawing
-from verifier.drawpolicy import DrawPolicy
 from verifier.exclusive import claim
-from verifier.facts import CHUNKS, Plan, Sharded
+from verifier.facts import Plan
 from verifier.farm import Farm, LocalFarm, slots
 from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection, InspectionStoppedError
@@ -39,12 +38,10 @@ from verifier.ownlog import OwnLog
 from verifier.periods import Draws
 from verifier.regime import Regime
 from verifier.registry import FINISHED, Chip, Registry
+from verifier.requests import plan_of
 from verifier.sampler import Sampler
 from verifier.sampling import draw
-from verifier.segmentpolicy import SegmentPolicy
 from verifier.segments import Secret
-from verifier.strata import Allocation, check_attributes
-from verifier.transcriptpolicy import TranscriptPolicy, Weight
 from verifier.units import Journal
 from verifier.witness import Witness, load_signer
 from weighbridge import rpc, tlog
@@ -186,33 +183,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         self, request: verifier_pb2.StartInspectionRequest, context: grpc.ServicerContext
     ) -> verifier_pb2.StartInspectionResponse:
         """Draws the chips, records plan and draw, and queues the inspection."""
-        plan = Plan(
-            samples=request.samples,
-            seed=request.seed,
-            flops_threshold=request.flops_threshold,
-            chip_flops_per_day=request.chip_flops_per_day,
-            period_days=request.period_days,
-            snapshot_rate_per_day=request.snapshot_rate_per_day,
-            replay_device=request.replay_device or "cpu",
-            replay_env=dict(request.replay_env),
-            sharded=cast(Sharded, request.sharded or "all"),
-            chunks=request.chunks or CHUNKS,
-            peak_flops=request.peak_flops or None,
-            segments=SegmentPolicy(
-                random=request.random_segments,
-                largest=request.largest_segments,
-                memorisation=request.memorisation,
-                records=request.records,
-                commitment=self._secret.commitment() if self._secret else "",
-            ),
-            transcripts=TranscriptPolicy(order=cast(Weight, request.chosen_order or "accepted")),
-            draw=DrawPolicy(
-                by=check_attributes(request.strata_by),
-                allocation=cast(Allocation, request.allocation or "proportional"),
-                speeds=dict(request.type_flops_per_day),
-                cutoff_s=request.cutoff_s if request.HasField("cutoff_s") else None,
-            ),
-        )
+        plan = plan_of(request, commitment=self._secret.commitment() if self._secret else "")
         self._farm.check(plan.replay_device)
         chips: list[bytes] = []
         if plan.seed:
