@@ -120,7 +120,7 @@ def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> Non
         interrupts.stop()
         if reporter is not None:
             reporter.stop()
-        rpc.shut_down(server, GRACE_SECONDS)
+        rpc.shut_down(server, GRACE_SECONDS).wait()
 
 
 def _witness_key(path: Path | None) -> NoteKey | None:

@@ -257,7 +257,7 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         write_durably(options.address_file, address.encode())
         ready(fleet, address)
         stop.wait()
-        rpc.shut_down(server, GRACE_SECONDS)
+        rpc.shut_down(server, GRACE_SECONDS).wait()
 
 
 def _read(path: Path) -> bytes:

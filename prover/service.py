@@ -6,10 +6,7 @@ Run as a process: `python -m prover.service --runs DIR --credentials DIR --addre
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +17,11 @@ from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from prover.archive import Archive
 from prover.cells import Cells
 from prover.records import Records
-from weighbridge import rpc
+from weighbridge import rpc, serving
 from weighbridge.errors import WeighbridgeError
+from weighbridge.guards import CallLimits
 from weighbridge.identity import Credentials
+from weighbridge.metrics import Metrics, shown
 from weighbridge.openings import Target
 
 _SERVICE = "/weighbridge.v1.ProverService/"
@@ -104,14 +103,22 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
 
 @contextmanager
 def serve(
-    runs: str | Path, credentials: Credentials, address: str = "127.0.0.1:0", device: str = "cpu"
+    runs: str | Path,
+    credentials: Credentials,
+    address: str = "127.0.0.1:0",
+    device: str = "cpu",
+    *,
+    limits: CallLimits | None = None,
+    metrics: Metrics | None = None,
 ) -> Iterator[str]:
     """Serves the transcripts below `runs` until the block ends; yields the address as host:port.
+
+    `limits` is what each caller may do; calls are counted in `metrics`.
 
     Raises:
         UsageError: `runs` is no directory, or the address cannot be bound.
     """
-    server, bound = rpc.server(credentials, allow=ALLOW, address=address)
+    server, bound = rpc.server(credentials, allow=ALLOW, address=address, limits=limits, metrics=metrics)
     prover_pb2_grpc.add_ProverServiceServicer_to_server(  # type: ignore[no-untyped-call]
         ProverService(Archive(runs), device), server
     )
@@ -119,7 +126,7 @@ def serve(
     try:
         yield bound
     finally:
-        rpc.shut_down(server, GRACE_SECONDS)
+        rpc.shut_down(server, GRACE_SECONDS).wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,26 +137,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
     parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
     parser.add_argument("--device", default="cpu", help="torch device that jobs are replayed on when a Verifier asks")
+    serving.add_options(parser)
     options = parser.parse_args(arguments)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = serving.asked_to_stop()
     try:
-        with serve(options.runs, Credentials.load(options.credentials), options.address, options.device) as bound:
+        metrics, credentials = Metrics(), Credentials.load(options.credentials)
+        limits = serving.limits_of(options)
+        with (
+            shown(metrics, options.metrics),
+            serve(options.runs, credentials, options.address, options.device, limits=limits, metrics=metrics) as bound,
+        ):
             if options.address_file is not None:
-                write_address(options.address_file, bound)
+                serving.write_address(options.address_file, bound)
             stop.wait()
     except WeighbridgeError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def write_address(path: Path, address: str) -> None:
-    """Writes an address so that a reader sees all of it or nothing."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(address)
-    os.replace(partial, path)
 
 
 if __name__ == "__main__":

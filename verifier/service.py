@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import secrets
-import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,10 +43,12 @@ from verifier.sampling import draw
 from verifier.segments import Secret
 from verifier.units import Journal
 from verifier.witness import Witness, load_signer
-from weighbridge import rpc, tlog
+from weighbridge import rpc, serving, tlog
 from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.guards import CallLimits
 from weighbridge.identity import Credentials, load_certificate
 from weighbridge.manifest import SigningKey
+from weighbridge.metrics import Metrics, shown
 from weighbridge.replay import Limits
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
@@ -91,6 +92,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         farm: Farm | None = None,
         limits: Limits | None = None,
         secret: Secret | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """Takes over a registry, and goes on with what a former process left unfinished in it.
 
@@ -107,7 +109,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             farm: Where replays run; by default one after the other on this machine.
             limits: Of each replay.
             secret: Criteria that choose segments; every plan commits to them, and every report opens them.
+            metrics: Where inspections and findings are counted.
         """
+        self._metrics = metrics or Metrics()
         self._secret = secret
         self._report_key, self._regime = report_key, regime
         self._farm, self._limits = farm or LocalFarm(), limits or Limits()
@@ -201,11 +205,15 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     def _run(self, identifier: str, journal: Journal) -> None:
         """Runs one inspection to its end; whatever happens, its stage says so."""
         stages: list[str] = []
+        begun = time.monotonic()
 
         def say(stage: str, done: int, total: int, message: str, *, passing: bool = False) -> None:
             if self._stopping.is_set():
                 raise InspectionStoppedError("the Verifier is shutting down; the inspection goes on when it is back")
+            nonlocal begun
             if stages[-1:] != [stage]:
+                self._metrics.stage(stage, stages[-1] if stages else None, time.monotonic() - begun)
+                begun = time.monotonic()
                 stages.append(stage)
                 self._registry.set_stage(identifier, stage)
             journal.say(stage, done, total, message, passing=passing)
@@ -250,6 +258,8 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
     ) -> None:
         """Records how an inspection ended, before anybody is told."""
         self._registry.set_stage(identifier, stage, report)
+        self._metrics.stage(stage)
+        self._metrics.findings(report["findings"] if report else ())
         journal.say(stage, int(report is not None), int(report is not None), message)
         self._journals.pop(identifier, None)  # who watches has it; for others it is in the database
 
@@ -310,6 +320,8 @@ def serve(
     farm: Farm | None = None,
     limits: Limits | None = None,
     secret: Secret | None = None,
+    call_limits: CallLimits | None = None,
+    metrics: Metrics | None = None,
 ) -> Iterator[str]:
     """Serves one Verifier until the block ends; yields the address as host:port.
 
@@ -326,6 +338,8 @@ def serve(
         regime: Rules, policy and benchmarks.
         farm: Where replays run.
         limits: Of each replay.
+        call_limits: Of each caller.
+        metrics: Where calls, inspections and findings are counted.
         secret: Criteria that choose segments to replay.
 
     Raises:
@@ -340,7 +354,8 @@ def serve(
     registry = Registry(db)
     try:
         with claim(registry.database):
-            server, bound = rpc.server(credentials, allow={**ALLOW, **witness_service.ALLOW}, address=address)
+            allow = {**ALLOW, **witness_service.ALLOW}
+            server, bound = rpc.server(credentials, allow=allow, address=address, limits=call_limits, metrics=metrics)
             kept, signer = Cache(cache), load_signer(witness_key)
             witness = Witness(registry, manufacturer, signer)
             keys = str(witness_key).removesuffix(WITNESS_KEY)
@@ -353,7 +368,7 @@ def serve(
             sampler = Sampler(drawing=drawing, draws=Draws(registry.session), log=log, registry=registry, cache=kept)
             service = VerifierService(
                 registry=registry, cache=kept, credentials=credentials, manufacturer=manufacturer,
-                firmware=firmware, witness=witness, sampler=sampler, farm=farm, limits=limits,
+                firmware=firmware, witness=witness, sampler=sampler, farm=farm, limits=limits, metrics=metrics,
                 report_key=signing.load_key(Path(keys + signing.KEY)), regime=regime,
                 secret=secret,
             )  # fmt: skip
@@ -365,7 +380,7 @@ def serve(
             try:
                 yield bound
             finally:
-                stopped = server.stop(GRACE_SECONDS)
+                stopped = rpc.shut_down(server, GRACE_SECONDS)
                 service.stop()
                 stopped.wait()
     finally:
@@ -401,35 +416,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--replay-seconds", type=int, default=6 * 3600, help="time that one replay may take")
     parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
     parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
+    serving.add_options(parser)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = serving.asked_to_stop()
     try:
         credentials = Credentials.load(options.credentials)
         manufacturer = load_certificate(_read(options.manufacturer))
-        with serve(
-            db=options.db,
-            cache=options.cache,
-            credentials=credentials,
-            manufacturer=manufacturer,
-            firmware=FirmwarePolicy.of(options.firmware, manufacturer, minimal_svn=options.minimal_svn),
-            address=options.address,
-            witness_key=options.witness_key,
-            beacon=options.beacon,
-            regime=regimes.load(
-                rules=options.rules,
-                parties=options.parties,
-                policy=options.policy,
-                benchmarks=options.benchmarks,
-            ),
-            farm=LocalFarm(slots(options.replay_devices)),
-            limits=_limits(options.replay_memory, options.replay_seconds),
-            secret=Secret.load(options.criteria) if options.criteria else None,
-        ) as bound:
+        metrics = Metrics()
+        with (
+            shown(metrics, options.metrics),
+            serve(
+                db=options.db,
+                cache=options.cache,
+                credentials=credentials,
+                manufacturer=manufacturer,
+                firmware=FirmwarePolicy.of(options.firmware, manufacturer, minimal_svn=options.minimal_svn),
+                address=options.address,
+                witness_key=options.witness_key,
+                beacon=options.beacon,
+                regime=regimes.load(
+                    rules=options.rules,
+                    parties=options.parties,
+                    policy=options.policy,
+                    benchmarks=options.benchmarks,
+                ),
+                farm=LocalFarm(slots(options.replay_devices)),
+                limits=_limits(options.replay_memory, options.replay_seconds),
+                call_limits=serving.limits_of(options),
+                metrics=metrics,
+                secret=Secret.load(options.criteria) if options.criteria else None,
+            ) as bound,
+        ):
             if options.address_file is not None:
-                _write_address(options.address_file, bound)
+                serving.write_address(options.address_file, bound)
             stop.wait()
     except WeighbridgeError as error:
         print(error, file=sys.stderr)
@@ -448,13 +468,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); name the right file") from None
-
-
-def _write_address(path: Path, address: str) -> None:
-    """Writes the address so that a reader sees all of it or nothing."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(address)
-    os.replace(partial, path)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -259,9 +259,12 @@ class Guard(grpc.ServerInterceptor):
             check_request(request)
             yield request
 
-    def _sent(self, responses: Iterator[Any], context: grpc.ServicerContext, caller: str) -> Iterator[Any]:
+    def _sent(self, responses: Generator[Any, None, None], context: grpc.ServicerContext, caller: str) -> Iterator[Any]:
         """Yields responses, as long as the client takes each in time."""
-        with self._stream(caller):
+        with self._stream(caller), closing(responses):
             for response in responses:
-                with _WATCHDOG.watch(context, self._limits.idle_s):
-                    yield response
+                try:
+                    with _WATCHDOG.watch(context, self._limits.idle_s):
+                        yield response
+                except grpc.RpcError:
+                    return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from grpc_status import rpc_status
 from weighbridge import errors, identity
 from weighbridge.errors import ChipError, IdentityError, UsageError, WeighbridgeError
 from weighbridge.guards import BusyError, CallLimits, Guard, InvalidRequestError, wrap
+from weighbridge.metrics import Counting, Metrics
 
 T = TypeVar("T")
 
@@ -74,6 +76,7 @@ def server(
     address: str = "127.0.0.1:0",
     max_workers: int = 32,
     limits: CallLimits | None = None,
+    metrics: Metrics | None = None,
 ) -> tuple[grpc.Server, str]:
     """Makes a server on a bound port, with health checking and reflection; add servicers to it, then `start()` it.
 
@@ -85,6 +88,7 @@ def server(
         address: Host and port to listen at; port 0 picks a free one.
         max_workers: Calls that are served at the same time, streams included.
         limits: What each caller may do; by default `CallLimits()`.
+        metrics: Where calls are counted, if anywhere.
 
     Returns:
         The server and the address it is bound to, as host:port.
@@ -95,6 +99,7 @@ def server(
     result = grpc.server(
         futures.ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix="rpc"),
         interceptors=[
+            *([Counting(metrics)] if metrics else []),
             _RoleInterceptor(allow),
             _ErrorInterceptor(),
             Guard(limits or CallLimits(), _OPEN_SERVICES),
@@ -125,12 +130,16 @@ def server(
     return result, f"{address.rpartition(':')[0]}:{port}"
 
 
-def shut_down(server: grpc.Server, grace_s: float) -> None:
-    """Ends a server: health says NOT_SERVING, new calls are refused, running ones have `grace_s` seconds to finish."""
+def shut_down(server: grpc.Server, grace_s: float) -> threading.Event:
+    """Ends a server: health says NOT_SERVING, new calls are refused, running ones have `grace_s` seconds to finish.
+
+    Returns:
+        What is set when all calls have ended.
+    """
     reporter = _REPORTERS.get(server)
     if reporter is not None:
         reporter.enter_graceful_shutdown()
-    server.stop(grace_s).wait()
+    return server.stop(grace_s)
 
 
 @contextlib.contextmanager

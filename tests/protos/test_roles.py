@@ -1,4 +1,4 @@
-"""Every method of every service, as real processes, against every caller: wrong roles, no, expired, foreign certificates.
+"""Every method of every service, as real processes, against every caller: wrong roles, bad certificates, nonsense.
 
 Methods come from the descriptors of all `.proto` files, so a new one cannot be forgotten here.
 """

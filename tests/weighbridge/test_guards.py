@@ -298,12 +298,11 @@ def test_a_server_that_ends_lets_running_calls_finish_and_says_so_first() -> Non
         watched = health_pb2_grpc.HealthStub(other).Watch(health_pb2.HealthCheckRequest(service=""), timeout=20)
         assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
         time.sleep(0.3)
-        ending = threading.Thread(target=rpc.shut_down, args=(server, 5))
-        ending.start()
+        ending = rpc.shut_down(server, 5)
         assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watched.cancel()
         running.join(10)
-        ending.join(10)
+        assert ending.wait(10)
         assert [each.token for each in answers] == [b"token"]
         with pytest.raises(ChipError):
             head(stub, deadline_s=2)
