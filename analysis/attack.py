@@ -374,23 +374,6 @@ _MOVES: dict[str, Callable[[_Game, Strategy], tuple[Strategy, float]]] = {
 }
 
 
-def described(strategy: Strategy) -> str:
-    """Returns a strategy's knobs that are not at their defaults, in one line."""
-    parts = []
-    for field in fields(strategy):
-        value = getattr(strategy, field.name)
-        if value != field.default:
-            shown = value
-            if field.name == "sell_to":
-                shown = "nobody known" if value == OUTSIDE else f"holding {value}"
-            elif isinstance(value, tuple):
-                shown = "/".join(f"{part:.1%}" for part in value)
-            elif isinstance(value, float):
-                shown = f"{value:.4g}"
-            parts.append(f"{field.name.replace('_', ' ')} {shown}")
-    return ", ".join(parts) or "nothing"
-
-
 @dataclass(frozen=True)
 class Defence:
     """The best policy found, and what it is worth.

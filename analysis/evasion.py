@@ -14,7 +14,7 @@ from analysis import attack, fleet, periods
 from analysis.domain import DetectionDomainError, FloatArray, InfeasibleError
 from analysis.hypergeometric import seen_probability
 from analysis.scenario import Scenario
-from analysis.strategies import Goal, Holding, Policy, Strategy
+from analysis.strategies import Goal, Holding, Policy, Strategy, described
 
 STRETCHES = (2.0, 5.0, 10.0)  # how many times as long the Prover takes, on as many times fewer chips
 TRIALS = 2000  # simulated fleets for each way
@@ -131,7 +131,7 @@ def worst(scenario: Scenario, samples: int) -> Worst:
             holdings=tuple(holdings), policy=policy, goal=goal, longest_days=scenario.run_days * STRETCHES[-1]
         )
         days = best.strategy.length(goal)
-        found.append(Worst(attack.described(best.strategy), days, best.probability))
+        found.append(Worst(described(best.strategy), days, best.probability))
     return min(found, key=lambda each: each.probability)
 
 

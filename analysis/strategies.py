@@ -9,7 +9,7 @@ attacker's formulas (`analysis.attack`) both start from there. Times are days, c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -302,3 +302,20 @@ def cycle_days(strategy: Strategy, goal: Goal, policy: Policy) -> float:
     else:
         periods = np.floor((end + policy.within_days) / policy.period_days * (1 + _EXACT))
     return float(periods * policy.period_days)
+
+
+def described(strategy: Strategy) -> str:
+    """Returns a strategy's knobs that are not at their defaults, in one line."""
+    parts = []
+    for field in fields(strategy):
+        value = getattr(strategy, field.name)
+        if value != field.default:
+            shown = value
+            if field.name == "sell_to":
+                shown = "nobody known" if value == OUTSIDE else f"holding {value}"
+            elif isinstance(value, tuple):
+                shown = "/".join(f"{part:.1%}" for part in value)
+            elif isinstance(value, float):
+                shown = f"{value:.4g}"
+            parts.append(f"{field.name.replace('_', ' ')} {shown}")
+    return ", ".join(parts) or "nothing"

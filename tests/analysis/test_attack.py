@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.attack import Attack, best_policy, best_strategy, described, found_probability
+from analysis.attack import Attack, best_policy, best_strategy, found_probability
 from analysis.detection import detection_probability_eq1
 from analysis.domain import DetectionDomainError, InfeasibleError
 from analysis.fleet import simulate
@@ -175,12 +175,6 @@ def test_what_the_page_says_of_an_example() -> None:
     assert sum((71, 36, 28)) / 3.75 <= 1080 / 30
     answer = best_strategy(holdings=fleet, policy=better, goal=goal, longest_days=90.0)
     assert answer.probability == pytest.approx(0.89, abs=0.005)
-
-
-def test_described() -> None:
-    assert described(Strategy()) == "nothing"
-    text = described(Strategy(stretch=2.0, shares=(0.25, 0.75), sell_to=OUTSIDE, swap=True))
-    assert text == "stretch 2, shares 25.0%/75.0%, sell to nobody known, swap True"
 
 
 def test_bad_input() -> None:

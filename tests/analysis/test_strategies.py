@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.domain import DetectionDomainError, InfeasibleError
-from analysis.strategies import OUTSIDE, Goal, Holding, Policy, Strategy, crews, cycle_days
+from analysis.strategies import OUTSIDE, Goal, Holding, Policy, Strategy, crews, cycle_days, described
 
 A = 8.64e19
 FLEET = (Holding(10_000, A), Holding(5000, 2 * A))
@@ -90,6 +90,12 @@ def test_sales_and_tampering() -> None:
 def test_the_last_inspection_in_time(changes: dict[str, Any], within: float | None, days: float) -> None:
     policy = Policy(**(vars(POLICY) | {"within_days": within}))
     assert cycle_days(Strategy(**changes), GOAL, policy) == days
+
+
+def test_described() -> None:
+    assert described(Strategy()) == "nothing"
+    text = described(Strategy(stretch=2.0, shares=(0.25, 0.75), sell_to=OUTSIDE, swap=True))
+    assert text == "stretch 2, shares 25.0%/75.0%, sell to nobody known, swap True"
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ def attack(
     from rich.console import Console
 
     from analysis import attack as game
+    from analysis.strategies import described
 
     quiet: AbstractContextManager[Any] = nullcontext()
     with shared.domain_errors(), quiet if as_json else Console(stderr=True).status("searching"):
@@ -225,7 +226,7 @@ def attack(
     for days, split, value in tried:
         print(f"every {days:g} days {'/'.join(map(str, split))} chips: p = {value:.6g} at worst")
     print(f"p = {found.probability:.6g} at worst; simulated: {_said(asdict(simulated))}; unhidden: {found.plain:.6g}")
-    print(f"the best strategy: {game.described(found.strategy)}")
+    print(f"the best strategy: {described(found.strategy)}")
     useful = {name: value for name, value in alone.items() if value < found.plain - 1e-6}
     print("each move alone: " + (", ".join(f"{name} {value:.6g}" for name, value in useful.items()) or "none helps"))
 
