@@ -34,6 +34,8 @@ _PASSED = (
 )  # fmt: skip
 _MAX_LINE = 256 << 20
 _WATCH_SECONDS = 0.2
+PARENT = "WEIGHBRIDGE_PARENT"
+"""Tells a worker whose it is: if that process is gone before the worker is confined, nobody wants its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def run_worker(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environment, "TMPDIR": scratch},
+            env={**environment, "TMPDIR": scratch, PARENT: str(os.getpid())},
             cwd=scratch,
         ) as worker,
     ):

@@ -93,7 +93,7 @@ class Verifier:
         workers = children(self._process.pid)
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120  # a worker that still imports its libraries looks for its parent then
         while alive := [pid for pid in workers if is_worker(pid)]:
             assert time.monotonic() < deadline, f"replay workers {alive} live on"
             time.sleep(0.05)
