@@ -450,7 +450,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):
             if options.address_file is not None:
                 serving.write_address(options.address_file, bound)
-            stop.wait()
+            while not stop.wait(0.5):
+                pass  # another thread may have been given the signal; only this one runs its handler, once it wakes
     except WeighbridgeError as error:
         print(error, file=sys.stderr)
         return 2
