@@ -21,11 +21,11 @@ from prover.bookkeeping import unseen
 from prover.capture import Capture, DeepCopies, Generators, HostCopy, Memory, Recording
 from prover.formulas import declaration
 from prover.held import Held, lasting
+from prover.onchip import OnChip
 from prover.paths import Paths
 from prover.resuming import Kept, Resuming
 from weighbridge import layout
 from weighbridge.chiplink import ChipLink, Position
-from weighbridge.chipnotes import ChipNotes
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.errors import StateChangedError, UsageError
 from weighbridge.hostmemory import keep_freed
@@ -134,11 +134,10 @@ class Recorder:
         self._made: dict[int, bytes] = {}
         self._dropped: list[str] = []
         self._lasting: set[str] = set()
-        self._snapshots: list[tuple[bytes, int, int]] = []
         self._batch: dict[str, HostCopy] = {}
-        self._notes = ChipNotes()
+        self._on_chip: OnChip | None = None
         self._writer: TranscriptWriter | None = None
-        self._failed = self._left = False
+        self._failed = False
         self._frozen = 0
         self._tapes: list[tuple[Tape, bytes]] = []
 
@@ -172,10 +171,8 @@ class Recorder:
             **self._declared,
         }
         self._writer = writer = self._open(draft)
-        if self._chip is not None and writer.steps == 0:
-            self._chip.log_event("manifest-draft", writer.draft_digest)
         if self._chip is not None:
-            self._chip.on_snapshot(self._unasked, self._where)
+            self._on_chip = OnChip(self._chip, writer, self._resuming, self._position, self._running)
         self.memory.on_death(self._died)
         torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.randomness)
         return self
@@ -203,8 +200,8 @@ class Recorder:
             gc.unfreeze()
         complete = error is None and not self._failed
         try:
-            if self._chip is not None and self._writer is not None:
-                self._leave_chip(self._chip, self._writer, complete)
+            if self._on_chip is not None:
+                self._on_chip.leave(complete)
         finally:
             self._close(complete)
 
@@ -251,9 +248,8 @@ class Recorder:
         if not tensors:
             raise UsageError("attach() was given no tensors; pass the model and the optimizer")
         self._require_arithmetic(tensors.values())
-        if self._chip is not None:
-            for t in tensors.values():
-                t.detach()  # a chip knows memory once a kernel has met it, and some parameters no step may ever use
+        if self._on_chip is not None:
+            self._on_chip.show(tensors.values())
         if self._pending is not None:
             self._check_made()
             capture, self._pending = self._pending, None
@@ -261,14 +257,13 @@ class Recorder:
         else:
             self._held.begin(self._attached)
             self._write_empty_initialisation()
-        if self._chip is not None:
-            self._declare_weights(self._chip)
-            self._notes = ChipNotes(self._weights())
-            self._out.put_notes(self._notes)
+        if self._on_chip is not None:
+            self._on_chip.declare_weights(self._attached)
+            self._on_chip.note_weights(self._attached, self._held)
         if self._resuming is not None and (kept := self._resuming.start()) is not None:
             self._restore(self._resuming, kept)
-            for t in [*self._attached.tensors().values(), *self._resuming.orphans.values()]:
-                t.detach()  # for the chip, as above
+            if self._on_chip is not None:
+                self._on_chip.show([*self._attached.tensors().values(), *self._resuming.orphans.values()])
         self._checkpoint()
 
     @contextmanager
@@ -399,72 +394,26 @@ class Recorder:
         """See `prover.capture.Owner`: a safepoint for the chip."""
         if self._resuming is not None:
             self._resuming.release(len(capture.tape.nodes))
-        chip = self._chip
-        if chip is None or not chip.pending or self._writer is None:
+        if self._on_chip is None or not self._on_chip.pending:
             return
-        op = len(capture.tape.nodes)
         if self._job is None:  # Within a step, a sharded module shows gathered weights; its own were declared before.
-            self._declare_weights(chip)
-        index = chip.safepoint(self.step_number, op, self._running(capture.tape, op), self._head, self._writer.flush)
-        if index is not None:
-            self._taken(chip, index, op)
+            self._on_chip.declare_weights(self._attached)
+        self._on_chip.offer()
 
-    def _taken(self, chip: ChipLink, index: int, op: int) -> None:
-        """Notes that a chip took a snapshot in the step in progress when `op` operations were complete."""
-        if self._resuming is None or self._resuming.snapshot(chip.ueid, index, self.step_number, op):
-            self._snapshots.append((chip.ueid, index, op))
-
-    def _unasked(self, index: int) -> None:
-        """Notes a snapshot that was taken elsewhere than between two operations, or outside steps."""
-        if self._chip is not None:
-            self._taken(self._chip, index, self._op)
-
-    @property
-    def _op(self) -> int:
-        """Operations of the step in progress that are complete."""
-        return 0 if self._capture is None else len(self._capture.tape.nodes)
-
-    @property
-    def _head(self) -> bytes:
-        """The running head before the step in progress."""
+    def _position(self) -> Position:
+        """The step in progress, its complete operations, and the running head before it."""
         assert self._writer is not None, "the Recorder is open"
-        return self._writer.head if self._resuming is None else self._resuming.head(self.step_number)
+        head = self._writer.head if self._resuming is None else self._resuming.head(self.step_number)
+        return self.step_number, 0 if self._capture is None else len(self._capture.tape.nodes), head
 
     @unseen
-    def _where(self) -> Position:
-        """What a snapshot that is taken unasked says about where it was taken; durable before the chip signs it."""
-        if self._writer is not None and not self._left:
-            self._writer.flush()
-        return self.step_number, self._op, self._head
-
-    def _declare_weights(self, chip: ChipLink) -> None:
-        """Tells the chip where the weights lie now: which storages they have may change while a program runs."""
-        chip.declare_weights(self._attached.parameters().values())
-
-    def _weights(self) -> tuple[str, ...]:
-        """Names of the state's storages that hold parameters."""
-        addresses = {t.untyped_storage()._cdata for t in self._attached.parameters().values()}
-        return tuple(sorted(name for address, name in self._held.names.items() if address in addresses))
-
-    def _leave_chip(self, chip: ChipLink, writer: TranscriptWriter, complete: bool) -> None:
-        """Serves an interrupt that waits after the last step, and names the snapshots that no step record will name."""
-        if complete and chip.pending:
-            index = chip.safepoint(self.step_number, 0, self._running(Tape(), 0), writer.head, writer.flush)
-            if index is not None:
-                self._taken(chip, index, 0)
-        self._left = True
-        chip.on_snapshot(None, self._where)  # until the process leaves the chip, or records something else
-        if self._snapshots and (complete or self._resuming is None):
-            after = tuple((ueid, index, self.step_number, op) for ueid, index, op in self._snapshots)
-            writer.put_notes(ChipNotes(self._notes.weights, after))
-
-    @unseen
-    def _running(self, tape: Tape, op: int) -> bytes:
+    def _running(self) -> bytes:
         """The digest of this step's operations so far."""
         capture = self._capture
+        tape = capture.tape if capture else Tape()
         return running_digest(
             tape,
-            op,
+            len(tape.nodes),
             step=self.step_number,
             batch={name: copy.tensor() for name, copy in self._batch.items()},
             free={name: copy.tensor() for name, copy in capture.free.items()} if capture else {},
@@ -519,12 +468,14 @@ class Recorder:
             batch={name: copy.tensor() for name, copy in batch.items()},
             free={name: copy.tensor() for name, copy in capture.free.items()},
             records=records,
-            snapshots=self._snapshots,
+            snapshots=self._on_chip.snapshots if self._on_chip else (),
             rounded=context.rounded_elements,
             logged=context.log.entries,
             collectives=context.collectives,
         )
-        self._snapshots, self._batch = [], {}
+        self._batch = {}
+        if self._on_chip is not None:
+            self._on_chip.snapshots = []
         self.rounded += context.rounded_elements
         self.logged += context.log.entries
         if self._job is not None:  # what each step uses (buckets, unsharded parameters) would age in every tape
