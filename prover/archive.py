@@ -198,18 +198,31 @@ class Archive:
             )
         return declared
 
-    def pieces(self, transcript_id: str) -> Iterator[Piece]:
+    def pieces(self, transcript_id: str, path: str = "", offset: int = 0) -> Iterator[Piece]:
         """Yields every file of a transcript in pieces, `manifest.json` first.
+
+        Args:
+            transcript_id: As `find` takes it.
+            path: The file to begin with; empty for the first one.
+            offset: Where in that file to begin, in bytes.
 
         Raises:
             TranscriptError: There is no such transcript, or it cannot be read.
+            UsageError: It has no such file, or the file ends before `offset`.
         """
         declared = self.find(transcript_id)
         found = walk_files(declared.path, max_files=2 * DEFAULT_LIMITS.files)
         # Links stay behind: nothing outside the transcript is handed out.
-        files = sorted(path for path, status in found if stat.S_ISREG(status.st_mode))
-        for path in sorted(files, key=lambda path: path != MANIFEST):
-            yield from _file_pieces(declared.path, path)
+        sizes = {path: status.st_size for path, status in found if stat.S_ISREG(status.st_mode)}
+        files = sorted(sorted(sizes), key=lambda path: path != MANIFEST)
+        if path:
+            if offset > sizes.get(path, -1):
+                raise UsageError("the transcript has no such place; take path and offset from a piece that came before")
+            files = files[files.index(path) :]
+        elif offset:
+            raise UsageError("an offset needs the path of its file; give both, or neither")
+        for each in files:
+            yield from _file_pieces(declared.path, each, offset if each == path else 0)
 
 
 def _manifests(root: Path, depth: int) -> Iterator[Path]:
@@ -291,10 +304,11 @@ def _read(path: Path) -> bytes:
     return read_file(path, max_bytes=_MANIFEST_CAP)
 
 
-def _file_pieces(root: Path, path: str) -> Iterator[Piece]:
+def _file_pieces(root: Path, path: str, offset: int = 0) -> Iterator[Piece]:
     try:
         with (root / path).open("rb") as file:
-            offset, data = 0, file.read(CHUNK)
+            file.seek(offset)
+            data = file.read(CHUNK)
             while True:
                 following = file.read(CHUNK)
                 yield Piece(path=path, offset=offset, data=data, last=not following)

@@ -69,8 +69,8 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
     def FetchTranscript(  # noqa: N802
         self, request: prover_pb2.FetchTranscriptRequest, context: grpc.ServicerContext
     ) -> Iterator[prover_pb2.FetchTranscriptResponse]:
-        """Streams every file, manifest first."""
-        for piece in self._archive.pieces(request.id):
+        """Streams every file, manifest first, or what comes after a place."""
+        for piece in self._archive.pieces(request.id, request.path, request.offset):
             yield prover_pb2.FetchTranscriptResponse(
                 path=piece.path, offset=piece.offset, data=piece.data, last=piece.last
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -30,6 +31,8 @@ LOG_SECONDS = 300.0
 """For all entries of a log, or all leaves of a snapshot."""
 FETCH_SECONDS = 4 * 3600.0
 """For one transcript."""
+FETCH_ATTEMPTS, FETCH_PAUSE_S = 5, 1.0
+"""How often, and after how long, a transcript is asked for again when its connection breaks."""
 MAX_ENTRIES = 1_000_000
 MAX_LEAVES = 4_000_000
 _MAX_PATH = 65
@@ -232,13 +235,28 @@ class ProverClient(_Client):
         return Explanation(transcript_id=answer.transcript_id[:100], step=answer.step, op=answer.op, ranks=ranks)
 
     def pieces(self, transcript_id: str) -> Iterator[Piece]:
-        """Yields the pieces of a transcript's files.
+        """Yields the pieces of a transcript's files; goes on where it was when a connection breaks.
 
         Raises:
-            WeighbridgeError: As `explain`.
+            WeighbridgeError: As `explain`, after `FETCH_ATTEMPTS` connections in a row that brought nothing.
         """
-        request = prover_pb2.FetchTranscriptRequest(id=transcript_id)
-        yield from rpc.stream(self._stub.FetchTranscript, request, deadline_s=FETCH_SECONDS, unreachable=ProverError)
+        end, attempts = time.monotonic() + FETCH_SECONDS, 0
+        path, offset, complete = "", 0, False
+        while True:
+            request = prover_pb2.FetchTranscriptRequest(id=transcript_id, path=path, offset=offset)
+            left = max(0.0, end - time.monotonic())
+            try:
+                for piece in rpc.stream(self._stub.FetchTranscript, request, deadline_s=left, unreachable=ProverError):
+                    if complete and piece.path == path:
+                        continue  # The end of a file that is here already.
+                    path, offset, complete, attempts = piece.path, piece.offset + len(piece.data), piece.last, 0
+                    yield piece
+                return
+            except ProverError as error:
+                attempts += 1
+                if not path or error.reason != ProverError.code or attempts >= FETCH_ATTEMPTS:
+                    raise
+            time.sleep(min(FETCH_PAUSE_S, max(0.0, end - time.monotonic())))
 
     def records(self, transcript_id: str, records: Sequence[int]) -> list[OpenedRecord]:
         """Returns those of some records of a data set that the Prover opens; not verified.

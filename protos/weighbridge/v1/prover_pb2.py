@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import validation as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/weighbridge/v1/prover.proto\x12\x0eweighbridge.v1\x1a\x1b\x62uf/validate/validate.proto\"\x18\n\x16ListTranscriptsRequest\"Q\n\x17ListTranscriptsResponse\x12\x36\n\x0btranscripts\x18\x01 \x03(\x0b\x32!.weighbridge.v1.TranscriptSummary\"U\n\x11TranscriptSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\x0c\"\x94\x01\n\x0e\x45xplainRequest\x12\x17\n\x04ueid\x18\x01 \x01(\x0c\x42\t\xbaH\x06z\x04\x10\x11\x18!\x12\x11\n\tlog_index\x18\x02 \x01(\x04\x12\x1e\n\x04step\x18\x03 \x01(\x03\x42\x10\xbaH\r\"\x0b(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x1c\n\x02op\x18\x04 \x01(\x03\x42\x10\xbaH\r\"\x0b(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x18\n\x04head\x18\x05 \x01(\x0c\x42\n\xbaH\x07z\x02h \xd8\x01\x01\"d\n\x0f\x45xplainResponse\x12\x11\n\texplained\x18\x01 \x01(\x08\x12\x15\n\rtranscript_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\r\n\x05ranks\x18\x05 \x03(\t\";\n\x16\x46\x65tchTranscriptRequest\x12!\n\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\"S\n\x17\x46\x65tchTranscriptResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\"C\n\x0bResultChunk\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\n\n\x02op\x18\x02 \x01(\x04\x12\x0b\n\x03out\x18\x03 \x01(\x04\x12\r\n\x05\x63hunk\x18\x04 \x01(\x04\"\x86\x01\n\x13\x46\x65tchResultsRequest\x12!\n\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x30\n\x05ranks\x18\x02 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x80\x80\x04\"\x15r\x13\x32\x11^([0-9a-f]{64})?$\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\"$\n\x14\x46\x65tchResultsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xaa\x01\n\x18OpenContributionsRequest\x12!\n\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x30\n\x05ranks\x18\x02 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x80\x80\x04\"\x15r\x13\x32\x11^([0-9a-f]{64})?$\x12\x39\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x1b.weighbridge.v1.ResultChunkB\x0c\xbaH\t\x92\x01\x06\x08\x01\x10\x80\x80\x04\"T\n\x19OpenContributionsResponse\x12\r\n\x05place\x18\x01 \x01(\r\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04path\x18\x04 \x03(\x0c\"V\n\x12OpenRecordsRequest\x12!\n\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x1d\n\x07records\x18\x02 \x03(\x04\x42\x0c\xbaH\t\x92\x01\x06\x10\x80\x80\x04\x18\x01\"D\n\x13OpenRecordsResponse\x12\x0e\n\x06record\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x03(\x0c\x32\xc8\x04\n\rProverService\x12\x62\n\x0fListTranscripts\x12&.weighbridge.v1.ListTranscriptsRequest\x1a\'.weighbridge.v1.ListTranscriptsResponse\x12J\n\x07\x45xplain\x12\x1e.weighbridge.v1.ExplainRequest\x1a\x1f.weighbridge.v1.ExplainResponse\x12\x64\n\x0f\x46\x65tchTranscript\x12&.weighbridge.v1.FetchTranscriptRequest\x1a\'.weighbridge.v1.FetchTranscriptResponse0\x01\x12[\n\x0c\x46\x65tchResults\x12#.weighbridge.v1.FetchResultsRequest\x1a$.weighbridge.v1.FetchResultsResponse0\x01\x12j\n\x11OpenContributions\x12(.weighbridge.v1.OpenContributionsRequest\x1a).weighbridge.v1.OpenContributionsResponse0\x01\x12X\n\x0bOpenRecords\x12\".weighbridge.v1.OpenRecordsRequest\x1a#.weighbridge.v1.OpenRecordsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/weighbridge/v1/prover.proto\x12\x0eweighbridge.v1\x1a\x1b\x62uf/validate/validate.proto\"\x18\n\x16ListTranscriptsRequest\"Q\n\x17ListTranscriptsResponse\x12\x36\n\x0btranscripts\x18\x01 \x03(\x0b\x32!.weighbridge.v1.TranscriptSummary\"U\n\x11TranscriptSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\x0c\"\x94\x01\n\x0e\x45xplainRequest\x12\x17\n\x04ueid\x18\x01 \x01(\x0c\x42\t\xbaH\x06z\x04\x10\x11\x18!\x12\x11\n\tlog_index\x18\x02 \x01(\x04\x12\x1e\n\x04step\x18\x03 \x01(\x03\x42\x10\xbaH\r\"\x0b(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x1c\n\x02op\x18\x04 \x01(\x03\x42\x10\xbaH\r\"\x0b(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x18\n\x04head\x18\x05 \x01(\x0c\x42\n\xbaH\x07z\x02h \xd8\x01\x01\"d\n\x0f\x45xplainResponse\x12\x11\n\texplained\x18\x01 \x01(\x08\x12\x15\n\rtranscript_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\n\n\x02op\x18\x04 \x01(\x03\x12\r\n\x05ranks\x18\x05 \x03(\t\"c\n\x16\x46\x65tchTranscriptRequest\x12!\n\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x16\n\x04path\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \x12\x0e\n\x06offset\x18\x03 \x01(\x04\"S\n\x17\x46\x65tchTranscriptResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\"C\n\x0bResultChunk\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\n\n\x02op\x18\x02 \x01(\x04\x12\x0b\n\x03out\x18\x03 \x01(\x04\x12\r\n\x05\x63hunk\x18\x04 \x01(\x04\"\x86\x01\n\x13\x46\x65tchResultsRequest\x12!\n\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x30\n\x05ranks\x18\x02 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x80\x80\x04\"\x15r\x13\x32\x11^([0-9a-f]{64})?$\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\"$\n\x14\x46\x65tchResultsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xaa\x01\n\x18OpenContributionsRequest\x12!\n\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x30\n\x05ranks\x18\x02 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x80\x80\x04\"\x15r\x13\x32\x11^([0-9a-f]{64})?$\x12\x39\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x1b.weighbridge.v1.ResultChunkB\x0c\xbaH\t\x92\x01\x06\x08\x01\x10\x80\x80\x04\"T\n\x19OpenContributionsResponse\x12\r\n\x05place\x18\x01 \x01(\r\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04path\x18\x04 \x03(\x0c\"V\n\x12OpenRecordsRequest\x12!\n\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x1d\n\x07records\x18\x02 \x03(\x04\x42\x0c\xbaH\t\x92\x01\x06\x10\x80\x80\x04\x18\x01\"D\n\x13OpenRecordsResponse\x12\x0e\n\x06record\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x03(\x0c\x32\xc8\x04\n\rProverService\x12\x62\n\x0fListTranscripts\x12&.weighbridge.v1.ListTranscriptsRequest\x1a\'.weighbridge.v1.ListTranscriptsResponse\x12J\n\x07\x45xplain\x12\x1e.weighbridge.v1.ExplainRequest\x1a\x1f.weighbridge.v1.ExplainResponse\x12\x64\n\x0f\x46\x65tchTranscript\x12&.weighbridge.v1.FetchTranscriptRequest\x1a\'.weighbridge.v1.FetchTranscriptResponse0\x01\x12[\n\x0c\x46\x65tchResults\x12#.weighbridge.v1.FetchResultsRequest\x1a$.weighbridge.v1.FetchResultsResponse0\x01\x12j\n\x11OpenContributions\x12(.weighbridge.v1.OpenContributionsRequest\x1a).weighbridge.v1.OpenContributionsResponse0\x01\x12X\n\x0bOpenRecords\x12\".weighbridge.v1.OpenRecordsRequest\x1a#.weighbridge.v1.OpenRecordsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,6 +42,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPLAINREQUEST'].fields_by_name['head']._serialized_options = b'\272H\007z\002h \330\001\001'
   _globals['_FETCHTRANSCRIPTREQUEST'].fields_by_name['id']._loaded_options = None
   _globals['_FETCHTRANSCRIPTREQUEST'].fields_by_name['id']._serialized_options = b'\272H\022r\0202\016^[0-9a-f]{64}$'
+  _globals['_FETCHTRANSCRIPTREQUEST'].fields_by_name['path']._loaded_options = None
+  _globals['_FETCHTRANSCRIPTREQUEST'].fields_by_name['path']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_FETCHRESULTSREQUEST'].fields_by_name['id']._loaded_options = None
   _globals['_FETCHRESULTSREQUEST'].fields_by_name['id']._serialized_options = b'\272H\022r\0202\016^[0-9a-f]{64}$'
   _globals['_FETCHRESULTSREQUEST'].fields_by_name['ranks']._loaded_options = None
@@ -67,23 +69,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPLAINRESPONSE']._serialized_start=430
   _globals['_EXPLAINRESPONSE']._serialized_end=530
   _globals['_FETCHTRANSCRIPTREQUEST']._serialized_start=532
-  _globals['_FETCHTRANSCRIPTREQUEST']._serialized_end=591
-  _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_start=593
-  _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_end=676
-  _globals['_RESULTCHUNK']._serialized_start=678
-  _globals['_RESULTCHUNK']._serialized_end=745
-  _globals['_FETCHRESULTSREQUEST']._serialized_start=748
-  _globals['_FETCHRESULTSREQUEST']._serialized_end=882
-  _globals['_FETCHRESULTSRESPONSE']._serialized_start=884
-  _globals['_FETCHRESULTSRESPONSE']._serialized_end=920
-  _globals['_OPENCONTRIBUTIONSREQUEST']._serialized_start=923
-  _globals['_OPENCONTRIBUTIONSREQUEST']._serialized_end=1093
-  _globals['_OPENCONTRIBUTIONSRESPONSE']._serialized_start=1095
-  _globals['_OPENCONTRIBUTIONSRESPONSE']._serialized_end=1179
-  _globals['_OPENRECORDSREQUEST']._serialized_start=1181
-  _globals['_OPENRECORDSREQUEST']._serialized_end=1267
-  _globals['_OPENRECORDSRESPONSE']._serialized_start=1269
-  _globals['_OPENRECORDSRESPONSE']._serialized_end=1337
-  _globals['_PROVERSERVICE']._serialized_start=1340
-  _globals['_PROVERSERVICE']._serialized_end=1924
+  _globals['_FETCHTRANSCRIPTREQUEST']._serialized_end=631
+  _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_start=633
+  _globals['_FETCHTRANSCRIPTRESPONSE']._serialized_end=716
+  _globals['_RESULTCHUNK']._serialized_start=718
+  _globals['_RESULTCHUNK']._serialized_end=785
+  _globals['_FETCHRESULTSREQUEST']._serialized_start=788
+  _globals['_FETCHRESULTSREQUEST']._serialized_end=922
+  _globals['_FETCHRESULTSRESPONSE']._serialized_start=924
+  _globals['_FETCHRESULTSRESPONSE']._serialized_end=960
+  _globals['_OPENCONTRIBUTIONSREQUEST']._serialized_start=963
+  _globals['_OPENCONTRIBUTIONSREQUEST']._serialized_end=1133
+  _globals['_OPENCONTRIBUTIONSRESPONSE']._serialized_start=1135
+  _globals['_OPENCONTRIBUTIONSRESPONSE']._serialized_end=1219
+  _globals['_OPENRECORDSREQUEST']._serialized_start=1221
+  _globals['_OPENRECORDSREQUEST']._serialized_end=1307
+  _globals['_OPENRECORDSRESPONSE']._serialized_start=1309
+  _globals['_OPENRECORDSRESPONSE']._serialized_end=1377
+  _globals['_PROVERSERVICE']._serialized_start=1380
+  _globals['_PROVERSERVICE']._serialized_end=1964
 # @@protoc_insertion_point(module_scope)

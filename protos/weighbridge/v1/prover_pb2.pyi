@@ -58,10 +58,14 @@ class ExplainResponse(_message.Message):
     def __init__(self, explained: _Optional[bool] = ..., transcript_id: _Optional[str] = ..., step: _Optional[int] = ..., op: _Optional[int] = ..., ranks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FetchTranscriptRequest(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "path", "offset")
     ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    path: str
+    offset: int
+    def __init__(self, id: _Optional[str] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class FetchTranscriptResponse(_message.Message):
     __slots__ = ("path", "offset", "data", "last")
