@@ -147,8 +147,8 @@ def test_inspect_refuses_bad_requests(house: House) -> None:
     prover = str(house.directory / "prover" / "credentials")
     assert fails("inspect", "chips", *house.operator[:2], "--credentials", prover).startswith("identity")
     assert fails("inspect", "register", *house.operator, "--ueid", "xyz", "--chip", DEAD) == "usage"
-    assert fails("inspect", "register", *house.operator, "--ueid", "00", "--chip", DEAD).startswith("usage")
-    assert fails("inspect", "start", *house.operator, *plan("--rate", "-1")).startswith("usage")
+    assert fails("inspect", "register", *house.operator, "--ueid", "00", "--chip", DEAD) == "rpc.invalid"
+    assert fails("inspect", "start", *house.operator, *plan("--rate", "-1")) == "rpc.invalid"
     assert fails("inspect", "start", *house.operator, *plan("--rate", "1", "--samples", "99")).startswith("usage")
     assert fails("inspect", "start", *house.operator, *plan("--rate", "1", "--replay-env", "X")) == "usage"
     assert fails("inspect", "start", *house.operator, *plan("--rate", "1", "--chunks", "99999")).startswith("usage")
