@@ -63,8 +63,8 @@ class Report:
     Attributes:
         leaves: (bytes, keyed digest) of every live storage.
         weights: The same for the declared weights region; each of them is among `leaves` too.
-        safepoint: Whether the workload offered the moment; if not, running is empty, and if it claims no position, head is
-            too, and step and op are -1.
+        safepoint: Whether the workload offered the moment; if not, running is empty, and if it claims no position, head
+            is too, and step and op are -1.
         head: The workload's claim of the transcript's running head.
         running: The workload's claim of the digest of this step's operations so far.
         step: The workload's claim of the step in progress.
