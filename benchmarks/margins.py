@@ -228,7 +228,7 @@ _FUNCTIONS = "CUDA, SLEEF and glibc, documented maxima of error"
 SOURCES = {
     "mm": _PRODUCTS, "addmm": _PRODUCTS, "convolution": _PRODUCTS, "convolution_backward": _PRODUCTS,
     "summation": _SUMS, "cumulative_sum": _SUMS, "norm": _SUMS, "product": "Higham 2002, lemma 3.1", "positive": _SUMS,
-    "linear": _SUMS, "max_pool_backward": _SUMS, "accumulate": _SUMS, "embedding_backward": _SUMS,
+    "linear": _SUMS, "max_pool_backward": _SUMS, "accumulate": _SUMS, "embedding_rows": _SUMS,
     "variance": _VARIANCE, "layer_norm": _VARIANCE, "batch_norm": _VARIANCE, "layer_norm_backward": _ANALYSIS,
     "batch_norm_backward": _ANALYSIS, "softmax": _EXPONENTIALS, "log_softmax": _EXPONENTIALS,
     "log_sum_exp": _EXPONENTIALS, "log_add_exp": _EXPONENTIALS, "softmax_backward": _ANALYSIS,
@@ -280,7 +280,7 @@ WORDS = {
     "elu": "16*u*|result|, and below zero 8*u*|alpha*scale|: some kernels subtract 1 from exp(x)",
     "ramp": "16*u * max(|start|, |end|, |step|) + 4*u*|result|",
     "accumulate": "gamma(n + 4) * (|self| + sum|source|)",
-    "embedding_backward": (
+    "embedding_rows": (
         "gamma(uses of the row) * sum|gradient| over its uses; 0 where the sum is exact in float64 in any "
         "order"
     ),

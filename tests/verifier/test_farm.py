@@ -39,7 +39,7 @@ def reason(outcome: Outcome) -> str:
 
 
 def test_tapes_that_hang_or_kill_their_process_cost_their_own_replay_only(honest_run: Path, tmp_path: Path) -> None:
-    forged = [forge(honest_run, tmp_path / each.__name__, at_step(2, each)) for each in (endless, crash)]
+    forged = [forge(honest_run, tmp_path / each.__name__, at_step(3, each)) for each in (endless, crash)]
     limits = Limits(seconds=12)
     found = run(
         LocalFarm(["cpu", "cpu"]),
@@ -77,7 +77,7 @@ def test_positions_and_steps(honest_run: Path) -> None:
 
 
 def test_replays_end_when_nobody_wants_them(honest_run: Path, tmp_path: Path) -> None:
-    forever = forge(honest_run, tmp_path / "endless", at_step(2, endless))
+    forever = forge(honest_run, tmp_path / "endless", at_step(3, endless))
     over = threading.Event()
     threading.Timer(3.0, over.set).start()
     started = time.monotonic()
@@ -88,7 +88,7 @@ def test_replays_end_when_nobody_wants_them(honest_run: Path, tmp_path: Path) ->
 
 
 def test_a_worker_does_not_outlive_who_started_it(honest_run: Path, tmp_path: Path) -> None:
-    forever = forge(honest_run, tmp_path / "endless", at_step(2, endless))
+    forever = forge(honest_run, tmp_path / "endless", at_step(3, endless))
     program = (
         f"from weighbridge import replay; print(replay({str(forever)!r}, progress=lambda *_: print('on', flush=True)))"
     )
