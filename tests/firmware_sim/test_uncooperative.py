@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from pathlib import Path
 
@@ -85,7 +86,9 @@ def test_what_nobody_can_look_at_is_counted(station: Station) -> None:
         with Shim.connect(chip.socket) as shim:
             shim.request_snapshot()
             shim.safepoint(0, 0, bytes(32), bytes(32), lambda: None)
-            behind = bytearray(b"x") * (64 << 20)  # no tensor, so no kernel ever meets it
+            behind = mmap.mmap(-1, 64 << 20)  # no tensor, so no kernel ever meets it; and no memory freed before
+            for page in range(0, len(behind), mmap.PAGESIZE):
+                behind[page] = 1
             shim.request_snapshot()
             shim.safepoint(0, 1, bytes(32), bytes(32), lambda: None)
             assert len(behind) == 64 << 20
