@@ -1,6 +1,6 @@
 """Crashes honest trainings on chips at random moments and inspects them: nobody may be accused.
 
-`python -m benchmarks.soak_chip_crashes [--jobs N] [--seed N]` runs `benchmarks.chip_crash_job` in processes of its own,
+`python -m benchmarks.soak_chip_crashes [--jobs N] [--seed N]` runs `benchmarks.honest_job` in processes of its own,
 each on a chip that interrupts about once a second. Every second one dies right after the chip has signed a snapshot
 in the middle of a step, the others after a random time. Every third is resumed and ends well; the others stay as they
 are. Then one inspection reads all chips. Results go to benchmarks/results/chip_crashes.json.
@@ -21,36 +21,39 @@ from typing import Any
 from benchmarks import machine
 from weighbridge.cli._station import RunningChip, station
 
-JOB = "benchmarks.chip_crash_job"
+JOB = "benchmarks.honest_job"
 RATE_PER_DAY = 1.0
 PER_SECOND = 1.0
 """Interrupts."""
 
 
-def crash(run: Path, chip: RunningChip, when: str) -> None:
-    """Trains until it dies.
+def crash(
+    run: Path, chip: RunningChip, when: str, *options: str, environment: machine.Environment = machine.HERE
+) -> None:
+    """Trains until it dies; `options` are further ones of the job.
 
     Raises:
         RuntimeError: The program ended by itself.
     """
     process = machine.start(
-        JOB, str(run), str(chip.socket), when, environment=machine.HERE, stderr=subprocess.PIPE, errors="replace"
-    )
+        JOB, str(run), str(chip.socket), "--die", when, *options,
+        environment=environment, stderr=subprocess.PIPE, errors="replace",
+    )  # fmt: skip
     _, errors = process.communicate()
     if process.returncode != -signal.SIGKILL:
         raise RuntimeError(f"the program was not killed: {errors.strip().splitlines()[-1:]}")
 
 
-def resume(run: Path, chip: RunningChip) -> None:
-    """Trains to the end.
+def finish(run: Path, chip: RunningChip, *options: str, environment: machine.Environment = machine.HERE) -> None:
+    """Trains to the end, from wherever an earlier start came to; `options` are further ones of the job.
 
     Raises:
         RuntimeError: The program failed.
     """
-    process = machine.start(JOB, str(run), str(chip.socket), environment=machine.HERE)
+    process = machine.start(JOB, str(run), str(chip.socket), *options, environment=environment)
     process.communicate()
     if process.returncode:
-        raise RuntimeError("a resumed program failed; its message is above")
+        raise RuntimeError("an honest program failed; its message is above")
 
 
 def inspect(jobs: int, seed: int, out: Path, per_second: float = PER_SECOND) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def inspect(jobs: int, seed: int, out: Path, per_second: float = PER_SECOND) -> 
         for number, chip in enumerate(running.chips):
             crash(out / chip.name, chip, "signed" if number % 2 == 0 else f"{choose.uniform(0.05, 1.5):.3f}")
             if number % 3 == 2:
-                resume(out / chip.name, chip)
+                finish(out / chip.name, chip)
         identifier = running.operator.start(
             samples=jobs, seed=bytes(32), flops_threshold=2.0, chip_flops_per_day=1.0, period_days=2.0,
             snapshot_rate_per_day=RATE_PER_DAY, replay_env={"OMP_NUM_THREADS": "1"},

@@ -328,11 +328,25 @@ def chip_crashes(result: Result) -> str:
     """Honest jobs that crashed on chips."""
     kinds = "; ".join(f"{count} {name}" for name, count in result["snapshots"].items())
     rows = [(
-        "benchmarks.chip_crash_job", result["jobs"], result["resumed"], kinds, result["accused"],
+        "benchmarks.honest_job", result["jobs"], result["resumed"], kinds, result["accused"],
         result["verified_chips"], f"{result['seconds']:,.0f}",
     )]  # fmt: skip
     head = ("program", "crashed", "resumed", "snapshots", "violations found", "chips verified", "seconds")
     return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
+
+
+def honest(result: Result) -> str:
+    """Inspections of honest Provers."""
+    first, end = result["seeds"]
+    rows = [
+        (what, "; ".join(f"{count} {name}" for name, count in result[what].items()) or "none")
+        for what in ("models", "arithmetic", "recorded on", "replayed on", "ends", "snapshots", "infos")
+    ]
+    sizes = (
+        f"{result['inspections']:,} inspections (seeds {first} to {end}) in {result['seconds'] / 60:,.0f} minutes: "
+        f"**{len(result['accused'])} findings against anybody**, violations and warnings together."
+    )
+    return f"{measured_on(result)}\n\n{sizes}\n\n{table(('what', 'how many'), rows)}"
 
 
 def verifier_kills(result: Result) -> str:
@@ -428,6 +442,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak_chip": chip_power,
     "chip": chip,
     "chip_crashes": chip_crashes,
+    "honest": honest,
     "soak_verifier_kills": verifier_kills,
     "fleet": fleet,
     "simulator": simulator,
@@ -459,7 +474,8 @@ def render(page: str) -> str:
 
 def module(name: str) -> str:
     """Returns the script that makes a result file."""
-    other = {"resume": "soak_resume", "fuzz": "soak_fuzz", "chip_crashes": "soak_chip_crashes"}
+    other = {"resume": "soak_resume", "fuzz": "soak_fuzz"}
+    other |= {"chip_crashes": "soak_chip_crashes", "honest": "soak_honest"}
     return other.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
 
 
