@@ -71,7 +71,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 def verify(house: House, report: dict[str, Any], path: Path, key: SigningKey = KEY) -> tuple[int, str, str]:
     """Verifies a report that the Verifier with a key signed, against the key and the rule set that a reader knows."""
     path.write_bytes(signing.sign(report, key))
-    rules = ["--rules", house.path / "rules.dsse", "--parties", house.path / "parties.toml"]
+    rules: list[str | Path] = ["--rules", house.path / "rules.dsse", "--parties", house.path / "parties.toml"]
     return command("report", "verify", path, "--key", KEY.public.hex(), *rules, "--json")
 
 
@@ -171,7 +171,7 @@ def test_a_rule_set_that_does_not_count(
     house: House, tmp_path: Path, signed: Callable[[House], bytes], identifier: str
 ) -> None:
     (tmp_path / "rules.dsse").write_bytes(signed(house))
-    trust = ["--parties", house.path / "parties.toml", "--after", house.path / "rules.dsse"]
+    trust: list[str | Path] = ["--parties", house.path / "parties.toml", "--after", house.path / "rules.dsse"]
     assert refused("rules", "verify", tmp_path / "rules.dsse", *trust) == identifier
 
 

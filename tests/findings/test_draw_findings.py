@@ -230,6 +230,11 @@ def left_out(house: House) -> Shown:
 # What else is known.
 
 
+def another_verifier(house: House) -> Shown:
+    other = NoteSigner("other", tlog.LOG, OTHER).key
+    return house.record(FLEET, HEADS), [*trusted(house), "--log-key", str(other)]
+
+
 def another_registry(house: House) -> Shown:
     return house.record(FLEET, HEADS, registry_root=OTHER), trusted(house)
 
@@ -267,6 +272,7 @@ def another_beacon(house: House) -> Shown:
             (another_seed, "draw.seed.differs"),
             (another_sample, "draw.sample.differs"),
             (another_log, "draw.log.differs"),
+            (another_verifier, "draw.log.differs"),
         )
     ],
 )

@@ -130,11 +130,14 @@ def test_somebody_wrote_to_the_tables(trade: Trade, tmp_path: Path) -> None:
 
 
 @pytest.mark.finding("registry.log.altered")
-def test_a_tile_of_the_copy_was_altered(trade: Trade, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["0", "entries"])
+def test_a_copy_was_altered(trade: Trade, tmp_path: Path, part: str) -> None:
+    """Whoever altered it, the registry neither logged what is in the copy now nor signed a second history."""
+    (tmp_path / "before").write_bytes(trade.registry.checkpoint())
     published.write(trade.registry, tmp_path / "log")
-    (tile,) = (tmp_path / "log" / "tile" / "0").rglob("*.p/*")
+    (tile,) = (tmp_path / "log" / "tile" / part).rglob("*.p/*")
     tile.write_bytes(tile.read_bytes()[:-1] + b"!")
-    status, report = fsck(tmp_path)
+    status, report = fsck(tmp_path, "--since", tmp_path / "before")
     exactly(report, "registry.log.altered")
     assert status == 1
 

@@ -22,7 +22,7 @@ SCENARIOS = sorted((ROOT / "examples" / "scenarios").glob("*.toml"))[:2]
 
 def test_a_call_that_makes_sense_is_answered(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
-    sweep = ["--vary", "rate=0.1,0.2", "--samples", "1080", "--chips", "1e5", *RUN, "--out", table]
+    sweep: list[str | Path] = ["--vary", "rate=0.1,0.2", "--samples", "1080", "--chips", "1e5", *RUN, "--out", table]
     status, _, said = command("analysis", "sweep", *sweep)
     assert (status, said) == (0, "")
     assert len(table.read_text().splitlines()) == 3
@@ -50,7 +50,17 @@ def test_a_call_that_makes_none_is_refused(identifier: str, arguments: list[str]
 @pytest.mark.finding("usage.table")
 def test_a_table_cannot_be_written_over_a_directory(tmp_path: Path) -> None:
     (tmp_path / "table.csv").mkdir()
-    sweep = ["--vary", "rate=0.1,0.2", "--samples", "1080", "--chips", "1e5", *RUN, "--out", tmp_path / "table.csv"]
+    sweep: list[str | Path] = [
+        "--vary",
+        "rate=0.1,0.2",
+        "--samples",
+        "1080",
+        "--chips",
+        "1e5",
+        *RUN,
+        "--out",
+        tmp_path / "table.csv",
+    ]
     assert refused("analysis", "sweep", *sweep) == "usage.table"
 
 
