@@ -82,7 +82,7 @@ def test_a_verifier_that_is_killed_in_a_draw_says_so(station: Station) -> None:
         chip_flops_per_day=1.0,
         period_days=2.0,
         snapshot_rate_per_day=1.0,
-        cutoff_s=3.0,
+        cutoff_s=4.0,
     )
     inspection = str(verifier.call("StartInspection", request).inspection_id)
     assert "asking" in verifier.watch(inspection, lambda said: "asking" in said[-1].message)[-1].message

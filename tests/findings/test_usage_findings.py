@@ -67,7 +67,7 @@ def test_a_table_cannot_be_written_over_a_directory(tmp_path: Path) -> None:
 @pytest.mark.finding("rpc.verifier.unreachable")
 def test_nobody_answers_at_an_address(tmp_path: Path) -> None:
     CertificateAuthority.create("Station").issue_role("operator", "alice").save(tmp_path)
-    nobody = ["--verifier", "127.0.0.1:9", "--credentials", tmp_path]  # the discard port
+    nobody: list[str | Path] = ["--verifier", "127.0.0.1:9", "--credentials", tmp_path]  # the discard port
     assert refused("inspect", "chips", *nobody) == "rpc.verifier.unreachable"
 
 
