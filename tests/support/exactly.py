@@ -1,4 +1,4 @@
-"""What "exactly that finding" means in the tests marked `finding(ID)`, of which docs/findings.md needs one for each row."""
+"""What "exactly that finding" means in the tests marked `finding(ID)`; docs/findings.md needs one for each row."""
 
 from __future__ import annotations
 
@@ -44,11 +44,17 @@ def command(*arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None
 
 
 def refused(*arguments: str | Path, cwd: Path = ROOT) -> str:
-    """Runs a command that must end with an error, and returns the identifier that its one line on stderr begins with."""
+    """Runs a command that must end with an error, and returns the identifier that its line on stderr begins with."""
     status, _, said = command(*arguments, cwd=cwd)
+    return reason_of(status, said)
+
+
+def reason_of(status: int, said: str) -> str:
+    """Returns the identifier in what a command that ended with an error said on stderr."""
     line = said.strip().splitlines()[-1]
     word = re.match(r"weighbridge: ([a-z]+(?:\.[a-z_]+)*): ", line)
-    assert status in (1, 2, 3) and word, (status, said)
+    assert status in (1, 2, 3), said
+    assert word, said
     return word[1]
 
 

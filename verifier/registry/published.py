@@ -23,12 +23,14 @@ class Copy:
         checkpoint: What its checkpoint says.
         note: The signed checkpoint.
         entries: All entries.
-        findings: What is wrong with tiles, tree or history; entries are not judged here (see `replay`).
+        authentic: Whether the entries are those under the signed root. If not, the registry answers for none of them.
+        findings: What is wrong with tiles or tree; entries are not judged here (see `replay`).
     """
 
     checkpoint: Checkpoint
     note: Note
     entries: list[bytes]
+    authentic: bool = True
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -69,7 +71,9 @@ def read(directory: Path, key: NoteKey) -> Copy:
     found = Copy(checkpoint=checkpoint, note=note, entries=entries)
     for path in wrong:
         found.findings.append(_altered("a tile does not follow from the entries", path))
-    if checkpoint.origin != key.name or merkle.root([merkle.leaf_hash(each) for each in entries]) != checkpoint.root:
+    root = merkle.root([merkle.leaf_hash(each) for each in entries])
+    found.authentic = checkpoint.origin == key.name and root == checkpoint.root
+    if not found.authentic:
         found.findings.append(_altered("the entries are not those under the signed root", checkpoint.origin))
     return found
 
@@ -78,7 +82,7 @@ def continues(copy: Copy, older: bytes, key: NoteKey) -> list[Finding]:
     """Compares a log with a checkpoint of an earlier time.
 
     Args:
-        copy: The log.
+        copy: The log; its entries must be authentic, or the difference says nothing of the registry.
         older: The note.
         key: The registry's.
 
