@@ -122,7 +122,7 @@ class Scenario:
         chips = len(trainings) + 2 * bool(sharded) + idle
         return cls(
             trainings=trainings, sharded=sharded, idle=idle, samples=choose.randint(max(1, chips - 1), chips),
-            per_second=choose.uniform(0.05, 0.2), replayed_on=choose.choice(sorted(SETS)), seed=choose.randbytes(16),
+            per_second=choose.uniform(0.02, 0.1), replayed_on=choose.choice(sorted(SETS)), seed=choose.randbytes(16),
         )  # fmt: skip
 
     def inspect(self, out: Path) -> dict[str, Any]:
