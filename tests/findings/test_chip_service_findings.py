@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.exactly import exactly, found, refused
+from support.exactly import alone, found, refused
 from support.station import Station
 
 from benchmarks.soak_chip import COUNTERS, NOTHING, ask, connect
@@ -55,7 +55,7 @@ def test_a_prover_that_reads_a_chips_log(station: Station) -> None:
     address, root = station.chips["well"].address, station.root
     with ChipClient(address, station.verifier) as client:
         assert client.head(bytes(8))
-    asked = ["--credentials", root / "prover", "--manufacturer", root / "manufacturer.pem"]
+    asked: list[str | Path] = ["--credentials", root / "prover", "--manufacturer", root / "manufacturer.pem"]
     assert refused("chip", "log", "read", address, *asked) == "identity.role"
 
 
@@ -85,7 +85,7 @@ def test_a_verifier_that_comes_after_entries_were_released(
     try:
         station.register("small")
         second = Witness(station.registry, root, signer)
-        exactly(station.inspect("small", given={"witness": second}), "chip.log.released")
+        alone(station.inspect("small", given={"witness": second}), "chip.log.released")
     finally:
         station.registry.close()
         station.registry = before
@@ -113,7 +113,7 @@ def test_an_entry_that_was_damaged_where_the_chip_keeps_it(station: Station) -> 
     content = bytearray(path.read_bytes())
     content[200] ^= 4
     path.write_bytes(content)
-    exactly(station.inspect("worn"), "chip.log.damaged")
+    alone(station.inspect("worn"), "chip.log.damaged")
 
 
 @pytest.mark.finding("chip.unreachable")
@@ -121,4 +121,4 @@ def test_a_chip_that_lost_its_power(station: Station) -> None:
     station.chip("dead")
     assert found(station.inspect("dead")) == set()
     station.chips["dead"].kill()
-    exactly(station.inspect("dead"), "chip.unreachable")
+    alone(station.inspect("dead"), "chip.unreachable")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.exactly import exactly, found
+from support.exactly import alone, exactly, found
 from support.shared_work import SharedWork
 from support.small_run import STEPS, SmallRun, train
 from support.station import Station
@@ -72,7 +72,7 @@ def test_an_honest_run_has_no_finding(bench: Bench) -> None:
 def test_a_program_that_had_only_begun(bench: Bench) -> None:
     with bench.attach("begun") as chip:
         chip.request_snapshot()
-    exactly(bench.inspect("begun"), "snapshot.empty")
+    alone(bench.inspect("begun"), "snapshot.empty")
 
 
 @pytest.mark.finding("snapshot.setup")
@@ -82,7 +82,7 @@ def test_a_program_that_was_loading_its_weights(bench: Bench) -> None:
         run.begin_with(0.5, before=chip.request_snapshot)
         for _ in range(STEPS):
             run.step()
-    exactly(bench.inspect("loading"), "snapshot.setup")
+    alone(bench.inspect("loading"), "snapshot.setup")
 
 
 def crash(bench: Bench, name: str, seed: int) -> None:
@@ -111,7 +111,7 @@ def crashed(bench: Bench) -> None:
 
 @pytest.mark.finding("snapshot.tail")
 def test_a_crash_in_a_step_with_a_snapshot(bench: Bench, crashed: None) -> None:
-    exactly(bench.inspect("crashing"), "snapshot.tail")
+    alone(bench.inspect("crashing"), "snapshot.tail")
 
 
 @pytest.mark.finding("snapshot.tail.many")
@@ -139,7 +139,7 @@ class Repeating(Shim):  # type: ignore[no-untyped-call]
 def test_a_run_that_shows_one_position_twice(bench: Bench) -> None:
     with bench.attach("repeating", Repeating) as chip:
         train(bench.run("repeating"), chip)
-    exactly(bench.inspect("repeating"), "snapshot.position.repeated")
+    alone(bench.inspect("repeating"), "snapshot.position.repeated")
 
 
 class Relay:
@@ -184,4 +184,4 @@ def test_two_runs_that_share_the_time_of_a_chip(bench: Bench) -> None:
             run.step(chip.request_snapshot)
             run.step()
             stack.close()
-    exactly(bench.inspect("shared"), "chip.time.twice")
+    alone(bench.inspect("shared"), "chip.time.twice")

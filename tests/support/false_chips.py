@@ -103,7 +103,9 @@ class _Servicer(chip_pb2_grpc.ChipServiceServicer):
         self._shown = shown
 
     def _chosen(self, context: grpc.ServicerContext) -> Shown:
-        return next(self._shown[bytes(value)] for key, value in context.invocation_metadata() if key == rpc.CHIP)
+        (ueid,) = (value for key, value in context.invocation_metadata() if key == rpc.CHIP)
+        assert isinstance(ueid, bytes)
+        return self._shown[ueid]
 
     def GetCheckpoint(self, request: Any, context: grpc.ServicerContext) -> Any:
         shown = self._chosen(context)
