@@ -6,6 +6,8 @@ who changes one claim and signs everything anew; the Prover and its transcript s
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.exactly import alone, found, marked
 from support.false_chips import FalseChips, Opened, Shown, taken
 from support.shared_work import SharedWork
@@ -49,9 +52,9 @@ class Bench:
             self.station.registry.close()
             self.station.registry = before
 
-    def inspect(self) -> dict[str, Any]:
-        """Inspects the chip as it is registered."""
-        return self.station.inspect("base", cache=self.cache, shared=self.work)
+    def inspect(self, work: SharedWork | None = None) -> dict[str, Any]:
+        """Inspects the chip as it is registered; `work`: what of other inspections need not be done again."""
+        return self.station.inspect("base", cache=self.cache, shared=work or self.work)
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +201,19 @@ def test_leaves_that_are_gone(newcomer: Bench) -> None:
         alone(newcomer.inspect(), "chip.snapshot.leaves")
     finally:
         leaves.write_bytes(content)
+
+
+@pytest.mark.finding("device.arithmetic")
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormal numbers")
+def test_a_verifier_whose_own_machine_flushes_subnormal_numbers(
+    newcomer: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something that is installed there switches it on in every process, as libraries built for speed do."""
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "sitecustomize.py").write_text("import torch\ntorch.set_flush_denormal(True)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "installed"), *sys.path]))
+    newcomer.station.register("base", newcomer.prover)
+    report = newcomer.inspect(newcomer.work.without("replay"))
+    alone(report, "device.arithmetic")
+    assert report["findings"][0]["severity"] == "warning"
+    assert [each["status"] for each in report["chips"][0]["snapshots"]] == ["unverified"]

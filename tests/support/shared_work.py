@@ -20,6 +20,12 @@ class SharedWork:
         """Nothing was done yet."""
         self._known: dict[tuple[str, str], Any] = {}
 
+    def without(self, kind: str) -> SharedWork:
+        """The rest of it: for an inspection that shall do work of this kind itself."""
+        rest = SharedWork()
+        rest._known = {name: outcome for name, outcome in self._known.items() if name[0] != kind}
+        return rest
+
     def give(self, units: Units) -> None:
         """Tells an inspection that is about to begin."""
         for (kind, key), outcome in self._known.items():
