@@ -82,6 +82,7 @@ def test_rules_that_cannot_be_loaded_are_bad_usage(recorded: Path) -> None:
     assert "not today" in result["error"]["message"]  # type: ignore[index]
 
 
+@pytest.mark.finding("device.arithmetic")
 def test_rules_may_not_change_how_the_device_computes(recorded: Path) -> None:
     """The worker tests its device after it has loaded them, here as a module on the path."""
     (recorded / "flushing.py").write_text(
@@ -90,6 +91,7 @@ def test_rules_may_not_change_how_the_device_computes(recorded: Path) -> None:
     code, result = replayed(recorded, "--rules", "flushing", PYTHONPATH=str(recorded))
     assert code == 2
     assert result["error"]["code"] == "device.arithmetic"  # type: ignore[index]
+    assert [each["id"] for each in result["findings"]] == ["device.arithmetic"]  # type: ignore[attr-defined, index]
 
 
 def test_without_a_rule_the_recording_stops_and_says_how_to_register_one(tmp_path: Path) -> None:

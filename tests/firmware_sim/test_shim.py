@@ -185,6 +185,7 @@ def test_events_are_logged(chip: ChipProcess, station: Station) -> None:
     assert token.body == {"name": "manifest-draft", "digest": b"d" * 32}
 
 
+@pytest.mark.finding("chip.busy")
 def test_one_workload_at_a_time(chip: ChipProcess) -> None:
     with Shim.connect(chip.socket):
         with pytest.raises(ChipError) as caught:
@@ -259,6 +260,7 @@ def test_a_failed_flush_takes_no_snapshot(chip: ChipProcess, station: Station) -
         assert offer(shim) is not None
 
 
+@pytest.mark.finding("chip.forced")
 def test_forcing_needs_permission(station: Station) -> None:
     with station.chip("unforced") as process, Shim.connect(process.socket) as shim:
         with pytest.raises(ChipError) as caught:

@@ -43,6 +43,7 @@ def test_no_kernel_runs_before_the_witness_has_the_snapshot(rig: Rig) -> None:
         assert rig.witness.held(rig.ueid).size == 2
 
 
+@pytest.mark.finding("chip.witness.silent")
 def test_a_workload_that_was_not_let_on_runs_no_kernel(rig: Rig) -> None:
     """It may catch the error, but not go on: and the snapshot is in the log."""
     with rig.chip(report="wait", witness="127.0.0.1:9", patience_s=0.5, hold=0) as chip:

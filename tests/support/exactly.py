@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.station import ROOT
 
 
@@ -28,6 +29,19 @@ def exactly(report: dict[str, Any], identifier: str, beside: Collection[str] = (
         beside: Findings that cannot but come with it. The caller's comment says why for each; every one must be there.
     """
     assert found(report) == {identifier, *beside}, [(each["id"], each["message"]) for each in report["findings"]]
+
+
+def alone(report: dict[str, Any], identifier: str) -> None:
+    """As `exactly`, and it is there once: one cause, one finding."""
+    exactly(report, identifier)
+    assert len(report["findings"]) == 1, [(each["id"], each["subject"]) for each in report["findings"]]
+
+
+def marked(request: pytest.FixtureRequest) -> str:
+    """The identifier that a test is marked with."""
+    mark = request.node.get_closest_marker("finding")
+    assert mark is not None
+    return str(mark.args[0])
 
 
 def command(*arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> tuple[int, str, str]:

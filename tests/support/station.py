@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+from support.shared_work import SharedWork
 
 from firmware_sim import ChipProcess, provision
 from firmware_sim.device import builtin_image
@@ -20,6 +22,7 @@ from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection
 from verifier.registry import Chip, Registry
 from verifier.sampling import draw
+from verifier.units import Units
 from weighbridge.firmware_image import FirmwareSigner
 from weighbridge.identity import CertificateAuthority
 from weighbridge.replay import Limits
@@ -88,9 +91,15 @@ class Station:
         progress: Any = None,
         regime: Any = None,
         limits: Limits | None = None,
+        given: Mapping[str, Any] | None = None,
+        shared: SharedWork | None = None,
         **also: Any,
     ) -> dict[str, Any]:
-        """Inspects exactly these chips (the seed is searched for) and returns the report; `also`: more of the plan."""
+        """Inspects exactly these chips (the seed is searched for) and returns the report.
+
+        `given` replaces what the `Inspection` is given, its firmware policy for example; `shared`: replays that need
+        not be done again; `also`: more of the plan.
+        """
         self._count += 1
         wanted = sorted(self.ueids[name] for name in names)
         everybody = [chip.ueid for chip in self.registry.chips()]
@@ -110,18 +119,25 @@ class Station:
         self.registry.start_inspection(
             identifier, seed=seed, plan=plan.to_json(), chips=draw(everybody, len(names), seed)
         )
-        return Inspection(
-            identifier=identifier,
-            plan=plan,
-            registry=self.registry,
-            cache=cache or Cache(self.root / f"cache{self._count}"),
-            credentials=self.verifier,
-            manufacturer=self.manufacturer.certificate,
-            firmware=FirmwarePolicy.of([self.root / "firmware.img"], self.manufacturer.certificate),
-            progress=progress or (lambda *_: None),
-            regime=regime,
-            limits=limits,
-        ).run()
+        cache = cache or Cache(self.root / f"cache{self._count}")
+        if shared is not None:
+            shared.give(Units(self.registry.session, cache, identifier))
+        arguments: dict[str, Any] = {
+            "identifier": identifier,
+            "plan": plan,
+            "registry": self.registry,
+            "cache": cache,
+            "credentials": self.verifier,
+            "manufacturer": self.manufacturer.certificate,
+            "firmware": FirmwarePolicy.of([self.root / "firmware.img"], self.manufacturer.certificate),
+            "progress": progress or (lambda *_: None),
+            "regime": regime,
+            "limits": limits,
+        }
+        report = Inspection(**{**arguments, **(given or {})}).run()
+        if shared is not None:
+            shared.take(Units(self.registry.session, cache, identifier))
+        return report
 
 
 @contextmanager

@@ -193,6 +193,7 @@ def test_lies_about_provenance(station: Station, report: dict[str, Any], tmp_pat
     assert ids(lie(station, "honest", cache, transcript_id="../../etc", step=3, op=op)) == ["transcript.fetch.id"]
 
 
+@pytest.mark.finding("prover.unreachable")
 def test_a_prover_that_is_gone(station: Station, report: dict[str, Any]) -> None:
     address = station.registry.chip(station.ueids["honest"]).prover_address
     station.register("honest", "127.0.0.1:1")

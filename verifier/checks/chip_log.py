@@ -207,7 +207,9 @@ def _history(log: LogFacts) -> list[Finding]:
                 evidence=evidence,
             )
         ]
-    return [] if log.history is None else [log.history.finding(subject=_chip(log))]
+    if log.history is None or log.history.reason == "chip.identity.mismatch":  # chip_identity says that
+        return []
+    return [log.history.finding(subject=_chip(log))]
 
 
 def _tree(log: LogFacts) -> list[Finding]:
