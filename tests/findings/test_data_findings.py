@@ -12,7 +12,7 @@ import cbor2
 import pytest
 from support.exactly import exactly, found
 from support.forging import resign
-from support.small_runs import DATA, RECORDS, record
+from support.small_runs import RECORDS, record
 from support.written_chips import Bench
 
 from protos.weighbridge.v1 import prover_pb2

@@ -16,7 +16,7 @@ from weighbridge.state import Checkpoint
 from weighbridge.steps import StepRecord, pack_records, read_records
 from weighbridge.tape import Tape
 from weighbridge.transcript import Transcript
-from weighbridge.writer import DRAFT, MANIFEST, TranscriptWriter
+from weighbridge.writer import DRAFT, MANIFEST, RANK_LAYOUT, TranscriptWriter
 
 Change = Callable[[int, Tape, dict[str, Any]], None]
 """Does what it likes with (step, tape, fields of the record, the rounding log, batch and free tensors among them)."""
@@ -50,6 +50,8 @@ def forge(
     writer = TranscriptWriter(target, draft=draft, key=SigningKey.generate(), data=data)
     if notes is not None:
         writer.put_notes(notes)
+    if (source / RANK_LAYOUT).exists():
+        writer.put_layout((source / RANK_LAYOUT).read_bytes())
     for record in old.records():
         if record.step == crashed_in:
             writer.abort()

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 from support.chip_logs import SALT, LogBuilder, make_device
-from support.recordings import replay_here
+from support.recordings import replay_here, replay_rank_here
 from support.station import Station
 from support.workers_here import workers_here
 
@@ -30,6 +30,7 @@ from verifier.registry import Chip
 from weighbridge import merkle, rpc
 from weighbridge.digests import Leaf, snapshot_root
 from weighbridge.identity import CertificateAuthority
+from weighbridge.job import is_job
 from weighbridge.transcript import Transcript
 
 
@@ -58,12 +59,13 @@ class WrittenChip:
         """Logs the snapshot that an honest chip would have taken of a run there; returns its place in the log.
 
         Args:
-            run: A transcript that replays up to there.
+            run: A transcript that replays up to there; if it is a rank's of a job, with all ranks.
             step: Step of the position.
             op: Operations of it that were complete.
             claims: In place of what the token would say.
         """
-        found = replay_here(run, stop=(step, op), salt=SALT)
+        replay = replay_rank_here if is_job(run.parent) else replay_here
+        found = replay(run, stop=(step, op), salt=SALT)
         assert found["verdict"] == "match", found["findings"]
         leaves, weights = (
             [(size, bytes.fromhex(keyed)) for size, keyed in found[name] or ()] for name in ("live", "weights")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,6 +118,35 @@ def check(
         print_json({"chunks": len(set(targets)), "findings": [f.to_json() for f in findings]})
     else:
         print(f"{len(set(targets))} chunks checked, {len(findings)} findings")
+        for finding in findings:
+            print(findings_line(finding))
+    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
+
+
+@app.command("layout")
+def layout(
+    job: _Job,
+    run: Annotated[Path, typer.Argument(help="Transcript of the same training on one device.")],
+    step: Annotated[int, typer.Option(help="Compare the states before this step; both need that checkpoint.")] = 1,
+    as_json: _Json = False,
+) -> int:
+    """Compare what each rank holds, by its layout, with the state of a run that was not sharded."""
+    from weighbridge import layout as layouts
+    from weighbridge.openings import Commitments
+    from weighbridge.transcript import Transcript
+
+    commitments, whole = Commitments(job), Transcript.open(run).tensors(step)
+    findings, shards = [], 0
+    for rank in range(commitments.record.ranks):
+        transcript = commitments.transcript(rank)
+        held, parts = transcript.tensors(step), transcript.layout()
+        wanted = [shard for shard in parts if shard.name in held]
+        shards += len(wanted)
+        findings += [replace(f, subject=f"rank {rank}: {f.subject}") for f in layouts.check(wanted, held, whole)]
+    if as_json:
+        print_json({"shards": shards, "findings": [f.to_json() for f in findings]})
+    else:
+        print(f"{shards} shards compared, {len(findings)} findings")
         for finding in findings:
             print(findings_line(finding))
     return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
