@@ -107,7 +107,17 @@ def name_none(response: prover_pb2.ExplainResponse, archive: Archive) -> None:
     ("lie", "expected"),
     [
         pytest.param(swap_ranks, {"job.rank.mismatch"}, marks=pytest.mark.finding("job.rank.mismatch")),
-        (name_another, {"snapshot.position.mismatch", "transcript.commitment.missing", "snapshot.memory.missing"}),
+        (
+            name_another,
+            {
+                "snapshot.position.mismatch",
+                "snapshot.running.mismatch",
+                "snapshot.memory.missing",
+                "snapshot.memory.unexplained",
+                "snapshot.weights.mismatch",
+                "transcript.commitment.missing",
+            },
+        ),
         pytest.param(name_none, {"job.incomplete"}, marks=pytest.mark.finding("job.incomplete")),
     ],
 )
