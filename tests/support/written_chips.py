@@ -125,7 +125,7 @@ class Bench(Station):
         """Starts the service of the chips that will be written."""
         super().__init__(root)
         self._written: dict[bytes, WrittenChip] = {}
-        server, self._address = rpc.server(self.authority.issue_role("chip", "written"), allow=CHIP_ALLOW)
+        server, self.address = rpc.server(self.authority.issue_role("chip", "written"), allow=CHIP_ALLOW)
         service = _Service(self._written)
         chip_pb2_grpc.add_ChipServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         server.start()
@@ -180,5 +180,5 @@ class Bench(Station):
             for chip in chips:
                 names.append(chip.ueid.hex())
                 self.ueids[names[-1]] = chip.ueid
-                self.registry.register(Chip(ueid=chip.ueid, address=self._address, prover_address=address))
+                self.registry.register(Chip(ueid=chip.ueid, address=self.address, prover_address=address))
             return self.inspect(*names, cache=cache, **also)
