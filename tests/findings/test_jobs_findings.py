@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (gRPC names the methods)
 """Each finding about jobs on several ranks, alone in an inspection's report or in the answer of a command."""
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from support.written_chips import Bench, WrittenChip
 from prover.archive import Archive
 from prover.cells import Cells
 from prover.service import ProverService
+from weighbridge.cli.main import run as weighbridge
 from weighbridge.job import RECORD, rank_name
 from weighbridge.openings import Opening, Target
 from weighbridge.state import Checkpoint, checkpoint_digest
@@ -185,8 +185,8 @@ def test_a_rank_that_is_replayed_without_the_others(job: Path) -> None:
 def test_a_rank_that_holds_other_weights_than_its_layout_says(job: Path, tmp_path: Path) -> None:
     """Ranks of this job hold all of every tensor, so each is as good as a run that was not sharded."""
     whole = job / rank_name(0)
-    status, said, _ = command("job", "layout", job, whole, "--step", "3", "--json")
-    assert (status, findings_of(said)) == (0, set())
+    assert weighbridge(["job", "layout", str(job), str(whole), "--step", "3"]) == 0
+    assert weighbridge(["job", "layout", str(job), str(whole), "--step", "2"]) == 2, "there is no such checkpoint"
     original = Transcript.open(job / rank_name(1)).checkpoint(3)
     name = next(name for name in original.storages if name.endswith("0.weight"))
     other = replace(original, storages={**original.storages, name: torch.zeros_like(original.storages[name])})

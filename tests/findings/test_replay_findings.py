@@ -34,8 +34,8 @@ def honest(bench: Bench) -> Path:
     return record(bench.runs / "honest")
 
 
-def test_an_honest_run_has_no_findings_in_a_worker_of_its_own(bench: Bench, honest: Path) -> None:
-    report = bench.inspected(bench.runs, bench.at_end(honest), apart=True)
+def test_an_honest_run_has_no_findings(bench: Bench, honest: Path) -> None:
+    report = bench.inspected(bench.runs, bench.at_end(honest))
     assert found(report) == set(), report["findings"]
     assert report["counts"]["verified"] == 1
 
@@ -143,7 +143,7 @@ def test_programs_that_are_not_the_declared_ones(
 def stolen(step: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     update(step, batch, model, optimizer)
     with torch.no_grad():
-        model[2].bias.copy_(batch["x"].reshape(-1)[:8])  # type: ignore[index, operator, union-attr]
+        model[2].bias.copy_(batch["x"].reshape(-1)[:8])  # type: ignore[index]
 
 
 @pytest.mark.finding("tape.overwrite")
@@ -159,7 +159,7 @@ WEIGHTS = ChipNotes(tuple(sorted([*NAMES, "model.0.weight"])))
 def around(step: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     update(step, batch, model, optimizer)
     with torch.no_grad():
-        model[2].bias.add_(batch["x"].reshape(-1)[:8])  # type: ignore[index, operator, union-attr]
+        model[2].bias.add_(batch["x"].reshape(-1)[:8])  # type: ignore[index]
 
 
 @pytest.mark.finding("tape.no_gradient")

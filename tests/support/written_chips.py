@@ -115,7 +115,9 @@ class _Service(ChipServicer):
         self._chips = chips
 
     def _chosen(self, context: grpc.ServicerContext) -> Any:
-        return self._chips[next(value for key, value in context.invocation_metadata() if key == rpc.CHIP)]
+        named = next(value for key, value in context.invocation_metadata() if key == rpc.CHIP)
+        assert isinstance(named, bytes)
+        return self._chips[named]
 
 
 class Bench(Station):
@@ -130,6 +132,9 @@ class Bench(Station):
         chip_pb2_grpc.add_ChipServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         server.start()
         self._stack.callback(lambda: server.stop(0).wait())
+
+    def __enter__(self) -> Bench:
+        return self
 
     def written(self) -> WrittenChip:
         """A new chip, with a log that has but a boot."""

@@ -135,12 +135,15 @@ def layout(
     from weighbridge.openings import Commitments
     from weighbridge.transcript import Transcript
 
-    commitments, whole = Commitments(job), Transcript.open(run).tensors(step)
-    findings, shards = [], 0
-    for rank in range(commitments.record.ranks):
-        transcript = commitments.transcript(rank)
-        held, parts = transcript.tensors(step), transcript.layout()
-        wanted = [shard for shard in parts if shard.name in held]
+    commitments, unsharded = Commitments(job), Transcript.open(run)
+    ranks = [commitments.transcript(rank) for rank in range(commitments.record.ranks)]
+    common = sorted(set.intersection(*(set(each.checkpoint_steps) for each in (unsharded, *ranks))))
+    if step not in common:
+        raise UsageError(f"not all of them have a checkpoint before step {step}; they share those before {common[:20]}")
+    whole, findings, shards = unsharded.tensors(step), [], 0
+    for rank, transcript in enumerate(ranks):
+        held = transcript.tensors(step)
+        wanted = [shard for shard in transcript.layout() if shard.name in held or shard.name in whole]
         shards += len(wanted)
         findings += [replace(f, subject=f"rank {rank}: {f.subject}") for f in layouts.check(wanted, held, whole)]
     if as_json:
