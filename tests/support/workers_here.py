@@ -1,7 +1,7 @@
 """The workers of an inspection in the test's own process: the code that they run, without their start-up time.
 
-A worker imports PyTorch anew, which takes longer than the rest of a small inspection. That the same comes out of workers
-of their own is shown by tests/verifier/test_inspection.py and all others that do not use this.
+A worker imports PyTorch anew, which takes longer than the rest of a small inspection. That the same comes out of
+workers of their own is shown by tests/verifier/test_inspection.py and all others that do not use this.
 """
 
 from __future__ import annotations
