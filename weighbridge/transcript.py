@@ -238,6 +238,11 @@ class Transcript:
             )
         return checkpoint
 
+    def tensors(self, step: int) -> dict[str, Tensor]:
+        """Returns the named tensors of the checkpoint before `step`; raises as `checkpoint` does."""
+        checkpoint = self.checkpoint(step)
+        return {view.name: view.tensor(checkpoint.storages) for view in checkpoint.views}
+
     def layout(self) -> list[Shard]:
         """Returns which part of each tensor this rank of a job holds, by its own word; empty if it says nothing."""
         if layouts.LAYOUT not in self._listed:

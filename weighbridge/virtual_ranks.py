@@ -14,16 +14,14 @@ from typing import ClassVar
 import torch
 
 from weighbridge.collectives import Call, Pairing
-from weighbridge.errors import TapeError, WeighbridgeError
+from weighbridge.errors import TapeError
 from weighbridge.numerics import exchanges
 
 Tensor = torch.Tensor
 
 
-class AbandonedError(WeighbridgeError):
-    """A rank was stopped because another one differs or has what was asked for."""
-
-    code = "replay.abandoned"
+class AbandonedError(Exception):
+    """A rank was stopped because another one differs or has what was asked for; its thread ends, and nobody is told."""
 
 
 class Turns:

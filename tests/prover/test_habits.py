@@ -57,6 +57,7 @@ def test_batches_of_every_layout_replay(tmp_path: Path, batch: dict[str, Tensor]
     assert replayed(tmp_path / "run")["verdict"] == "match"
 
 
+@pytest.mark.finding("record.state.changed")
 def test_what_initialisation_made_may_not_change_before_attach(tmp_path: Path) -> None:
     """Loading weights there would be no part of any tape, and the replay of an honest run would differ."""
     with Recorder(tmp_path / "run", seed=1) as recorder:
@@ -64,8 +65,9 @@ def test_what_initialisation_made_may_not_change_before_attach(tmp_path: Path) -
             model, optimizer = build()
         with torch.no_grad():
             next(model.parameters()).fill_(1.0)
-        with pytest.raises(StateChangedError, match=r"model\.weight was changed between"):
+        with pytest.raises(StateChangedError, match=r"model\.weight was changed between") as caught:
             recorder.attach(model, optimizer)
+    assert caught.value.reason == "record.state.changed"
     assert not Transcript.open(tmp_path / "run").manifest.complete
 
 
@@ -86,6 +88,7 @@ def test_a_step_that_cannot_be_written_ends_the_transcript(tmp_path: Path) -> No
     assert replayed(tmp_path / "run")["verdict"] == "match"
 
 
+@pytest.mark.finding("record.operation.refused")
 def test_lazy_modules_are_told_to_say_their_sizes(tmp_path: Path) -> None:
     def attach() -> None:
         with Recorder(tmp_path / "attached", seed=1) as recorder:
@@ -95,9 +98,12 @@ def test_lazy_modules_are_told_to_say_their_sizes(tmp_path: Path) -> None:
         with Recorder(tmp_path / "recorded", seed=1) as recorder, recorder.initialisation():
             nn.LazyLinear(3)(torch.ones(2, 4))
 
+    reasons = []
     for run, error in ((attach, UsageError), (initialise, RefusedOperationError)):
-        with pytest.raises(error, match=r"nn\.Linear for nn\.LazyLinear"):
+        with pytest.raises(error, match=r"nn\.Linear for nn\.LazyLinear") as caught:
             run()
+        reasons.append(caught.value.reason)
+    assert reasons == ["usage", "record.operation.refused"]
 
 
 def test_lazy_modules_that_ran_before_are_modules_like_others(tmp_path: Path) -> None:

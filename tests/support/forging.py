@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weighbridge.manifest import SigningKey
+from weighbridge import digests
+from weighbridge.bounded import DEFAULT_LIMITS, file_digest
+from weighbridge.chipnotes import ChipNotes
+from weighbridge.data import DataCommitment
+from weighbridge.manifest import Predicate, SigningKey, open_manifest, sign_manifest
 from weighbridge.state import Checkpoint
-from weighbridge.steps import StepRecord
+from weighbridge.steps import StepRecord, pack_records, read_records
 from weighbridge.tape import Tape
 from weighbridge.transcript import Transcript
-from weighbridge.writer import TranscriptWriter
+from weighbridge.writer import DRAFT, MANIFEST, RANK_LAYOUT, TranscriptWriter
 
 Change = Callable[[int, Tape, dict[str, Any]], None]
 """Does what it likes with (step, tape, fields of the record, the rounding log, batch and free tensors among them)."""
@@ -22,13 +27,35 @@ def forge(
     target: Path,
     change: Change,
     checkpoint: Callable[[Checkpoint], Checkpoint] = lambda original: original,
+    *,
+    data: DataCommitment | None = None,
+    notes: ChipNotes | None = None,
+    crashed_in: int | None = None,
     **drafted: Any,
 ) -> Path:
-    """Writes a transcript again after `change` had every step, with other entries of the draft if wanted."""
+    """Writes a transcript again after `change` had every step.
+
+    Args:
+        source: The transcript.
+        target: Where to write.
+        change: Gets every step.
+        checkpoint: Gets every checkpoint.
+        data: Commitment to the batches as they are after `change`; none by default, whatever the transcript had.
+        notes: What to say about the run's chips.
+        crashed_in: The step from which on there is nothing, as if a crash had cut it off.
+        drafted: Other entries of the draft.
+    """
     old = Transcript.open(source)
     draft = {k: v for k, v in old.draft.items() if k not in ("format", "data")} | drafted
-    writer = TranscriptWriter(target, draft=draft, key=SigningKey.generate())
+    writer = TranscriptWriter(target, draft=draft, key=SigningKey.generate(), data=data)
+    if notes is not None:
+        writer.put_notes(notes)
+    if (source / RANK_LAYOUT).exists():
+        writer.put_layout((source / RANK_LAYOUT).read_bytes())
     for record in old.records():
+        if record.step == crashed_in:
+            writer.abort()
+            return target
         if record.step in old.checkpoint_steps:
             writer.checkpoint(checkpoint(old.checkpoint(record.step)))
         tape = Tape.decode(old.tape(record.tape))
@@ -41,6 +68,30 @@ def forge(
         writer.append_step(**{**fields, "tape": writer.put_tape(tape.encode())})
     writer.close()
     return target
+
+
+def rewrite(path: Path, change: Callable[[StepRecord], StepRecord]) -> str:
+    """Changes the step records of a transcript as they lie there, and signs it again; returns its identifier."""
+    for file in sorted((path / "steps").iterdir()):
+        file.write_bytes(pack_records([change(record) for record in read_records(file, DEFAULT_LIMITS)]))
+    return resign(path)
+
+
+def resign(path: Path, **claims: Any) -> str:
+    """Signs a transcript again as its files lie there now, with other claims if wanted; returns its identifier."""
+    manifest = open_manifest((path / MANIFEST).read_bytes())
+    said = {field.name: getattr(manifest, field.name) for field in dataclasses.fields(Predicate)}
+    names = sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file() and f.name != MANIFEST)
+    found = [(name, *file_digest(path / name)) for name in names]
+    head = draft = digests.bytes_digest((path / DRAFT).read_bytes())
+    for file in sorted((path / "steps").iterdir()):
+        for record in read_records(file, DEFAULT_LIMITS):
+            head = digests.chain(head, record.digest())
+    said |= {"files": tuple((name, size, digest.hex()) for name, size, digest in found)}
+    said |= {"head": head.hex(), "draft": draft.hex()}
+    text = sign_manifest(Predicate(**{**said, **claims}), SigningKey.generate())
+    (path / MANIFEST).write_bytes(text)
+    return digests.bytes_digest(text).hex()
 
 
 def at_step(number: int, change: Callable[[Tape, dict[str, Any]], None]) -> Change:

@@ -10,6 +10,7 @@ import torch
 
 from prover import Recorder
 from weighbridge.comparison_worker import Comparison
+from weighbridge.job_worker import JobReplay
 from weighbridge.replay_worker import Replay
 
 Build = Callable[[], tuple[Any, ...]]
@@ -26,6 +27,18 @@ def replay_here(
     }  # fmt: skip
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         return Replay(request, [], lambda message: None).run()
+
+
+def replay_rank_here(run: Path, *, stop: tuple[int, int], salt: bytes = bytes(32)) -> dict[str, Any]:
+    """Replays all ranks of the job that a rank's transcript lies in to a position of that rank; its own result."""
+    rank = int(run.name.removeprefix("rank-"))
+    request = {
+        "path": str(run.parent), "steps": None, "device": "cpu", "stop": (rank, *stop), "salt": salt.hex(),
+        "memory": 1 << 30,
+    }  # fmt: skip
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        found: dict[str, Any] = JobReplay(request, [], lambda message: None).run()["ranks"][rank]
+    return found
 
 
 def compare_here(

@@ -11,6 +11,7 @@ chip, at SOCKET, a snapshot is forced before the optimizer updates the weights i
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import signal
@@ -33,6 +34,7 @@ from firmware_sim import Shim
 from prover import Job, Recorder
 from prover.formulas import adamw, constant
 from weighbridge.collectives import CHUNK
+from weighbridge.data import DataCommitment
 from weighbridge.tensorfile import write_tensors
 
 STEPS = 3
@@ -57,6 +59,13 @@ def batch_of(step: int, replica: int) -> Batch:
         "x": torch.randn(ROWS, WIDTH, generator=generator),
         "y": torch.randint(0, CLASSES, (ROWS,), generator=generator),
     }
+
+
+def committed(replica: int) -> DataCommitment:
+    """What a rank commits to: the records of its own batches, in their order."""
+    batches = [batch_of(step, replica) for step in range(1, STEPS + 1)]
+    rows = [{name: t[i] for name, t in batch.items()} for batch in batches for i in range(ROWS)]
+    return DataCommitment.over(rows, range(len(rows)))
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -205,19 +214,25 @@ def train_pipeline(recorder: Recorder, job: Job, steps: int) -> None:
 class FalseJob(Job):
     """A job whose ranks agree on a false sum: the first chunks of the gradients of step 2."""
 
-    kept: dict[str, torch.Tensor]
+    kept: dict[str, tuple[bytes, torch.dtype]]
     large: int
     calls: int
 
     def exchange(self, group: Any, name: str, outs: Any, ins: Any, reduction: str, root: int, tag: int) -> None:
         number, self.calls = self.calls, self.calls + 1
-        self.kept.update({f"{number}/in/{i}": t.detach().clone().reshape(-1) for i, t in enumerate(ins)})
+        self.kept.update({f"{number}/in/{i}": aside(t) for i, t in enumerate(ins)})
         super().exchange(group, name, outs, ins, reduction, root, tag)
         if name == "all_reduce":
             self.large += 1
             if self.large == 2:
                 outs[0].view(-1)[: FALSE_CHUNKS * CHUNK // 4] += 1.0
-        self.kept.update({f"{number}/out/{i}": t.detach().clone().reshape(-1) for i, t in enumerate(outs)})
+        self.kept.update({f"{number}/out/{i}": aside(t) for i, t in enumerate(outs)})
+
+
+def aside(t: torch.Tensor) -> tuple[bytes, torch.dtype]:
+    """Takes content to the host's memory, where no snapshot shows it."""
+    whole = t.detach().clone().reshape(-1)
+    return ctypes.string_at(whole.data_ptr(), whole.numel() * whole.itemsize), whole.dtype
 
 
 def false(job: Job) -> Built:
@@ -267,7 +282,8 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None) -
     if kind == "false":
         job.__class__ = FalseJob
         job.kept, job.large, job.calls = {}, 0, 0  # type: ignore[attr-defined]
-    with Recorder(out / kind, seed=7, job=job, chip=chip, formulas=FORMULAS, checkpoint_every=2) as recorder:
+    data = committed(job.place.coordinate("data")) if kind in BUILDERS else None
+    with Recorder(out / kind, seed=7, job=job, chip=chip, data=data, formulas=FORMULAS, checkpoint_every=2) as recorder:
         if kind == "pipeline":
             train_pipeline(recorder, job, STEPS)
         elif kind == "primitives":
@@ -275,7 +291,8 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None) -
         else:
             train(kind, recorder, job, STEPS, chip)
     if isinstance(job, FalseJob):
-        write_tensors(out / f"kept-{rank}", job.kept)
+        kept = {name: torch.frombuffer(bytearray(data), dtype=dtype) for name, (data, dtype) in job.kept.items()}
+        write_tensors(out / f"kept-{rank}", kept)
     dist.destroy_process_group()
 
 

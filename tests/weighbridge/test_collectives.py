@@ -125,7 +125,7 @@ def meet(*ranks: Callable[[Rendezvous], Any]) -> list[Any]:
         try:
             rendezvous.turns.begin(number)
             found[number] = ranks[number](rendezvous)
-        except WeighbridgeError as error:
+        except (WeighbridgeError, AbandonedError) as error:
             found[number] = error  # type: ignore[call-overload]
             rendezvous.turns.end()
         finally:

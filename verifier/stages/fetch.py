@@ -38,15 +38,20 @@ def _find(setting: Setting, collected: Collected, snapshot: SnapshotFacts, claim
         snapshot.explanation = error
 
 
-def transcript(setting: Setting, collected: Collected, prover: str, transcript_id: str) -> TranscriptFacts:
-    """Returns a transcript of a Prover; it is fetched and judged the first time that it is asked for."""
+def transcript(
+    setting: Setting, collected: Collected, prover: str, transcript_id: str, *, parent: bool = False
+) -> TranscriptFacts:
+    """Returns a transcript of a Prover; it is fetched and judged the first time that it is asked for.
+
+    That a `parent` is not there is for the check of parentage to say.
+    """
     key = (prover, transcript_id)
     if key not in collected.transcripts:
         facts = TranscriptFacts(id=transcript_id, opened=_open(setting, collected, prover, transcript_id))
         collected.transcripts[key] = facts
         name = f"transcript {transcript_id}"
         found = setting.judged("transcript", key_of(prover, transcript_id), checks.TRANSCRIPT, facts, subject=name)
-        collected.report(found.findings)
+        collected.report(each for each in found.findings if not (parent and each.id == "transcript.unknown"))
     return collected.transcripts[key]
 
 

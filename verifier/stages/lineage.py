@@ -23,7 +23,7 @@ def run(setting: Setting, collected: Collected) -> None:
     def parent(child: TranscriptFacts, identifier: str) -> TranscriptFacts:
         prover = provers[child.id]
         provers.setdefault(identifier, prover)
-        return fetch.transcript(setting, collected, prover, identifier)
+        return fetch.transcript(setting, collected, prover, identifier, parent=True)
 
     known = list(collected.transcripts.values())
     setting.progress("lineage", 0, len(known), f"finding out where {len(known)} runs began")

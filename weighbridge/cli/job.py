@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,6 +118,38 @@ def check(
         print_json({"chunks": len(set(targets)), "findings": [f.to_json() for f in findings]})
     else:
         print(f"{len(set(targets))} chunks checked, {len(findings)} findings")
+        for finding in findings:
+            print(findings_line(finding))
+    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
+
+
+@app.command("layout")
+def layout(
+    job: _Job,
+    run: Annotated[Path, typer.Argument(help="Transcript of the same training on one device.")],
+    step: Annotated[int, typer.Option(help="Compare the states before this step; both need that checkpoint.")] = 1,
+    as_json: _Json = False,
+) -> int:
+    """Compare what each rank holds, by its layout, with the state of a run that was not sharded."""
+    from weighbridge import layout as layouts
+    from weighbridge.openings import Commitments
+    from weighbridge.transcript import Transcript
+
+    commitments, unsharded = Commitments(job), Transcript.open(run)
+    ranks = [commitments.transcript(rank) for rank in range(commitments.record.ranks)]
+    common = sorted(set.intersection(*(set(each.checkpoint_steps) for each in (unsharded, *ranks))))
+    if step not in common:
+        raise UsageError(f"not all of them have a checkpoint before step {step}; they share those before {common[:20]}")
+    whole, findings, shards = unsharded.tensors(step), [], 0
+    for rank, transcript in enumerate(ranks):
+        held = transcript.tensors(step)
+        wanted = [shard for shard in transcript.layout() if shard.name in held or shard.name in whole]
+        shards += len(wanted)
+        findings += [replace(f, subject=f"rank {rank}: {f.subject}") for f in layouts.check(wanted, held, whole)]
+    if as_json:
+        print_json({"shards": shards, "findings": [f.to_json() for f in findings]})
+    else:
+        print(f"{shards} shards compared, {len(findings)} findings")
         for finding in findings:
             print(findings_line(finding))
     return Exit.FINDINGS if findings else Exit.NOTHING_FOUND

@@ -1,0 +1,98 @@
+"""Each finding of a rule set, alone in the report of an inspection; and a check that breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.exactly import exactly, found
+from support.small_runs import record
+from support.written_chips import Bench, WrittenChip
+
+from verifier import regime
+from verifier.checks import chip_rate
+from verifier.regime import Regime
+from verifier.rules import ruleset
+from weighbridge.digests import bytes_digest
+from weighbridge.manifest import SigningKey
+from weighbridge.tensorfile import write_tensors
+
+KEY = SigningKey.generate()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Bench(tmp_path_factory.mktemp("bench")) as bench:
+        record(bench.runs / "honest")
+        yield bench
+
+
+@pytest.fixture(scope="module")
+def chip(bench: Bench) -> WrittenChip:
+    return bench.at_end(bench.runs / "honest")
+
+
+def ruled(root: Path, holds: str, *, benchmark: dict[str, torch.Tensor] | None = None, **more: Any) -> Regime:
+    """A rule set of one rule, signed by its one party; with a benchmark if one is given."""
+    (root / "benchmarks").mkdir()
+    benchmarks = []
+    if benchmark is not None:
+        write_tensors(root / "benchmarks" / "held_out.safetensors", benchmark)
+        data = bytes_digest((root / "benchmarks" / "held_out.safetensors").read_bytes()).hex()
+        benchmarks = [{"id": "held_out", "metric": "accuracy", "data": data}]
+    document = {
+        "format": 1, "id": "example", "version": 1, "title": "Example", "benchmarks": benchmarks,
+        "rules": [{"id": "one", "title": "The rule", "holds": holds, **more}],
+    }  # fmt: skip
+    (root / "rules.dsse").write_bytes(ruleset.sign(ruleset.parse(document), [KEY]))
+    (root / "parties.toml").write_text(f'quorum = 1\n[parties]\nparty = "{KEY.public.hex()}"\n')
+    return regime.load(rules=root / "rules.dsse", parties=root / "parties.toml", benchmarks=root / "benchmarks")
+
+
+def test_a_rule_that_holds_has_no_findings(bench: Bench, chip: WrittenChip, tmp_path: Path) -> None:
+    report = bench.inspected(
+        bench.runs, chip, regime=ruled(tmp_path, "runs.all(r, r.complete && r.flops < threshold)", threshold=1e6)
+    )
+    assert found(report) == set(), report["findings"]
+    assert [each["outcome"] for each in report["rules"]["rules"]] == ["holds"]
+
+
+@pytest.mark.parametrize(
+    ("holds", "more", "expected"),
+    [
+        pytest.param("runs.all(r, r.flops < 1.0)", {}, "rule.violated", marks=pytest.mark.finding("rule.violated")),
+        pytest.param(
+            "runs.all(r, r.parameters < 1000)", {}, "rule.undecided", marks=pytest.mark.finding("rule.undecided")
+        ),  # nobody has said which state of this run holds weights
+        pytest.param(
+            "runs.all(r, r.complete)", {"threshold": 3.0}, "rule.unbacked", marks=pytest.mark.finding("rule.unbacked")
+        ),  # the plan is for an H of 2
+    ],
+)
+def test_rules_over_an_honest_run(
+    bench: Bench, chip: WrittenChip, tmp_path: Path, holds: str, more: dict[str, Any], expected: str
+) -> None:
+    exactly(bench.inspected(bench.runs, chip, regime=ruled(tmp_path, holds, **more)), expected)
+
+
+@pytest.mark.finding("score.unavailable")
+def test_a_benchmark_that_does_not_fit_the_program(bench: Bench, chip: WrittenChip, tmp_path: Path) -> None:
+    benchmark = {"0/x": torch.zeros(2, 9), "0/expected": torch.zeros(2, dtype=torch.int64)}
+    regime = ruled(tmp_path, "runs.all(r, r.complete)", benchmark=benchmark)
+    exactly(bench.inspected(bench.runs, chip, regime=regime), "score.unavailable")
+
+
+@pytest.mark.finding("verifier.check.failed")
+def test_a_check_that_breaks(bench: Bench, chip: WrittenChip, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault is the Verifier's own, so it has to be put there."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(chip_rate, "check", broken)
+    report = bench.inspected(bench.runs, chip)
+    exactly(report, "verifier.check.failed")
+    assert report["counts"]["verified"] == 0
