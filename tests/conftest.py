@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import workers_here
 
 from prover import Recorder
 from prover.recipes.digits import Digits
@@ -20,6 +21,12 @@ STEPS = 4
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-goldens` writes the golden files anew; look at what changed before committing it."""
     parser.addoption("--update-goldens", action="store_true", help="write golden files instead of comparing with them")
+    parser.addoption("--apart", action="store_true", help="give every replay of tests/findings a process of its own")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tells the tests of findings where their replays run."""
+    workers_here.allowed = not config.getoption("--apart")
 
 
 @pytest.fixture

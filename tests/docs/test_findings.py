@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("weighbridge", "firmware_sim", "prover", "verifier")
 AREAS = (
@@ -60,3 +62,12 @@ def test_every_row_says_what_it_means_and_what_to_do() -> None:
         if line.startswith("| `")
     ]
     assert all(len(row) == 3 and len(row[1]) > 15 and len(row[2]) > 10 for row in rows)
+
+
+def test_every_identifier_has_a_test_that_shows_it_alone(request: pytest.FixtureRequest) -> None:
+    """Looks at the marks `finding(ID)` of all that was collected, so only where that is everything."""
+    marked = {path for path in (ROOT / "tests").rglob("test_*.py") if "mark.finding" in path.read_text()}
+    if not marked - {Path(__file__)} <= {item.path for item in request.session.items}:
+        pytest.skip("only some tests were collected")
+    shown = {mark.args[0] for item in request.session.items for mark in item.iter_markers("finding")}
+    assert shown == set(documented())

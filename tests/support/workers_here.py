@@ -1,7 +1,7 @@
 """The workers of an inspection in the test's own process: the code that they run, without their start-up time.
 
 A worker imports PyTorch anew, which takes longer than the rest of a small inspection. That the same comes out of
-workers of their own is shown by tests/verifier/test_inspection.py and all others that do not use this.
+workers of their own is shown by `pytest tests/findings --apart` (part of `make soak`), which does not use this.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from weighbridge.errors import WeighbridgeError
 from weighbridge.job_worker import JobReplay
 from weighbridge.replay_worker import Replay
 from weighbridge.transcript import Transcript
+
+allowed = True
+"""False with `--apart`."""
 
 Answered = Callable[[dict[str, Any], Callable[[Any], None]], dict[str, Any]]
 
@@ -44,7 +47,10 @@ def run_worker(module: str, request: Mapping[str, Any], *_: Any) -> dict[str, An
 
 @contextmanager
 def workers_here() -> Iterator[None]:
-    """Keeps workers in this process for a while."""
+    """Keeps workers in this process for a while, if that is allowed."""
+    if not allowed:
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         for module in (sys.modules["weighbridge.replay"], job_replay, runfacts, scoring):
             patch.setattr(module, "run_worker", run_worker)
