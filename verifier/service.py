@@ -23,7 +23,7 @@ import grpc
 from cryptography.x509 import Certificate
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_grpc
-from verifier import ownlog, signing, units, witness_service
+from verifier import ownlog, signing, units, upload_service, witness_service
 from verifier import regime as regimes
 from verifier.beacon import FileBeacon, LocalBeacon
 from verifier.cache import Cache
@@ -42,6 +42,7 @@ from verifier.sampler import Sampler
 from verifier.sampling import draw
 from verifier.segments import Secret
 from verifier.units import Journal
+from verifier.uploads import Quota, Uploads
 from verifier.witness import Witness, load_signer
 from weighbridge import rpc, serving, tlog
 from weighbridge.errors import UsageError, WeighbridgeError
@@ -53,8 +54,8 @@ from weighbridge.replay import Limits
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
 _METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport", "GetDraw")
-ALLOW = {_SERVICE + method: {"operator"} for method in _METHODS}
-"""Only operators may use a Verifier."""
+ALLOW = {**{_SERVICE + method: {"operator"} for method in _METHODS}, **upload_service.ALLOW}
+"""Only operators may use a Verifier; Provers may hand in transcripts."""
 
 LOG_KEY, BEACON_KEY = ".log-key", ".beacon-key"
 """What the files with the keys of the Verifier's own log and beacon are called; they lie beside the witness's."""
@@ -70,7 +71,7 @@ GRACE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
+class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierServiceServicer):
     """One Verifier; see `protos/weighbridge/v1/verifier.proto`.
 
     Inspections run one after another. What they have done is durable, so what a former process left unfinished goes on
@@ -93,6 +94,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         limits: Limits | None = None,
         secret: Secret | None = None,
         metrics: Metrics | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         """Takes over a registry, and goes on with what a former process left unfinished in it.
 
@@ -110,7 +112,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             limits: Of each replay.
             secret: Criteria that choose segments; every plan commits to them, and every report opens them.
             metrics: Where inspections and findings are counted.
+            uploads: Transcripts that Provers hand in; by default with the default quota.
         """
+        self._uploads = uploads or Uploads(cache)
         self._metrics = metrics or Metrics()
         self._secret = secret
         self._report_key, self._regime = report_key, regime
@@ -239,6 +243,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 cancelled=self._stopping.is_set,
                 regime=self._regime,
                 secret=self._secret,
+                uploads=self._uploads,
             )
             report = inspection.run()
             self._end(identifier, journal, "done", f"{len(report['findings'])} findings; the report is ready", report)
@@ -322,6 +327,7 @@ def serve(
     secret: Secret | None = None,
     call_limits: CallLimits | None = None,
     metrics: Metrics | None = None,
+    quota: Quota | None = None,
 ) -> Iterator[str]:
     """Serves one Verifier until the block ends; yields the address as host:port.
 
@@ -341,6 +347,7 @@ def serve(
         call_limits: Of each caller.
         metrics: Where calls, inspections and findings are counted.
         secret: Criteria that choose segments to replay.
+        quota: What each Prover may upload and keep here.
 
     Raises:
         UsageError: The registry cannot be opened, another Verifier uses it, or the address cannot be bound.
@@ -370,7 +377,7 @@ def serve(
                 registry=registry, cache=kept, credentials=credentials, manufacturer=manufacturer,
                 firmware=firmware, witness=witness, sampler=sampler, farm=farm, limits=limits, metrics=metrics,
                 report_key=signing.load_key(Path(keys + signing.KEY)), regime=regime,
-                secret=secret,
+                secret=secret, uploads=Uploads(kept, quota),
             )  # fmt: skip
             witness_pb2_grpc.add_WitnessServiceServicer_to_server(  # type: ignore[no-untyped-call]
                 witness_service.WitnessServicer(witness), server
@@ -413,6 +420,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--replay-devices", default="", help="devices to replay on, one replay at a time each, e.g. cpu,cpu or cuda:*"
     )
     parser.add_argument("--replay-memory", type=int, default=16, help="GiB that one replay may use")
+    parser.add_argument("--upload-gib", type=int, default=1024, help="GiB that one Prover may upload and keep here")
+    parser.add_argument("--upload-files", type=int, default=1_000_000, help="files that one Prover may keep here")
     parser.add_argument("--replay-seconds", type=int, default=6 * 3600, help="time that one replay may take")
     parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
     parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
@@ -446,6 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 call_limits=serving.limits_of(options),
                 metrics=metrics,
                 secret=Secret.load(options.criteria) if options.criteria else None,
+                quota=Quota(total=options.upload_gib << 30, files=options.upload_files),
             ) as bound,
         ):
             if options.address_file is not None:
