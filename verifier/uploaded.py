@@ -74,7 +74,7 @@ def _snapshots(transcript: Transcript) -> dict[tuple[bytes, int], tuple[int, int
 
 
 def _ranks(whole: Whole, known: list[Whole]) -> tuple[str, ...]:
-    """Returns the transcripts of all ranks of a transcript's job that the same Prover uploaded; empty where one lacks."""
+    """Returns the transcripts of all ranks of a transcript's job that the same Prover uploaded, by rank."""
     if whole.place is None:
         return ()
     job = whole.place.job

@@ -1,4 +1,4 @@
-"""Provers that hand transcripts to a Verifier's process: hostile ones, ones that break off, and an inspection over it."""
+"""Provers that hand transcripts to a Verifier's process: hostile ones, ones that break off, an inspection over it."""
 
 from __future__ import annotations
 

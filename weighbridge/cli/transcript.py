@@ -1,6 +1,4 @@
-"""`weighbridge transcript export RUN OUT` (a copy that travels), `transcript recover RUN` (close a crashed one) and
-`transcript upload RUN` (hand it to a Verifier).
-"""
+"""`weighbridge transcript export`, `recover` and `upload`: copy a transcript, close a crashed one, hand one in."""
 
 from __future__ import annotations
 

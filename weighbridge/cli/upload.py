@@ -51,8 +51,8 @@ def command(
     if as_json:
         print_json({"uploads": [{"id": e.id, "bytes": e.bytes, "files": e.files, "already": e.already} for e in done]})
         return
-    for each in done:
+    for got in done:
         print(
-            f"{each.id}: whole and verified, {each.files:,} files, {each.bytes:,} bytes, "
-            f"of which {each.already:,} were there already"
+            f"{got.id}: whole and verified, {got.files:,} files, {got.bytes:,} bytes, "
+            f"of which {got.already:,} were there already"
         )
