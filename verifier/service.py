@@ -30,11 +30,12 @@ from verifier.cache import Cache
 from verifier.drawing import Drawing
 from verifier.exclusive import claim
 from verifier.facts import Plan
-from verifier.farm import Farm, LocalFarm, slots
+from verifier.farm import Farm, LocalFarm
 from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection, InspectionStoppedError
 from verifier.ownlog import OwnLog
 from verifier.periods import Draws
+from verifier.ray_farm import chosen
 from verifier.regime import Regime
 from verifier.registry import FINISHED, Chip, Registry
 from verifier.requests import plan_of
@@ -419,6 +420,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--replay-devices", default="", help="devices to replay on, one replay at a time each, e.g. cpu,cpu or cuda:*"
     )
+    parser.add_argument("--farm", default="local", help="where to replay: local, ray (on this machine), ray:HOST:PORT")
+    parser.add_argument(
+        "--trust-ray-network", action="store_true", help="use a Ray without tokens that other machines may reach"
+    )
     parser.add_argument("--replay-memory", type=int, default=16, help="GiB that one replay may use")
     parser.add_argument("--upload-gib", type=int, default=1024, help="GiB that one Prover may upload and keep here")
     parser.add_argument("--upload-files", type=int, default=1_000_000, help="files that one Prover may keep here")
@@ -450,7 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     policy=options.policy,
                     benchmarks=options.benchmarks,
                 ),
-                farm=LocalFarm(slots(options.replay_devices)),
+                farm=chosen(options.farm, options.replay_devices, trusted=options.trust_ray_network),
                 limits=_limits(options.replay_memory, options.replay_seconds),
                 call_limits=serving.limits_of(options),
                 metrics=metrics,
