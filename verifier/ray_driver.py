@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import threading
 from importlib import import_module
@@ -86,6 +87,8 @@ def main() -> None:
         arguments = (asked["id"], asked["task"], asked["gpu"])
         threading.Thread(target=driver.follow, args=arguments, daemon=True).start()
     ray.shutdown()  # ends the workers of this process's tasks, and with them theirs
+    if address == LOCAL:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)  # the Verifier may have been killed
     os._exit(0)
 
 

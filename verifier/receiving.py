@@ -11,7 +11,6 @@ from verifier.cache import sync_directory
 from weighbridge.bounded import DEFAULT_LIMITS
 from weighbridge.digests import bytes_digest
 from weighbridge.errors import TranscriptError, UsageError
-from weighbridge.manifest import Manifest, open_manifest
 from weighbridge.writer import MANIFEST
 
 
@@ -31,7 +30,7 @@ class Receiving:
         *,
         table: dict[str, int] | None,
         reserve: Callable[[int], None],
-        listed: Callable[[Manifest, int], dict[str, int]],
+        listed: Callable[[bytes], dict[str, int]],
     ) -> None:
         """Goes on with an upload.
 
@@ -40,7 +39,7 @@ class Receiving:
             identifier: Hex digest of the manifest.
             table: Path to size of each file, if the manifest is there.
             reserve: Makes room for the manifest, given its size.
-            listed: Makes room for the other files, given manifest and size, and returns the table.
+            listed: Verifies the manifest's bytes, makes room for the other files, and returns the table.
         """
         self.root, self.id, self.received = root, identifier, 0
         self._table, self._reserve, self._listed = table, reserve, listed
@@ -131,7 +130,7 @@ class Receiving:
                     "what came is the manifest of another transcript than the one that was named; upload it again",
                     code="transcript.upload.id",
                 )
-            self._table = self._listed(open_manifest(text), len(text))
+            self._table = self._listed(text)
 
     def check_whole(self) -> None:
         """Checks that each file that has begun has ended; whether all have begun is for who reads the transcript.

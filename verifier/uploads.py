@@ -40,6 +40,8 @@ _KEPT = frozenset({"transcript.upload.order", "transcript.file.missing", "transc
 """After these errors what is there stays: it may have been right, and whoever sent it can go on."""
 EXPIRY_S = 7 * 86400.0
 """An upload that nobody went on with for so long is removed."""
+SWEEP_S = 3600.0
+"""How often to look for such uploads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +93,9 @@ class Uploads:
         """
         self._cache, self._quota = cache, quota or Quota()
         self._root = cache.root / UPLOADS
-        self._lock = threading.Lock()
+        self._lock, self._swept = threading.Lock(), time.monotonic()
+        # What is read may take much more room than its bytes, so one thread at a time reads.
+        self._parsing, self._verifying = threading.Lock(), threading.Lock()
         self._open: set[tuple[str, str]] = set()
         self._sizes: dict[tuple[str, str], tuple[int, int]] = {}
         self._whole: dict[tuple[str, str], Whole] = {}
@@ -146,13 +150,13 @@ class Uploads:
                 if self._cache.has(transcript_id):
                     raise order("this transcript is here, whole and verified")
                 del self._whole[key]  # it was removed to make room
-            self._remove_expired(certificate)
+            self._sweep()
             receiving = Receiving(
                 self._place(key),
                 transcript_id,
                 table=self._table(key),
                 reserve=lambda size: self._reserve(key, size, 1),
-                listed=lambda manifest, size: self._listed(key, manifest, size),
+                listed=lambda text: self._listed(key, text),
             )
             try:
                 try:
@@ -174,7 +178,8 @@ class Uploads:
         """
         key = (certificate, receiving.id)
         receiving.check_whole()
-        transcript = Transcript.open(receiving.root, limits=DEFAULT_LIMITS)
+        with self._verifying:
+            transcript = Transcript.open(receiving.root, limits=DEFAULT_LIMITS)
         whole = Whole(
             id=receiving.id,
             certificate=certificate,
@@ -219,7 +224,8 @@ class Uploads:
         if key not in self._tables:
             try:
                 text = (self._place(key) / MANIFEST).read_bytes()
-                manifest = open_manifest(text)
+                with self._parsing:
+                    manifest = open_manifest(text)
             except (OSError, WeighbridgeError):
                 return None
             if manifest.digest != key[1]:
@@ -227,14 +233,17 @@ class Uploads:
             self._tables[key] = table_of(manifest, len(text))
         return self._tables[key]
 
-    def _listed(self, key: tuple[str, str], manifest: Manifest, size: int) -> dict[str, int]:
-        """Makes room for all files of a manifest of `size` bytes, and returns the size of each.
+    def _listed(self, key: tuple[str, str], text: bytes) -> dict[str, int]:
+        """Makes room for all files of a manifest, and returns the size of each.
 
         Raises:
+            TranscriptError: The manifest does not verify.
             UsageError: A path is not allowed, or the transcript is larger than a Verifier takes.
             QuotaError: The certificate may not keep so much.
         """
-        table, limits = table_of(manifest, size), self._cache.limits
+        with self._parsing:
+            manifest = open_manifest(text)
+        table, limits = table_of(manifest, len(text)), self._cache.limits
         folders = {str(parent) for path in table for parent in PurePosixPath(path).parents}
         bad = next((path for path in table if not PATH.fullmatch(path) or path in folders), None)
         if bad is not None or len(table) != len(manifest.files) + 1:
@@ -284,14 +293,24 @@ class Uploads:
         shutil.rmtree(place, ignore_errors=True)
         return True
 
-    def _remove_expired(self, certificate: str) -> None:
-        """Makes room for one certificate; other uploads in progress are new enough."""
-        for place in self._root.glob(f"{certificate}/*"):
-            key = (certificate, place.name)
-            if place.is_dir() and key not in self._open and self._expired(place):
+    def _sweep(self) -> None:
+        """Removes expired uploads, once in a while."""
+        with self._lock:
+            if time.monotonic() - self._swept < SWEEP_S:
+                return
+            self._swept = time.monotonic()
+        for place in self._root.glob("*/*"):
+            key = (place.parent.name, place.name)
+            with self._lock:
+                if not place.is_dir() or key in self._open:
+                    continue
+                self._open.add(key)  # nobody goes on with it now
+            try:
+                if self._expired(place):
+                    self._forget_empty(key)
+            finally:
                 with self._lock:
-                    self._sizes.pop(key, None)
-                    self._tables.pop(key, None)
+                    self._open.discard(key)
 
     def _take_over(self, marker: Path) -> None:
         """Reads what a former process noted of a whole transcript that is still there."""

@@ -170,6 +170,25 @@ def test_replays_end_when_nobody_wants_them(cluster: str, honest_run: Path, tmp_
         time.sleep(0.05)
 
 
+def test_replays_do_not_outlive_a_killed_verifier(cluster: str, honest_run: Path, tmp_path: Path) -> None:
+    forever = forge(honest_run, tmp_path / "endless", at_step(3, endless))
+    program = (
+        "from pathlib import Path; from verifier.farm import Task; from verifier.ray_farm import RayFarm\n"
+        f"task = Task(key='x', name='x', path=Path({str(forever)!r}), steps=(0, 4), env={ENV!r})\n"
+        f"list(RayFarm({cluster!r}).run([task], lambda *_: print('on', flush=True)))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"on\n"
+    assert workers()
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 30
+    while workers() or nodes():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_ray_of_ones_own_is_there_while_replays_are(honest_run: Path) -> None:
     found = run(chosen("ray", "", trusted=False), task("honest", honest_run))["honest"].result
     assert isinstance(found, ReplayResult)

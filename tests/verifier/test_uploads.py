@@ -25,6 +25,7 @@ from verifier.uploads import EXPIRY_S, STREAMS, STREAMS_OF_ONE, UPLOADS, Quota, 
 from weighbridge.errors import QuotaError, UsageError, WeighbridgeError
 from weighbridge.guards import BusyError
 from weighbridge.identity import CertificateAuthority
+from weighbridge.job import JobRecord, Place
 from weighbridge.transcript import Transcript
 
 A, B = "a" * 64, "b" * 64
@@ -223,7 +224,7 @@ def test_quotas_are_of_each_certificate_and_promised_room_counts(tmp_path: Path)
         Quota(total=-1)
 
 
-def test_who_stops_in_the_middle_loses_it_after_a_week(tmp_path: Path) -> None:
+def test_who_stops_in_the_middle_loses_it_after_a_week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     identifier = write_transcript(tmp_path / "run")
     files, uploads = files_of(tmp_path / "run"), uploads_in(tmp_path / "cache")
     other = write_transcript(tmp_path / "other", name="other")
@@ -236,6 +237,12 @@ def test_who_stops_in_the_middle_loses_it_after_a_week(tmp_path: Path) -> None:
     assert again.status(A, identifier) == {}
     assert again.status(A, other) is None
     assert not list((tmp_path / "cache" / UPLOADS).rglob("manifest.json"))
+    give(again, identifier, files, finish=False)
+    for path in (tmp_path / "cache" / UPLOADS).rglob("*"):
+        os.utime(path, (past, past))
+    monkeypatch.setattr("verifier.uploads.SWEEP_S", 0.0)  # also while the Verifier runs, when anybody uploads
+    give(again, identifier, {}, who=B, finish=False)
+    assert again.status(A, identifier) == {}
 
 
 def test_some_uploads_at_a_time(tmp_path: Path) -> None:
@@ -320,3 +327,32 @@ def test_only_uploads_that_the_chip_knows_of_explain_its_snapshots(
     # What was altered on the Verifier's own disk explains nothing.
     (tmp_path / "cache" / honest / "draft.cbor").write_bytes(b"x")
     assert Uploaded(uploads, cache).explain(snapshot) is None
+
+
+def test_of_a_job_all_ranks_that_one_prover_uploaded_are_named(
+    tmp_path: Path, device: Device, maker: CertificateAuthority
+) -> None:
+    job = JobRecord(b"j" * 16, (("data", 3),))
+    names = [f"rank{rank}" for rank in range(3)]
+    identifiers = [
+        write_transcript(
+            tmp_path / name,
+            name=name,
+            ueid=device.ueid if rank == 1 else bytes(17),
+            draft={"job": Place(job, rank).to_map()},
+        )
+        for rank, name in enumerate(names)
+    ]
+    cache = Cache(tmp_path / "cache")
+    uploads = Uploads(cache)
+    for rank, who in ((0, A), (1, A), (2, B)):
+        give(uploads, identifiers[rank], files_of(tmp_path / names[rank]), who=who)
+    snapshot = make(device, maker, Transcript.open(tmp_path / "rank1"))
+    for known in (uploads, Uploads(cache)):
+        found = Uploaded(known, cache).explain(snapshot)
+        assert found is not None
+        assert found.ranks == (identifiers[0], identifiers[1], "")
+    give(uploads, identifiers[2], files_of(tmp_path / names[2]))
+    found = Uploaded(uploads, cache).explain(snapshot)
+    assert found is not None
+    assert found.ranks == tuple(identifiers)
