@@ -22,7 +22,7 @@ from firmware_sim.nvlog import NonVolatileLog, full, rolled_back, write_durably
 from firmware_sim.reporting import NO_WITNESS, Reporting
 from weighbridge import tokens
 from weighbridge.digests import DIGEST_SIZE, Leaf, salt_digest, snapshot_root
-from weighbridge.errors import ChipError, UsageError
+from weighbridge.errors import ChipError, NotFoundError, UsageError
 from weighbridge.tokens import Kind, Token, Value
 
 SALT_SIZE = 32
@@ -346,7 +346,11 @@ class Firmware:
         with self._lock:
             body = tokens.read_own(self._log.read(index)).body
         if "root" not in body:
-            raise UsageError(f"Entry {index} is no snapshot; list the entries and choose one of kind snapshot.")
+            raise NotFoundError(
+                f"Entry {index} is no snapshot; list the entries and choose one of kind snapshot.",
+                resource="snapshot",
+                name=str(index),
+            )
         try:
             data = self._opening_path(index).read_bytes()
         except OSError as error:

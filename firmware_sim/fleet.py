@@ -34,7 +34,7 @@ from firmware_sim.nvlog import NonVolatileLog, write_durably
 from firmware_sim.service import ALLOW, ChipServicer
 from protos.weighbridge.v1 import chip_pb2_grpc
 from weighbridge import rpc
-from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.errors import NotFoundError, UsageError, WeighbridgeError
 from weighbridge.firmware_image import FirmwareSigner
 from weighbridge.guards import CallLimits
 from weighbridge.identity import CertificateAuthority, Credentials
@@ -105,12 +105,13 @@ class Fleet:
         """Returns a chip's firmware; boots the chip if it is off.
 
         Raises:
-            UsageError: No such chip is in this fleet.
+            NotFoundError: No such chip is in this fleet.
             ChipError: It does not boot.
         """
         slot = self._slots.get(ueid)
         if slot is None:
-            raise UsageError(f"Chip {ueid.hex()[:80]} is not in this fleet; correct its address.")
+            name = ueid.hex()[:80]
+            raise NotFoundError(f"Chip {name} is not in this fleet; correct its address.", resource="chip", name=name)
         with slot.lock:
             if slot.firmware is None:
                 device = boot(slot.directory)

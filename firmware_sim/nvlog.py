@@ -21,7 +21,7 @@ from types import TracebackType
 
 from firmware_sim.counter import MonotonicCounter, write_all, write_durably
 from weighbridge.digests import DIGEST_SIZE, bytes_digest
-from weighbridge.errors import ChipError, UsageError
+from weighbridge.errors import ChipError, NotFoundError, UsageError
 from weighbridge.merkle import HASH_SIZE, Tree, leaf_hash
 from weighbridge.tlog import MAX_NOTE_BYTES
 from weighbridge.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
@@ -156,11 +156,15 @@ class NonVolatileLog:
         """Returns an entry.
 
         Raises:
-            UsageError: There is no such entry.
+            NotFoundError: There is no such entry.
             ChipError: It was released (`chip.log.released`), or damaged since it was written (`chip.log.damaged`).
         """
         if not 0 <= index < len(self):
-            raise UsageError(f"The log has {len(self)} entries and so none at {index}; ask for the head first.")
+            raise NotFoundError(
+                f"The log has {len(self)} entries and so none at {index}; ask for the head first.",
+                resource="entry",
+                name=str(index),
+            )
         if index < self.released:
             raise ChipError(
                 f"Entry {index} was released after a witness had it; ask the Verifier that cosigned the log.",

@@ -20,7 +20,7 @@ from weighbridge.bounded import DEFAULT_LIMITS, decode_cbor, read_file, walk_fil
 from weighbridge.chipnotes import CHIPS
 from weighbridge.chipnotes import decode as decode_notes
 from weighbridge.digests import bytes_digest, chain
-from weighbridge.errors import TranscriptError, UsageError, WeighbridgeError
+from weighbridge.errors import NotFoundError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.job import Place
 from weighbridge.manifest import SigningKey, open_manifest
 from weighbridge.resumption import decode
@@ -187,14 +187,17 @@ class Archive:
         """Returns a declared transcript, or one that a recording that goes on was declared as before.
 
         Raises:
-            TranscriptError: There is none (`transcript.unknown`).
+            NotFoundError: There is none (`transcript.unknown`).
         """
         with self._lock:
             versions = [version for kept in self._open.values() for _, _, version in kept]
         declared = next((each for each in [*self.transcripts(), *versions] if each.id == transcript_id), None)
         if declared is None:
-            raise TranscriptError(
-                "no transcript of this id is declared; take one from ListTranscripts", code="transcript.unknown"
+            raise NotFoundError(
+                "no transcript of this id is declared; take one from ListTranscripts",
+                code="transcript.unknown",
+                resource="transcript",
+                name=transcript_id,
             )
         return declared
 
@@ -207,8 +210,9 @@ class Archive:
             offset: Where in that file to begin, in bytes.
 
         Raises:
-            TranscriptError: There is no such transcript, or it cannot be read.
-            UsageError: It has no such file, or the file ends before `offset`.
+            TranscriptError: It cannot be read.
+            UsageError: There is no such transcript (`transcript.unknown`), it has no such file, or the file ends before
+                `offset`.
         """
         declared = self.find(transcript_id)
         found = walk_files(declared.path, max_files=2 * DEFAULT_LIMITS.files)

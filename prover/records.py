@@ -10,7 +10,7 @@ from pathlib import Path
 from prover.archive import Archive
 from weighbridge import merkle
 from weighbridge.digests import DIGEST_SIZE
-from weighbridge.errors import TranscriptError, UsageError
+from weighbridge.errors import NotFoundError, TranscriptError, UsageError
 from weighbridge.recordopening import MAX_RECORDS, OpenedRecord, encode
 from weighbridge.transcript import Transcript
 
@@ -68,8 +68,11 @@ class Records:
     def _opened(self, transcript_id: str) -> _Opened:
         declared = next((each for each in self._archive.transcripts() if each.id == transcript_id), None)
         if declared is None:
-            raise TranscriptError(
-                "no transcript of this id is declared; take one from ListTranscripts", code="transcript.unknown"
+            raise NotFoundError(
+                "no transcript of this id is declared; take one from ListTranscripts",
+                code="transcript.unknown",
+                resource="transcript",
+                name=transcript_id,
             )
         if self._last is None or self._last[:2] != (declared.path, transcript_id):
             transcript = Transcript.open(declared.path)

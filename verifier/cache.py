@@ -27,7 +27,8 @@ _OBJECTS = "objects"
 CELLS = "-cells"
 """Behind the name of a job's directory: where results of its collectives lie."""
 
-_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}){0,3}")
+PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}){0,3}")
+"""What a file of a transcript may be called."""
 
 
 class Piece(Protocol):
@@ -53,7 +54,12 @@ class FetchLimits:
 
 
 class Cache:
-    """Transcripts below one directory, one subdirectory each, named by identifier."""
+    """Transcripts below one directory, one subdirectory each, named by identifier.
+
+    Attributes:
+        root: The directory.
+        limits: What is accepted.
+    """
 
     def __init__(self, root: str | Path, limits: FetchLimits | None = None) -> None:
         """Creates the directory if needed and removes what an interrupted fetch left.
@@ -62,8 +68,8 @@ class Cache:
             root: Directory that nothing else writes to.
             limits: What to accept.
         """
-        self._root = Path(root)
-        self._limits = limits or FetchLimits()
+        self.root = self._root = Path(root)
+        self.limits = self._limits = limits or FetchLimits()
         self._root.mkdir(parents=True, exist_ok=True)
         for pattern in ("partial-*", f"{_JOB}*"):
             for left in self._root.glob(pattern):
@@ -98,11 +104,40 @@ class Cache:
         try:
             self._receive(partial, fetch)
             transcript = self._open(partial, transcript_id)
-            partial.rename(place)
+            self.adopt(partial, transcript_id)
             transcript.path = place
             return transcript
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def has(self, transcript_id: str) -> bool:
+        """Whether a transcript is here; not whether it is intact."""
+        return bool(_ID.fullmatch(transcript_id)) and (self._root / transcript_id).is_dir()
+
+    def find(self, transcript_id: str) -> Transcript | None:
+        """Returns a transcript that is here, verified again; None if it is not here or not intact."""
+        try:
+            return self._open(self._root / transcript_id, transcript_id) if self.has(transcript_id) else None
+        except WeighbridgeError:
+            return None
+
+    def adopt(self, directory: Path, transcript_id: str) -> None:
+        """Moves a verified transcript to its place, durably; one that is there already stays.
+
+        Args:
+            directory: Where it lies now, on the same file system; afterwards it is gone.
+            transcript_id: Hex digest of its manifest.
+
+        Raises:
+            OSError: It cannot be moved.
+        """
+        try:
+            directory.rename(self._root / transcript_id)
+        except OSError:
+            if not self.has(transcript_id):
+                raise
+            shutil.rmtree(directory)  # it arrived another way in the meantime
+        sync_directory(self._root)
 
     def job(self, record: JobRecord, transcripts: Sequence[Transcript]) -> Path:
         """Puts the transcripts of a job's ranks together as one directory, by links to the files that are here.
@@ -145,7 +180,7 @@ class Cache:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, place)
-            _sync_directory(place.parent)
+            sync_directory(place.parent)
         except OSError as error:
             raise _cannot_store(place.name, error) from None
         return digest
@@ -214,7 +249,7 @@ class Cache:
                 file.close()
 
     def _create(self, root: Path, path: str, seen: set[str]) -> IO[bytes]:
-        if not _PATH.fullmatch(path) or path in seen:
+        if not PATH.fullmatch(path) or path in seen:
             raise TranscriptError(
                 f"the Prover sent a file under the path {path[:100]!r}, which is not allowed or came twice",
                 code="transcript.fetch.path",
@@ -228,7 +263,8 @@ class Cache:
             raise _cannot_store(path, error) from None
 
 
-def _sync_directory(place: Path) -> None:
+def sync_directory(place: Path) -> None:
+    """Makes durable which files there are in a directory."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -22,7 +22,7 @@ from verifier import jobs
 from weighbridge.errors import Finding, ReplayWorkerError, UsageError, WeighbridgeError
 from weighbridge.job import rank_name
 from weighbridge.job_replay import replay_cell, replay_job
-from weighbridge.replay import Limits, ReplayResult, replay
+from weighbridge.replay import Limits, ReplayResult, Worker, replay
 
 Progress = Callable[["Task", int, int], None]
 """Called with (task, steps done, steps to do), from any thread. What it raises ends the replay."""
@@ -98,7 +98,13 @@ class CancelledError(Exception):
     """Nobody waits for these replays any more."""
 
 
-def execute(task: Task, device: str, progress: Callable[[int, int], None], cancelled: Cancelled) -> Outcome:
+def execute(
+    task: Task,
+    device: str,
+    progress: Callable[[int, int], None],
+    cancelled: Cancelled,
+    worker: Worker | None = None,
+) -> Outcome:
     """Replays one task in a spawned process and waits for it.
 
     Args:
@@ -106,6 +112,7 @@ def execute(task: Task, device: str, progress: Callable[[int, int], None], cance
         device: On what.
         progress: Called with (steps done, steps to do).
         cancelled: Once it is true, the process is ended.
+        worker: Runs that process; by default on this machine.
     """
     started = time.monotonic()
     result: ReplayResult | WeighbridgeError
@@ -113,19 +120,19 @@ def execute(task: Task, device: str, progress: Callable[[int, int], None], cance
         if task.rank is None:
             result = replay(
                 task.path, steps=task.steps, device=device, stop=task.stop, salt=task.salt, limits=task.limits,
-                env=task.env, progress=progress, cancelled=cancelled,
+                env=task.env, progress=progress, cancelled=cancelled, worker=worker,
             )  # fmt: skip
         elif task.results is not None:
             found = replay_cell(
                 task.path, task.rank, results=task.results, steps=task.steps, device=device, stop=task.stop,
-                salt=task.salt, limits=task.limits, env=task.env, progress=progress, cancelled=cancelled,
+                salt=task.salt, limits=task.limits, env=task.env, progress=progress, cancelled=cancelled, worker=worker,
             )  # fmt: skip
             result = replace(found, findings=[_of_rank(each, task.rank) for each in found.findings])
         else:
             stop = None if task.stop is None else (task.rank, *task.stop)
             whole = replay_job(
                 task.path, steps=task.steps, device=device, stop=stop, salt=task.salt, limits=task.limits,
-                env=task.env, progress=progress, cancelled=cancelled,
+                env=task.env, progress=progress, cancelled=cancelled, worker=worker,
             )  # fmt: skip
             result = jobs.of_rank(whole, task.rank)
     except WeighbridgeError as error:
@@ -165,47 +172,68 @@ class LocalFarm:
         """See `Farm`."""
         for task in tasks:
             self.check(task.device)
-        waiting, lock, closed = list(tasks), threading.Lock(), threading.Event()
-        ended: queue.SimpleQueue[tuple[Task, Outcome | BaseException]] = queue.SimpleQueue()
 
-        def over() -> bool:
-            return closed.is_set() or (cancelled is not None and cancelled())
+        def work(task: Task, slot: str | None, over: Cancelled) -> Outcome:
+            return execute(task, slot or task.device, partial(progress, task), over)
 
-        def take(slot: str | None) -> Task | None:
-            with lock:
-                for place, task in enumerate(waiting):
-                    if slot is None or _fits(task.device, slot):
-                        return waiting.pop(place)
-            return None
+        yield from side_by_side(tasks, self._devices or (None,), work, cancelled)
 
-        def work(slot: str | None) -> None:
-            while not closed.is_set() and (task := take(slot)) is not None:
-                outcome: Outcome | BaseException
-                try:
-                    if over():
-                        raise CancelledError
-                    outcome = execute(task, slot or task.device, partial(progress, task), over)
-                    if over():
-                        raise CancelledError  # what the end of its process looked like says nothing
-                except BaseException as error:  # raised again by whoever waits for the outcome
-                    outcome = error
-                ended.put((task, outcome))
 
-        threads = [threading.Thread(target=work, args=(slot,)) for slot in self._devices or (None,)]
+def side_by_side(
+    tasks: Sequence[Task],
+    slots: Sequence[str | None],
+    work: Callable[[Task, str | None, Cancelled], Outcome],
+    cancelled: Cancelled | None,
+) -> Iterator[tuple[Task, Outcome]]:
+    """Yields each task with its outcome, as they end: one at a time in each slot.
+
+    Args:
+        tasks: What to do.
+        slots: The device that each slot is for; None takes tasks for any.
+        work: Does a task in a slot, in a thread of its own; told whom to ask whether anybody still waits.
+        cancelled: As `Farm.run` takes it.
+    """
+    waiting, lock, closed = list(tasks), threading.Lock(), threading.Event()
+    ended: queue.SimpleQueue[tuple[Task, Outcome | BaseException]] = queue.SimpleQueue()
+
+    def over() -> bool:
+        return closed.is_set() or (cancelled is not None and cancelled())
+
+    def take(slot: str | None) -> Task | None:
+        with lock:
+            for place, task in enumerate(waiting):
+                if slot is None or _fits(task.device, slot):
+                    return waiting.pop(place)
+        return None
+
+    def serve(slot: str | None) -> None:
+        while not closed.is_set() and (task := take(slot)) is not None:
+            outcome: Outcome | BaseException
+            try:
+                if over():
+                    raise CancelledError
+                outcome = work(task, slot, over)
+                if over():
+                    raise CancelledError  # what the end of its process looked like says nothing
+            except BaseException as error:  # raised again by whoever waits for the outcome
+                outcome = error
+            ended.put((task, outcome))
+
+    threads = [threading.Thread(target=serve, args=(slot,)) for slot in slots]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in tasks:
+            task, outcome = ended.get()
+            if not isinstance(outcome, Outcome):
+                raise outcome
+            yield task, outcome
+    finally:
+        closed.set()
+        with lock:
+            waiting.clear()
         for thread in threads:
-            thread.start()
-        try:
-            for _ in tasks:
-                task, outcome = ended.get()
-                if not isinstance(outcome, Outcome):
-                    raise outcome
-                yield task, outcome
-        finally:
-            closed.set()
-            with lock:
-                waiting.clear()
-            for thread in threads:
-                thread.join()
+            thread.join()
 
 
 def slots(text: str) -> list[str]:

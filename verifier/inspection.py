@@ -25,6 +25,8 @@ from verifier.sampler import Sampled
 from verifier.segments import Secret
 from verifier.stages.setting import Cancelled, InspectionStoppedError, Progress, Setting
 from verifier.units import Units
+from verifier.uploaded import Uploaded
+from verifier.uploads import Uploads
 from verifier.witness import Witness
 from weighbridge.errors import UsageError
 from weighbridge.identity import Credentials
@@ -55,6 +57,7 @@ class Inspection:
         secret: Secret | None = None,
         regime: Regime | None = None,
         sampled: Sampled | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         """Prepares an inspection that the registry already knows, with the chips drawn.
 
@@ -75,6 +78,7 @@ class Inspection:
             secret: The criteria that the plan commits to, if it does.
             regime: Rules, policy and benchmarks; by default no rules.
             sampled: The draw that was committed to; None if the plan's seed was given.
+            uploads: Transcripts that Provers handed in; they explain what no Prover's service does.
 
         Raises:
             UsageError: The plan commits to other criteria.
@@ -99,6 +103,7 @@ class Inspection:
             cancelled=cancelled or (lambda: False),
             secret=secret,
             regime=regime or NO_RULES,
+            uploaded=None if uploads is None else Uploaded(uploads, cache),
         )
 
     def run(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from analysis.domain import InfeasibleError
 from analysis.stratified import least_probability
 from verifier.database import Base
 from verifier.drawentries import Aim
-from weighbridge.errors import UsageError
+from weighbridge.errors import NotFoundError
 
 _DAY_MS = 24 * 3600 * 1000
 MOST_PERIODS = 120
@@ -134,13 +134,15 @@ class Draws:
         """Returns the digest of a draw's record.
 
         Raises:
-            UsageError: There is no such draw, or it has no record.
+            NotFoundError: There is no such draw, or it has no record.
         """
         with self._session() as session:
             row = session.get(_DrawRow, inspection)
             if row is None or not row.record:
-                raise UsageError(
-                    f"inspection {inspection!r:.80} has no record of a draw (yet); watch it, or name another"
+                raise NotFoundError(
+                    f"inspection {inspection!r:.80} has no record of a draw (yet); watch it, or name another",
+                    resource="draw",
+                    name=inspection,
                 )
             return row.record
 

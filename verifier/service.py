@@ -23,18 +23,19 @@ import grpc
 from cryptography.x509 import Certificate
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_grpc
-from verifier import ownlog, signing, units, witness_service
+from verifier import ownlog, signing, units, upload_service, witness_service
 from verifier import regime as regimes
 from verifier.beacon import FileBeacon, LocalBeacon
 from verifier.cache import Cache
 from verifier.drawing import Drawing
 from verifier.exclusive import claim
 from verifier.facts import Plan
-from verifier.farm import Farm, LocalFarm, slots
+from verifier.farm import Farm, LocalFarm
 from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection, InspectionStoppedError
 from verifier.ownlog import OwnLog
 from verifier.periods import Draws
+from verifier.ray_farm import chosen
 from verifier.regime import Regime
 from verifier.registry import FINISHED, Chip, Registry
 from verifier.requests import plan_of
@@ -42,6 +43,7 @@ from verifier.sampler import Sampler
 from verifier.sampling import draw
 from verifier.segments import Secret
 from verifier.units import Journal
+from verifier.uploads import Quota, Uploads
 from verifier.witness import Witness, load_signer
 from weighbridge import rpc, serving, tlog
 from weighbridge.errors import UsageError, WeighbridgeError
@@ -53,8 +55,8 @@ from weighbridge.replay import Limits
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
 _METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport", "GetDraw")
-ALLOW = {_SERVICE + method: {"operator"} for method in _METHODS}
-"""Only operators may use a Verifier."""
+ALLOW = {**{_SERVICE + method: {"operator"} for method in _METHODS}, **upload_service.ALLOW}
+"""Only operators may use a Verifier; Provers may hand in transcripts."""
 
 LOG_KEY, BEACON_KEY = ".log-key", ".beacon-key"
 """What the files with the keys of the Verifier's own log and beacon are called; they lie beside the witness's."""
@@ -70,7 +72,7 @@ GRACE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
+class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierServiceServicer):
     """One Verifier; see `protos/weighbridge/v1/verifier.proto`.
 
     Inspections run one after another. What they have done is durable, so what a former process left unfinished goes on
@@ -93,6 +95,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
         limits: Limits | None = None,
         secret: Secret | None = None,
         metrics: Metrics | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         """Takes over a registry, and goes on with what a former process left unfinished in it.
 
@@ -110,7 +113,9 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
             limits: Of each replay.
             secret: Criteria that choose segments; every plan commits to them, and every report opens them.
             metrics: Where inspections and findings are counted.
+            uploads: Transcripts that Provers hand in; by default with the default quota.
         """
+        self._uploads = uploads or Uploads(cache)
         self._metrics = metrics or Metrics()
         self._secret = secret
         self._report_key, self._regime = report_key, regime
@@ -239,6 +244,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServiceServicer):
                 cancelled=self._stopping.is_set,
                 regime=self._regime,
                 secret=self._secret,
+                uploads=self._uploads,
             )
             report = inspection.run()
             self._end(identifier, journal, "done", f"{len(report['findings'])} findings; the report is ready", report)
@@ -322,6 +328,7 @@ def serve(
     secret: Secret | None = None,
     call_limits: CallLimits | None = None,
     metrics: Metrics | None = None,
+    quota: Quota | None = None,
 ) -> Iterator[str]:
     """Serves one Verifier until the block ends; yields the address as host:port.
 
@@ -341,6 +348,7 @@ def serve(
         call_limits: Of each caller.
         metrics: Where calls, inspections and findings are counted.
         secret: Criteria that choose segments to replay.
+        quota: What each Prover may upload and keep here.
 
     Raises:
         UsageError: The registry cannot be opened, another Verifier uses it, or the address cannot be bound.
@@ -370,7 +378,7 @@ def serve(
                 registry=registry, cache=kept, credentials=credentials, manufacturer=manufacturer,
                 firmware=firmware, witness=witness, sampler=sampler, farm=farm, limits=limits, metrics=metrics,
                 report_key=signing.load_key(Path(keys + signing.KEY)), regime=regime,
-                secret=secret,
+                secret=secret, uploads=Uploads(kept, quota),
             )  # fmt: skip
             witness_pb2_grpc.add_WitnessServiceServicer_to_server(  # type: ignore[no-untyped-call]
                 witness_service.WitnessServicer(witness), server
@@ -412,7 +420,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--replay-devices", default="", help="devices to replay on, one replay at a time each, e.g. cpu,cpu or cuda:*"
     )
+    parser.add_argument("--farm", default="local", help="where to replay: local, ray (on this machine), ray:HOST:PORT")
+    parser.add_argument(
+        "--trust-ray-network", action="store_true", help="use a Ray without tokens that other machines may reach"
+    )
     parser.add_argument("--replay-memory", type=int, default=16, help="GiB that one replay may use")
+    parser.add_argument("--upload-gib", type=int, default=1024, help="GiB that one Prover may upload and keep here")
+    parser.add_argument("--upload-files", type=int, default=1_000_000, help="files that one Prover may keep here")
     parser.add_argument("--replay-seconds", type=int, default=6 * 3600, help="time that one replay may take")
     parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
     parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
@@ -441,11 +455,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     policy=options.policy,
                     benchmarks=options.benchmarks,
                 ),
-                farm=LocalFarm(slots(options.replay_devices)),
+                farm=chosen(options.farm, options.replay_devices, trusted=options.trust_ray_network),
                 limits=_limits(options.replay_memory, options.replay_seconds),
                 call_limits=serving.limits_of(options),
                 metrics=metrics,
                 secret=Secret.load(options.criteria) if options.criteria else None,
+                quota=Quota(total=options.upload_gib << 30, files=options.upload_files),
             ) as bound,
         ):
             if options.address_file is not None:

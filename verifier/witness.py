@@ -22,7 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from verifier.facts import Held, Report, number
 from verifier.registry import Base, Registry
 from weighbridge import chiplog, merkle, tlog
-from weighbridge.errors import ProofError, TokenError, UsageError, WeighbridgeError
+from weighbridge.errors import NotFoundError, ProofError, TokenError, UsageError, WeighbridgeError
 from weighbridge.tlog import KeyType, Note, NoteKey, NoteSigner
 from weighbridge.tokens import GENESIS, entry_digest, verify
 
@@ -297,7 +297,11 @@ class Witness:
         checkpoint = tlog.parse_checkpoint(note.text)
         ueid = next((chip.ueid for chip in self._registry.chips() if tlog.origin(chip.ueid) == checkpoint.origin), None)
         if ueid is None:
-            raise UsageError("The checkpoint is of no registered chip; register it and inspect it first.")
+            raise NotFoundError(
+                "The checkpoint is of no registered chip; register it and inspect it first.",
+                resource="chip",
+                name=checkpoint.origin,
+            )
         with self._registry.session() as session:
             keys = list(session.scalars(select(_LogKeyRow.key).where(_LogKeyRow.ueid == ueid)))
         self._check_signed(note, [NoteKey(checkpoint.origin, tlog.LOG, key) for key in keys])

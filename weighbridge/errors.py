@@ -156,3 +156,16 @@ class ReplayWorkerError(WeighbridgeError):
     """The replay worker died, ran out of its limits or answered with nonsense."""
 
     code = "replay.worker"
+
+
+class NotFoundError(UsageError):
+    """Something that the caller names is not there.
+
+    Details: `resource`, what kind of thing it is (`chip`, `transcript`, `inspection`, `snapshot`, ...), and `name`.
+    """
+
+
+class QuotaError(WeighbridgeError):
+    """A caller has used up what it may keep here; waiting does not help."""
+
+    code = "transcript.upload.quota"

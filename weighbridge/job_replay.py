@@ -9,7 +9,7 @@ from typing import Any
 
 from weighbridge.errors import ReplayWorkerError, UsageError
 from weighbridge.job import Place, rank_name, read_job
-from weighbridge.replay import Limits, ReplayResult, Verdict, parse, raise_error, replay, run_worker
+from weighbridge.replay import Limits, ReplayResult, Verdict, Worker, parse, raise_error, replay, run_worker
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 
 DEFAULT_LIMITS = Limits()
@@ -56,6 +56,7 @@ def replay_job(
     progress: Callable[[int, int], None] | None = None,
     tapes: TapePolicy = AS_DESIGNED,
     cancelled: Callable[[], bool] | None = None,
+    worker: Worker | None = None,
 ) -> JobReplayResult:
     """Replays all ranks of a job in one process, without `torch.distributed`.
 
@@ -71,6 +72,7 @@ def replay_job(
         progress: Called with (steps done, steps to do) of the first rank.
         tapes: What may enter programs, and how grave it is if more does.
         cancelled: As for `weighbridge.replay.replay`.
+        worker: As for `weighbridge.replay.replay`.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -93,7 +95,7 @@ def replay_job(
         "rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in rules],
         "tapes": asdict(tapes),
     }
-    return _parse(run_worker("weighbridge.job_worker", request, limits, env, progress, cancelled))
+    return _parse((worker or run_worker)("weighbridge.job_worker", request, limits, env, progress, cancelled))
 
 
 def replay_cell(
@@ -111,6 +113,7 @@ def replay_cell(
     progress: Callable[[int, int], None] | None = None,
     tapes: TapePolicy = AS_DESIGNED,
     cancelled: Callable[[], bool] | None = None,
+    worker: Worker | None = None,
 ) -> ReplayResult:
     """Replays one rank of a job alone, with the results of its collectives taken as given.
 
@@ -128,6 +131,7 @@ def replay_cell(
         progress: Called with (steps done, steps to do).
         tapes: What may enter programs, and how grave it is if more does.
         cancelled: As for `weighbridge.replay.replay`.
+        worker: As for `weighbridge.replay.replay`.
 
     Returns:
         The result; a match is `match given collectives` (unless the cell has none), to be made good by opening chunks
@@ -145,6 +149,7 @@ def replay_cell(
     return replay(
         Path(path) / rank_name(rank), steps=steps, device=device, stop=stop, salt=salt, limits=limits, env=env,
         rules=rules, progress=progress, tapes=tapes, results=results, place=Place(record, rank), cancelled=cancelled,
+        worker=worker,
     )  # fmt: skip
 
 

@@ -34,6 +34,19 @@ _PASSED = (
 )  # fmt: skip
 _MAX_LINE = 256 << 20
 _WATCH_SECONDS = 0.2
+Worker = Callable[
+    [
+        str,
+        Mapping[str, Any],
+        "Limits",
+        Mapping[str, str] | None,
+        Callable[[int, int], None] | None,
+        Callable[[], bool] | None,
+    ],
+    dict[str, Any],
+]
+"""Has a worker process run somewhere: takes what `run_worker` takes, and returns and raises the same."""
+
 PARENT = "WEIGHBRIDGE_PARENT"
 """Tells a worker whose it is: if that process is gone before the worker is confined, nobody wants its answer."""
 
@@ -123,6 +136,7 @@ def replay(
     results: str | Path | None = None,
     place: Place | None = None,
     cancelled: Callable[[], bool] | None = None,
+    worker: Worker | None = None,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
 
@@ -141,6 +155,7 @@ def replay(
         results: For one rank of a job: a file with the results of its collectives, to be taken as given.
         place: The rank whose transcript it must be.
         cancelled: Asked several times a second, from another thread; once it is true, the worker is ended.
+        worker: Runs the worker process; `run_worker` by default, which does so on this machine.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -167,7 +182,7 @@ def replay(
         "rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in rules],
         "tapes": asdict(tapes),
     }
-    return parse(run_worker("weighbridge.replay_worker", request, limits, env, progress, cancelled))
+    return parse((worker or run_worker)("weighbridge.replay_worker", request, limits, env, progress, cancelled))
 
 
 def run_worker(

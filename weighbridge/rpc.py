@@ -2,8 +2,8 @@
 
 A server knows which roles may call which method and refuses everything that its table does not name. Errors cross the
 wire as a gRPC status with a `google.rpc.ErrorInfo` whose reason is the error's code, and arrive as the same
-`WeighbridgeError` subclass; `BadRequest` and `RetryInfo` say the rest to clients of other makes. Every call has a
-deadline, and a share of the server that is its certificate's; see `weighbridge.guards`.
+`WeighbridgeError` subclass; `BadRequest`, `RetryInfo`, `QuotaFailure` and `ResourceInfo` say the rest to clients of
+other makes. Every call has a deadline, and a share of the server that is its certificate's; see `weighbridge.guards`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 _OPEN_SERVICES = (health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
 _STATUS: tuple[tuple[type[WeighbridgeError], grpc.StatusCode], ...] = (
     (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.NotFoundError, grpc.StatusCode.NOT_FOUND),
     (errors.UsageError, grpc.StatusCode.INVALID_ARGUMENT),
     (errors.IdentityError, grpc.StatusCode.PERMISSION_DENIED),
     (errors.ChipError, grpc.StatusCode.DATA_LOSS),
@@ -298,6 +300,13 @@ def _more(error: WeighbridgeError) -> Iterator[message.Message]:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(int(error.retry_s * 1e9))
         yield retry
+    if isinstance(error, errors.QuotaError):
+        failure = error_details_pb2.QuotaFailure
+        violation = failure.Violation(subject="certificate", description=error.message[:500])
+        yield failure(violations=[violation])
+    if isinstance(error, errors.NotFoundError):
+        kind, name = (str(error.details.get(key, ""))[:200] for key in ("resource", "name"))
+        yield error_details_pb2.ResourceInfo(resource_type=kind, resource_name=name, description=error.message[:500])
 
 
 class _RoleInterceptor(grpc.ServerInterceptor):

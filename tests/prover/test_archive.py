@@ -9,7 +9,7 @@ import pytest
 from support.small_transcripts import UEID, write_transcript
 
 from prover.archive import CHUNK, Archive
-from weighbridge.errors import TranscriptError, UsageError
+from weighbridge.errors import NotFoundError, UsageError
 
 
 def test_it_explains_exactly_the_snapshots_in_the_step_records(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_damage_in_one_transcript_hides_no_other_snapshot(tmp_path: Path) -> Non
 
 
 def test_unknown_transcripts_and_missing_directories_are_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(TranscriptError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         next(Archive(tmp_path).pieces("../../etc/passwd"))
     assert caught.value.reason == "transcript.unknown"
     with pytest.raises(UsageError, match="not a directory"):

@@ -13,7 +13,7 @@ from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from verifier.cache import Cache
 from verifier.clients import ProverClient
 from weighbridge import rpc
-from weighbridge.errors import IdentityError, ProverError, TranscriptError
+from weighbridge.errors import IdentityError, NotFoundError, ProverError
 from weighbridge.identity import CertificateAuthority
 
 
@@ -53,7 +53,7 @@ def test_a_verifier_lists_explains_and_fetches(
     with ProverClient(address, credentials) as client:
         transcript = Cache(tmp_path / "cache").get(identifier, client.pieces(identifier))
         assert transcript.steps == 3
-        with pytest.raises(TranscriptError) as caught:
+        with pytest.raises(NotFoundError) as caught:
             list(client.pieces("0" * 64))
     assert caught.value.reason == "transcript.unknown"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,9 +27,10 @@ def write_transcript(
     ueid: bytes = UEID,
     tape: bytes = NO_TAPE,
     resumptions: Sequence[Resumption] = (),
+    draft: Mapping[str, Any] | None = None,
 ) -> str:
     """Writes a transcript in which the chip took snapshot 10 + t at operation 4 of step t; returns its identifier."""
-    writer = TranscriptWriter(path, draft={"name": name}, key=SigningKey.generate(), segment_steps=2)
+    writer = TranscriptWriter(path, draft={"name": name, **(draft or {})}, key=SigningKey.generate(), segment_steps=2)
     program = writer.put_tape(tape)
     if resumptions:
         writer._publish(RESUMPTIONS, lambda file: file.write_bytes(encode(resumptions)))

@@ -52,7 +52,7 @@ def test_calls_are_counted_by_method_and_code(tmp_path_factory: pytest.TempPathF
     assert calls == {
         ("OK", SERVICE + "ListTranscripts"): 3,
         ("INVALID_ARGUMENT", SERVICE + "FetchTranscript"): 1,
-        ("DATA_LOSS", SERVICE + "FetchTranscript"): 1,
+        ("NOT_FOUND", SERVICE + "FetchTranscript"): 1,
         ("PERMISSION_DENIED", SERVICE + "FetchTranscript"): 1,
     }
     assert seen["weighbridge_call_seconds_count", SERVICE + "ListTranscripts"] == 3

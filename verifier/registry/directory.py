@@ -20,7 +20,7 @@ from verifier.registry.log import Log
 from verifier.registry.statements import Statements
 from verifier.registry.tables import ChipRow, ContradictionRow, InspectionRow, LogHeadRow, SampledRow
 from verifier.registry.transitions import DRAWN, Contradiction
-from weighbridge.errors import UsageError
+from weighbridge.errors import NotFoundError, UsageError
 from weighbridge.tlog import NoteSigner
 
 _CHUNK = 500
@@ -258,12 +258,12 @@ class Registry:
         """Returns the places of the entries of the registry's log that list a chip or speak of it.
 
         Raises:
-            UsageError: No such chip is registered.
+            NotFoundError: No such chip is registered.
         """
         with self.session() as session:
             history = session.scalar(select(ChipRow.history).where(ChipRow.ueid == ueid))
         if history is None:
-            raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
+            raise _no_chip(ueid)
         return unpacked(history)
 
     def contradictions(self, ueid: bytes) -> tuple[Contradiction, ...]:
@@ -287,12 +287,12 @@ class Registry:
         """Returns one chip.
 
         Raises:
-            UsageError: No such chip is registered.
+            NotFoundError: No such chip is registered.
         """
         with self.session() as session:
             row = session.get(ChipRow, ueid)
             if row is None:
-                raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
+                raise _no_chip(ueid)
             return _chip(row)
 
     def witness(self, ueid: bytes, *, size: int, last: bytes) -> None:
@@ -347,12 +347,14 @@ class Registry:
         """Returns one inspection.
 
         Raises:
-            UsageError: There is no such inspection.
+            NotFoundError: There is no such inspection.
         """
         with self.session() as session:
             row = session.get(InspectionRow, inspection)
             if row is None:
-                raise UsageError(f"there is no inspection {inspection!r}; start one first")
+                raise NotFoundError(
+                    f"there is no inspection {inspection!r}; start one first", resource="inspection", name=inspection
+                )
             return InspectionRecord(
                 id=row.id,
                 created_at=row.created_at,
@@ -367,6 +369,11 @@ class Registry:
         with self.session() as session:
             query = select(SampledRow.ueid).where(SampledRow.inspection == inspection).order_by(SampledRow.place)
             return list(session.scalars(query))
+
+
+def _no_chip(ueid: bytes) -> NotFoundError:
+    name = ueid.hex()
+    return NotFoundError(f"chip {name} is not registered; register it first", resource="chip", name=name)
 
 
 def _chip(row: ChipRow) -> Chip:

@@ -13,10 +13,13 @@ from weighbridge.errors import WeighbridgeError
 
 
 def run(setting: Setting, collected: Collected) -> None:
-    """Asks for each snapshot whose chip has a Prover; a Prover that does not answer is not asked again."""
+    """Asks for each snapshot whose chip has a Prover; a Prover that does not answer is not asked again.
+
+    What a Prover's service does not explain, a transcript that was uploaded may.
+    """
     for done, snapshot in enumerate(collected.snapshots):
         setting.progress("provenance", done, len(collected.snapshots), f"asking where {snapshot.subject} came from")
-        if snapshot.chip.prover_address:
+        if snapshot.chip.prover_address or setting.uploaded is not None:
             snapshot.explanation = answer = setting.units.once(
                 "explanation",
                 f"{snapshot.chip.ueid.hex()}/{snapshot.index}",
@@ -29,7 +32,20 @@ def run(setting: Setting, collected: Collected) -> None:
 
 
 def _ask(setting: Setting, collected: Collected, snapshot: SnapshotFacts) -> Explanation | WeighbridgeError | None:
+    answer = _ask_prover(setting, collected, snapshot)
+    if isinstance(answer, Explanation) or setting.uploaded is None:
+        return answer
+    if isinstance(answer, WeighbridgeError):
+        collected.remember_silence(snapshot.chip.prover_address, answer)
+    return setting.uploaded.explain(snapshot) or answer
+
+
+def _ask_prover(
+    setting: Setting, collected: Collected, snapshot: SnapshotFacts
+) -> Explanation | WeighbridgeError | None:
     address = snapshot.chip.prover_address
+    if not address:
+        return None
     if address in collected.silent:
         return collected.silent[address]
     try:

@@ -10,7 +10,7 @@ from verifier.collected import Collected
 from verifier.facts import Explanation, SnapshotFacts, TranscriptFacts
 from verifier.stages.setting import Setting
 from verifier.units import key_of
-from weighbridge.errors import WeighbridgeError
+from weighbridge.errors import ProverError, WeighbridgeError
 from weighbridge.transcript import Transcript
 
 
@@ -62,6 +62,10 @@ def _open(setting: Setting, collected: Collected, prover: str, transcript_id: st
     opened: Transcript | WeighbridgeError
     if known is not None and known[0] is not None:
         opened = known[0]
+    elif (here := setting.cache.find(transcript_id)) is not None:  # it was fetched before, or uploaded
+        opened = here
+    elif not prover:
+        opened = ProverError("the transcript that was uploaded is gone, and no Prover is declared; ask for it again")
     elif prover in collected.silent:
         opened = collected.silent[prover]
     else:

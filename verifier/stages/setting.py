@@ -17,6 +17,7 @@ from verifier.regime import NO_RULES, Regime
 from verifier.registry import Registry
 from verifier.segments import Secret
 from verifier.units import Units, key_of
+from verifier.uploaded import Uploaded
 from verifier.witness import Witness
 from weighbridge.identity import Credentials
 from weighbridge.replay import Limits
@@ -54,6 +55,7 @@ class Setting:
         cancelled: Whether to end.
         secret: The criteria that the plan commits to; the report opens them.
         regime: Rules, policy and benchmarks.
+        uploaded: Transcripts that Provers handed in, if they may.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Setting:
     cancelled: Cancelled
     secret: Secret | None = None
     regime: Regime = NO_RULES
+    uploaded: Uploaded | None = None
 
     @property
     def plan(self) -> Plan:

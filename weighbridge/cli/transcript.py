@@ -1,4 +1,4 @@
-"""`weighbridge transcript export RUN OUT` (a copy that travels) and `transcript recover RUN` (close a crashed one)."""
+"""`weighbridge transcript export`, `recover` and `upload`: copy a transcript, close a crashed one, hand one in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
+from weighbridge.cli import upload
 from weighbridge.cli._exits import print_json
 from weighbridge.errors import UsageError
 
-app = typer.Typer(help="Copy a transcript, whole or minimal; close one whose recording crashed.", no_args_is_help=True)
+app = typer.Typer(
+    help="Copy a transcript, whole or minimal; close one whose recording crashed; upload one.", no_args_is_help=True
+)
+app.command("upload")(upload.command)
 
 _Run = Annotated[Path, typer.Argument(help="Transcript directory.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

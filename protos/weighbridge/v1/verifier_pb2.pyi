@@ -164,3 +164,61 @@ class GetDrawResponse(_message.Message):
     path: str
     data: bytes
     def __init__(self, path: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class UploadTranscriptRequest(_message.Message):
+    __slots__ = ("file", "data", "end")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    file: UploadHeader
+    data: bytes
+    end: UploadEnd
+    def __init__(self, file: _Optional[_Union[UploadHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[_Union[UploadEnd, _Mapping]] = ...) -> None: ...
+
+class UploadHeader(_message.Message):
+    __slots__ = ("id", "path", "size", "offset")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    path: str
+    size: int
+    offset: int
+    def __init__(self, id: _Optional[str] = ..., path: _Optional[str] = ..., size: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class UploadEnd(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class UploadTranscriptResponse(_message.Message):
+    __slots__ = ("received", "complete")
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    received: int
+    complete: bool
+    def __init__(self, received: _Optional[int] = ..., complete: _Optional[bool] = ...) -> None: ...
+
+class UploadStatusRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class UploadStatusResponse(_message.Message):
+    __slots__ = ("complete", "files")
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    complete: bool
+    files: _containers.RepeatedCompositeFieldContainer[UploadedFile]
+    def __init__(self, complete: _Optional[bool] = ..., files: _Optional[_Iterable[_Union[UploadedFile, _Mapping]]] = ...) -> None: ...
+
+class UploadedFile(_message.Message):
+    __slots__ = ("path", "held")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    held: int
+    def __init__(self, path: _Optional[str] = ..., held: _Optional[int] = ...) -> None: ...

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class VerifierServiceStub:
-    """VerifierService keeps the chip registry and runs inspections. Callers have the role operator.
+    """VerifierService keeps the chip registry and runs inspections. Callers have the role operator; those that upload
+    transcripts have the role prover.
     """
 
     def __init__(self, channel):
@@ -65,10 +66,21 @@ class VerifierServiceStub:
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawRequest.SerializeToString,
                 response_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawResponse.FromString,
                 _registered_method=True)
+        self.UploadTranscript = channel.stream_unary(
+                '/weighbridge.v1.VerifierService/UploadTranscript',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadTranscriptRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadTranscriptResponse.FromString,
+                _registered_method=True)
+        self.UploadStatus = channel.unary_stream(
+                '/weighbridge.v1.VerifierService/UploadStatus',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadStatusRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadStatusResponse.FromString,
+                _registered_method=True)
 
 
 class VerifierServiceServicer:
-    """VerifierService keeps the chip registry and runs inspections. Callers have the role operator.
+    """VerifierService keeps the chip registry and runs inspections. Callers have the role operator; those that upload
+    transcripts have the role prover.
     """
 
     def RegisterChip(self, request, context):
@@ -113,6 +125,22 @@ class VerifierServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UploadTranscript(self, request_iterator, context):
+        """UploadTranscript takes in files of a transcript from its Prover, in as many calls as it likes. What a call brought is
+        on disk when it is answered, and what a broken one brought may be. A transcript is used only once all of it is there
+        and verified; one that breaks a rule is removed whole. Uploads of one certificate are out of reach of others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UploadStatus(self, request, context):
+        """UploadStatus says what is there of a transcript that the caller uploads, so that it can go on from there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -146,6 +174,16 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawRequest.FromString,
                     response_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawResponse.SerializeToString,
             ),
+            'UploadTranscript': grpc.stream_unary_rpc_method_handler(
+                    servicer.UploadTranscript,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadTranscriptRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadTranscriptResponse.SerializeToString,
+            ),
+            'UploadStatus': grpc.unary_stream_rpc_method_handler(
+                    servicer.UploadStatus,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadStatusRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadStatusResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'weighbridge.v1.VerifierService', rpc_method_handlers)
@@ -155,7 +193,8 @@ def add_VerifierServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class VerifierService:
-    """VerifierService keeps the chip registry and runs inspections. Callers have the role operator.
+    """VerifierService keeps the chip registry and runs inspections. Callers have the role operator; those that upload
+    transcripts have the role prover.
     """
 
     @staticmethod
@@ -310,6 +349,60 @@ class VerifierService:
             '/weighbridge.v1.VerifierService/GetDraw',
             protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawRequest.SerializeToString,
             protos_dot_weighbridge_dot_v1_dot_verifier__pb2.GetDrawResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UploadTranscript(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/weighbridge.v1.VerifierService/UploadTranscript',
+            protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadTranscriptRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadTranscriptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UploadStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/weighbridge.v1.VerifierService/UploadStatus',
+            protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadStatusRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_verifier__pb2.UploadStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
