@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from weighbridge.tokens import GENESIS, entry_digest, verify
 
 _NONCE_SIZE = 32
 _MAX_NONCES = 4096
+MAX_TREES = 1024
+"""Trees over logs that a witness has in memory; others are made again from the entries that it holds."""
 
 
 class _HeldRow(Base):
@@ -103,7 +106,7 @@ class Witness:
         """
         self._registry, self._manufacturer, self._signer, self._clock = registry, manufacturer, signer, clock
         self._lock = threading.Lock()
-        self._trees: dict[bytes, merkle.Tree] = {}
+        self._trees: OrderedDict[bytes, merkle.Tree] = OrderedDict()  # of the logs that were used last
         self._nonces: dict[bytes, tuple[bytes, int]] = {}  # and what was held when it was given
         registry.create_tables()
 
@@ -277,7 +280,7 @@ class Witness:
             if self._signer is not None:
                 note = note.with_signature(self._signer.sign(note.text, int(self._clock())))
             self._store(report, old_size, data, note.encode())
-            self._trees[ueid] = tree
+            self._keep(ueid, tree)
             return note.encode()
 
     def compare(self, data: bytes) -> tuple[bool, bytes]:
@@ -337,8 +340,15 @@ class Witness:
     def _tree(self, ueid: bytes) -> merkle.Tree:
         """Returns the tree over what is held; it may be longer if a store failed, so callers name the size."""
         if ueid not in self._trees:
-            self._trees[ueid] = merkle.Tree(map(merkle.leaf_hash, self.entries(ueid, 0, self._count(ueid))))
+            self._keep(ueid, merkle.Tree(map(merkle.leaf_hash, self.entries(ueid, 0, self._count(ueid)))))
         return self._trees[ueid]
+
+    def _keep(self, ueid: bytes, tree: merkle.Tree) -> None:
+        """Remembers a tree, and forgets the one that was not used for longest: a fleet has more than fit in memory."""
+        self._trees[ueid] = tree
+        self._trees.move_to_end(ueid)
+        if len(self._trees) > MAX_TREES:
+            self._trees.popitem(last=False)
 
     def _count(self, ueid: bytes) -> int:
         with self._registry.session() as session:
