@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.x509 import Certificate
-from sqlalchemy import ForeignKey, func, select
+from sqlalchemy import ForeignKey, func, insert, select
 from sqlalchemy.orm import Mapped, mapped_column
 
+from verifier import database
 from verifier.facts import Held, Report, number
 from verifier.registry import Base, Registry
 from weighbridge import chiplog, merkle, tlog
@@ -125,14 +126,13 @@ class Witness:
         Raises:
             UsageError: The chip is not registered.
         """
-        self._registry.chip(ueid)
         with self._registry.session() as session:
-            row = session.get(_HeldRow, ueid)
-            if row is None:
-                return Held()
-            return Held(
-                size=row.size, root=row.root, checkpoint=row.checkpoint, chip_ms=row.chip_ms, read_ms=row.read_ms
-            )
+            query = select(_HeldRow.size, _HeldRow.root, _HeldRow.checkpoint, _HeldRow.chip_ms, _HeldRow.read_ms)
+            row = session.execute(query.where(_HeldRow.ueid == ueid)).one_or_none()
+        if row is None:
+            self._registry.chip(ueid)
+            return Held()
+        return Held(**row._mapping)
 
     def heads(self, since_ms: int) -> dict[bytes, tuple[int, bytes]]:
         """Returns size and root of every log that was witnessed at `since_ms` or later, by UEID."""
@@ -269,7 +269,7 @@ class Witness:
                 )
             if not verified:
                 self._check_entries(ueid, old_size, data)
-            tree = merkle.Tree(self._tree(ueid).leaves(0, old_size))
+            tree = merkle.Tree(self._tree(ueid).leaves(0, old_size) if old_size else ())
             for entry in data:
                 tree.append(merkle.leaf_hash(entry))
             if tree.root() != checkpoint.root:
@@ -357,18 +357,19 @@ class Witness:
     def _store(self, report: Report, start: int, data: Sequence[bytes], note: bytes) -> None:
         token, checkpoint = report.head.token, report.checkpoint
         with self._registry.session.begin() as session:
-            session.add_all(_EntryRow(ueid=token.ueid, place=start + n, data=entry) for n, entry in enumerate(data))
-            session.merge(
-                _HeldRow(
-                    ueid=token.ueid,
-                    size=checkpoint.size,
-                    root=checkpoint.root,
-                    checkpoint=note,
-                    chip_ms=token.time_ms,
-                    read_ms=self.now_ms(),
-                )
-            )
-            session.merge(_LogKeyRow(ueid=token.ueid, key=chiplog.log_key(token).public))
+            if data:
+                rows = [{"ueid": token.ueid, "place": start + n, "data": entry} for n, entry in enumerate(data)]
+                session.execute(insert(_EntryRow), rows)
+            held = {
+                "ueid": token.ueid,
+                "size": checkpoint.size,
+                "root": checkpoint.root,
+                "checkpoint": note,
+                "chip_ms": token.time_ms,
+                "read_ms": self.now_ms(),
+            }
+            database.put(session, _HeldRow, held)
+            database.put(session, _LogKeyRow, {"ueid": token.ueid, "key": chiplog.log_key(token).public})
 
     def _refuse(self, report: Report, error: WeighbridgeError, held: Held) -> None:
         with self._registry.session.begin() as session:

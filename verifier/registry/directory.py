@@ -278,8 +278,7 @@ class Registry:
     def everything(self) -> Iterator[Chip]:
         """Yields all chips, also those that are lost or not yet installed, sorted by UEID; fit for millions."""
         with self.session() as session:
-            columns = [getattr(ChipRow, field.name) for field in fields(Chip)]
-            query = select(*columns).order_by(ChipRow.ueid)
+            query = select(*_columns()).order_by(ChipRow.ueid)
             for row in session.execute(query, execution_options={"yield_per": _CHUNK}):
                 yield Chip(**row._mapping)
 
@@ -290,10 +289,10 @@ class Registry:
             UsageError: No such chip is registered.
         """
         with self.session() as session:
-            row = session.get(ChipRow, ueid)
-            if row is None:
-                raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
-            return _chip(row)
+            row = session.execute(select(*_columns()).where(ChipRow.ueid == ueid)).one_or_none()
+        if row is None:
+            raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
+        return Chip(**row._mapping)
 
     def witness(self, ueid: bytes, *, size: int, last: bytes) -> None:
         """Remembers that the chip's log had `size` entries, the newest with digest `last`; never goes backwards."""
@@ -369,8 +368,8 @@ class Registry:
             return list(session.scalars(query))
 
 
-def _chip(row: ChipRow) -> Chip:
-    return Chip(**{field.name: getattr(row, field.name) for field in fields(Chip)})
+def _columns() -> list[Any]:
+    return [getattr(ChipRow, field.name) for field in fields(Chip)]
 
 
 def _listing(chip: Chip | ChipRow) -> Listing:
