@@ -7,6 +7,7 @@ processes may read while one writes. PostgreSQL is meant for a Verifier that sev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +124,22 @@ def put(session: Session, row: type[DeclarativeBase], *values: Mapping[str, Any]
         for each in values:
             session.merge(row(**each))
         return
-    columns = row.__table__.columns
-    keys = [column.name for column in columns if column.primary_key]
-    statement = insert(row)
-    others = {column.name: statement.excluded[column.name] for column in columns if not column.primary_key}
-    if others:
-        statement = statement.on_conflict_do_update(index_elements=keys, set_=others)
-    else:
-        statement = statement.on_conflict_do_nothing(index_elements=keys)
-    session.execute(statement, [dict(each) for each in values])
+    session.execute(_putting(insert, row), [dict(each) for each in values])
 
 
 _INSERTS: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+@lru_cache(maxsize=128)
+def _putting(insert: Any, row: type[DeclarativeBase]) -> Any:
+    """Returns the statement of `put` for one table: making it takes as long as executing it."""
+    columns = row.__table__.columns
+    keys = [column.name for column in columns if column.primary_key]
+    statement = insert(row.__table__)
+    others = {column.name: statement.excluded[column.name] for column in columns if not column.primary_key}
+    if others:
+        return statement.on_conflict_do_update(index_elements=keys, set_=others)
+    return statement.on_conflict_do_nothing(index_elements=keys)
 
 
 def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.x509 import Certificate
-from sqlalchemy import ForeignKey, func, insert, select
+from sqlalchemy import ForeignKey, bindparam, func, insert, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from verifier import database
@@ -42,6 +42,11 @@ class _HeldRow(Base):
     checkpoint: Mapped[bytes]
     chip_ms: Mapped[int]
     read_ms: Mapped[int]
+
+
+_HELD = select(_HeldRow.size, _HeldRow.root, _HeldRow.checkpoint, _HeldRow.chip_ms, _HeldRow.read_ms).where(
+    _HeldRow.ueid == bindparam("chip")
+)
 
 
 class _EntryRow(Base):
@@ -127,8 +132,7 @@ class Witness:
             UsageError: The chip is not registered.
         """
         with self._registry.session() as session:
-            query = select(_HeldRow.size, _HeldRow.root, _HeldRow.checkpoint, _HeldRow.chip_ms, _HeldRow.read_ms)
-            row = session.execute(query.where(_HeldRow.ueid == ueid)).one_or_none()
+            row = session.execute(_HELD, {"chip": ueid}).one_or_none()
         if row is None:
             self._registry.chip(ueid)
             return Held()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -57,6 +57,10 @@ class Chip:
     witnessed_last: bytes = b""
     state: str = "installed"
     maker: str = ""
+
+
+_COLUMNS = [getattr(ChipRow, field.name) for field in fields(Chip)]
+_CHIP = select(*_COLUMNS).where(ChipRow.ueid == bindparam("chip"))
 
 
 class Member(NamedTuple):
@@ -278,7 +282,7 @@ class Registry:
     def everything(self) -> Iterator[Chip]:
         """Yields all chips, also those that are lost or not yet installed, sorted by UEID; fit for millions."""
         with self.session() as session:
-            query = select(*_columns()).order_by(ChipRow.ueid)
+            query = select(*_COLUMNS).order_by(ChipRow.ueid)
             for row in session.execute(query, execution_options={"yield_per": _CHUNK}):
                 yield Chip(**row._mapping)
 
@@ -289,7 +293,7 @@ class Registry:
             UsageError: No such chip is registered.
         """
         with self.session() as session:
-            row = session.execute(select(*_columns()).where(ChipRow.ueid == ueid)).one_or_none()
+            row = session.execute(_CHIP, {"chip": ueid}).one_or_none()
         if row is None:
             raise UsageError(f"chip {ueid.hex()} is not registered; register it first")
         return Chip(**row._mapping)
@@ -366,10 +370,6 @@ class Registry:
         with self.session() as session:
             query = select(SampledRow.ueid).where(SampledRow.inspection == inspection).order_by(SampledRow.place)
             return list(session.scalars(query))
-
-
-def _columns() -> list[Any]:
-    return [getattr(ChipRow, field.name) for field in fields(Chip)]
 
 
 def _listing(chip: Chip | ChipRow) -> Listing:
