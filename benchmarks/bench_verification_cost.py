@@ -45,7 +45,7 @@ from weighbridge.identity import CertificateAuthority
 from weighbridge.replay import replay
 
 MODELS = ("gpt2", "resnet")
-RATES = (0.1, 0.2, 0.5)
+RATES = (0.05, 0.1, 0.3)
 """Snapshots per chip and day; the paper has 0.1."""
 PERIOD_DAYS = 30.0
 STEPS, CHECKPOINT_EVERY = 240, 12
@@ -160,7 +160,7 @@ def measured(site: Site, model: str, steps: int, rates: Sequence[float], prover:
         with site.chip(name, rate, speed) as (chip, ueid):
             recorded = site.record(name, chip, model, steps)
             report, stages = site.inspect(name, Chip(ueid=ueid, address=chip.address, prover_address=prover), rate)
-        runs.append(one(rate, recorded, steps * recorded["step_wall_s"] * speed / DAY_S, report, stages))
+        runs.append(one(rate, recorded, recorded["wall_s"] * speed / DAY_S, report, stages))
     first, last = 1 + CHECKPOINT_EVERY, 1 + steps // CHECKPOINT_EVERY // 2 * CHECKPOINT_EVERY
     replayed = {end: replay_cpu(site.path / "runs" / f"{model}-0", end) for end in (first, last)}
     return {

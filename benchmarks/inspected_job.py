@@ -2,8 +2,8 @@
 
 The JSON has `model` (of `benchmarks.models`), `seed`, `steps`, and for one that is recorded on a chip `run`, `socket`
 and `checkpoint_every`. With `snapshots` the chip is asked for an interrupt in the forward pass of so many steps, chosen
-at random; without, it interrupts when it likes. The last line says how many steps were made, and what one took (seconds
-of the processor and on the wall, without the first three, in which code is compiled).
+at random; without, it interrupts when it likes. The last line says how many steps were made, what one took (seconds
+of the processor and on the wall, without the first three, in which code is compiled), and how long the chip was in use.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def train(
     snapshots: int = 0,
 ) -> dict[str, Any]:
     """Trains, and returns what came of it."""
+    started = time.perf_counter()
     with ExitStack() as stack:
         chip, recorder = None, None
         if run:
@@ -64,7 +65,12 @@ def train(
                 subject.update(batch)
         ended = time.process_time(), time.perf_counter()
     each = [(end - begin) / (steps - _WARM) for begin, end in zip(begun, ended, strict=True)]
-    return {"steps": steps, "step_cpu_s": round(each[0], 6), "step_wall_s": round(each[1], 6)}
+    return {
+        "steps": steps,
+        "step_cpu_s": round(each[0], 6),
+        "step_wall_s": round(each[1], 6),
+        "wall_s": round(time.perf_counter() - started, 3),
+    }
 
 
 if __name__ == "__main__":
