@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from firmware_sim.device import boot
@@ -44,5 +45,6 @@ def report(directory: str, credentials: str, address: str, key: str, rate: str) 
 
 
 if __name__ == "__main__":
-    done = {"make": make, "report": report}[sys.argv[1]](*sys.argv[2:])
+    work: dict[str, Callable[..., int]] = {"make": make, "report": report}
+    done = work[sys.argv[1]](*sys.argv[2:])
     print(json.dumps({"chips": done, "cpu_s": time.process_time()}))
