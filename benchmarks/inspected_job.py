@@ -56,7 +56,8 @@ def train(
             recorder.attach(*subject.attached)
         wanted = set(random.Random(seed).sample(range(2, steps + 1), snapshots))
         subject.model.register_forward_hook(lambda *_: chip.request_snapshot() if chip and step in wanted else None)
-        begun, step = (0.0, 0.0), 0
+        begun: tuple[float, float] = (0.0, 0.0)
+        step: int = 0
         for step in range(1, steps + 1):
             if step == _WARM + 1:
                 begun = time.process_time(), time.perf_counter()
