@@ -62,7 +62,7 @@ PERIOD_DAYS, RATE = 30.0, 1.0
 STEPS, SNAPSHOTS = 24, 2
 """Steps of a training, and how often its chip is asked to look, at random steps: a day of its own would take a day."""
 DAY_S = 86_400.0
-INTERRUPTS_A_SECOND = 400.0
+INTERRUPTS_A_SECOND = 200.0
 """Of all drawn chips together, while they live through their period."""
 CHIP_FLOPS_PER_DAY, INVOLVED = 8.64e19, 230
 """Speed of a chip; and on how many chips the run that must not be missed would have to be, of 100,000."""
