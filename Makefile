@@ -55,7 +55,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (half an hour, 24 GiB)
+bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (an hour, 24 GiB)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps --full
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_entries
@@ -67,6 +67,8 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_simulator
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_registry
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_draw
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_inspection
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_verification_cost
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_cells
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_memorisation
 	$(BIN)/python -m benchmarks.tables

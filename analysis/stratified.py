@@ -85,11 +85,16 @@ def least_probability(
     if alike:  # whole chips are needed
         needed = float(speed[0] * np.ceil(needed / speed[0] * (1 - _ROUNDING)))
 
+    known: dict[bytes, FloatArray] = {}  # the searches below ask for the same again and again
+
     def exponent(involved: FloatArray) -> FloatArray:
         """Returns g_i."""
-        seen = seen_probability(population=np.maximum(total, 1), marked=involved, drawn=taken, shown=weight)
-        with np.errstate(divide="ignore"):
-            return -np.log1p(-np.asarray(seen))
+        key = involved.tobytes()
+        if key not in known:
+            seen = seen_probability(population=np.maximum(total, 1), marked=involved, drawn=taken, shown=weight)
+            with np.errstate(divide="ignore"):
+                known[key] = -np.log1p(-np.asarray(seen))
+        return known[key]
 
     def price(involved: FloatArray) -> FloatArray:
         """Returns what the last of so many chips costs the Prover for each FLOP a day; 0 for the none of none."""

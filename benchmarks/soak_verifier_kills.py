@@ -30,7 +30,7 @@ JOBS = {"honest": "declared", "hidden": "hidden", "beside": "beside"}
 def main() -> None:
     """Runs as many seeds as asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--kills", type=int, default=4)
     options = parser.parse_args()

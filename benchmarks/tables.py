@@ -9,28 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import machine
+from benchmarks.page import Result, measured_on, table
+from benchmarks.tables_inspection import inspection, verification_cost
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-
-Result = dict[str, Any]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Returns a table in Markdown; the first column is text, the others are numbers."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
-
-
-def measured_on(result: Result) -> str:
-    """Returns the line that says when and on what a result was measured."""
-    threads = "1 thread" if result["threads"] == 1 else f"{result['threads']} threads"
-    return (
-        f"{result['date']}: {result.get('processor', result['machine'])}, {result['capability']}, {threads}, "
-        f"torch {result['torch']}."
-    )
 
 
 def _bits(value: float) -> str:
@@ -452,6 +436,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "export_size": export_size,
     "cells": cells,
     "memorisation": memorisation,
+    "inspection": inspection,
+    "verification_cost": verification_cost,
 }
 """By name of the result file and of the place in the page."""
 

@@ -18,13 +18,12 @@ from firmware_sim import device
 from firmware_sim.firmware import DEFAULT_HOLD, Firmware
 from firmware_sim.link import Interrupts, Link
 from firmware_sim.nvlog import DEFAULT_CAPACITY, NonVolatileLog, write_durably
-from firmware_sim.reporting import DEFAULT_PATIENCE_S, Reporter, Reporting
+from firmware_sim.reporting import DEFAULT_PATIENCE_S, Reporter, Reporting, witness_key
 from firmware_sim.service import ALLOW, ChipServicer
 from protos.weighbridge.v1 import chip_pb2_grpc
 from weighbridge import rpc
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.identity import CertificateAuthority, Credentials
-from weighbridge.tlog import NoteKey, parse_key
 
 GRACE_SECONDS = 1.0
 
@@ -93,7 +92,7 @@ def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> Non
         device.provision(options.dir, CertificateAuthority.load(options.manufacturer))
     booted = device.boot(options.dir, options.image)
     credentials = Credentials.load(options.credentials)
-    reporting = Reporting(mode=options.report, witness=_witness_key(options.witness_key), patience_s=options.patience)
+    reporting = Reporting(mode=options.report, witness=witness_key(options.witness_key), patience_s=options.patience)
     with NonVolatileLog(options.dir, capacity=options.nvram) as log:
         firmware = Firmware(
             options.dir,
@@ -121,15 +120,6 @@ def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> Non
         if reporter is not None:
             reporter.stop()
         rpc.shut_down(server, GRACE_SECONDS).wait()
-
-
-def _witness_key(path: Path | None) -> NoteKey | None:
-    if path is None:
-        return None
-    try:
-        return parse_key(path.read_text().strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"Cannot read {path}; give the file with the witness's verifier key.") from error
 
 
 if __name__ == "__main__":

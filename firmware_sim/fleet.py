@@ -31,6 +31,7 @@ from firmware_sim.device import boot, builtin_image, provision
 from firmware_sim.firmware import DEFAULT_HOLD, Firmware
 from firmware_sim.link import IDLE_EVENT, Interrupts
 from firmware_sim.nvlog import NonVolatileLog, write_durably
+from firmware_sim.reporting import Reporting, witness_key
 from firmware_sim.service import ALLOW, ChipServicer
 from protos.weighbridge.v1 import chip_pb2_grpc
 from weighbridge import rpc
@@ -38,6 +39,7 @@ from weighbridge.errors import NotFoundError, UsageError, WeighbridgeError
 from weighbridge.firmware_image import FirmwareSigner
 from weighbridge.guards import CallLimits
 from weighbridge.identity import CertificateAuthority, Credentials
+from weighbridge.tlog import NoteKey
 
 SPARE_FILES = 256
 """Open files of a process that has no chip: sockets, libraries, standard streams."""
@@ -58,7 +60,13 @@ class Fleet:
     """
 
     def __init__(
-        self, directory: Path, *, rate_per_day: float = 0.0, clock_speed: float = 1.0, hold: int = DEFAULT_HOLD
+        self,
+        directory: Path,
+        *,
+        rate_per_day: float = 0.0,
+        clock_speed: float = 1.0,
+        hold: int = DEFAULT_HOLD,
+        witness: NoteKey | None = None,
     ) -> None:
         """Finds the chips; none is booted yet.
 
@@ -67,13 +75,20 @@ class Fleet:
             rate_per_day: Mean interrupts per day of each chip's clock; 0 for none.
             clock_speed: Seconds of the chips per second of the host.
             hold: Kernels that an interrupt waits for a safepoint.
+            witness: The witness that the chips trust, if any; they keep their logs until it reads them.
 
         Raises:
             UsageError: There is no chip, or more than this process may have files open for.
         """
         if not (rate_per_day >= 0 and clock_speed > 0 and hold >= 0):
             raise UsageError("The rate and the hold must not be negative, and the clock must run forwards.")
-        self._start = partial(Firmware, rate_per_day=rate_per_day, clock_speed=clock_speed, hold=hold)
+        self._start = partial(
+            Firmware,
+            rate_per_day=rate_per_day,
+            clock_speed=clock_speed,
+            hold=hold,
+            reporting=Reporting(witness=witness),
+        )
         self._slots = {ueid: _Slot(directory / ueid.hex()) for ueid in chips_in(directory)}
         if not self._slots:
             raise UsageError(f"{directory} holds no chips; provision some with --count.")
@@ -223,6 +238,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--image", type=Path, help="signed firmware image that missing chips are delivered with")
     result.add_argument("--rate", type=float, default=0.0, help="mean interrupts per day of each chip's clock")
     result.add_argument("--clock-speed", type=float, default=1.0, help="seconds of the chips per second of the host")
+    result.add_argument("--witness-key", type=Path, help="file with the verifier key of the witness that is trusted")
     result.add_argument("--credentials", type=Path, required=True, help="directory with the role certificate")
     result.add_argument("--address", default="127.0.0.1:0", help="where to serve Verifiers")
     result.add_argument("--address-file", type=Path, required=True, help="where to write the address once it serves")
@@ -248,7 +264,12 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
             raise UsageError("Chips are made by a manufacturer; pass --manufacturer.")
         image = None if options.image is None else _read(options.image)
         provision_fleet(options.dir, options.count, CertificateAuthority.load(options.manufacturer), image)
-    with Fleet(options.dir, rate_per_day=options.rate, clock_speed=options.clock_speed) as fleet:
+    with Fleet(
+        options.dir,
+        rate_per_day=options.rate,
+        clock_speed=options.clock_speed,
+        witness=witness_key(options.witness_key),
+    ) as fleet:
         limits = CallLimits(rate_per_s=100_000, burst=100_000)  # One caller may ask all of them.
         server, address = rpc.server(
             Credentials.load(options.credentials), allow=ALLOW, address=options.address, limits=limits

@@ -15,13 +15,16 @@ import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from grpc import Channel
 
 from protos.weighbridge.v1 import witness_pb2, witness_pb2_grpc
 from weighbridge import rpc
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.identity import Credentials
-from weighbridge.tlog import WITNESS, NoteKey
+from weighbridge.tlog import WITNESS, NoteKey, parse_key
 
 if TYPE_CHECKING:
     from firmware_sim.firmware import Firmware
@@ -109,26 +112,54 @@ class Reporter:
         Raises:
             WeighbridgeError: The witness does not answer, refuses, or answers with a false cosignature.
         """
-        ueid = self._firmware.device.ueid
         with rpc.channel(self._address, self._credentials, "verifier") as channel:
-            stub = witness_pb2_grpc.WitnessServiceStub(channel)  # type: ignore[no-untyped-call]
-            request = witness_pb2.GetWitnessedRequest(ueid=ueid)
-            known = rpc.call(stub.GetWitnessed, request, deadline_s=REPORT_SECONDS)
-            pieces = self._pieces(ueid, int(known.size), bytes(known.nonce))
-            answer = rpc.call(stub.AddCheckpoint, pieces, deadline_s=REPORT_SECONDS)
-        self._firmware.add_cosignature(bytes(answer.checkpoint))
+            report_over(channel, self._firmware)
 
-    def _pieces(self, ueid: bytes, old_size: int, nonce: bytes) -> Iterator[witness_pb2.AddCheckpointRequest]:
-        checkpoint, token, size = self._firmware.checkpoint(nonce)
-        start = min(old_size, size)  # A witness that knows a longer log shall see the shorter one, and judge.
-        proof = self._firmware.consistency_proof(start, size)
-        # What cannot be read is an error here, before anything is sent.
-        entries = [entry for _, entry in self._firmware.entries(start, size)]
-        yield witness_pb2.AddCheckpointRequest(ueid=ueid, checkpoint=checkpoint, token=token, proof=proof)
-        piece: list[bytes] = []
-        for entry in entries:
-            if sum(map(len, piece)) + len(entry) > ENTRIES_BYTES:
-                yield witness_pb2.AddCheckpointRequest(entries=piece)
-                piece = []
-            piece.append(entry)
-        yield witness_pb2.AddCheckpointRequest(entries=piece)
+
+def report_over(channel: Channel, firmware: Firmware) -> None:
+    """Reports everything that the witness does not hold of one chip, and takes in its cosignature.
+
+    Args:
+        channel: To the Verifier; chips of one host may share it.
+        firmware: Whose log to report.
+
+    Raises:
+        WeighbridgeError: The witness does not answer, refuses, or answers with a false cosignature.
+    """
+    ueid = firmware.device.ueid
+    stub = witness_pb2_grpc.WitnessServiceStub(channel)  # type: ignore[no-untyped-call]
+    known = rpc.call(stub.GetWitnessed, witness_pb2.GetWitnessedRequest(ueid=ueid), deadline_s=REPORT_SECONDS)
+    pieces = _pieces(firmware, int(known.size), bytes(known.nonce))
+    answer = rpc.call(stub.AddCheckpoint, pieces, deadline_s=REPORT_SECONDS)
+    firmware.add_cosignature(bytes(answer.checkpoint))
+
+
+def _pieces(firmware: Firmware, old_size: int, nonce: bytes) -> Iterator[witness_pb2.AddCheckpointRequest]:
+    ueid = firmware.device.ueid
+    checkpoint, token, size = firmware.checkpoint(nonce)
+    start = min(old_size, size)  # A witness that knows a longer log shall see the shorter one, and judge.
+    proof = firmware.consistency_proof(start, size)
+    # What cannot be read is an error here, before anything is sent.
+    entries = [entry for _, entry in firmware.entries(start, size)]
+    yield witness_pb2.AddCheckpointRequest(ueid=ueid, checkpoint=checkpoint, token=token, proof=proof)
+    piece: list[bytes] = []
+    for entry in entries:
+        if sum(map(len, piece)) + len(entry) > ENTRIES_BYTES:
+            yield witness_pb2.AddCheckpointRequest(entries=piece)
+            piece = []
+        piece.append(entry)
+    yield witness_pb2.AddCheckpointRequest(entries=piece)
+
+
+def witness_key(path: Path | None) -> NoteKey | None:
+    """Reads the file with the key of the witness that a chip is to trust; None for no file.
+
+    Raises:
+        WeighbridgeError: It cannot be read, or holds no key.
+    """
+    if path is None:
+        return None
+    try:
+        return parse_key(path.read_text().strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Cannot read {path}; give the file with the witness's verifier key.") from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verifier.facts import EXPLAINED, LogFacts, Shard, SnapshotFacts, TranscriptFacts
+from verifier.facts import EXPLAINED, LogFacts, Shard, SnapshotFacts, TranscriptFacts, by_chip
 from verifier.lineage import Lineage
 from verifier.openedrecords import RecordFacts
 from verifier.registry import Chip
@@ -68,9 +68,9 @@ class Collected:
         if error.reason in (ChipError.code, ProverError.code):
             self.silent[address] = error
 
-    def of(self, ueid: bytes) -> list[SnapshotFacts]:
-        """Returns the snapshots of one chip, in the order of its log."""
-        return [snapshot for snapshot in self.snapshots if snapshot.chip.ueid == ueid]
+    def by_chip(self) -> Mapping[bytes, list[SnapshotFacts]]:
+        """Returns the snapshots of each chip that has some, by UEID, in the order of its log."""
+        return by_chip(self.snapshots)
 
     def verified(self) -> list[bytes]:
         """Returns the UEIDs of the chips that count as sampled: log and every snapshot could be verified."""

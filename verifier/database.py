@@ -6,9 +6,13 @@ processes may read while one writes. PostgreSQL is meant for a Verifier that sev
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import URL, BigInteger, Engine, Integer, MetaData, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -101,6 +105,41 @@ class Database:
     def close(self) -> None:
         """Closes all connections."""
         self.engine.dispose()
+
+
+def put(session: Session, row: type[DeclarativeBase], *values: Mapping[str, Any]) -> None:
+    """Writes rows of one table, each in the place of one with the same primary key if there is one.
+
+    As `Session.merge`, but it asks for nothing first where the database has a statement for this.
+
+    Args:
+        session: Whose transaction it belongs to.
+        row: The table's class.
+        *values: Every column of each row, by name.
+    """
+    if not values:
+        return
+    insert = _INSERTS.get(session.get_bind().dialect.name)
+    if insert is None:
+        for each in values:
+            session.merge(row(**each))
+        return
+    session.execute(_putting(insert, row), [dict(each) for each in values])
+
+
+_INSERTS: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+@lru_cache(maxsize=128)
+def _putting(insert: Any, row: type[DeclarativeBase]) -> Any:
+    """Returns the statement of `put` for one table: making it takes as long as executing it."""
+    columns = row.__table__.columns
+    keys = [column.name for column in columns if column.primary_key]
+    statement = insert(row.__table__)
+    others = {column.name: statement.excluded[column.name] for column in columns if not column.primary_key}
+    if others:
+        return statement.on_conflict_do_update(index_elements=keys, set_=others)
+    return statement.on_conflict_do_nothing(index_elements=keys)
 
 
 def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -253,7 +253,8 @@ class LogFacts:
         proof: The chip's proof that it continues what was held.
         history: Why the checkpoint is none of the chip's, or does not continue what was held; None if it does.
         refused: Why reports of the chip were refused since the last contact: the reason and the checkpoint of each.
-        read_ms: The Verifier's time when the head was signed, in milliseconds since 1970; 0 if there was none.
+        asked_ms: The Verifier's time when it turned to the chip, in milliseconds since 1970.
+        read_ms: The Verifier's time when the head was there, in milliseconds since 1970; 0 if there was none.
     """
 
     chip: Chip
@@ -267,6 +268,7 @@ class LogFacts:
     proof: list[bytes] = field(default_factory=list)
     history: WeighbridgeError | None = None
     refused: list[tuple[str, bytes]] = field(default_factory=list)
+    asked_ms: int = 0
     read_ms: int = 0
 
 
@@ -409,3 +411,11 @@ class SnapshotFacts:
     def subject(self) -> str:
         """Names the snapshot in findings."""
         return f"chip {self.chip.ueid.hex()} entry {self.index}"
+
+
+def by_chip(snapshots: Iterable[SnapshotFacts]) -> Mapping[bytes, list[SnapshotFacts]]:
+    """Returns the snapshots of each chip that has some, by UEID, in the order in which they come."""
+    found: dict[bytes, list[SnapshotFacts]] = {}
+    for each in snapshots:
+        found.setdefault(each.chip.ueid, []).append(each)
+    return found

@@ -78,6 +78,10 @@ class Outcome:
 class Farm(Protocol):
     """Runs replays."""
 
+    @property
+    def slots(self) -> int:
+        """How many processes it runs at a time."""
+
     def check(self, device: str) -> None:
         """Raises `UsageError` if no replay for such a device can ever run here."""
 
@@ -157,6 +161,11 @@ class LocalFarm:
                 one slot for whatever device a task asks for.
         """
         self._devices = tuple(devices)
+
+    @property
+    def slots(self) -> int:
+        """See `Farm`."""
+        return len(self._devices) or 1
 
     def check(self, device: str) -> None:
         """See `Farm`."""

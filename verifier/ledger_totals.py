@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from analysis.confidence import clopper_pearson, hypergeometric_bounds
-from verifier.facts import LogFacts, SnapshotFacts, TranscriptFacts
+from verifier.facts import LogFacts, SnapshotFacts, TranscriptFacts, by_chip
 from verifier.ledger import AS_AGREED, CATEGORIES, ChipLedger, LedgerPolicy, account
 from verifier.peaks import peak_of
 
@@ -46,10 +46,11 @@ def of(
         policy: What the parties agreed on.
         totals: FLOPs of whole transcripts, by identifier.
     """
+    own = by_chip(snapshots)
     return [
         account(
             log,
-            snapshots,
+            own.get(log.chip.ueid, ()),
             transcripts,
             period_days=period_days,
             peak=_DAY_S * found if (found := peak_of(log.chip.chip_type)) is not None else peak,

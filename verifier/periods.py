@@ -204,8 +204,10 @@ def accumulated(draws: Sequence[Past], aim: Aim) -> list[Accumulated]:
         latest, days = draws[-count:], count * aim.period_days
         missed, missed_accumulating = 1.0, 1.0
         for number, each in enumerate(latest, 1):
-            missed *= 1 - _seen(each, aim, days, aim.period_days)
-            missed_accumulating *= 1 - _seen(each, aim, days, number * aim.period_days)
+            seen = _seen(each, aim, days, aim.period_days)
+            missed *= 1 - seen
+            # Of the oldest one both are the same, and with many strata either takes seconds.
+            missed_accumulating *= 1 - (seen if number == 1 else _seen(each, aim, days, number * aim.period_days))
         found.append(
             Accumulated(
                 periods=count,

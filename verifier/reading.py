@@ -70,14 +70,16 @@ def _read_once(
     chip: Chip, credentials: Credentials, manufacturer: Certificate, witness: Witness, contact: Contact
 ) -> LogFacts:
     nonce, held = contact.tag + secrets.token_bytes(NONCE_SIZE - TAG_SIZE), witness.held(chip.ueid)
+    asked_ms = witness.now_ms()
     try:
         with ChipClient(chip.address, credentials, chip.ueid) as client:
             note, token = client.checkpoint(nonce)
             head, read_ms = verify(token, manufacturer), witness.now_ms()
             refused = _refused(chip, witness, contact)
             facts = LogFacts(
-                chip=chip, nonce=nonce, head=head, head_token=token, held=held, refused=refused, read_ms=read_ms
-            )
+                chip=chip, nonce=nonce, head=head, head_token=token, held=held, refused=refused, asked_ms=asked_ms,
+                read_ms=read_ms,
+            )  # fmt: skip
             if head.token.kind != "head":
                 return facts
             try:
@@ -98,7 +100,7 @@ def _read_once(
                 facts = replace(facts, error=error)
             return replace(facts, entries=entries)
     except WeighbridgeError as error:
-        return LogFacts(chip=chip, nonce=nonce, head=error, held=held)
+        return LogFacts(chip=chip, nonce=nonce, head=error, held=held, asked_ms=asked_ms)
 
 
 def _refused(chip: Chip, witness: Witness, contact: Contact) -> list[tuple[str, bytes]]:

@@ -79,6 +79,7 @@ def log_to(log: LogFacts) -> dict[str, Any]:
         "proof": list(log.proof),
         "history": None if log.history is None else error_to(log.history),
         "refused": [[reason, checkpoint] for reason, checkpoint in log.refused],
+        "asked_ms": log.asked_ms,
         "read_ms": log.read_ms,
     }
 
@@ -112,6 +113,7 @@ def log_of(raw: Any, manufacturer: Certificate) -> LogFacts:
         proof=list(raw["proof"]),
         history=None if raw["history"] is None else error_of(raw["history"]),
         refused=[(reason, checkpoint) for reason, checkpoint in raw["refused"]],
+        asked_ms=raw.get("asked_ms", 0),  # what an older version stored was read one after the other
         read_ms=raw["read_ms"],
     )
 

@@ -26,7 +26,7 @@ from verifier import figures, miss, sampler
 from verifier.checks import interrupts
 from verifier.checks.memory import accounting, replayed
 from verifier.conclusion import Conclusion
-from verifier.facts import Cell, Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts
+from verifier.facts import Cell, Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts, by_chip
 from verifier.firmware import FirmwarePolicy
 from verifier.snapshotpolicy import SnapshotPolicy
 from weighbridge.errors import Finding, WeighbridgeError
@@ -103,6 +103,7 @@ def build(
         evidence: What `verifier.evidence.build` returned.
     """
     severities = Counter(finding.severity for finding in findings)
+    own, counted = by_chip(snapshots), set(verified)
     draw = sampler.given(plan.seed) if draw is None else draw
     p = probability(plan, population=population, verified=len(verified), draw=draw)
     return {
@@ -125,7 +126,7 @@ def build(
         },
         "plan": plan.to_json(),
         "firmware": firmware.to_json(),
-        "chips": [_chip(log, snapshots, log.chip.ueid in verified, plan.snapshots) for log in logs],
+        "chips": [_chip(log, own.get(log.chip.ueid, ()), log.chip.ueid in counted, plan.snapshots) for log in logs],
         "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
         "findings": [finding.to_json() for finding in findings],
         "probability": p,
@@ -244,7 +245,7 @@ def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool, pol
         "boots": len({token.boot_seed for token in tokens}),
         "firmware": sorted({token.firmware_version for token in tokens}),
         "interrupts": interrupts.evidence(log),
-        "snapshots": [_snapshot(snapshot, policy) for snapshot in snapshots if snapshot.chip.ueid == log.chip.ueid],
+        "snapshots": [_snapshot(snapshot, policy) for snapshot in snapshots],
     }
 
 

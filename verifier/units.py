@@ -19,6 +19,7 @@ import zstandard
 from sqlalchemy import ForeignKey, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
+from verifier import database
 from verifier.cache import Cache
 from verifier.database import Base
 from verifier.registry import FINISHED
@@ -134,7 +135,8 @@ class Units:
         if len(data) > INLINE_BYTES:
             data, digest = b"", self._cache.keep(data)
         with self._session.begin() as session:
-            session.merge(_UnitRow(inspection=self._inspection, kind=kind, key=key, value=data, object=digest))
+            unit = {"inspection": self._inspection, "kind": kind, "key": key, "value": data, "object": digest}
+            database.put(session, _UnitRow, unit)
         self._there.add((kind, key))
 
     def _read(self, kind: str, key: str) -> Any:

@@ -11,14 +11,16 @@ import os
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.x509 import Certificate
-from sqlalchemy import ForeignKey, func, select
+from sqlalchemy import ForeignKey, bindparam, func, insert, select
 from sqlalchemy.orm import Mapped, mapped_column
 
+from verifier import database
 from verifier.facts import Held, Report, number
 from verifier.registry import Base, Registry
 from weighbridge import chiplog, merkle, tlog
@@ -28,6 +30,8 @@ from weighbridge.tokens import GENESIS, entry_digest, verify
 
 _NONCE_SIZE = 32
 _MAX_NONCES = 4096
+MAX_TREES = 1024
+"""Trees over logs that a witness has in memory; others are made again from the entries that it holds."""
 
 
 class _HeldRow(Base):
@@ -38,6 +42,11 @@ class _HeldRow(Base):
     checkpoint: Mapped[bytes]
     chip_ms: Mapped[int]
     read_ms: Mapped[int]
+
+
+_HELD = select(_HeldRow.size, _HeldRow.root, _HeldRow.checkpoint, _HeldRow.chip_ms, _HeldRow.read_ms).where(
+    _HeldRow.ueid == bindparam("chip")
+)
 
 
 class _EntryRow(Base):
@@ -103,7 +112,7 @@ class Witness:
         """
         self._registry, self._manufacturer, self._signer, self._clock = registry, manufacturer, signer, clock
         self._lock = threading.Lock()
-        self._trees: dict[bytes, merkle.Tree] = {}
+        self._trees: OrderedDict[bytes, merkle.Tree] = OrderedDict()  # of the logs that were used last
         self._nonces: dict[bytes, tuple[bytes, int]] = {}  # and what was held when it was given
         registry.create_tables()
 
@@ -122,14 +131,12 @@ class Witness:
         Raises:
             UsageError: The chip is not registered.
         """
-        self._registry.chip(ueid)
         with self._registry.session() as session:
-            row = session.get(_HeldRow, ueid)
-            if row is None:
-                return Held()
-            return Held(
-                size=row.size, root=row.root, checkpoint=row.checkpoint, chip_ms=row.chip_ms, read_ms=row.read_ms
-            )
+            row = session.execute(_HELD, {"chip": ueid}).one_or_none()
+        if row is None:
+            self._registry.chip(ueid)
+            return Held()
+        return Held(**row._mapping)
 
     def heads(self, since_ms: int) -> dict[bytes, tuple[int, bytes]]:
         """Returns size and root of every log that was witnessed at `since_ms` or later, by UEID."""
@@ -266,7 +273,7 @@ class Witness:
                 )
             if not verified:
                 self._check_entries(ueid, old_size, data)
-            tree = merkle.Tree(self._tree(ueid).leaves(0, old_size))
+            tree = merkle.Tree(self._tree(ueid).leaves(0, old_size) if old_size else ())
             for entry in data:
                 tree.append(merkle.leaf_hash(entry))
             if tree.root() != checkpoint.root:
@@ -277,7 +284,7 @@ class Witness:
             if self._signer is not None:
                 note = note.with_signature(self._signer.sign(note.text, int(self._clock())))
             self._store(report, old_size, data, note.encode())
-            self._trees[ueid] = tree
+            self._keep(ueid, tree)
             return note.encode()
 
     def compare(self, data: bytes) -> tuple[bool, bytes]:
@@ -341,8 +348,15 @@ class Witness:
     def _tree(self, ueid: bytes) -> merkle.Tree:
         """Returns the tree over what is held; it may be longer if a store failed, so callers name the size."""
         if ueid not in self._trees:
-            self._trees[ueid] = merkle.Tree(map(merkle.leaf_hash, self.entries(ueid, 0, self._count(ueid))))
+            self._keep(ueid, merkle.Tree(map(merkle.leaf_hash, self.entries(ueid, 0, self._count(ueid)))))
         return self._trees[ueid]
+
+    def _keep(self, ueid: bytes, tree: merkle.Tree) -> None:
+        """Remembers a tree, and forgets the one that was not used for longest: a fleet has more than fit in memory."""
+        self._trees[ueid] = tree
+        self._trees.move_to_end(ueid)
+        if len(self._trees) > MAX_TREES:
+            self._trees.popitem(last=False)
 
     def _count(self, ueid: bytes) -> int:
         with self._registry.session() as session:
@@ -351,18 +365,19 @@ class Witness:
     def _store(self, report: Report, start: int, data: Sequence[bytes], note: bytes) -> None:
         token, checkpoint = report.head.token, report.checkpoint
         with self._registry.session.begin() as session:
-            session.add_all(_EntryRow(ueid=token.ueid, place=start + n, data=entry) for n, entry in enumerate(data))
-            session.merge(
-                _HeldRow(
-                    ueid=token.ueid,
-                    size=checkpoint.size,
-                    root=checkpoint.root,
-                    checkpoint=note,
-                    chip_ms=token.time_ms,
-                    read_ms=self.now_ms(),
-                )
-            )
-            session.merge(_LogKeyRow(ueid=token.ueid, key=chiplog.log_key(token).public))
+            if data:
+                rows = [{"ueid": token.ueid, "place": start + n, "data": entry} for n, entry in enumerate(data)]
+                session.execute(insert(_EntryRow), rows)
+            held = {
+                "ueid": token.ueid,
+                "size": checkpoint.size,
+                "root": checkpoint.root,
+                "checkpoint": note,
+                "chip_ms": token.time_ms,
+                "read_ms": self.now_ms(),
+            }
+            database.put(session, _HeldRow, held)
+            database.put(session, _LogKeyRow, {"ueid": token.ueid, "key": chiplog.log_key(token).public})
 
     def _refuse(self, report: Report, error: WeighbridgeError, held: Held) -> None:
         with self._registry.session.begin() as session:

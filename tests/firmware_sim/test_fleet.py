@@ -32,6 +32,7 @@ from weighbridge import rpc, tlog
 from weighbridge.errors import ChipError, UsageError
 from weighbridge.identity import CertificateAuthority, Credentials
 from weighbridge.merkle import leaf_hash, verify_inclusion
+from weighbridge.tlog import NoteError
 from weighbridge.tokens import entry_digest, verify, verify_log
 
 COUNT, SAMPLES = 200, 20
@@ -233,6 +234,24 @@ def test_chips_that_are_on_take_interrupts(tmp_path: Path) -> None:
         time.sleep(3)
         assert all(len(list(each.entries(0, 2))) == 2 for each in on)
         assert fleet.booted == 2
+
+
+def test_the_chips_of_a_fleet_may_trust_a_witness(tmp_path: Path) -> None:
+    manufacturer = CertificateAuthority.create("Manufacturer")
+    provision_fleet(tmp_path, 1, manufacturer)
+    own, other = (tlog.NoteSigner(f"example/{name}", tlog.WITNESS, name.encode() * 32) for name in "ab")
+    with Fleet(tmp_path, witness=own.key) as fleet:
+        chip = fleet.firmware(fleet.ueids[0])
+        ((_, entry),) = chip.entries(0, 1)
+        assert verify(entry, manufacturer.certificate).token.body["witness"] == own.key.public
+        note = tlog.parse_note(chip.checkpoint(b"n" * 16)[0])
+        with pytest.raises(NoteError):
+            chip.add_cosignature(note.with_signature(other.sign(note.text, 1)).encode())
+        assert chip.cosigned == b""
+        chip.add_cosignature(note.with_signature(own.sign(note.text, 1)).encode())
+        assert tlog.parse_note(chip.cosigned).verify(own.key) == [1]
+    with Fleet(tmp_path) as fleet, pytest.raises(UsageError, match="trusts no witness"):
+        fleet.firmware(fleet.ueids[0]).add_cosignature(note.encode())
 
 
 def test_more_chips_than_open_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

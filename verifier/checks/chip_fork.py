@@ -44,7 +44,7 @@ def _forks(logs: list[LogFacts]) -> Iterator[Finding]:
         token, ueid = verified.token, verified.identity.ueid
         if token.kind == "head":
             earlier = heads.get(ueid)
-            differs = earlier is not None and _contradicts(earlier.token, token)
+            differs = earlier is not None and _contradicts(logs, earlier, _Seen(number, token))
             heads[ueid] = _Seen(number, token)
         else:
             earlier = entries.setdefault((ueid, token.index), _Seen(number, token))
@@ -54,11 +54,17 @@ def _forks(logs: list[LogFacts]) -> Iterator[Finding]:
             yield _forked(logs, ueid, earlier, _Seen(number, token))
 
 
-def _contradicts(earlier: Token, later: Token) -> bool:
-    """Whether a head cannot follow another: logs are read one after the other, and a log only grows."""
-    if later.index == earlier.index:
-        return later.body["last"] != earlier.body["last"]
-    return later.index < earlier.index
+def _contradicts(logs: list[LogFacts], one: _Seen, other: _Seen) -> bool:
+    """Whether two heads of a device cannot both be of one log, which only grows.
+
+    Several chips are read at a time. Of heads that were asked for in the same moments nobody knows which is older.
+    """
+    if one.token.index == other.token.index:
+        return one.token.body["last"] != other.token.body["last"]
+    shorter = one if one.token.index < other.token.index else other
+    if logs[one.log].read_ms <= logs[other.log].asked_ms:
+        return shorter is other
+    return logs[other.log].read_ms <= logs[one.log].asked_ms and shorter is one
 
 
 def _shared_keys(logs: list[LogFacts]) -> Iterator[Finding]:

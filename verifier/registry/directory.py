@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -57,6 +57,10 @@ class Chip:
     witnessed_last: bytes = b""
     state: str = "installed"
     maker: str = ""
+
+
+_COLUMNS = [getattr(ChipRow, field.name) for field in fields(Chip)]
+_CHIP = select(*_COLUMNS).where(ChipRow.ueid == bindparam("chip"))
 
 
 class Member(NamedTuple):
@@ -278,8 +282,7 @@ class Registry:
     def everything(self) -> Iterator[Chip]:
         """Yields all chips, also those that are lost or not yet installed, sorted by UEID; fit for millions."""
         with self.session() as session:
-            columns = [getattr(ChipRow, field.name) for field in fields(Chip)]
-            query = select(*columns).order_by(ChipRow.ueid)
+            query = select(*_COLUMNS).order_by(ChipRow.ueid)
             for row in session.execute(query, execution_options={"yield_per": _CHUNK}):
                 yield Chip(**row._mapping)
 
@@ -290,10 +293,10 @@ class Registry:
             NotFoundError: No such chip is registered.
         """
         with self.session() as session:
-            row = session.get(ChipRow, ueid)
-            if row is None:
-                raise _no_chip(ueid)
-            return _chip(row)
+            row = session.execute(_CHIP, {"chip": ueid}).one_or_none()
+        if row is None:
+            raise _no_chip(ueid)
+        return Chip(**row._mapping)
 
     def witness(self, ueid: bytes, *, size: int, last: bytes) -> None:
         """Remembers that the chip's log had `size` entries, the newest with digest `last`; never goes backwards."""
@@ -374,10 +377,6 @@ class Registry:
 def _no_chip(ueid: bytes) -> NotFoundError:
     name = ueid.hex()
     return NotFoundError(f"chip {name} is not registered; register it first", resource="chip", name=name)
-
-
-def _chip(row: ChipRow) -> Chip:
-    return Chip(**{field.name: getattr(row, field.name) for field in fields(Chip)})
 
 
 def _listing(chip: Chip | ChipRow) -> Listing:

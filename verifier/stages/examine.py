@@ -1,7 +1,11 @@
-"""Counts what the tapes of each run say about it: FLOPs, programs, data used, hyperparameters."""
+"""Counts what the tapes of each run say about it: FLOPs, programs, data used, hyperparameters.
+
+Each in a confined process, as many at a time as there are replays.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from verifier import records, runs
@@ -14,17 +18,30 @@ from weighbridge.transcript import Transcript
 
 def run(setting: Setting, collected: Collected) -> None:
     """Examines every transcript of a run that explains a snapshot; why one cannot be is kept in its place."""
-    wanted = [facts for ranks in runs.grouped(collected).values() for facts in ranks]
-    for done, facts in enumerate(wanted):
-        if isinstance(facts.opened, Transcript):
-            setting.progress("examine", done, len(wanted), f"counting the FLOPs of {facts.opened.manifest.name}")
-            collected.examined[facts.id] = setting.units.once(
-                "examined",
-                facts.opened.digest,
-                partial(_examine, setting, facts.opened),
-                to=records.examined_to,
-                of=records.examined_of,
-            )
+    wanted = [
+        (facts.id, facts.opened)
+        for ranks in runs.grouped(collected).values()
+        for facts in ranks
+        if isinstance(facts.opened, Transcript)
+    ]
+    with ThreadPoolExecutor(max_workers=setting.farm.slots, thread_name_prefix="examine") as pool:
+        begun = {
+            opened.digest: pool.submit(_examine, setting, opened)
+            for _, opened in wanted
+            if ("examined", opened.digest) not in setting.units
+        }
+        try:
+            for done, (name, opened) in enumerate(wanted):
+                setting.progress("examine", done, len(wanted), f"counting the FLOPs of {opened.manifest.name}")
+                collected.examined[name] = setting.units.once(
+                    "examined",
+                    opened.digest,
+                    begun[opened.digest].result if opened.digest in begun else partial(_examine, setting, opened),
+                    to=records.examined_to,
+                    of=records.examined_of,
+                )
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _examine(setting: Setting, transcript: Transcript) -> RunFacts | WeighbridgeError:

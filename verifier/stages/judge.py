@@ -20,9 +20,10 @@ def run(setting: Setting, collected: Collected) -> None:
         found = setting.judged("snapshot", snapshot.subject, checks.SNAPSHOT, snapshot, subject=snapshot.subject)
         collected.report(found.findings)
         snapshot.status = status(snapshot, found, given)
+    snapshots = collected.by_chip()
     for chip in collected.chips:
         name = f"chip {chip.ueid.hex()}"
-        found = setting.judged("chip", name, checks.CHIP, collected.of(chip.ueid), subject=name)
+        found = setting.judged("chip", name, checks.CHIP, snapshots.get(chip.ueid, []), subject=name)
         collected.report(found.findings)
         if found.failed:
             collected.lost.add(chip.ueid)

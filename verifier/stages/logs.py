@@ -6,7 +6,12 @@ kill sees the chip as it was at the first contact, and not as something that its
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
+from itertools import islice
 
 from verifier import checks, records
 from verifier.checks import commitment
@@ -17,30 +22,53 @@ from verifier.registry import Chip
 from verifier.stages.setting import Setting
 from weighbridge.errors import WeighbridgeError
 
+READ_AHEAD = 8
+"""Chips that are read at a time. A chip that is dead or far away costs waiting, and the others need not wait for it."""
+
 
 def run(setting: Setting, collected: Collected) -> None:
     """Reads every drawn chip's log, then compares them all."""
     drawn = setting.registry.sampled(setting.id)
-    for done, ueid in enumerate(drawn):
-        setting.progress("log", done, len(drawn), f"reading the log of chip {ueid.hex()}")
-        chip, contact = setting.units.once(
-            "contact", ueid.hex(), partial(_begin, setting, ueid), to=_contact_to, of=_contact_of
-        )
-        log = setting.units.once(
-            "log",
-            ueid.hex(),
-            partial(read_log, chip, setting.credentials, setting.manufacturer, setting.witness, contact),
-            to=records.log_to,
-            of=lambda raw: records.log_of(raw, setting.manufacturer),
-        )
-        custody = CustodyFacts(chip=chip, contradictions=setting.registry.contradictions(ueid))
-        subject = f"chip {ueid.hex()}"
-        collected.report(setting.judged("custody", subject, checks.CUSTODY, custody, subject=subject).findings)
-        collected.chips.append(chip)
-        collected.logs.append(log)
-        collected.snapshots += snapshots_in(log)
-        _judge(setting, collected, log)
+    with closing(_logs(setting, drawn)) as logs:
+        for log in logs:
+            chip, ueid = log.chip, log.chip.ueid
+            custody = CustodyFacts(chip=chip, contradictions=setting.registry.contradictions(ueid))
+            subject = f"chip {ueid.hex()}"
+            collected.report(setting.judged("custody", subject, checks.CUSTODY, custody, subject=subject).findings)
+            collected.chips.append(chip)
+            collected.logs.append(log)
+            collected.snapshots += snapshots_in(log)
+            _judge(setting, collected, log)
     _compare(setting, collected)
+
+
+def _logs(setting: Setting, drawn: Sequence[bytes]) -> Generator[LogFacts, None, None]:
+    """Yields the logs of chips, in order; while one is judged the next are read, as most of that is waiting."""
+    coming, reading = iter(drawn), deque[Callable[[], LogFacts]]()
+    with ThreadPoolExecutor(max_workers=READ_AHEAD, thread_name_prefix="logs") as pool:
+        try:
+            for done, ueid in enumerate(drawn):
+                setting.progress("log", done, len(drawn), f"reading the log of chip {ueid.hex()}")
+                reading.extend(_reading(setting, each, pool) for each in islice(coming, READ_AHEAD - len(reading)))
+                yield setting.units.once(
+                    "log",
+                    ueid.hex(),
+                    reading.popleft(),
+                    to=records.log_to,
+                    of=lambda raw: records.log_of(raw, setting.manufacturer),
+                )
+        finally:  # what is being read is waited for; it is read again when the inspection goes on
+            pool.shutdown(cancel_futures=True)
+
+
+def _reading(setting: Setting, ueid: bytes, pool: ThreadPoolExecutor) -> Callable[[], LogFacts]:
+    """Begins to read a log, unless that was done already, and returns what waits for it."""
+    chip, contact = setting.units.once(
+        "contact", ueid.hex(), partial(_begin, setting, ueid), to=_contact_to, of=_contact_of
+    )
+    # What an earlier process stored is not asked for again, unless it cannot be read.
+    read = partial(read_log, chip, setting.credentials, setting.manufacturer, setting.witness, contact)
+    return read if ("log", ueid.hex()) in setting.units else pool.submit(read).result
 
 
 def _begin(setting: Setting, ueid: bytes) -> tuple[Chip, Contact]:

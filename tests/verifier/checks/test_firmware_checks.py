@@ -285,3 +285,21 @@ def test_one_attestation_key_under_two_identities_is_caught(chip: Path, tmp_path
     )
     logs = [facts(LogBuilder(device).boot(), ROOT) for device in (honest, twin)]
     assert forks(*logs) == [("chip.identity.shared", [honest.ueid.hex(), other.ueid.hex()])]
+
+
+def test_heads_that_were_asked_for_at_the_same_time_have_no_order(chip: Path) -> None:
+    """Several chips are read at a time: a log that grew in between accuses nobody, one that shrank does."""
+    log = LogBuilder(boot(chip)).boot()
+    early = facts(log, ROOT, chip=registered(b"\x01" + bytes(16)))
+    log.snapshot([(8, bytes(32))])
+    late = facts(log, ROOT)
+    timed = {"early": (1000, 1010), "meanwhile": (1005, 1015), "after": (1010, 1020)}
+    first = replace(early, asked_ms=1000, read_ms=1010)
+    found = {
+        name: (forks(first, replace(late, asked_ms=a, read_ms=r)), forks(replace(late, asked_ms=a, read_ms=r), first))
+        for name, (a, r) in timed.items()
+    }
+    assert [each for pair in found.values() for each in pair] == [[]] * 6, "the longer one was never read before"
+    shrunk = replace(late, asked_ms=980, read_ms=1000)
+    for pair in ((first, shrunk), (shrunk, first)):
+        assert [name for name, _ in forks(*pair)] == ["chip.log.fork"], "in whichever order the chips were drawn"

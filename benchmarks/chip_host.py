@@ -1,0 +1,50 @@
+"""The chips of one host of a fleet, for `benchmarks.bench_inspection`: real chips, of which none runs for long.
+
+`python -m benchmarks.chip_host make DIR COUNT MANUFACTURER` makes chips. `python -m benchmarks.chip_host report DIR
+CREDENTIALS ADDRESS KEY RATE` starts each once, has it report its log to the Verifier's witness as chips do by
+themselves, over one connection of the host, and switches it off again: keys, boots, logs, signatures and the witness's
+answers are those of any simulated chip. The last line is JSON: how many, and the processor's seconds of this process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from firmware_sim.device import boot
+from firmware_sim.firmware import DEFAULT_HOLD, Firmware
+from firmware_sim.fleet import chips_in, provision_fleet
+from firmware_sim.nvlog import NonVolatileLog
+from firmware_sim.reporting import Reporting, report_over, witness_key
+from weighbridge import rpc
+from weighbridge.identity import CertificateAuthority, Credentials
+
+
+def make(directory: str, count: str, manufacturer: str) -> int:
+    """Makes chips; returns how many there are."""
+    provision_fleet(Path(directory), int(count), CertificateAuthority.load(Path(manufacturer)))
+    return int(count)
+
+
+def report(directory: str, credentials: str, address: str, key: str, rate: str) -> int:
+    """Has each chip boot and report its log; returns how many did."""
+    reporting, done = Reporting(witness=witness_key(Path(key))), 0
+    with rpc.channel(address, Credentials.load(Path(credentials)), "verifier") as channel:
+        for done, ueid in enumerate(sorted(chips_in(Path(directory))), 1):  # noqa: B007 (the last number is the answer)
+            home = Path(directory) / ueid.hex()
+            with NonVolatileLog(home) as log:
+                firmware = Firmware(
+                    home, boot(home), log, rate_per_day=float(rate), clock_speed=1.0, hold=DEFAULT_HOLD,
+                    reporting=reporting,
+                )  # fmt: skip
+                report_over(channel, firmware)
+    return done
+
+
+if __name__ == "__main__":
+    work: dict[str, Callable[..., int]] = {"make": make, "report": report}
+    done = work[sys.argv[1]](*sys.argv[2:])
+    print(json.dumps({"chips": done, "cpu_s": time.process_time()}))
