@@ -108,7 +108,9 @@ def upload(
         except WeighbridgeError as error:
             # Who left, or came between; anything else the Verifier says again.
             broken = isinstance(error, (VerifierUnreachableError, BusyError)) or error.reason == rpc.RpcError.code
-            if not broken or time.monotonic() - since > patience_s:
+            # Who is busy is there: an upload whose connection broke at its end is being read, for instance.
+            patience = CALL_SECONDS if isinstance(error, BusyError) else patience_s
+            if not broken or time.monotonic() - since > patience:
                 raise
         time.sleep(min(PAUSE_S, patience_s))
 

@@ -8,7 +8,6 @@ that no other machine reaches is used, or one with tokens, unless the operator v
 
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
 import itertools
 import json
@@ -251,7 +250,10 @@ def chosen(text: str, devices: str, *, trusted: bool) -> Farm:
 
 
 def _require_ray() -> None:
-    version = metadata.version("ray") if importlib.util.find_spec("ray") is not None else ""
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        version = ""
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < OLDEST:
         found = f"it is {version} here" if version else "it is not here"
         raise UsageError(f"a farm on Ray needs Ray {OLDEST[0]}.{OLDEST[1]} and {found}; pip install 'weighbridge[ray]'")

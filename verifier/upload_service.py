@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import grpc
@@ -35,8 +36,8 @@ class UploadServicer:
         if first is None or not identifier:
             raise order("a call begins with a header, or with the end of an upload")
         with self._uploads.receiving(certificate, identifier) as receiving:
-            complete, request = False, first
-            while request is not None:
+            complete = False
+            for request in chain([first], request_iterator):
                 if complete or _named(request) not in ("", identifier):
                     raise order("a call is about one transcript, and its end is the last message")
                 kind = request.WhichOneof("part")
@@ -47,7 +48,6 @@ class UploadServicer:
                 else:
                     self._uploads.finish(receiving, certificate)
                     complete = True
-                request = next(request_iterator, None)
             receiving.close()
         return verifier_pb2.UploadTranscriptResponse(received=receiving.received, complete=complete)
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support.breaking import breaking
 from support.small_transcripts import write_transcript
 
 from prover.archive import Archive
@@ -21,42 +18,6 @@ from weighbridge.identity import CertificateAuthority
 
 MIB = 1 << 20
 BLOB = hashlib.shake_256(b"blob").digest(6 * MIB + 5)
-
-
-@contextmanager
-def breaking(address: str, budgets: list[int]) -> Iterator[tuple[str, list[int]]]:
-    """Forwards to an address; cuts each connection after so many bytes to the client, later ones never."""
-    host, _, port = address.rpartition(":")
-    listener = socket.create_server(("127.0.0.1", 0))
-    cut: list[int] = []
-
-    def forward(source: socket.socket, target: socket.socket, budget: int | None) -> None:
-        sent = 0
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-                sent += len(data)
-                if budget is not None and sent >= budget:
-                    cut.append(sent)
-                    break
-        for each in (source, target):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.create_connection((host, int(port)))
-                budget = budgets.pop(0) if budgets else None
-                threading.Thread(target=forward, args=(client, server, None), daemon=True).start()
-                threading.Thread(target=forward, args=(server, client, budget), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}", cut
-    finally:
-        listener.close()
 
 
 def test_a_fetch_goes_on_where_its_connection_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,17 @@ import pytest
 from support.forging import at_step, forge
 from support.hostile import crash, endless
 from support.kills import is_worker
+from support.small_transcripts import write_transcript
 from support.station import ROOT, Station
 
 from verifier.farm import CancelledError, Farm, LocalFarm, Outcome, Task
 from verifier.ray_farm import RayFarm, chosen
 from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.job import RECORD, JobRecord, Place, rank_name
 from weighbridge.replay import ReplayResult
 
 pytest.importorskip("ray", reason="Ray is not installed; pip install 'weighbridge[ray]'")
+pytestmark = pytest.mark.slow
 
 SALT = b"s" * 32
 ENV = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"}
@@ -120,7 +123,15 @@ def killing(times: int) -> Iterator[list[int]]:
 
 def test_outcomes_are_those_of_the_local_farm(cluster: str, honest_run: Path, tmp_path: Path) -> None:
     crashing = forge(honest_run, tmp_path / "crash", at_step(3, crash))
-    tasks = [task("honest", honest_run), task("crash", crashing)]
+    job = JobRecord(b"j" * 16, (("data", 1),))
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / RECORD).write_bytes(job.encode())
+    write_transcript(tmp_path / "job" / rank_name(0), draft={"job": Place(job, 0).to_map()})
+    tasks = [
+        task("honest", honest_run),
+        task("crash", crashing),
+        task("job", tmp_path / "job", rank=0, stop=(1, 0)),  # its tape is none, which its own worker must find
+    ]
     told: list[tuple[str, int, int]] = []
     farm = RayFarm(cluster)
     there = {each.key: found for each, found in farm.run(tasks, lambda each, *steps: told.append((each.key, *steps)))}
@@ -129,10 +140,12 @@ def test_outcomes_are_those_of_the_local_farm(cluster: str, honest_run: Path, tm
     assert isinstance(honest, ReplayResult)
     assert honest.verdict == "match"
     assert honest == here["honest"].result  # also what is said of its confinement
-    ours, theirs = here["crash"].result, there["crash"].result
-    assert isinstance(ours, WeighbridgeError)
-    assert isinstance(theirs, WeighbridgeError)
-    assert (type(theirs), theirs.reason, theirs.message) == (type(ours), ours.reason, ours.message)
+    for name in ("crash", "job"):
+        ours, theirs = here[name].result, there[name].result
+        assert isinstance(ours, WeighbridgeError)
+        assert isinstance(theirs, WeighbridgeError)
+        assert (type(theirs), theirs.reason, theirs.message) == (type(ours), ours.reason, ours.message)
+        assert (ours.reason == "replay.worker") == (name == "crash")
     assert "honest" in [name for name, _, _ in told]
 
 

@@ -19,6 +19,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from support.breaking import breaking
 from support.exactly import exactly, found
 from support.kills import Verifier
 from support.small_transcripts import write_transcript
@@ -270,7 +271,7 @@ def test_an_upload_outlives_kills_of_the_verifier(station: Station, large: tuple
         port = free.getsockname()[1]
     verifier = Verifier(station, "killed", options=["--address", f"127.0.0.1:{port}"])
     rng, reached, results = random.Random(7), threading.Semaphore(0), list[Upload | WeighbridgeError]()
-    points = sorted(rng.randrange(1 << 20, 22 << 20) for _ in range(3))
+    points = sorted(rng.randrange(1 << 20, 22 << 20) for _ in range(2))
     passed = iter([*points, None])
     point = next(passed)
 
@@ -301,6 +302,19 @@ def test_an_upload_outlives_kills_of_the_verifier(station: Station, large: tuple
     assert files_of(station.root / "killed-cache" / identifier) == files_of(path)
     assert not list((station.root / "killed-cache" / "uploads").rglob("manifest.json"))
     assert verifier.stop() == 0
+
+
+def test_an_upload_goes_on_where_its_connections_broke(
+    station: Station, address: str, large: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prover.upload.PAUSE_S", 0.05)
+    credentials, rng = station.authority.issue_role("prover", "far"), random.Random(11)
+    budgets = [rng.randrange(100_000, 6 << 20) for _ in range(4)]
+    with breaking(address, list(budgets), upwards=True) as (proxy, cut):
+        result = upload(large[1], proxy, credentials, patience_s=30)
+    assert (result.id, len(cut)) == (large[0], 4)
+    place = station.root / "cache" / large[0]
+    assert files_of(place) == files_of(large[1])
 
 
 def test_an_upload_whose_prover_was_killed_goes_on(station: Station, address: str, tmp_path: Path) -> None:
@@ -343,16 +357,13 @@ def test_an_inspection_over_what_its_prover_uploaded(tmp_path: Path) -> None:
         assert station.train("declared", "honest").wait(timeout=300) == 0
         verifier = Verifier(station, "verifier")
         verifier.start()
+        address = (station.root / "verifier.address").read_text()
+        # Another Prover hands in a run of its own that names snapshots of this chip, which explains nothing of it.
+        write_transcript(tmp_path / "foreign", ueid=station.ueids["honest"])
+        upload(tmp_path / "foreign", address, station.authority.issue_role("prover", "other"))
         alone = verifier.begin()
         assert verifier.watch(alone)[-1].stage == "done"
         exactly(verifier.report(alone), "prover.unreachable")
-        address = (station.root / "verifier.address").read_text()
-        # Another Prover hands in a run of its own, which explains nothing of this chip.
-        write_transcript(tmp_path / "foreign", ueid=station.ueids["honest"])
-        upload(tmp_path / "foreign", address, station.authority.issue_role("prover", "other"))
-        still = verifier.begin()
-        assert verifier.watch(still)[-1].stage == "done"
-        exactly(verifier.report(still), "prover.unreachable")
         upload(station.runs / "honest", address, station.authority.issue_role("prover", "p"))
         verifier.kill()  # what is uploaded is there for every later process
         verifier.start()
