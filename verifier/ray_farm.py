@@ -73,6 +73,11 @@ class RayFarm:
                 raise _open_to_others(others[0])
             self._gpu = driver.gpus >= 1
 
+    @property
+    def slots(self) -> int:
+        """See `Farm`: what is not a replay runs on this machine, which is not Ray's to fill."""
+        return 1
+
     def check(self, device: str) -> None:
         """See `Farm`."""
         if device != "cpu" and (device != "cuda" or not self._gpu):
