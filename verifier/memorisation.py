@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import mannwhitneyu
 
 from weighbridge.errors import WeighbridgeError
 from weighbridge.transcript import Transcript
@@ -58,6 +57,8 @@ def compare(own: Sequence[float], control: Sequence[float]) -> tuple[float, floa
         own: At least one.
         control: At least one.
     """
+    from scipy.stats import mannwhitneyu  # takes a second
+
     found = mannwhitneyu(np.asarray(own), np.asarray(control), alternative="greater")
     return float(found.statistic) / (len(own) * len(control)), float(found.pvalue)
 
