@@ -197,7 +197,7 @@ def replay_cpu(run: Path, end: int) -> float:
 def plans(model: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns, for each measured rate and probability, the samples needed and the cost for each unit of training.
 
-    A chip that is drawn costs what the inspection of such a chip cost here; one that is not costs nothing.
+    A chip that is drawn costs what `chip_cost` says; one that is not costs nothing.
     """
     run = dict(
         flops_threshold=INVOLVED * CHIP_FLOPS_PER_DAY * PERIOD_DAYS, chip_flops_per_day=CHIP_FLOPS_PER_DAY, chips=CHIPS,
@@ -213,15 +213,22 @@ def plans(model: Mapping[str, Any]) -> list[dict[str, Any]]:
             found.append(
                 {
                     "rate": each["rate"], "samples": int(samples), "share": samples / CHIPS, "p": p,
-                    "cost": samples / CHIPS * chip_cost(model, each),
+                    "cost": samples / CHIPS * chip_cost(model, each["rate"]),
                 }
             )  # fmt: skip
     return found
 
 
-def chip_cost(model: Mapping[str, Any], run: Mapping[str, Any]) -> float:
-    """Processor time of inspecting a chip, over that of the plain training that it did in the period."""
-    return float((run["replay_cpu_s"] + run["rest_cpu_s"]) / (model["steps"] * model["plain_step_cpu_s"]))
+def chip_cost(model: Mapping[str, Any], rate: float) -> float:
+    """Processor time of inspecting a chip, over that of the plain training that it did in the period.
+
+    As many replays as snapshots are due, each at what one took on average in all measured runs, and what else an
+    inspection of one chip took. So chance in the number of snapshots of a run is not in it.
+    """
+    runs = model["runs"]
+    each = sum(run["replay_cpu_s"] for run in runs) / sum(run["replays"] for run in runs)
+    rest = sum(run["rest_cpu_s"] for run in runs) / len(runs)
+    return float((rate * PERIOD_DAYS * each + rest) / (model["steps"] * model["plain_step_cpu_s"]))
 
 
 def segments(model: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -274,7 +281,7 @@ def plot(models: Mapping[str, Any]) -> None:
                 flops_threshold=INVOLVED * CHIP_FLOPS_PER_DAY * PERIOD_DAYS, chip_flops_per_day=CHIP_FLOPS_PER_DAY,
                 chips=CHIPS, run_days=PERIOD_DAYS, snapshot_rate_per_day=each["rate"],
             )  # fmt: skip
-            costs = [share * chip_cost(model, each) for share in shares]
+            costs = [share * chip_cost(model, each["rate"]) for share in shares]
             label = f"{name}, {each['rate']:g} snapshots a day"
             axes.plot(costs, p, style, color=f"C{colour}", label=label)
     axes.set(xscale="log", xlabel="verification / training, processor time", ylabel="detection probability")

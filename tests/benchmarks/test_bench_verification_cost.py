@@ -30,7 +30,8 @@ def test_a_plan_costs_what_its_drawn_chips_cost_and_catches_what_it_promises() -
     plans = bench.plans(MODEL)
     assert len(plans) == 2 * len(bench.PROBABILITIES)
     for plan, wanted in zip(plans, 2 * bench.PROBABILITIES, strict=True):
-        assert plan["cost"] == pytest.approx(plan["samples"] / bench.CHIPS * (18 + 6) / (240 * 0.1))
+        due = {0.05: 1.5, 0.3: 9}[plan["rate"]]
+        assert plan["cost"] == pytest.approx(plan["samples"] / bench.CHIPS * (due * 18 / 3 + 6) / (240 * 0.1))
         fewer = detection_probability_hypergeometric(
             samples=plan["samples"] - 1, flops_threshold=bench.INVOLVED * bench.CHIP_FLOPS_PER_DAY * bench.PERIOD_DAYS,
             chip_flops_per_day=bench.CHIP_FLOPS_PER_DAY, chips=bench.CHIPS, run_days=bench.PERIOD_DAYS,
