@@ -3,8 +3,8 @@
 | stage | what it does | what it leaves in `verifier.collected.Collected` |
 |---|---|---|
 | `logs` | reads and judges each drawn chip's log, and keeps it as witnessed if nothing is against it | `chips`, `logs`, `snapshots`, `sound`, `lost` |
-| `explain` | asks the Provers where each snapshot came from | `explanation` of each snapshot |
-| `fetch` | fetches the transcripts that they name, and puts jobs together | `transcripts`, `shards`; `transcript` and `shard` of each snapshot |
+| `explain` | asks the Provers where each snapshot came from, then looks among their uploads | `explanation` of each snapshot |
+| `fetch` | fetches the transcripts that they name, if they are not here, and puts jobs together | `transcripts`, `shards`; `transcript` and `shard` of each snapshot |
 | `lineage` | finds out where each run began | `lineages`, and the parents in `transcripts` |
 | `cells` | asks for what the replay of one rank of a job alone takes, if the plan wants that | `cell` of each snapshot |
 | `replay` | opens the snapshots, and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
