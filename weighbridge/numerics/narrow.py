@@ -117,7 +117,7 @@ def record(x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: i
     entries = OpEntries(
         op=op,
         output=output,
-        positions=contested.cpu().numpy(),
+        positions=np.array(contested.cpu().numpy()),  # a copy: until the step ends, a chip would see the tensor
         widths=np.where(finite, widths, 0).astype(np.uint8),
         bits=np.where(finite, chosen.astype(np.uint64), _bits(own)),
     )
