@@ -46,8 +46,8 @@ _FINDING_PREFIXES = (
     "registry.foreign",
 )
 _NO_FINDING_PREFIXES = (
-    "transcript.write", "transcript.unknown", "transcript.upload", "replay.worker", "replay.rules.unknown", "replay.calibration.unknown",
-    "replay.comparison", "replay.collectives.missing",
+    "transcript.write", "transcript.unknown", "transcript.upload", "replay.worker", "replay.rules.unknown",
+    "replay.calibration.unknown", "replay.comparison", "replay.collectives.missing",
 )  # fmt: skip
 
 
