@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from benchmarks import models
 from benchmarks.models import Batch, Step
@@ -82,6 +83,30 @@ def made(model: str, precision: str) -> Step:
     return step.to(torch.bfloat16) if precision == "bfloat16" else step
 
 
+def ask(chip: Shim, step: Step, place: str) -> list[RemovableHandle]:
+    """Asks for an interrupt at some place of the update that comes; returns what takes the hooks away again.
+
+    Args:
+        chip: Whom to ask.
+        step: The training.
+        place: `begin`, `forward:0.5`, `backward:0.5` (how far in the lists of modules and parameters), or `update`.
+    """
+    kind, _, far = place.partition(":")
+
+    def now(*_: object) -> None:
+        chip.request_snapshot()
+
+    if kind == "begin":
+        now()
+        return []
+    if kind == "update":
+        return [step.optimizer.register_step_pre_hook(now)]
+    modules, parameters = list(step.model.modules()), list(step.model.parameters())
+    if kind == "forward":
+        return [modules[int(float(far) * len(modules))].register_forward_hook(now)]
+    return [parameters[int(float(far) * len(parameters))].register_hook(now)]
+
+
 def train(options: argparse.Namespace) -> None:
     """Trains until it dies or is done; one that waits for a signed snapshot goes on until one comes."""
     kind = Doomed if options.die == "signed" else Shim
@@ -110,9 +135,10 @@ def train(options: argparse.Namespace) -> None:
         while update < last or options.die:
             batch = step.batch(update)
             with recorder.step(batch):
-                if update == options.ask:
-                    chip.request_snapshot()
+                hooks = ask(chip, step, options.place) if update == options.ask else []
                 step.update(batch)
+            for hook in hooks:
+                hook.remove()
             update += 1
 
 
@@ -127,6 +153,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--base", type=Path, help="run whose end this one begins from, as its declared parent")
     parser.add_argument("--ask", type=int, help="update at which the chip is asked for an interrupt, beside its own")
+    parser.add_argument("--place", default="begin", help="where in that update; see `ask`")
     parser.add_argument("--die", default="", help="seconds, or `signed`")
     warnings.simplefilter("ignore")
     train(parser.parse_args())

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Training:
         end: How it ends.
         moment: Seconds from its beginning to its death, if it dies at a random time.
         ask: The update at which its chip is asked for an interrupt, beside those that the chip takes by itself.
+        place: Where in that update, as `honest_job` takes it.
         from_first: Whether it begins from what the first training left.
     """
 
@@ -59,13 +60,14 @@ class Training:
     end: str = "ends well"
     moment: float = 0.0
     ask: int = 1
+    place: str = "begin"
     from_first: bool = False
 
     @property
     def options(self) -> list[str]:
         """The job's options."""
         about = ("--model", self.model, "--precision", self.precision, "--policy", self.policy)
-        return [*about, "--steps", str(MODELS[self.model]), "--ask", str(self.ask)]
+        return [*about, "--steps", str(MODELS[self.model]), "--ask", str(self.ask), "--place", self.place]
 
     def run(self, run: Path, chip: RunningChip, base: Path) -> None:
         """Trains, and dies if it has to."""
@@ -112,11 +114,12 @@ class Scenario:
             training = Training(
                 model=model, precision=precision, policy=policy, machine=choose.choice(sorted(SETS)),
                 end=choose.choice(ENDS), moment=choose.uniform(0.05, 3.0), ask=choose.randrange(MODELS[model]),
+                place=choose.choice(("begin", "forward:{}", "backward:{}", "update")).format(round(choose.random(), 3)),
             )  # fmt: skip
             trainings.append(training)
         first = trainings[0]
         if first.end == "ends well" and choose.random() < 0.3:
-            trainings.append(Training(first.model, first.precision, first.policy, first.machine, from_first=True))
+            trainings.append(replace(first, from_first=True))
         sharded = choose.choice(SHARDED) if choose.random() < 0.1 else ""
         idle = choose.choice((0, 1))
         chips = len(trainings) + 2 * bool(sharded) + idle
