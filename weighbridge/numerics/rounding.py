@@ -406,7 +406,8 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
         from weighbridge.numerics import device_passes
 
         checksum, contested, found = device_passes.record(x, bound, out, _REACH)
-        positions, xs, es = (t.cpu().numpy() for t in (contested, flat(x)[contested], found))
+        # Copies: until the step ends, a chip would see tensors that the log holds on to.
+        positions, xs, es = (np.array(t.cpu().numpy()) for t in (contested, flat(x)[contested], found))
     if positions.size and bound.products is not None:
         es = sharpened(x, bound, positions, xs, es, _REACH)
         odd = ~((_round(xs - _REACH * es) == _round(xs + _REACH * es)) & np.isfinite(xs) & np.isfinite(es))

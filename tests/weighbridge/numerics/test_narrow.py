@@ -76,6 +76,14 @@ def test_hostile_entries_never_make_an_inadmissible_value(dtype: torch.dtype, wi
     assert result.checksum == narrow.checksum(result.out)
 
 
+def test_entries_hold_no_tensor() -> None:
+    """A chip would see it among the memory of the training until the step ends, and no transcript accounts for it."""
+    x = torch.linspace(0.9, 1.1, 1000, dtype=torch.float32)
+    entries = narrow.record(x, Bound(absolute=1e-3), torch.bfloat16, 0, 0).entries
+    assert entries is not None
+    assert all(array.flags.owndata for array in (entries.positions, entries.widths, entries.bits))
+
+
 def test_a_position_outside_the_result_is_refused() -> None:
     entries = OpEntries(0, 0, np.array([5]), np.array([1], dtype=np.uint8), np.array([1], dtype=np.uint64))
     with pytest.raises(LogError, match="element 5 of 2"):
