@@ -53,6 +53,18 @@ def _sort_of(types: tuple[type, ...]) -> str:
     return "plain" if plain else "wrapper"
 
 
+def _is_empty(storage: Storage) -> bool:
+    """Whether a storage has a size and no memory: a wrapper's, such as a DTensor's, or one that is being freed."""
+    try:
+        return storage.nbytes() > 0 and storage.data_ptr() == 0
+    except RuntimeError:
+        return True  # "invalid"
+
+
+def _living(references: Iterable[weakref.ref[Storage]]) -> list[Storage]:
+    return [storage for storage in map(alive, list(references)) if storage is not None]
+
+
 _SHIMS: weakref.WeakSet[Shim] = weakref.WeakSet()
 
 
@@ -149,7 +161,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """See `ChipLink.declare_weights`."""
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
         for address, storage in storages.items():
-            if address not in self._live and storage.device.type in _DEVICES:
+            if address not in self._live and storage.device.type in _DEVICES and not _is_empty(storage):
                 self._watch(storage)
         self._weights = [self._live[address] for address in storages if address in self._live]
 
@@ -175,6 +187,8 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         started = time.monotonic_ns()
         flush()
+        if any(map(_is_empty, _living(self._live.values()))):
+            return None  # Another thread is freeing memory of which its owner does not know yet; the next one will do.
         return self._capture(started, safepoint=True, step=step, op=op, running=running, head=head)
 
     def request_snapshot(self) -> None:
@@ -287,7 +301,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _unobserved(self) -> int:
         """Counts the bytes that this process holds where no live storage is, on the device if it uses one."""
-        live = [storage for storage in map(alive, list(self._live.values())) if storage is not None]
+        live = _living(self._live.values())
         there = sum(storage.nbytes() for storage in live if storage.device.type == "cuda")
         if there:
             held = sum(torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count()))
@@ -299,8 +313,8 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return max(0, resident - sum(storage.nbytes() for storage in live))
 
     def _leaves(self, references: list[weakref.ref[Storage]]) -> list[Leaf]:
-        storages = [storage for storage in map(alive, references) if storage is not None]
-        return [(storage.nbytes(), self._digest(storage)) for storage in storages if storage.nbytes()]
+        storages = [storage for storage in _living(references) if storage.nbytes() and not _is_empty(storage)]
+        return [(storage.nbytes(), self._digest(storage)) for storage in storages]
 
     def _digest(self, storage: Storage) -> bytes:
         if storage.device.type == "cuda":

@@ -396,6 +396,9 @@ class Recorder:
             self._resuming.release(len(capture.tape.nodes))
         if self._on_chip is None or not self._on_chip.pending:
             return
+        frees = capture.tape.frees
+        if frees and frees[-1][0] == len(capture.tape.nodes):
+            return  # Another thread freed memory meanwhile, of which a replay lets go only after this moment.
         if self._job is None:  # Within a step, a sharded module shows gathered weights; its own were declared before.
             self._on_chip.declare_weights(self._attached)
         self._on_chip.offer()

@@ -11,11 +11,11 @@ from benchmarks.bench_inspection import Size
 def test_a_small_fleet_is_inspected(tmp_path: Path) -> None:
     for name in ("bench", "chips"):
         (tmp_path / name).mkdir()
-    result = bench_inspection.measure(tmp_path / "bench", tmp_path / "chips", Size(fleet=60, samples=12, replays=1))
-    assert (result["verified"], result["accusing"]) == (12, 0)
+    result = bench_inspection.measure(tmp_path / "bench", tmp_path / "chips", Size(fleet=24, samples=6, replays=1))
+    assert (result["verified"], result["accusing"]) == (6, 0)
     assert (result["replayed_chips"], result["snapshots"]) == (1, {"explained": bench_inspection.SNAPSHOTS})
-    assert result["entries"] > 12 * 4, "each chip has several boots, and interrupts of a month"
+    assert result["entries"] > 6 * 4, "each chip has several boots, and interrupts of a month"
     assert {"reports", "logs", "replays", "report"} <= set(result["phases"])
     assert all(phase["peak_bytes"] > 0 for phase in result["phases"].values())
     assert result["phases"]["replays"]["worker_peak_bytes"] > 0
-    assert "| 12 logs read, verified, judged, kept |" in tables_inspection.inspection({**machine.about(), **result})
+    assert "| 6 logs read, verified, judged, kept |" in tables_inspection.inspection({**machine.about(), **result})

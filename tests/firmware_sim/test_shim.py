@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -230,6 +231,27 @@ def test_weights_are_part_of_memory_before_any_kernel_reads_them(chip: ChipProce
     salt, leaves = station.open(chip, index)
     assert leaves == sorted([leaf(weights, salt), leaf(other, salt)])
     assert station.log(chip)[index].body["weights_root"] == snapshot_root([leaf(weights, salt)], salt)
+
+
+class Wrapper(torch.Tensor):
+    """As DTensor is made."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
+def test_a_wrapper_has_no_memory_of_its_own(chip: ChipProcess, station: Station) -> None:
+    """A DTensor's storage has the size of the whole tensor and nothing behind it; what it wraps is memory."""
+    inner = torch.ones(5)
+    wrapper = Wrapper._make_wrapper_subclass(Wrapper, (10,), dtype=torch.float32)  # type: ignore[attr-defined]
+    with Shim.connect(chip.socket) as shim:
+        shim.declare_weights([inner, wrapper])
+        shim.request_snapshot()
+        index = offer(shim)
+    assert index is not None
+    salt, leaves = station.open(chip, index)
+    assert leaves == [leaf(inner, salt)]
 
 
 def test_a_forked_worker_leaves_the_chip_alone(chip: ChipProcess, station: Station) -> None:

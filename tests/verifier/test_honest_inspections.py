@@ -17,7 +17,7 @@ def test_an_honest_inspection_finds_nothing_against_anybody(tmp_path: Path, seed
     scenario = Scenario.of(seed, SMALL)
     report = scenario.inspect(tmp_path)
     assert accusations(report) == [], scenario
-    assert report["counts"]["drawn"] == scenario.samples
+    assert report["counts"]["sampled"] == scenario.samples
     unverified = {"chip.interrupt.unserved", "snapshot.tail", "snapshot.empty", "snapshot.setup", "job.tail"}
     for chip in report["chips"]:
         reasons = {each["id"] for each in report["findings"] if chip["ueid"] in each["subject"]}
