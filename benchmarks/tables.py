@@ -364,11 +364,15 @@ def export_size(result: Result) -> str:
 
 def chip_power(result: Result) -> str:
     """Power cuts of a chip."""
+    idle = sum(each["problem"] == "nothing was logged" for each in result["wrong"])
     rows = [(
         result["kills"], f"{result['entries']:,}", f"{result['besides_boots']:,}", f"{result['held_by_witness']:,}",
-        len(result["wrong"]), f"{result['seconds']:,.0f}",
+        len(result["wrong"]) - idle, idle, f"{result['seconds']:,.0f}",
     )]  # fmt: skip
-    head = ("power cuts", "entries", "besides those of boots", "held by the witness", "wrong", "seconds")
+    head = (
+        "power cuts", "entries", "besides those of boots", "held by the witness", "wrong", "cut before anything was logged",
+        "seconds",
+    )  # fmt: skip
     return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
 
 
