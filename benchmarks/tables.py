@@ -370,7 +370,7 @@ def chip_power(result: Result) -> str:
         len(result["wrong"]) - idle, idle, f"{result['seconds']:,.0f}",
     )]  # fmt: skip
     head = (
-        "power cuts", "entries", "besides those of boots", "held by the witness", "wrong", "cut before anything was logged",
+        "power cuts", "entries", "besides those of boots", "held by the witness", "wrong", "cut before any was logged",
         "seconds",
     )  # fmt: skip
     return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
