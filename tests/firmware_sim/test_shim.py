@@ -254,6 +254,23 @@ def test_a_wrapper_has_no_memory_of_its_own(chip: ChipProcess, station: Station)
     assert leaves == [leaf(inner, salt)]
 
 
+def test_a_moment_in_which_memory_is_being_freed_is_passed_over(chip: ChipProcess, station: Station) -> None:
+    """The interrupt waits for the next moment. A wrapper's storage stands for one that another thread is freeing."""
+    kept = torch.ones(5)
+    dying = Wrapper._make_wrapper_subclass(Wrapper, (10,), dtype=torch.float32)  # type: ignore[attr-defined]
+    with Shim.connect(chip.socket) as shim:
+        kept.add_(1)
+        shim._watch(dying.untyped_storage())
+        shim.request_snapshot()
+        assert offer(shim) is None
+        assert shim.pending
+        del dying
+        index = offer(shim)
+    assert index is not None
+    salt, leaves = station.open(chip, index)
+    assert leaves == [leaf(kept, salt)]
+
+
 def test_a_forked_worker_leaves_the_chip_alone(chip: ChipProcess, station: Station) -> None:
     """Workers of a DataLoader are forked from a process whose shim is entered, here while an interrupt stands."""
     data = torch.utils.data.TensorDataset(torch.arange(12.0))
