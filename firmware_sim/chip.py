@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from protos.weighbridge.v1 import chip_pb2_grpc
 from weighbridge import rpc
 from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.identity import CertificateAuthority, Credentials
+from weighbridge.serving import AskedToStop
 
 GRACE_SECONDS = 1.0
 
@@ -78,14 +78,12 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         WeighbridgeError: It cannot start.
     """
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = AskedToStop()
     run(options, stop, ready)
 
 
-def run(options: argparse.Namespace, stop: threading.Event, ready: Ready) -> None:
-    """Boots, serves until `stop` is set, and shuts down."""
+def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
+    """Boots, serves until it is asked to stop, and shuts down."""
     if not (options.rate >= 0 and options.clock_speed > 0 and options.hold >= 0):
         raise UsageError("The rate and the hold must not be negative, and the clock must run forwards.")
     if options.manufacturer is not None and not (options.dir / "secret.bin").exists():

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from firmware_sim.nvlog import NonVolatileLog, full, rolled_back
+from firmware_sim.nvlog import NonVolatileLog, rolled_back
 from firmware_sim.reporting import Reporting
 from weighbridge import tlog
 from weighbridge.errors import ChipError, UsageError, WeighbridgeError
@@ -99,7 +99,7 @@ class Custody:
         if self.log.missing:
             return rolled_back(self.log.missing)
         if not booted or not self.log.has_room:
-            return full()
+            return self.log.no_room()
         if self._must_wait:
             return ChipError(
                 "The witness has not acknowledged the newest snapshot; it is kept, and no kernel may run before.",

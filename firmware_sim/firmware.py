@@ -18,7 +18,7 @@ from pathlib import Path
 
 from firmware_sim.custody import Custody
 from firmware_sim.device import Device
-from firmware_sim.nvlog import NonVolatileLog, full, rolled_back, write_durably
+from firmware_sim.nvlog import NonVolatileLog, rolled_back, write_durably
 from firmware_sim.reporting import NO_WITNESS, Reporting
 from weighbridge import tokens
 from weighbridge.digests import DIGEST_SIZE, Leaf, salt_digest, snapshot_root
@@ -170,13 +170,13 @@ class Firmware:
 
         Raises:
             TokenError: Name or digest cannot be in a token.
-            ChipError: The log cannot be written, or is full (`chip.log.full`).
+            ChipError: The log cannot be written, or is full (`chip.log.full`, `chip.log.spent`).
         """
         with self._lock:
             if self._log.missing:
                 raise rolled_back(self._log.missing)
             if self._boot is not None:
-                raise full()
+                raise self._log.no_room()
             return self._log_entry("event", {"name": name, "digest": digest})
 
     def snapshot(self, report: Report) -> int:
@@ -224,8 +224,8 @@ class Firmware:
             still_here: Called every few seconds, to tell the workload that the chip lives.
 
         Raises:
-            ChipError: It may not, and the chip's patience is over (`chip.log.full`, `chip.witness.silent`), or the log
-                lacks entries (`chip.log.rolled_back`).
+            ChipError: It may not, and the chip's patience is over (`chip.log.full`, `chip.log.spent`,
+                `chip.witness.silent`), or the log lacks entries (`chip.log.rolled_back`).
         """
         deadline = time.monotonic() + self._reporting.patience_s
         while True:
@@ -234,7 +234,7 @@ class Firmware:
                 if obstacle is None:
                     return
                 left_s = deadline - time.monotonic()
-                if left_s <= 0 or self._log.missing:
+                if left_s <= 0 or self._log.missing or self._log.is_spent:  # Waiting helps against none of these.
                     raise obstacle
                 self._changed.notify_all()  # What the workload waits for is due now.
                 self._changed.wait(min(left_s, STILL_HERE_S))

@@ -13,7 +13,6 @@ import logging
 import os
 import resource
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from weighbridge.errors import NotFoundError, UsageError, WeighbridgeError
 from weighbridge.firmware_image import FirmwareSigner
 from weighbridge.guards import CallLimits
 from weighbridge.identity import CertificateAuthority, Credentials
+from weighbridge.serving import AskedToStop
 from weighbridge.tlog import NoteKey
 
 SPARE_FILES = 256
@@ -256,9 +256,7 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         WeighbridgeError: It cannot start.
     """
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = AskedToStop()
     if options.count:
         if options.manufacturer is None:
             raise UsageError("Chips are made by a manufacturer; pass --manufacturer.")

@@ -26,7 +26,7 @@ from weighbridge.merkle import HASH_SIZE, Tree, leaf_hash
 from weighbridge.tlog import MAX_NOTE_BYTES
 from weighbridge.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
 
-__all__ = ["DEFAULT_CAPACITY", "MIN_CAPACITY", "NonVolatileLog", "full", "rolled_back", "write_durably"]
+__all__ = ["DEFAULT_CAPACITY", "MIN_CAPACITY", "NonVolatileLog", "rolled_back", "write_durably"]
 
 _BASE = 8
 _LENGTH = 4
@@ -117,12 +117,31 @@ class NonVolatileLog:
     @property
     def has_room(self) -> bool:
         """Whether the next two entries fit, however long they are: what is asked for, and a snapshot at any moment."""
-        return self.free >= 2 * (LARGEST_RECORD + HASH_SIZE)
+        return self._admits(self.free)
 
     @property
     def is_half_full(self) -> bool:
         """Whether entries that were not released take half of what there is for them."""
         return 2 * (self._end - _BASE) > self.free + self._end - _BASE - 2 * LARGEST_RECORD
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether hashes of entries take so much that there would be no room even if a witness held everything."""
+        newest = _HEADER + self._places[-1][1] if self._places else 0
+        return not self._admits(self.free + (self._end - _BASE) - newest)
+
+    def no_room(self) -> ChipError:
+        """Returns the error of a log that has no room, and what makes some."""
+        if self.is_spent:
+            return ChipError(
+                f"The hashes of {len(self)} entries fill the NVRAM, and they are never dropped; "
+                "restart the chip with more NVRAM, or replace it.",
+                code="chip.log.spent",
+            )
+        return ChipError(
+            "The NVRAM is full and nothing in it may be overwritten; report to the Verifier, then go on.",
+            code="chip.log.full",
+        )
 
     def append(self, data: bytes) -> int:
         """Makes an entry durable and returns its index.
@@ -131,9 +150,9 @@ class NonVolatileLog:
             data: 1 to `MAX_TOKEN_BYTES` bytes.
 
         Raises:
-            ChipError: The NVRAM is full (`chip.log.full`) or was replaced by an older copy (`chip.log.rolled_back`), or
-                does not take it (`chip.log.write`). Nothing is acknowledged after a failed write, as only a restart can
-                tell what reached the store.
+            ChipError: The NVRAM is full (`chip.log.full`, `chip.log.spent`) or was replaced by an older copy
+                (`chip.log.rolled_back`), or does not take it (`chip.log.write`). Nothing is acknowledged after a failed
+                write, as only a restart can tell what reached the store.
         """
         if self.missing:
             raise rolled_back(self.missing)
@@ -142,7 +161,7 @@ class NonVolatileLog:
         digest = entry_digest(data)
         record = len(data).to_bytes(_LENGTH, "little") + digest + data
         if self.free < len(record) + HASH_SIZE:
-            raise full()
+            raise self.no_room()
         try:
             write_all(self._file, record, self._end)
             os.fsync(self._file)
@@ -220,6 +239,10 @@ class NonVolatileLog:
         """Gives the log up; another process may open it."""
         os.close(self._file)
         os.close(self._lock)
+
+    @staticmethod
+    def _admits(free: int) -> bool:
+        return free >= 2 * (LARGEST_RECORD + HASH_SIZE)
 
     def _open(self) -> int:
         return os.open(self._directory / "log.bin", os.O_RDWR | os.O_CREAT, 0o600)
@@ -327,14 +350,6 @@ def _damaged(index: int) -> ChipError:
         f"Entry {index} of the chip's log is damaged or missing; inspect the chip on site.",
         code="chip.log.damaged",
         index=index,
-    )
-
-
-def full() -> ChipError:
-    """Returns the error of a log without room."""
-    return ChipError(
-        "The NVRAM is full and nothing in it may be overwritten; report to the Verifier, then go on.",
-        code="chip.log.full",
     )
 
 

@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="torch device that jobs are replayed on when a Verifier asks")
     serving.add_options(parser)
     options = parser.parse_args(arguments)
-    stop = serving.asked_to_stop()
+    stop = serving.AskedToStop()
     try:
         metrics, credentials = Metrics(), Credentials.load(options.credentials)
         limits = serving.limits_of(options)

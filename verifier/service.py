@@ -433,7 +433,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     serving.add_options(parser)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
-    stop = serving.asked_to_stop()
+    stop = serving.AskedToStop()
     try:
         credentials = Credentials.load(options.credentials)
         manufacturer = load_certificate(_read(options.manufacturer))
@@ -465,8 +465,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):
             if options.address_file is not None:
                 serving.write_address(options.address_file, bound)
-            while not stop.wait(0.5):
-                pass  # another thread may have been given the signal; only this one runs its handler, once it wakes
+            stop.wait()
     except WeighbridgeError as error:
         print(error, file=sys.stderr)
         return 2

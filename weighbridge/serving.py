@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import queue
 import signal
-import threading
 from pathlib import Path
 
 from weighbridge.guards import CallLimits
 
 _DEFAULT = CallLimits()
+_WAKE_SECONDS = 0.5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -44,12 +46,26 @@ def limits_of(options: argparse.Namespace) -> CallLimits:
     )
 
 
-def asked_to_stop() -> threading.Event:
-    """Returns what is set once somebody sends this process SIGTERM or SIGINT."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+class AskedToStop:
+    """Whether somebody has sent this process SIGTERM or SIGINT; make it in the main thread, and wait there.
+
+    A `threading.Event` would not do: a signal that arrives just as the main thread begins to wait for the event makes
+    its handler wait for a lock that the same thread holds. A `SimpleQueue` may be used in handlers.
+    """
+
+    def __init__(self) -> None:
+        """Takes the two signals from now on."""
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda received, _: self._signals.put(received))
+
+    def wait(self) -> None:
+        """Returns once it was asked."""
+        while True:
+            # Another thread may have been given the signal; only the main one runs its handler, once it wakes.
+            with contextlib.suppress(queue.Empty):
+                self._signals.get(timeout=_WAKE_SECONDS)
+                return
 
 
 def write_address(path: Path, address: str) -> None:

@@ -227,6 +227,25 @@ def test_a_full_nvram_refuses_and_overwrites_nothing(tmp_path: Path) -> None:
         NonVolatileLog(tmp_path, capacity=MIN_CAPACITY - 1)
 
 
+@pytest.mark.finding("chip.log.spent")
+def test_an_nvram_full_of_hashes_says_that_no_report_makes_room(tmp_path: Path) -> None:
+    """Hashes are never dropped, so this chip's life is over; with more NVRAM it goes on and has forgotten nothing."""
+    with NonVolatileLog(tmp_path, capacity=MIN_CAPACITY) as log:
+        while log.has_room:
+            log.append(bytes(8))
+            if not log.has_room:
+                log.release(len(log))
+        assert log.is_spent
+        assert log.released == len(log) - 1
+        assert log.no_room().reason == "chip.log.spent"
+        root, size = log.tree.root(), len(log)
+        assert size > 5_000
+    with NonVolatileLog(tmp_path, capacity=2 * MIN_CAPACITY) as log:
+        assert log.has_room
+        assert not log.is_spent
+        assert (log.tree.root(), log.append(b"next")) == (root, size)
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=40) | st.integers(0, 12), max_size=16))
 def test_releases_keep_hashes_and_what_was_not_released(tmp_path: Path, work: list[bytes | int]) -> None:
