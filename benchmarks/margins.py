@@ -26,6 +26,8 @@ import torch
 
 from benchmarks import machine
 from weighbridge.numerics import bounds
+from weighbridge.numerics.embeddings import used_rows
+from weighbridge.numerics.evaluate import bind
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.rules import RULES, Kind
 from weighbridge.numerics.switches import conforming
@@ -138,6 +140,8 @@ def kernel(example: Example) -> list[Tensor]:
     found = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if t is not None and t.is_floating_point()]
     if "native_batch_norm.default" in str(example.op) and args[5] and args[3] is not None:
         found += [args[3], args[4]]
+    if example.op is aten.embedding_dense_backward.default:  # rows that are not used are not computed
+        found = [found[0][used_rows(bind(example.op, example.args, example.kwargs))[0]]]
     return found
 
 

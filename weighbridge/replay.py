@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from weighbridge import nursery
 from weighbridge.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 
@@ -46,9 +47,6 @@ Worker = Callable[
     dict[str, Any],
 ]
 """Has a worker process run somewhere: takes what `run_worker` takes, and returns and raises the same."""
-
-PARENT = "WEIGHBRIDGE_PARENT"
-"""Tells a worker whose it is: if that process is gone before the worker is confined, nobody wants its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +206,10 @@ def run_worker(
     """
     environment = {k: v for k, v in os.environ.items() if k in _PASSED}
     environment.update(env or {})
-    command = [sys.executable, "-m", module]
     with (
         tempfile.TemporaryDirectory(prefix="weighbridge-replay-") as scratch,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**environment, "TMPDIR": scratch, PARENT: str(os.getpid())},
-            cwd=scratch,
+        _started(
+            module, environment, scratch, on_cpu=not str(request.get("device", "cpu")).startswith("cuda")
         ) as worker,
     ):
         assert worker.stdin is not None
@@ -252,8 +244,27 @@ def run_worker(
     return answer
 
 
+def _started(
+    module: str, environment: Mapping[str, str], scratch: str, *, on_cpu: bool
+) -> subprocess.Popen[bytes] | nursery.Worker:
+    """Starts a worker process; one that uses a GPU as a fresh program, as CUDA's state is not to be forked."""
+    if on_cpu and nursery.SUPPORTED:
+        return nursery.start(module, environment, scratch)
+    return subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment, "TMPDIR": scratch, nursery.PARENT: str(os.getpid())},
+        cwd=scratch,
+    )
+
+
 def _end_in_time(
-    worker: subprocess.Popen[bytes], seconds: float, ended: threading.Event, cancelled: Callable[[], bool] | None
+    worker: subprocess.Popen[bytes] | nursery.Worker,
+    seconds: float,
+    ended: threading.Event,
+    cancelled: Callable[[], bool] | None,
 ) -> None:
     """Kills the worker when its time is over or nobody wants its answer any more."""
     deadline = time.monotonic() + seconds

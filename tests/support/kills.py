@@ -90,11 +90,11 @@ class Verifier:
     def kill(self) -> None:
         """Ends the process as a loss of power would; its replay workers must not outlive it."""
         assert self._process is not None
-        workers = children(self._process.pid)
+        there = workers(self._process.pid)
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         deadline = time.monotonic() + 120  # a worker that still imports its libraries looks for its parent then
-        while alive := [pid for pid in workers if is_worker(pid)]:
+        while alive := [pid for pid in there if is_worker(pid)]:
             assert time.monotonic() < deadline, f"replay workers {alive} live on"
             time.sleep(0.05)
 
@@ -185,16 +185,27 @@ def essence(value: Any) -> Any:
     return [essence(each) for each in value] if isinstance(value, list) else value
 
 
-def children(pid: int) -> list[int]:
-    """Returns the processes that one started and that have not been waited for."""
-    tasks = Path(f"/proc/{pid}/task")
-    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+def workers(pid: int) -> list[int]:
+    """Returns the replay workers of a process that still run: those of its nurseries, and its own."""
+    started = children(pid)
+    return [
+        each for each in [*started, *(worker for child in started for worker in children(child))] if is_worker(each)
+    ]
 
 
 def is_worker(pid: int) -> bool:
     """Whether a process is a replay worker that still runs."""
     try:
         running = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        return running and b"_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return running and "_work" in Path(f"/proc/{pid}/comm").read_text()
     except OSError:
         return False
+
+
+def children(pid: int) -> list[int]:
+    """Returns the processes that one started and that have not been waited for."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import kills
 from support.forging import at_step, forge
 from support.hostile import crash, endless
-from support.kills import is_worker
 from support.small_transcripts import write_transcript
 from support.station import ROOT, Station
 
@@ -87,28 +87,20 @@ def nodes() -> list[int]:
 
 
 def workers() -> list[int]:
-    """Replay workers of this user, whoever started them, that Ray's processes are the parents of."""
-    mine = set(nodes())
-    found = []
-    for place in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, IndexError):
-            if place.name.isdecimal() and is_worker(int(place.name)):
-                parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent in mine:
-                    found.append(int(place.name))
-    return found
+    """Replay workers of Ray's processes."""
+    return [worker for node in nodes() for worker in kills.workers(node)]
 
 
 @contextlib.contextmanager
 def killing(times: int) -> Iterator[list[int]]:
-    """Kills the first processes of Ray that run a replay worker, once that runs."""
+    """Kills the first processes of Ray that are to run a replay worker, once they start what it comes from."""
     killed: list[int] = []
     over = threading.Event()
 
     def kill() -> None:
         while len(killed) < times and not over.wait(0.05):
             for pid in nodes():
-                if pid not in killed and len(killed) < times and workers():
+                if pid not in killed and len(killed) < times and kills.children(pid):
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)
 
