@@ -29,7 +29,7 @@ SUPPORTED = sys.platform == "linux"
 
 MESSAGE_BYTES = 65536
 _LOST = -int(signal.SIGKILL)
-_KEPT = 2
+_KEPT = 4
 """Nurseries that a process keeps, each for another environment, and each with PyTorch in its memory."""
 
 
@@ -168,7 +168,8 @@ def start(module: str, environment: Mapping[str, str], scratch: str) -> Worker:
     with _LOCK:
         nursery = _NURSERIES.pop(key, None)
         if nursery is None or not nursery.alive:
-            for other in [each for each, there in _NURSERIES.items() if there.is_idle][: len(_NURSERIES) - _KEPT + 1]:
+            idle = [each for each, there in _NURSERIES.items() if there.is_idle]
+            for other in idle[: max(0, len(_NURSERIES) + 1 - _KEPT)]:
                 _NURSERIES.pop(other).end()
             nursery = Nursery(environment)
         _NURSERIES[key] = nursery  # the one that was used last is the last
