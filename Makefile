@@ -36,11 +36,11 @@ install: $(STAMP) ## Create .venv and install the pinned dependencies (done by e
 demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report
 	$(BIN)/weighbridge demo --out $(OUT) --device $(DEVICE)
 
-test: $(STAMP) ## Run all tests that need no GPU
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
+test: $(STAMP) ## Run the tests; those for a GPU and the long ones are part of `make gpu` and `make soak`
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres and not slow"
 
 test-oldest: $(STAMP) $(OLDEST_STAMP) ## The same with the oldest allowed versions, in .venv-oldest; transcripts of either replay under the other
-	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres"
+	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres and not slow"
 	$(BIN)/python -W ignore -m benchmarks.releases $(OLDEST)/bin/python
 
 test-postgres: $(STAMP) ## Run the tests that need a PostgreSQL server, on a private one if initdb and postgres are installed
@@ -85,6 +85,7 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --apart tests/findings)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "slow and not gpu")
 	$(BIN)/python -m benchmarks.tables
 
 gpu: gpu-tests gpu-bench gpu-steps ## All that needs a CUDA device: tests, full sizes replayed across devices, step times

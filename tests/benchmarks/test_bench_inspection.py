@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import bench_inspection, machine, tables_inspection
 from benchmarks.bench_inspection import Size
 
 
+@pytest.mark.slow
 def test_a_small_fleet_is_inspected(tmp_path: Path) -> None:
     for name in ("bench", "chips"):
         (tmp_path / name).mkdir()

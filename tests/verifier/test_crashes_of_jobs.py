@@ -21,7 +21,7 @@ INTERRUPTS_A_SECOND = 0.5
 
 
 def start(station: Station, out: Path) -> list[subprocess.Popen[bytes]]:
-    """Starts a job on two new chips and waits until it has made a few steps."""
+    """Starts a job on two new chips and waits until it has made a step, and each chip a snapshot after that."""
     out.mkdir()
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     processes = []
@@ -31,7 +31,17 @@ def start(station: Station, out: Path) -> list[subprocess.Popen[bytes]]:
         processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL))
     checkpoint = out / "job" / "rank-0001" / "checkpoints" / "00000001.safetensors"
     wait_for(checkpoint.exists, processes[1], seconds=120)
+    before = taken(station)
+    wait_for(
+        lambda: all(now > then for now, then in zip(taken(station), before, strict=True)), processes[0], seconds=120
+    )
     return processes
+
+
+def taken(station: Station) -> list[int]:
+    """How many snapshots each chip has logged."""
+    chips = [station.root / "chips" / f"rank-{rank}" for rank in range(RANKS)]
+    return [len(list((chip / "snapshots").iterdir())) for chip in chips]
 
 
 def die(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from support.recordings import train
 from torch import nn
@@ -36,6 +37,7 @@ def _files(cache: Path) -> set[str]:
     return {file.name for file in cache.rglob("*.nbc")}
 
 
+@pytest.mark.slow
 def test_a_machine_that_has_compiled_nothing_replays(tmp_path: Path) -> None:
     """All that a replay needs is compiled before the worker is confined, and kept for the next one."""
     _record(tmp_path / "run")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support.forging import at_step, forge
+from support.hostile import endless
 from support.recordings import train
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -201,9 +202,9 @@ def test_memory_that_a_tape_hides_is_not_to_be_had(run: Path, tmp_path: Path) ->
     assert "tape.malformed" not in [f.id for f in result.findings]
 
 
-def test_time_that_runs_out_is_the_workers_end(run: Path) -> None:
+def test_time_that_runs_out_is_the_workers_end(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ReplayWorkerError) as caught:
-        replay(run, limits=Limits(seconds=1))
+        replay(forge(run, tmp_path / "endless", at_step(2, endless)), limits=Limits(seconds=2))
     assert caught.value.reason == "replay.worker"
 
 
