@@ -86,7 +86,8 @@ class Cache:
             fetch: Its pieces; not touched if an intact copy is in the cache.
 
         Raises:
-            TranscriptError: The pieces break a rule (`transcript.fetch.*`), or the transcript does not verify.
+            TranscriptError: The pieces break a rule (`transcript.fetch.*`), the transcript does not verify, or it cannot
+                be stored.
             FormatError: As `Transcript.open`.
         """
         if not _ID.fullmatch(transcript_id):
@@ -100,15 +101,16 @@ class Cache:
             except WeighbridgeError:
                 # It was whole when it was fetched, so our own disk is to blame and not the Prover.
                 shutil.rmtree(place)
-        partial = Path(tempfile.mkdtemp(prefix="partial-", dir=self._root))
         try:
-            self._receive(partial, fetch)
-            transcript = self._open(partial, transcript_id)
-            self.adopt(partial, transcript_id)
-            transcript.path = place
-            return transcript
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix="partial-", dir=self._root, ignore_cleanup_errors=True) as directory:
+                partial = Path(directory)
+                self._receive(partial, fetch)
+                transcript = self._open(partial, transcript_id)
+                self.adopt(partial, transcript_id)
+                transcript.path = place
+                return transcript
+        except OSError as error:
+            raise _cannot_store(transcript_id, error) from None
 
     def has(self, transcript_id: str) -> bool:
         """Whether a transcript is here; not whether it is intact."""

@@ -49,6 +49,14 @@ def test_a_copy_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path) -
     assert cache.get(identifier, pieces(tmp_path / "run")).digest == identifier
 
 
+def test_a_directory_that_is_gone_is_an_error_that_says_so(tmp_path: Path) -> None:
+    identifier = write_transcript(tmp_path / "run")
+    cache = Cache(tmp_path / "cache")
+    (tmp_path / "cache").rmdir()
+    with pytest.raises(TranscriptError, match="cannot be stored"):
+        cache.get(identifier, pieces(tmp_path / "run"))
+
+
 def test_what_an_interrupted_fetch_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "cache" / "partial-xyz" / "steps").mkdir(parents=True)
     Cache(tmp_path / "cache")
