@@ -86,8 +86,8 @@ class Cache:
             fetch: Its pieces; not touched if an intact copy is in the cache.
 
         Raises:
-            TranscriptError: The pieces break a rule (`transcript.fetch.*`), the transcript does not verify, or it cannot
-                be stored.
+            TranscriptError: The pieces break a rule (`transcript.fetch.*`), the transcript does not verify, or it
+                cannot be stored.
             FormatError: As `Transcript.open`.
         """
         if not _ID.fullmatch(transcript_id):
@@ -102,8 +102,8 @@ class Cache:
                 # It was whole when it was fetched, so our own disk is to blame and not the Prover.
                 shutil.rmtree(place)
         try:
-            with tempfile.TemporaryDirectory(prefix="partial-", dir=self._root, ignore_cleanup_errors=True) as directory:
-                partial = Path(directory)
+            with tempfile.TemporaryDirectory(prefix="partial-", dir=self._root, ignore_cleanup_errors=True) as name:
+                partial = Path(name)
                 self._receive(partial, fetch)
                 transcript = self._open(partial, transcript_id)
                 self.adopt(partial, transcript_id)
