@@ -415,6 +415,7 @@ def main() -> None:
     parser.add_argument(
         "--chips-in", type=Path, help="where to make the chips' directories (40 kB each), e.g. /dev/shm"
     )
+    parser.add_argument("--result", default="inspection", help="name of the result file, so as to keep several sizes")
     options = parser.parse_args()
     size = Size(fleet=options.fleet, samples=options.samples, replays=options.replays)
     with (
@@ -422,7 +423,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="weighbridge-chips-", dir=options.chips_in) as chips,
     ):
         result = {**machine.about(), **measure(Path(path), Path(chips), size, hosts=os.cpu_count() or 1)}
-    machine.save("inspection", result)
+    machine.save(options.result, result)
     print(result)
 
 

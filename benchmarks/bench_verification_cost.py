@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 from collections import Counter
@@ -33,6 +32,7 @@ from analysis.detection import detection_probability_hypergeometric, samples_nee
 from analysis.hypergeometric import least_drawn, seen_probability
 from benchmarks import machine
 from benchmarks.bench_inspection import served
+from benchmarks.meter import seconds
 from firmware_sim.device import builtin_image, provision
 from firmware_sim.process import ChipProcess
 from verifier.cache import Cache
@@ -123,13 +123,12 @@ class Site:
         spent: Counter[str] = Counter()
         for (stage, begun), (_, ended) in zip(stages, [*stages[1:], ("", used())], strict=True):
             spent[stage] += ended - begun  # type: ignore[assignment]
-        return report, {stage: round(seconds, 3) for stage, seconds in spent.items()}
+        return report, {stage: round(each, 3) for stage, each in spent.items()}
 
 
 def used() -> float:
-    """Processor seconds of this process and of all its children that have ended."""
-    own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
+    """Processor seconds of this process, of its replay workers and of what else it started and has ended."""
+    return sum(seconds())
 
 
 def job(**options: Any) -> dict[str, Any]:

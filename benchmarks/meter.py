@@ -20,9 +20,10 @@ class Meter:
     """Follows one process; use as a context manager.
 
     Attributes:
-        phases: By name: seconds on the wall (`wall_s`), processor seconds of the process (`cpu_s`) and of children that
-            ended (`workers_cpu_s`); the most memory that the process had (`peak_bytes`), that one child had
-            (`worker_peak_bytes`), and that all had together (`workers_peak_bytes`, as far as it was seen).
+        phases: By name: seconds on the wall (`wall_s`), processor seconds of the process (`cpu_s`) and of its workers
+            (`workers_cpu_s`); the most memory that the process had (`peak_bytes`), that one worker had
+            (`worker_peak_bytes`), and that all had together (`workers_peak_bytes`, as far as it was seen; what they
+            share is counted once).
         name: The phase that runs; empty if none does.
     """
 
@@ -52,18 +53,18 @@ class Meter:
         (self._process / "clear_refs").write_text("5")  # the peak is that of the phase
         with self._lock:
             self._worker = self._workers = 0
-        self.name, self._begun = name, (time.perf_counter(), *self._seconds())
+        self.name, self._begun = name, (time.perf_counter(), *seconds(self._process))
 
     def end(self) -> None:
         """Ends the phase that runs, if any."""
         if not self.name:
             return
         wall, own, others = (
-            now - then for now, then in zip((time.perf_counter(), *self._seconds()), self._begun, strict=True)
+            now - then for now, then in zip((time.perf_counter(), *seconds(self._process)), self._begun, strict=True)
         )
         known = self.phases.setdefault(self.name, {"wall_s": 0.0, "cpu_s": 0.0, "workers_cpu_s": 0.0})
-        for key, seconds in (("wall_s", wall), ("cpu_s", own), ("workers_cpu_s", others)):
-            known[key] = round(known[key] + seconds, 3)
+        for key, spent in (("wall_s", wall), ("cpu_s", own), ("workers_cpu_s", others)):
+            known[key] = round(known[key] + spent, 3)
         with self._lock:
             peaks = {"worker_peak_bytes": self._worker, "workers_peak_bytes": self._workers}
         for key, size in {"peak_bytes": self.bytes("VmHWM"), **peaks}.items():
@@ -74,30 +75,52 @@ class Meter:
         """Memory that the process holds, or by its end had held at most (`VmHWM`)."""
         return _bytes(self._process, field)
 
-    def _seconds(self) -> tuple[float, float]:
-        fields = (self._process / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICK, (int(fields[13]) + int(fields[14])) / _TICK
-
     def _look(self) -> None:
         while not self._ended.wait(_PAUSE_S):
-            found = [Path(f"/proc/{child}") for child in self._children()]
+            found = _below(self._process)
             peak = max((_bytes(each, "VmHWM") for each in found), default=0)
-            held = sum(_bytes(each, "VmRSS") for each in found)
+            held = sum(_bytes(each, "Pss", "smaps_rollup") for each in found)
             with self._lock:
                 self._worker, self._workers = max(self._worker, peak), max(self._workers, held)
 
-    def _children(self) -> list[str]:
-        try:
-            tasks = list((self._process / "task").iterdir())
-            return [child for task in tasks for child in (task / "children").read_text().split()]
-        except OSError:  # a thread ended in between
-            return []
+
+def seconds(process: Path = Path("/proc/self")) -> tuple[float, float]:
+    """Processor seconds of a process (its place in /proc) so far, and of its workers and of what else has ended."""
+    own, ended = _stat(process)
+    return own, ended + sum(sum(_stat(each)) for each in _below(process) if _is_worker(each))
 
 
-def _bytes(process: Path, field: str) -> int:
+def _is_worker(process: Path) -> bool:
+    """Whether it is a nursery or was forked from one."""
+    try:
+        return b"weighbridge.nursery_process" in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _stat(process: Path) -> tuple[float, float]:
+    """Processor seconds of a process, and of those of its children that it has waited for; 0 of one that has ended."""
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0, 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICK, (int(fields[13]) + int(fields[14])) / _TICK
+
+
+def _below(process: Path) -> list[Path]:
+    """All processes that descend from one and still run."""
+    try:
+        tasks = list((process / "task").iterdir())
+        found = [Path(f"/proc/{child}") for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:  # it ended, or one of its threads did, in between
+        return []
+    return found + [each for child in found for each in _below(child)]
+
+
+def _bytes(process: Path, field: str, file: str = "status") -> int:
     """Reads a size from /proc; 0 of a process that has ended."""
     try:
-        lines = (process / "status").read_text().splitlines()
+        lines = (process / file).read_text().splitlines()
     except OSError:
         return 0
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(field + ":")), 0)

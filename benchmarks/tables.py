@@ -441,6 +441,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "cells": cells,
     "memorisation": memorisation,
     "inspection": inspection,
+    "inspection_small": inspection,
     "verification_cost": verification_cost,
 }
 """By name of the result file and of the place in the page."""
@@ -465,7 +466,7 @@ def render(page: str) -> str:
 def module(name: str) -> str:
     """Returns the script that makes a result file."""
     other = {"resume": "soak_resume", "fuzz": "soak_fuzz"}
-    other |= {"chip_crashes": "soak_chip_crashes", "honest": "soak_honest"}
+    other |= {"chip_crashes": "soak_chip_crashes", "honest": "soak_honest", "inspection_small": "bench_inspection"}
     return other.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
 
 

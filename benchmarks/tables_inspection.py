@@ -17,9 +17,10 @@ def inspection(result: Result) -> str:
     }  # fmt: skip
     rows = [
         (
-            text, f"{m['wall_s']:,.1f}", f"{m['cpu_s']:,.1f}", f"{m['workers_cpu_s']:,.1f}",
+            text, f"{m['wall_s']:,.1f}", f"{m['cpu_s']:,.1f}",
+            f"{m['workers_cpu_s']:,.1f}" if "workers_cpu_s" in m else "not counted",
             f"{m['peak_bytes'] / 1e6:,.0f}",
-            f"{m['worker_peak_bytes'] / 1e6:,.0f}" if m["workers_cpu_s"] else "",
+            f"{m['worker_peak_bytes'] / 1e6:,.0f}" if m.get("workers_cpu_s") else "",
         )
         for key, text in names.items()
         if (m := result["phases"].get(key))

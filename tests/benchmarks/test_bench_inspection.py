@@ -21,4 +21,5 @@ def test_a_small_fleet_is_inspected(tmp_path: Path) -> None:
     assert {"reports", "logs", "replays", "report"} <= set(result["phases"])
     assert all(phase["peak_bytes"] > 0 for phase in result["phases"].values())
     assert result["phases"]["replays"]["worker_peak_bytes"] > 0
+    assert result["phases"]["replays"]["workers_cpu_s"] > 0
     assert "| 6 logs read, verified, judged, kept |" in tables_inspection.inspection({**machine.about(), **result})
