@@ -31,6 +31,13 @@ PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.-
 """What a file of a transcript may be called."""
 
 
+class StorageError(OSError):
+    """The Verifier's own disk does not do what it should.
+
+    It is no `WeighbridgeError`, so that no stage of an inspection takes it for something that a Prover did.
+    """
+
+
 class Piece(Protocol):
     """One piece of one file, as in `FetchTranscriptResponse`."""
 
@@ -86,22 +93,22 @@ class Cache:
             fetch: Its pieces; not touched if an intact copy is in the cache.
 
         Raises:
-            TranscriptError: The pieces break a rule (`transcript.fetch.*`), the transcript does not verify, or it
-                cannot be stored.
+            TranscriptError: The pieces break a rule (`transcript.fetch.*`), or the transcript does not verify.
             FormatError: As `Transcript.open`.
+            StorageError: It cannot be stored.
         """
         if not _ID.fullmatch(transcript_id):
             raise TranscriptError(
                 "the Prover names a transcript by something that is no BLAKE3 digest", code="transcript.fetch.id"
             )
         place = self._root / transcript_id
-        if place.is_dir():
-            try:
-                return self._open(place, transcript_id)
-            except WeighbridgeError:
-                # It was whole when it was fetched, so our own disk is to blame and not the Prover.
-                shutil.rmtree(place)
         try:
+            if place.is_dir():
+                try:
+                    return self._open(place, transcript_id)
+                except WeighbridgeError:
+                    # It was whole when it was fetched, so our own disk is to blame and not the Prover.
+                    shutil.rmtree(place)
             with tempfile.TemporaryDirectory(prefix="partial-", dir=self._root, ignore_cleanup_errors=True) as name:
                 partial = Path(name)
                 self._receive(partial, fetch)
@@ -152,7 +159,7 @@ class Cache:
             The directory, as `weighbridge.job_replay.replay_job` reads it.
 
         Raises:
-            TranscriptError: It cannot be stored.
+            StorageError: It cannot be stored.
         """
         identity = record.encode() + b"".join(bytes.fromhex(each.digest) for each in transcripts)
         place = self._root / f"{_JOB}{bytes_digest(identity).hex()}"
@@ -170,7 +177,7 @@ class Cache:
         """Keeps bytes under their digest, durably, and returns it (32 bytes).
 
         Raises:
-            TranscriptError: They cannot be stored.
+            StorageError: They cannot be stored.
         """
         digest = bytes_digest(data)
         place = self._object(digest)
@@ -196,7 +203,7 @@ class Cache:
         try:
             data = self._object(digest).read_bytes()
         except OSError as error:
-            raise _cannot_store(digest.hex(), error) from None
+            raise TranscriptError(f"{digest.hex()} is not in the cache directory ({error.strerror})") from None
         if bytes_digest(data) != digest:
             raise TranscriptError(f"{digest.hex()} in the cache directory was altered; check the Verifier's disk")
         return data
@@ -244,8 +251,6 @@ class Cache:
                 raise TranscriptError(
                     f"{path} ended before its last piece; ask the Prover again", code="transcript.fetch.order"
                 )
-        except OSError as error:
-            raise _cannot_store(path, error) from None
         finally:
             if file is not None:
                 file.close()
@@ -261,8 +266,11 @@ class Cache:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             return place.open("xb")
-        except OSError as error:  # e.g. a file lies where a directory is needed
-            raise _cannot_store(path, error) from None
+        except (FileExistsError, NotADirectoryError):  # a file lies where a directory is needed, or the other way
+            raise TranscriptError(
+                f"the Prover sent {path[:100]!r} and a file in its way; treat its service as hostile",
+                code="transcript.fetch.path",
+            ) from None
 
 
 def sync_directory(place: Path) -> None:
@@ -274,8 +282,8 @@ def sync_directory(place: Path) -> None:
         os.close(descriptor)
 
 
-def _cannot_store(path: str, error: OSError) -> TranscriptError:
-    return TranscriptError(
-        f"{path[:100]!r} cannot be stored ({error.strerror}); free space on the Verifier's disk or ask again",
-        code="transcript.fetch.path",
+def _cannot_store(path: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"{path[:100]!r} cannot be stored ({error.strerror}); free space on the Verifier's disk, check its cache "
+        "directory, and start the inspection again"
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from verifier.cache import CELLS
+from verifier.cache import CELLS, StorageError
 from verifier.clients import FETCH_SECONDS, ProverClient
 from verifier.facts import Cell, Explanation, Shard
 from weighbridge.collectives import chunk_count
@@ -131,9 +131,9 @@ class Cells:
                 ):
                     out.write(piece)
         except OSError as error:
-            raise TranscriptError(
-                f"results of collectives cannot be stored ({error.strerror}); free space on the Verifier's disk",
-                code="transcript.fetch.path",
+            raise StorageError(
+                f"results of collectives cannot be stored ({error.strerror}); free space on the Verifier's disk and "
+                "start the inspection again"
             ) from None
         except ProverError:
             raise

@@ -26,7 +26,7 @@ from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_g
 from verifier import ownlog, signing, units, upload_service, witness_service
 from verifier import regime as regimes
 from verifier.beacon import FileBeacon, LocalBeacon
-from verifier.cache import Cache
+from verifier.cache import Cache, StorageError
 from verifier.drawing import Drawing
 from verifier.exclusive import claim
 from verifier.facts import Plan
@@ -254,7 +254,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
         except Exception as error:
             # An inspection must never vanish silently, and what it raised may not take the service down.
             message = str(error)
-            if not isinstance(error, WeighbridgeError):
+            if not isinstance(error, (WeighbridgeError, StorageError)):
                 _log.exception("inspection %s failed", identifier)
                 message = "internal fault; see the Verifier's log"
             self._end(identifier, journal, "failed", message)

@@ -34,7 +34,7 @@ def test_a_run_that_does_not_replay_cannot_be_compared(bench: Bench, tmp_path: P
 
 @pytest.mark.finding("inspection.failed")
 def test_an_inspection_whose_verifier_lost_its_disk(bench: Bench, tmp_path: Path) -> None:
-    """A file lies where the directory of fetched transcripts was."""
+    """A file lies where the directory of fetched transcripts was; the Prover is not blamed for it."""
     chip = bench.at_end(bench.runs / "honest")
     root = bench.manufacturer.certificate
     with (

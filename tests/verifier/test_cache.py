@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.small_transcripts import write_transcript
 
-from verifier.cache import Cache, FetchLimits
+from verifier.cache import Cache, FetchLimits, StorageError
 from weighbridge.errors import TranscriptError, WeighbridgeError
 
 
@@ -53,7 +53,7 @@ def test_a_directory_that_is_gone_is_an_error_that_says_so(tmp_path: Path) -> No
     identifier = write_transcript(tmp_path / "run")
     cache = Cache(tmp_path / "cache")
     (tmp_path / "cache").rmdir()
-    with pytest.raises(TranscriptError, match="cannot be stored"):
+    with pytest.raises(StorageError, match="cannot be stored"):
         cache.get(identifier, pieces(tmp_path / "run"))
 
 
