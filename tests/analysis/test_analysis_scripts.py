@@ -88,6 +88,7 @@ def test_the_arithmetic_that_the_page_shows() -> None:
     assert f"x N x 12 bytes = {checkpoints / 1e15:.3g} PB" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_notebooks_execute(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbclient is not installed: pip install 'weighbridge[dev]'")

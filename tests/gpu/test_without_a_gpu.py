@@ -51,6 +51,7 @@ def test_benchmarks_end_with_2_where_there_is_no_gpu(module: str) -> None:
     assert "no CUDA device here" in run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["gpu_replay", "gpu_steps"])
 def test_a_dry_run_says_that_it_is_one_and_writes_no_result(module: str) -> None:
     results = ROOT / "benchmarks" / "results"
