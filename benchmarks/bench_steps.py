@@ -32,6 +32,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,19 @@ from benchmarks import machine, models
 from benchmarks.bare import Bare
 from benchmarks.baselines.hooks import Hooks
 from benchmarks.baselines.training import Trainer, update
-from benchmarks.soak import SUBJECTS as FULL
+from benchmarks.soak import gpt2_124m, resnet50
 from prover import Recorder
 from weighbridge.hostmemory import keep_freed
 
 NAMES = ("gpt2", "gpt2-11m", "resnet")
-FULL_NAMES = ("gpt2-124m", "resnet50")
-WAYS = ("plain", "wide", "bare", "recorded", "replayed", "published")
-GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "gpt2-124m": (("wide", "recorded", "replayed"), ("wide", "plain", "bare"), ("wide", "published"))
+FULL: dict[str, Callable[[], models.Step]] = {
+    "gpt2-124m": gpt2_124m,
+    "gpt2-124m, 4 rows": partial(gpt2_124m, rows=4),
+    "resnet50": resnet50,
 }
+WAYS = ("plain", "wide", "bare", "recorded", "replayed", "published")
+_LARGE = (("wide", "recorded", "replayed"), ("wide", "plain", "bare"), ("wide", "published"))
+GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {"gpt2-124m": _LARGE, "gpt2-124m, 4 rows": _LARGE}
 """Ways that are measured at the same time, of models too large for all at once."""
 WARM = 3
 FULL_ROUNDS = 8
@@ -60,7 +64,7 @@ SEED = 11
 
 
 def _build(name: str) -> models.Step:
-    return FULL[name].build() if name in FULL_NAMES else models.named(name)()
+    return FULL[name]() if name in FULL else models.named(name)()
 
 
 def _timed(step: Callable[[int], None]) -> None:
@@ -242,7 +246,7 @@ def child(way: str, name: str, path: Path, rounds: int) -> None:
 def main() -> None:
     """Measures every model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=[*NAMES, *FULL_NAMES], help="this model; may be repeated")
+    parser.add_argument("--only", action="append", choices=[*NAMES, *FULL], help="this model; may be repeated")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--full", action="store_true", help="measure GPT-2 124 M and ResNet-50 too")
     parser.add_argument("--way", choices=[*WAYS, "transcript"], help=argparse.SUPPRESS)
@@ -255,9 +259,9 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     result: dict[str, Any] = {**machine.about(), "seed": SEED, "models": {}}
-    for name in options.only or [*NAMES, *(FULL_NAMES if options.full else ())]:
+    for name in options.only or [*NAMES, *(FULL if options.full else ())]:
         found = result["models"][name] = measure(
-            name, min(options.rounds, FULL_ROUNDS) if name in FULL_NAMES else options.rounds
+            name, min(options.rounds, FULL_ROUNDS) if name in FULL else options.rounds
         )
         print(f"{name}: {json.dumps(found)}", flush=True)
     if options.only:

@@ -52,14 +52,14 @@ def _classifier(model: Any, optimizer: torch.optim.Optimizer, batch: Callable[[i
     return Step(model.train(), optimizer, batch, lambda values: cast(torch.Tensor, model(**values).loss))
 
 
-def gpt2_124m() -> Step:
-    """GPT-2 of the published size, 124 M parameters, from scratch, on one row of 64 tokens."""
+def gpt2_124m(rows: int = 1) -> Step:
+    """GPT-2 of the published size, 124 M parameters, from scratch, on rows of 64 tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config())
 
     def batch(index: int) -> Batch:
-        tokens = torch.from_numpy(np.random.RandomState(index).randint(0, 50257, (1, 64)))
+        tokens = torch.from_numpy(np.random.RandomState(index).randint(0, 50257, (rows, 64)))
         return {"input_ids": tokens, "labels": tokens.clone()}
 
     return _classifier(model, torch.optim.AdamW(model.parameters(), lr=6e-4, weight_decay=0.1), batch)
