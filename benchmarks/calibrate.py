@@ -27,8 +27,9 @@ import torch
 from benchmarks.machine import processor
 from weighbridge.numerics import evaluate as evaluation
 from weighbridge.numerics.bounds import Call, without_growth
+from weighbridge.numerics.physical import dense_strides, flat, lay_out
 from weighbridge.numerics.policy import TABLE
-from weighbridge.numerics.rounding import dense_bound, dense_strides, flat, lay_out
+from weighbridge.numerics.rounding import dense_bound
 
 SAFETY = 4.0
 SETTINGS = [("default", 1), ("avx2", 2), ("avx512", 2)]

@@ -16,7 +16,7 @@ from weighbridge.errors import UsageError, WeighbridgeError
 from weighbridge.executor import absolute_name
 from weighbridge.following import Seen
 from weighbridge.location import locate
-from weighbridge.numerics.rounding import dense_strides
+from weighbridge.numerics.physical import dense_strides
 from weighbridge.operands import tensor
 from weighbridge.replay_worker import Replay, describe_device, serve
 from weighbridge.tape import DTYPES, Ref, Tape

@@ -10,7 +10,7 @@ import torch
 
 from weighbridge.following import Seen
 from weighbridge.numerics import kernels, narrow, rounding
-from weighbridge.numerics.rounding import flat
+from weighbridge.numerics.physical import flat
 
 Tensor = torch.Tensor
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from weighbridge.data import DataCommitment
 from weighbridge.following import Seen
 from weighbridge.numerics import kernels, roundlog
-from weighbridge.numerics.rounding import flat, ordered
+from weighbridge.numerics.physical import flat
+from weighbridge.numerics.rounding import ordered
 from weighbridge.numerics.roundlog import OpEntries
 from weighbridge.replay_worker import Replay
 from weighbridge.tape import Tape

@@ -15,8 +15,9 @@ from support.forging import at_step, forge
 
 from prover import Recorder
 from weighbridge.numerics import device_passes, kernels, narrow, quotients, randomness, rounding, writes
+from weighbridge.numerics.physical import flat
 from weighbridge.numerics.randomness import Draw
-from weighbridge.numerics.rounding import Bound, flat
+from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.switches import conforming
 from weighbridge.replay import replay
 from weighbridge.replay_worker import Replay

@@ -18,7 +18,8 @@ from torch import nn
 from weighbridge import evidence
 from weighbridge.evidence import Tally
 from weighbridge.numerics import kernels, narrow, rounding
-from weighbridge.numerics.rounding import Bound, Rounded, flat, ordered
+from weighbridge.numerics.physical import flat
+from weighbridge.numerics.rounding import Bound, Rounded, ordered
 from weighbridge.numerics.roundlog import OpEntries
 from weighbridge.tapepolicy import AS_DESIGNED, TapePolicy
 

@@ -13,8 +13,9 @@ from types import ModuleType
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from weighbridge.numerics import kernels, narrow, rounding
-from weighbridge.numerics.rounding import Bound, bound_at, dense_bound, extent, flat, merge
+from weighbridge.numerics import kernels, narrow
+from weighbridge.numerics.physical import extent, flat, in_physical_order, merge
+from weighbridge.numerics.rounding import Bound, bound_at, dense_bound
 
 Tensor = torch.Tensor
 
@@ -94,7 +95,7 @@ def _record(x: Tensor, bound: Bound, out: Tensor, reach: float) -> tuple[int, Te
 def _with_kernels(module: ModuleType, x: Tensor, bound: Bound, out: Tensor, reach: float) -> tuple[int, Tensor, Tensor]:
     factors = None
     if bound.factors:
-        parts = [rounding._physical(x, f) for f in bound.factors]
+        parts = [in_physical_order(x, f) for f in bound.factors]
         if len(parts) == 1:
             parts.append(torch.ones((), dtype=parts[0].dtype, device=x.device).expand(parts[0].shape))
         shape, (ls, rs) = merge(list(parts[0].shape), [list(f.stride()) for f in parts])

@@ -19,8 +19,9 @@ from weighbridge.numerics import embeddings, quotients, randomness, sums, writes
 from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.narrow import NARROW
+from weighbridge.numerics.physical import dense_strides, flat, is_dense, lay_out
 from weighbridge.numerics.policy import STRICT, Policy
-from weighbridge.numerics.rounding import Bound, dense_strides, flat, is_dense, lay_out
+from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.rules import FLOAT64_EXACT, Kind, Op, Rule, base_name, find, mutated
 
 Strides = tuple[int, ...] | None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import narrow, rounding
+from weighbridge.numerics import narrow, physical, rounding
 
 Tensor = torch.Tensor
 
@@ -115,7 +115,7 @@ def combine(reduction: str, parts: Sequence[Tensor]) -> Tensor:
         result = _accumulate(reduction, parts)
     if dtype in CANONICAL and result.numel():
         result = result.contiguous()
-        canonicalise(rounding.flat(result))
+        canonicalise(physical.flat(result))
     return result
 
 

@@ -13,17 +13,8 @@ import torch
 
 from weighbridge.errors import LogError
 from weighbridge.numerics import kernels
-from weighbridge.numerics.rounding import (
-    Bound,
-    Choices,
-    Ints,
-    Rounded,
-    bound_at,
-    dense_bound,
-    exact_ties,
-    flat,
-    sharpened,
-)
+from weighbridge.numerics.physical import flat
+from weighbridge.numerics.rounding import Bound, Choices, Ints, Rounded, bound_at, dense_bound, exact_ties, sharpened
 from weighbridge.numerics.roundlog import OpEntries
 
 SLACK = 1.0 + 2.0**-8

@@ -14,7 +14,7 @@ import torch
 
 from weighbridge.numerics import kernels
 from weighbridge.numerics.memo import per_op
-from weighbridge.numerics.rounding import flat, is_dense
+from weighbridge.numerics.physical import flat, is_dense
 from weighbridge.numerics.rules import QUOTIENTS, Op, base_name
 
 Tensor = torch.Tensor

@@ -18,7 +18,7 @@ import torch
 
 from weighbridge.hostmemory import octets
 from weighbridge.jit import compiled
-from weighbridge.numerics.rounding import extent, merge
+from weighbridge.numerics.physical import extent, merge
 
 Tensor = torch.Tensor
 Array = npt.NDArray[Any]

@@ -25,6 +25,7 @@ import torch
 
 from weighbridge.errors import LogError
 from weighbridge.numerics import kernels
+from weighbridge.numerics.physical import coordinates, extent, flat, in_physical_order, merge
 from weighbridge.numerics.products import Products
 from weighbridge.numerics.roundlog import OpEntries
 
@@ -164,83 +165,25 @@ def decode_entries(
     return chosen.astype(np.float32), fits | whole_ok
 
 
-def is_dense(x: torch.Tensor) -> bool:
-    """True if `x` covers its memory once, without gaps or overlap, in some order of its dimensions."""
-    expected = 1
-    for stride, size in sorted((st, sz) for st, sz in zip(x.stride(), x.shape, strict=True) if sz != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def dense_strides(shape: torch.Size, strides: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Returns `strides` if they lay `shape` out densely, else the row-major strides."""
-    row_major: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        row_major.insert(0, step)
-        step *= max(size, 1)
-    if strides is None:
-        return tuple(row_major)
-    expected = 1
-    for stride, size in sorted((st, sz) for st, sz in zip(strides, shape, strict=True) if sz != 1):
-        if stride != expected:
-            return tuple(row_major)
-        expected *= size
-    return strides
-
-
-def lay_out(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Returns `x` with dense `strides`, copying only if it lies otherwise."""
-    if x.stride() == strides:
-        return x
-    if x.is_contiguous() and all(a == b for a, b, n in zip(x.stride(), strides, x.shape, strict=True) if n != 1):
-        return x.as_strided(x.shape, strides, x.storage_offset())
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
-
-
-def flat(x: torch.Tensor) -> torch.Tensor:
-    """Returns a dense tensor's memory as one dimension, in physical order."""
-    return x.as_strided((x.numel(),), (1,), x.storage_offset())
-
-
-def _physical(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Returns `factor` expanded to x's shape with its dimensions in x's physical order."""
-    strides = x.stride()
-    order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
-    return factor.expand(x.shape).permute(order)
-
-
 def dense_bound(x: torch.Tensor, bound: Bound) -> torch.Tensor:
     """Returns the whole bound as a flat float64 tensor in x's physical order."""
     e = flat(x).abs() * bound.rel + bound.absolute
     if bound.factors:
-        product = _physical(x, bound.factors[0])
+        product = in_physical_order(x, bound.factors[0])
         for factor in bound.factors[1:]:
-            product = product * _physical(x, factor)
+            product = product * in_physical_order(x, factor)
         e = e + product.reshape(-1)
     return e
-
-
-def _coordinates(x: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the logical indices, one tensor a dimension, of physical positions of a dense tensor."""
-    strides = x.stride()
-    rest, found = positions, [torch.zeros_like(positions)] * x.dim()
-    for d in sorted(range(x.dim()), key=lambda d: (strides[d], -d)):
-        found[d] = rest % x.shape[d]
-        rest = rest // x.shape[d]
-    return found
 
 
 def bound_at(x: torch.Tensor, bound: Bound, positions: torch.Tensor) -> torch.Tensor:
     """Returns the bound at physical `positions` (int64), float64, without building it everywhere."""
     e = flat(x)[positions].abs() * bound.rel + bound.absolute
     if bound.factors:
-        coordinates = _coordinates(x, positions)
+        places = coordinates(x, positions)
         product = torch.ones_like(e)
         for factor in bound.factors:
-            product = product * factor.expand(x.shape)[tuple(coordinates)] if x.dim() else product * factor
+            product = product * factor.expand(x.shape)[tuple(places)] if x.dim() else product * factor
         e = e + product
     return e
 
@@ -272,7 +215,7 @@ def sharpened(
     near_zero = np.flatnonzero(np.abs(xs) <= near * es)
     if not near_zero.size:
         return es
-    sums = bound.products.sizes(_coordinates(x, torch.from_numpy(positions[near_zero]).to(x.device)))
+    sums = bound.products.sizes(coordinates(x, torch.from_numpy(positions[near_zero]).to(x.device)))
     sharp = np.abs(xs[near_zero]) * bound.rel + bound.absolute + sums * bound.products.multiple
     result = es.copy()
     result[near_zero] = np.minimum(es[near_zero], sharp.astype(es.dtype))
@@ -300,31 +243,9 @@ def exact_ties(
     pattern = xs.view(np.uint64).astype(np.int64) if xs.dtype == np.float64 else xs.view(np.uint32).astype(np.int64)
     index = np.flatnonzero((pattern & ((1 << dropped) - 1)) == 1 << (dropped - 1))
     if index.size:
-        places = _coordinates(x, torch.from_numpy(positions[index]).to(x.device))
+        places = coordinates(x, torch.from_numpy(positions[index]).to(x.device))
         tie[index] = bound.products.exact(places, 53 if xs.dtype == np.float64 else 24)
     return tie
-
-
-def merge(shape: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """Merges neighbouring dimensions that every stride list walks as one."""
-    out_shape: list[int] = []
-    out: list[list[int]] = [[] for _ in strides]
-    for d, size in enumerate(shape):
-        if size == 1:
-            continue
-        if out_shape and all(o[-1] == s[d] * size for o, s in zip(out, strides, strict=True)):
-            out_shape[-1] *= size
-            for o, s in zip(out, strides, strict=True):
-                o[-1] = s[d]
-        else:
-            out_shape.append(size)
-            for o, s in zip(out, strides, strict=True):
-                o.append(s[d])
-    while len(out_shape) < 3:
-        out_shape.insert(0, 1)
-        for o in out:
-            o.insert(0, 0)
-    return out_shape, out
 
 
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
@@ -346,7 +267,7 @@ def _ranked(
         (rows, columns, strides of the first factor, of the second, elements of memory of the first, of the second)
     """
     x = torch.empty_strided(shape, strides, device="meta")
-    factors = [_physical(x, torch.empty_strided(*layout, device="meta")) for layout in (left, right)]
+    factors = [in_physical_order(x, torch.empty_strided(*layout, device="meta")) for layout in (left, right)]
     merged, (ls, rs) = merge(list(factors[0].shape), [list(f.stride()) for f in factors])
     if len(merged) != 3:
         return None
@@ -368,7 +289,7 @@ def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, In
             left, right = (torch.as_strided(f, (n,), (1,)).numpy() for f, n in zip(factors, plan[4:], strict=True))
             ranked = (plan[0], plan[1], left, plan[2], right, plan[3])
         else:
-            e = (_physical(x, factors[0]) * _physical(x, factors[1])).reshape(-1).numpy()
+            e = (in_physical_order(x, factors[0]) * in_physical_order(x, factors[1])).reshape(-1).numpy()
     room = 64 + xs.size // 32  # virtual memory that is touched only as far as it is used
     while True:
         positions, bounds = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
@@ -379,11 +300,6 @@ def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, In
         if found <= room:
             return int(checksum), positions[:found].copy(), bounds[:found]
         room = int(found)
-
-
-def extent(t: torch.Tensor) -> int:
-    """Elements of memory from a tensor's first element to its last."""
-    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
 
 
 def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:

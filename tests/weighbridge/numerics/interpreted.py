@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weighbridge.numerics import device_passes, kernels, narrow, rounding, triton_kernels
-from weighbridge.numerics.rounding import Bound, flat
+from weighbridge.numerics.physical import flat
+from weighbridge.numerics.rounding import Bound
 
 Tensor = torch.Tensor
 

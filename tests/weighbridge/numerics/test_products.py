@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prover.capture import Generators, Recording
-from weighbridge.numerics import narrow, rounding
+from weighbridge.numerics import narrow, physical, rounding
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.policy import calibrated
 from weighbridge.numerics.products import Products
@@ -74,7 +74,7 @@ def test_structural_zeros_are_no_entries() -> None:
     without, found = (rounding.record(x, bound, 0, 0).entries for bound in (wide, sharp))
     assert without is not None
     assert len(without.positions) >= 3 * 16 * 8
-    assert found is None or not (rounding.flat(x)[torch.from_numpy(found.positions)] == 0).any()
+    assert found is None or not (physical.flat(x)[torch.from_numpy(found.positions)] == 0).any()
 
 
 def test_a_replayer_takes_what_the_recorder_logged_near_zero() -> None:
@@ -95,7 +95,7 @@ def test_a_replayer_takes_what_the_recorder_logged_near_zero() -> None:
         followed = rounding.follow(y, bound, recorded.entries)
         assert not followed.inadmissible
         at = torch.from_numpy(recorded.entries.positions)
-        assert torch.equal(rounding.flat(followed.out)[at], rounding.flat(recorded.out)[at])
+        assert torch.equal(physical.flat(followed.out)[at], physical.flat(recorded.out)[at])
 
 
 def test_ties_of_16_bit_sums_are_no_entries() -> None:

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weighbridge.errors import LogError
-from weighbridge.numerics import kernels, rounding, roundlog
+from weighbridge.numerics import kernels, physical, rounding, roundlog
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import OpEntries
 
@@ -290,13 +290,13 @@ def test_laying_out_changes_memory_and_not_values(shape: tuple[int, ...], random
     order = list(range(len(shape)))
     random.shuffle(order)
     x = torch.arange(math.prod(shape), dtype=torch.float64).view(shape).permute(order)
-    assert rounding.is_dense(x) or x.numel() == 0
-    strides = rounding.dense_strides(x.shape, None)
-    laid = rounding.lay_out(x, strides)
+    assert physical.is_dense(x) or x.numel() == 0
+    strides = physical.dense_strides(x.shape, None)
+    laid = physical.lay_out(x, strides)
     assert laid.stride() == strides
     assert torch.equal(laid, x)
-    assert torch.equal(rounding.flat(laid), x.reshape(-1))
-    assert rounding.dense_strides(x.shape, x.stride()) in (x.stride(), strides)
+    assert torch.equal(physical.flat(laid), x.reshape(-1))
+    assert physical.dense_strides(x.shape, x.stride()) in (x.stride(), strides)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_laying_out_changes_memory_and_not_values(shape: tuple[int, ...], random
 def test_gaps_and_overlaps_are_not_dense(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.arange(16.0, dtype=torch.float64).view(4, 4)
     part = view(x)
-    assert not rounding.is_dense(part)
-    laid = rounding.lay_out(part, rounding.dense_strides(part.shape, part.stride()))
-    assert rounding.is_dense(laid)
+    assert not physical.is_dense(part)
+    laid = physical.lay_out(part, physical.dense_strides(part.shape, part.stride()))
+    assert physical.is_dense(laid)
     assert torch.equal(laid, part)
