@@ -18,7 +18,7 @@ def inspection(result: Result) -> str:
     rows = [
         (
             text, f"{m['wall_s']:,.1f}", f"{m['cpu_s']:,.1f}",
-            f"{m['workers_cpu_s']:,.1f}" if "workers_cpu_s" in m else "not counted",
+            f"{m['workers_cpu_s']:,.1f}",
             f"{m['peak_bytes'] / 1e6:,.0f}",
             f"{m['worker_peak_bytes'] / 1e6:,.0f}" if m.get("workers_cpu_s") else "",
         )
@@ -34,8 +34,9 @@ def inspection(result: Result) -> str:
         f"database has {result['database_bytes'] / 1e6:,.0f} MB, the report {result['report_bytes'] / 1e6:.1f} MB; the "
         f"Verifier's process began with {result['started_bytes'] / 1e6:,.0f} MB. Verifying each entry once more, "
         f"by itself, takes {result['tokens_cpu_s']:.1f} s of processor. Besides: chips made in "
-        f"{made['wall_s']:,.0f} s, and registered from a table in {result['registered']['wall_s']:,.0f} s. Before, "
-        f"{result['load_before']:.1f} other processes ran on {result['cores']} cores on average."
+        f"{made['wall_s']:,.0f} s, and registered from a table in {result['registered']['wall_s']:,.0f} s. The "
+        f"load average of the five minutes until they were made was {result['load_before']:.1f}, "
+        f"on {result['cores']} cores."
     )
     head = ("phase", "seconds", "of the Verifier's processor", "of its workers", "peak MB", "largest worker, MB")
     return f"{measured_on(result)}\n\n{sizes}\n\n{table(head, rows)}"
