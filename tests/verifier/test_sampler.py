@@ -36,7 +36,7 @@ from weighbridge.errors import UsageError
 DEAD = b"\x01" + b"d" * 16
 PLAN = Plan(
     samples=1, seed=b"", flops_threshold=1.0, chip_flops_per_day=1.0, period_days=1.0, snapshot_rate_per_day=1.0,
-    draw=DrawPolicy(cutoff_s=1.0, margin_s=1.0),
+    draw=DrawPolicy(cutoff_s=2.0, margin_s=2.0),
 )  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def test_a_draw_whose_time_ran_out_is_given_up(office: Office) -> None:
 
     def late(data: bytes) -> int:
         if b"draw-closing" in data and not slept:
-            slept.append(time.sleep(3))
+            slept.append(time.sleep(6))
         return append(data)
 
     office.log.append = late  # type: ignore[method-assign]
