@@ -51,7 +51,10 @@ def die(processes: list[subprocess.Popen[bytes]]) -> None:
         process.wait(timeout=60)
 
 
-@pytest.mark.parametrize(("deaths", "sharded"), [(["one rank"], "all"), (["all ranks", "a chip"], "cells")])
+@pytest.mark.parametrize(
+    ("deaths", "sharded"),
+    [(["one rank"], "all"), pytest.param(["all ranks", "a chip"], "cells", marks=pytest.mark.slow)],
+)
 def test_a_job_that_crashed_accuses_nobody(tmp_path: Path, deaths: list[str], sharded: str) -> None:
     death, moment = random.SystemRandom().choice(deaths), random.SystemRandom().uniform(0.2, 1.5)
     with Station(tmp_path) as station:

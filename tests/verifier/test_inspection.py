@@ -205,6 +205,7 @@ def test_a_prover_that_is_gone(station: Station, report: dict[str, Any]) -> None
     assert chip(found, "idle")["verified"]
 
 
+@pytest.mark.slow
 def test_a_tape_that_hangs_costs_only_itself(station: Station, tmp_path: Path) -> None:
     """One that kills its worker does no more: see `test_farm`."""
     forged = forge(station.runs / "honest", tmp_path / "runs" / "honest", at_step(3, endless))
