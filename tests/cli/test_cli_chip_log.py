@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.damage import flipped
 
 from benchmarks.soak_chip import Rig, ask, connect
 from verifier.reading import acknowledge, read_log
@@ -107,7 +108,7 @@ def test_altered_directories_are_found_out(house: House, tmp_path: Path) -> None
     assert found("fsck", str(log), *house.root) == (1, ["chip.tiles"])
     bundle.write_bytes(tiles.encode_bundle(entries))
     tile = log / tiles.tile_path(0, 0, EVENTS + 1)
-    tile.write_bytes(tile.read_bytes()[:-1] + b"x")
+    tile.write_bytes(flipped(tile.read_bytes()))
     assert found("fsck", str(log), *house.root) == (1, ["chip.tiles"])
     later = (house.path / "later" / "checkpoint").read_bytes()
     (log / "checkpoint").write_bytes(later)  # not the one that the head binds
@@ -123,7 +124,7 @@ def test_a_damaged_chip_is_found_out_and_left_as_it_is(house: House, tmp_path: P
     code, out, _ = weighbridge("chip", "log", "fsck", str(chip), "--json")
     assert (code, json.loads(out)["torn_bytes"], json.loads(out)["findings"]) == (0, 8, [])
     for altered, reason in (
-        (good[:200] + b"!" + good[201:], "chip.log.damaged"),
+        (flipped(good, 200), "chip.log.damaged"),
         (good[:8], "chip.log.rolled_back"),
         (b"", "chip.log.rolled_back"),
     ):
@@ -157,7 +158,7 @@ def test_a_proof_is_verified_offline(house: House, tmp_path: Path) -> None:
     attempts: list[tuple[bytes, bytes, str]] = [
         (content.replace(b"index 3", b"index 4"), good, "merkle.proof"),
         (content, tiles.decode_bundle((house.log / "tile/entries/000.p/6").read_bytes())[2], "merkle.proof"),
-        (content, good[:-1] + b"\x00", "chip.token"),
+        (content, flipped(good), "chip.token"),
         (content[:-1], good, "chip.note"),
         (tlog.Proof(3, parsed.hashes, parsed.checkpoint).encode(), good, "chip.token"),
         (tlog.Proof(3, parsed.hashes, parsed.checkpoint, good).encode(), good, "chip.token"),

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from sqlalchemy import update
 from support.console import command, refused
 from support.custody_trade import DAY, Trade, ueid
+from support.damage import flipped
 from support.exactly import exactly
 
 from verifier.registry import Registry, load_key, published
@@ -136,7 +137,7 @@ def test_a_copy_was_altered(trade: Trade, tmp_path: Path, part: str) -> None:
     (tmp_path / "before").write_bytes(trade.registry.checkpoint())
     published.write(trade.registry, tmp_path / "log")
     (tile,) = (tmp_path / "log" / "tile" / part).rglob("*.p/*")
-    tile.write_bytes(tile.read_bytes()[:-1] + b"!")
+    tile.write_bytes(flipped(tile.read_bytes()))
     status, report = fsck(tmp_path, "--since", tmp_path / "before")
     exactly(report, "registry.log.altered")
     assert status == 1

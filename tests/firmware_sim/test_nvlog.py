@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.damage import flipped
 
 from firmware_sim.nvlog import MIN_CAPACITY, NonVolatileLog, write_durably
 from weighbridge import merkle
@@ -86,7 +87,7 @@ def test_acknowledged_entries_cannot_be_damaged(tmp_path: Path) -> None:
     """A log whose records are damaged below the counter does not open, and stays as it is."""
     write(tmp_path, ENTRIES)
     good = (tmp_path / "nvram/log.bin").read_bytes()
-    for altered in (good[:-1], good[:8] + good[-40:], good + good[8:], b"\x01" + good[1:], good[:-1] + b"y"):
+    for altered in (good[:-1], good[:8] + good[-40:], good + good[8:], flipped(good, 0), flipped(good)):
         (tmp_path / "nvram/log.bin").write_bytes(altered)
         with pytest.raises(ChipError) as caught:
             NonVolatileLog(tmp_path)

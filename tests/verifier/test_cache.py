@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.damage import flipped
 from support.small_transcripts import write_transcript
 
 from verifier.cache import Cache, FetchLimits, StorageError
@@ -127,7 +128,7 @@ def test_another_transcript_than_the_one_named_is_refused(tmp_path: Path) -> Non
 def test_an_altered_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
     identifier = write_transcript(tmp_path / "run")
     honest = pieces(tmp_path / "run", size=1 << 20)
-    altered = [Piece(p.path, 0, p.data[:-1] + b"!" if p.path == "draft.cbor" else p.data, True) for p in honest]
+    altered = [Piece(p.path, 0, flipped(p.data) if p.path == "draft.cbor" else p.data, True) for p in honest]
     missing = [p for p in honest if p.path != "draft.cbor"]
     foreign = [*honest, Piece("notes.txt", 0, b"hello", True)]
     for sent, reason in ((altered, "altered"), (missing, "missing"), (foreign, "unlisted")):

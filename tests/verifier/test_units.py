@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.damage import flipped
 
 from verifier import units
 from verifier.cache import Cache
@@ -56,7 +57,7 @@ def test_what_is_damaged_is_done_again(registry: Registry, tmp_path: Path) -> No
     opened.once("kind", "key", lambda: counted(done, value), to=bytes, of=bytes)
     (stored,) = [path for path in (tmp_path / "cache" / "objects").rglob("*") if path.is_file()]
     assert cache.kept(bytes.fromhex(stored.name)) == stored.read_bytes()
-    for damage in (lambda: stored.write_bytes(b"\0" + stored.read_bytes()[1:]), stored.unlink):
+    for damage in (lambda: stored.write_bytes(flipped(stored.read_bytes(), 0)), stored.unlink):
         damage()
         with pytest.raises(TranscriptError):
             cache.kept(bytes.fromhex(stored.name))

@@ -20,6 +20,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from support.breaking import breaking
+from support.damage import flipped
 from support.exactly import exactly, found
 from support.kills import Verifier
 from support.small_transcripts import write_transcript
@@ -196,7 +197,7 @@ def test_nonsense_and_damage(station: Station, stub: Any, run: tuple[str, dict[s
         assert refused(stub, [nonsense]) == ("INVALID_ARGUMENT", "rpc.invalid")
         begun = [header(identifier, "manifest.json", len(files["manifest.json"])), Request(data=b"{")]
         assert refused(stub, [*begun, nonsense]) == ("INVALID_ARGUMENT", "rpc.invalid")
-    altered = {**files, "draft.cbor": files["draft.cbor"][:-1] + b"!"}
+    altered = {**files, "draft.cbor": flipped(files["draft.cbor"])}
     assert refused(stub, messages(identifier, altered)) == ("DATA_LOSS", "transcript.file.altered")
     bad = files["manifest.json"].replace(b'"sig":"', b'"sig":"A', 1)
     from weighbridge.digests import bytes_digest

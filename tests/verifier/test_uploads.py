@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.chip_logs import make_device
+from support.damage import flipped
 from support.small_transcripts import write_transcript
 from support.snapshot_facts import make
 from support.uploading import files_of, resigned
@@ -134,11 +135,11 @@ def test_what_breaks_a_rule_is_removed_whole(tmp_path: Path) -> None:
     manifest = files["manifest.json"]
     tapes = next(path for path in files if path.startswith("tapes/"))
     for wrong, expected in (
-        ({**files, "draft.cbor": files["draft.cbor"][:-1] + b"!"}, "transcript.file.altered"),
+        ({**files, "draft.cbor": flipped(files["draft.cbor"])}, "transcript.file.altered"),
         ({**files, "notes.txt": b"hello"}, "transcript.upload.path"),
         ({**files, "../evil": b"evil"}, "transcript.upload.path"),
         ({**files, tapes: files[tapes] + b"more"}, "transcript.upload.path"),
-        ({**files, "manifest.json": manifest[:-1] + b"!"}, "transcript.upload.id"),
+        ({**files, "manifest.json": flipped(manifest)}, "transcript.upload.id"),
         ({**files, "manifest.json": b"{}"}, "transcript.upload.id"),
     ):
         assert reason(uploads, identifier, wrong) == expected

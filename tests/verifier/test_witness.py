@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.chip_logs import LogBuilder, make_device
+from support.damage import flipped
 
 from firmware_sim.device import Device
 from verifier.registry import Chip, Registry
@@ -157,7 +158,7 @@ def test_entries_that_are_not_under_the_root_are_refused(tmp_path: Path, device:
     other.entries.pop()
     other.event("in its place", bytes(32))
     assert refused(own, log, data=other.entries) == "chip.log.head"
-    altered = [*log.entries[:-1], log.entries[-1][:-1] + b"\x00"]
+    altered = [*log.entries[:-1], flipped(log.entries[-1])]
     assert refused(own, log, data=altered) == "chip.token"
     assert report(own, log)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.damage import flipped
 
 from prover import Recorder
 from weighbridge.errors import TranscriptError, WeighbridgeError
@@ -56,7 +57,7 @@ def test_an_altered_transcript_has_no_facts(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     tape = next((copy / "tapes").iterdir())
-    tape.write_bytes(tape.read_bytes()[:-1] + b"\x00")
+    tape.write_bytes(flipped(tape.read_bytes()))
     with pytest.raises(TranscriptError) as caught:
         examine(copy, limits=LIMITS)
     assert caught.value.reason == "transcript.file.altered"

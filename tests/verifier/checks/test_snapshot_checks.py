@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.chip_logs import SALT, make_device
+from support.damage import flipped
 from support.small_transcripts import write_transcript
 from support.snapshot_facts import LEAVES, make
 
@@ -258,7 +259,7 @@ def test_data_without_commitment_is_a_note_and_altered_batches_are_found(tmp_pat
     facts = TranscriptFacts(id=identifier, opened=Transcript.open(tmp_path / "run"))
     assert [(finding.id, finding.severity) for finding in data.check(facts)] == [("data.not_precommitted", "info")]
     for path in (tmp_path / "run" / "batches").iterdir():
-        path.write_bytes(path.read_bytes()[:-1] + b"\xff")  # after it was opened
+        path.write_bytes(flipped(path.read_bytes()))  # after it was opened
     assert "violation" in [finding.severity for finding in data.check(facts)]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text, update
 from support.custody_trade import DAY, Trade, ueid
+from support.damage import flipped
 
 from verifier.registry import Chip, Registry, published
 from verifier.registry.entries import Listing, decode, listed_entries, statement_entry
@@ -108,7 +109,7 @@ def test_a_log_that_was_rewritten_is_found_with_an_older_checkpoint(trade: Trade
     with trade.registry.session.begin() as session:
         data = session.scalar(select(LogEntryRow.data).where(LogEntryRow.place == 7))
         assert data is not None
-        session.execute(update(LogEntryRow).where(LogEntryRow.place == 7).values(data=data[:-1] + b"\x00"))
+        session.execute(update(LogEntryRow).where(LogEntryRow.place == 7).values(data=flipped(data)))
     again = Registry(tmp_path / "registry.db")
     copy = published.Copy(checkpoint=checkpoint, note=note, entries=list(again.log.entries()))
     (finding,) = published.continues(copy, older, key(tmp_path))
