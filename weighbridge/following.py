@@ -147,9 +147,11 @@ class Following(Context):
             self.watch(Seen(self.op, self.checked - 1, result.out, wide, bound, entries))
         return result.out
 
-    def exact(self, bits: Tensor) -> None:
+    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""
-        wanted, found = self._next_checksum(), (narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits)
+        wanted, found = self._next_checksum(), checksum
+        if found is None:
+            found = (narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits)
         if wanted != found:
             raise self._difference(f"{wanted:016x}", f"{found:016x}")
         if self.watch is not None:

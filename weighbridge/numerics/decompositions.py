@@ -37,7 +37,7 @@ Tensor = torch.Tensor
 
 CONDITIONAL = frozenset(
     {"add", "add_", "sub", "sub_", "rsub", "pow", "tanh_backward", "sigmoid_backward", "native_layer_norm",
-     "native_layer_norm_backward"}
+     "native_layer_norm_backward", "lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"}
 )  # fmt: skip
 """Decomposed for some operands only, and ruled for the others."""
 
@@ -94,9 +94,13 @@ def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor
     return grad * mask * scale
 
 
-# Scaled additions become multiplications and additions, each with one right answer: no wide arithmetic and no log.
+# Scaled additions are multiplications and additions, each with one right answer: no wide arithmetic and no log.
 # Multiples such as 0.1*x lie on or within a rounding error of the midpoint between two results a few times in a
-# hundred, so their log would be the largest of all.
+# hundred, so their log would be the largest of all. In float32 they are rules (`chains`).
+
+
+def _float32(*operands: Any) -> bool:
+    return all(v.dtype == torch.float32 for v in operands if isinstance(v, Tensor))
 
 
 def _scaled(other: Any, alpha: Any) -> Any:
@@ -104,33 +108,33 @@ def _scaled(other: Any, alpha: Any) -> Any:
 
 
 @decomposes("lerp.Scalar", "lerp.Tensor")
-def _lerp(a: Tensor, end: Tensor, weight: Any) -> Tensor:
-    return cast(Tensor, a + (end - a) * weight)
+def _lerp(a: Tensor, end: Tensor, weight: Any) -> Any:
+    return NotImplemented if _float32(a, end, weight) else a + (end - a) * weight
 
 
 @decomposes("lerp_.Scalar", "lerp_.Tensor")
-def _lerp_(a: Tensor, end: Tensor, weight: Any) -> Tensor:
-    return a.add_((end - a) * weight)
+def _lerp_(a: Tensor, end: Tensor, weight: Any) -> Any:
+    return NotImplemented if _float32(a, end, weight) else a.add_((end - a) * weight)
 
 
 @decomposes("addcmul.default")
-def _addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return cast(Tensor, x + _scaled(first * second, value))
+def _addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Any:
+    return NotImplemented if _float32(x, first, second) else x + _scaled(first * second, value)
 
 
 @decomposes("addcmul_.default")
-def _addcmul_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return x.add_(_scaled(first * second, value))
+def _addcmul_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Any:
+    return NotImplemented if _float32(x, first, second) else x.add_(_scaled(first * second, value))
 
 
 @decomposes("addcdiv.default")
-def _addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return cast(Tensor, x + _scaled(first / second, value))
+def _addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Any:
+    return NotImplemented if _float32(x, first, second) else x + _scaled(first / second, value)
 
 
 @decomposes("addcdiv_.default")
-def _addcdiv_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Tensor:
-    return x.add_(_scaled(first / second, value))
+def _addcdiv_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Any:
+    return NotImplemented if _float32(x, first, second) else x.add_(_scaled(first / second, value))
 
 
 @decomposes("pow.Tensor_Scalar")
@@ -144,7 +148,8 @@ def _with_alpha(name: str) -> Decomposition:
     packet = getattr(aten, name)
 
     def run(x: Any, other: Any, alpha: Any = 1) -> Any:
-        return NotImplemented if alpha == 1 else packet(x, other * alpha)
+        ruled = alpha == 1 or (isinstance(other, Tensor) and _float32(x, other))
+        return NotImplemented if ruled else packet(x, other * alpha)
 
     return run
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import embeddings, quotients, randomness, sums, writes
+from weighbridge.numerics import chains, embeddings, quotients, randomness, sums, writes
 from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.narrow import NARROW
@@ -39,8 +39,13 @@ class Context(ABC):
         """Rounds a dense wide result to `dtype`, logging or following contested roundings."""
 
     @abstractmethod
-    def exact(self, bits: Tensor) -> None:
-        """Canonicalises NaN in a flat float32, bfloat16 or float16 result in place and accounts for its checksum."""
+    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
+        """Canonicalises NaN in a flat float32, bfloat16 or float16 result in place and accounts for its checksum.
+
+        Args:
+            bits: The result.
+            checksum: Its checksum, if the caller has canonicalised it.
+        """
 
     @abstractmethod
     def draw(self, generator: torch.Generator | None, device: torch.device) -> randomness.Draw:
@@ -278,6 +283,15 @@ def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str,
     return out
 
 
+def _chain(op: Op, bound: dict[str, Any], context: Context) -> Any:
+    name, _ = base_name(op)
+    if not chains.covers(name, bound):
+        raise RefusedOperationError(
+            f"{op} on these operands has no rule; write its steps as operations of their own", operation=str(op)
+        )
+    return chains.evaluate(name, bound, change=bool(mutated(op)), exact=context.exact)
+
+
 def _select(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
     """Maxima, minima and clamps; a zero becomes +0, because kernels disagree about which of two zeros is larger."""
     out = op(*args, **kwargs)
@@ -369,9 +383,9 @@ def evaluate(
         return op(*args, **kwargs)
     if kind is Kind.SELECT:
         return _select(op, args, kwargs, bound, context)
+    if kind is Kind.CHAIN or (kind is Kind.EXACT and bound.get("alpha", 1) != 1):
+        return _chain(op, bound, context)
     if kind is Kind.EXACT:
-        if bound.get("alpha", 1) != 1:
-            raise RefusedOperationError(f"{op} with alpha has no rule; scale the operand first", operation=str(op))
         return _exact(op, args, kwargs, bound, context)
     if kind is Kind.ROUNDED:
         _refuse_types(op, bound, context.policy)

@@ -34,7 +34,7 @@ _jit = compiled(fastmath=False, error_model="numpy")
 
 
 @_jit
-def _finish(bits: Array, first: int) -> np.uint64:
+def finish(bits: Array, first: int) -> np.uint64:
     """Canonicalises NaN in the block of bit patterns that starts at index `first`; returns its part of the checksum."""
     # Slices that start at 0 let LLVM see that no index is negative, which is what makes these loops vector code.
     total = np.uint64(0)
@@ -128,7 +128,7 @@ def pass_dense(
                     x[start:stop], start, rel, absolute, 1.0, e[start:stop], odd, found, positions, bounds
                 )
             found += count
-        total += _finish(bits[start:stop], start)
+        total += finish(bits[start:stop], start)
         start = stop
     return total, found
 
@@ -196,7 +196,7 @@ def pass_rank_one(
             if listed == found and found + count <= positions.size:
                 listed = _list_block(x[start:stop], start, rel, absolute, f, e, odd, found, positions, bounds)
             found += count
-        total += _finish(bits[start:stop], start)
+        total += finish(bits[start:stop], start)
         start = stop
     return total, found
 
@@ -253,7 +253,7 @@ def pass_plain(x: Array, out: Array, bits: Array) -> np.uint64:
         source, target = x[start:stop], out[start:stop]
         for i in range(stop - start):
             target[i] = np.float32(source[i]) + np.float32(0.0)
-        total += _finish(bits[start:stop], start)
+        total += finish(bits[start:stop], start)
         start = stop
     return total
 
@@ -266,7 +266,7 @@ def pass_exact(bits: Array) -> np.uint64:
     start = 0
     while start < n:
         stop = min(n, start + BLOCK)
-        total += _finish(bits[start:stop], start)
+        total += finish(bits[start:stop], start)
         start = stop
     return total
 

@@ -42,6 +42,8 @@ class Kind(StrEnum):
     """Allocates without a defined content; the content is zeros."""
     EXACT = "exact"
     """One IEEE operation with one right answer."""
+    CHAIN = "chain"
+    """A fixed sequence of such operations in float32 (`chains`)."""
     ROUNDED = "rounded"
     """Computed wide, rounded back, contested roundings logged."""
     RANDOM = "random"
@@ -124,6 +126,8 @@ _EXACT = """
 add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar softshrink.default
 div.Tensor div.Scalar reciprocal.default sqrt.default
 """
+
+_CHAIN = "lerp.Scalar lerp.Tensor addcmul.default addcdiv.default"
 
 QUOTIENTS = ("div", "reciprocal", "sqrt")
 """Exact operations that kernels do not all compute as IEEE says; `quotients` does."""
@@ -237,6 +241,7 @@ def _build() -> dict[str, Rule]:
         (Kind.SELECT, _SELECT),
         (Kind.EMPTY, _EMPTY),
         (Kind.EXACT, _EXACT),
+        (Kind.CHAIN, _CHAIN),
         (Kind.RANDOM, _RANDOM),
         (Kind.HOST, _HOST),
     ):

@@ -26,7 +26,7 @@ class _Forgetful(Context):
         rounding.follow(wide, bound, rounding.record(wide, bound, 0, 0).entries)
         return wide.to(dtype)
 
-    def exact(self, bits: torch.Tensor) -> None:
+    def exact(self, bits: torch.Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""
         rounding.canonicalise(bits)
 
@@ -51,6 +51,7 @@ def warm() -> None:
         (aten.softplus.default, (x * torch.inf,)),  # nothing finite: logged as a whole
         (aten.mul.Tensor, (x, x)),
         (aten.sqrt.default, (ones,)),
+        (aten.lerp.Scalar, (x, x, 0.5)),
         (aten.native_layer_norm.default, (x, [256], ones, ones, 1e-5)),
         (aten.native_layer_norm_backward.default, (x, x, [256], mean, mean + 1, ones, ones, [True, True, True])),
         (aten.max_pool2d_with_indices_backward.default,

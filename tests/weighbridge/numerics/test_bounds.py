@@ -31,7 +31,7 @@ class Listening(Context):
         self.seen.append((wide.clone(memory_format=torch.preserve_format), bound))
         return rounding.round_plain(wide)[0]
 
-    def exact(self, bits: Tensor) -> None:
+    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
         raise AssertionError("a rounded operation is not exact")
 
     def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:

@@ -72,8 +72,8 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "_linalg_det.default": [(sound(5),), (sound(4)[0],)],
     "_linalg_slogdet.default": [(sound(5),), (sound(4)[0],)],
     "rrelu_with_noise.default": [(real(3, 4), torch.zeros(3, 4))],
-    "lerp.Scalar": [(real(3), real(3, seed=1), 0.3)],
-    "addcmul.default": [(real(3), real(3, seed=1), real(3, seed=2))],
+    "lerp.Scalar": [(real(3).double(), real(3, seed=1).double(), 0.3)],
+    "addcmul.default": [tuple(real(3, seed=n).double() for n in range(3))],
     "glu.default": [(real(3, 4), 1)],
     "celu.default": [(real(5), 0.7)],
 }  # fmt: skip
