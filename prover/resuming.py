@@ -101,9 +101,9 @@ class Repeating(Recording):
         self._compare(result.checksum)
         return result.out
 
-    def exact(self, bits: Tensor) -> None:
+    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""
-        super().exact(bits)
+        super().exact(bits, checksum)
         self._compare(self.checksums.pop())
 
     def _compare(self, checksum: int) -> None:

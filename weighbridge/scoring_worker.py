@@ -37,8 +37,9 @@ class _Fresh(Following):
             return narrow.follow(wide, bound, dtype, None).out
         return rounding.follow(wide, bound, None).out
 
-    def exact(self, bits: torch.Tensor) -> None:
-        (narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits)
+    def exact(self, bits: torch.Tensor, checksum: int | None = None) -> None:
+        if checksum is None:
+            (narrow if bits.dtype in narrow.NARROW else rounding).canonicalise(bits)
 
     def host(self, value: bool | int | float) -> bool | int | float:
         raise ScoringError(

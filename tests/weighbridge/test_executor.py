@@ -239,7 +239,7 @@ def _one_operation_less(tape: Tape, _: Fields) -> None:
 LIES: dict[str, tuple[Callable[[Tape, Fields], None], str, str]] = {
     "label": (_other_label, "replay.mismatch", "nll_loss_forward.default"),
     "symbol": (_other_symbol, "replay.mismatch", "addmm.default"),
-    "learning rate": (_other_rate, "replay.mismatch", "mul.Tensor"),
+    "learning rate": (_other_rate, "replay.mismatch", "add_.Tensor"),
     "host value": (_other_loss, "replay.mismatch", "_local_scalar_dense.default"),
     "host value of another type": (_loss_as_integer, "replay.mismatch", "_local_scalar_dense.default"),
     "first checksum": (_checksum(0), "replay.mismatch", "addmm.default"),
@@ -376,7 +376,7 @@ def test_entries_that_no_device_could_have_made(
 FORBIDDEN = [
     "tril.out", "add.out", "zeros.out", "set_.source_Storage", "set_.source_Storage_storage_offset",
     "resize_.default", "from_file.default",
-    "_fused_adamw_.default", "_foreach_add_.Scalar", "native_dropout.default", "lerp.Scalar",
+    "_fused_adamw_.default", "_foreach_add_.Scalar", "native_dropout.default", "lerp.Scalar_out",
     "cudnn_convolution.default", "mkldnn_linear.default", "_scaled_dot_product_flash_attention.default",
     "linalg_qr.default", "made_up.default", "add.made_up", "add", "", ".", "add.__call__", "__class__.default",
     "add.Tensor.more", "ops.aten", "_pin_memory.default", "record_stream.default", "quantize_per_tensor.default",

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from weighbridge.hostmemory import octets
 from weighbridge.jit import compiled
 from weighbridge.numerics import quotients
-from weighbridge.numerics.kernels import BLOCK, Array, finish
+from weighbridge.numerics.kernels import BLOCK, WEIGHT, Array, finish
 from weighbridge.numerics.physical import flat, is_dense
 
 Tensor = torch.Tensor
@@ -28,29 +29,66 @@ _jit = compiled(fastmath=False, error_model="numpy")
 
 
 @_jit
-def _pass(form: int, x: Array, first: Array, second: Array, value: np.float32, out: Array) -> np.uint64:
-    """Writes the results of a sequence over flat float32 arrays to `out`, which may be `x`; returns their checksum."""
+def _weighed(v: np.float32, i: int, w: np.uint32) -> tuple[np.uint64, np.uint32]:
+    """Element i's part of the checksum, and whether it is NaN; w is the weight of a block's element 0."""
+    b = np.float32(v).view(np.uint32)
+    bad = np.uint32((b & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000))
+    return np.uint64(b) * np.uint64(np.uint32(w + np.uint32(i) * np.uint32(WEIGHT)) | np.uint32(1)), bad
+
+
+@_jit
+def _block(form: int, x: Array, first: Array, second: Array, value: np.float32, start: int) -> tuple[np.uint64, bool]:
+    """Changes `x`, which begins at element `start`; returns its part of the checksum, and whether it holds NaN."""
+    total, bad, w = np.uint64(0), np.uint32(0), np.uint32(start) * np.uint32(WEIGHT)
+    if form == LERP:
+        for i in range(x.size):
+            x[i] = v = x[i] + (first[i] - x[i]) * value
+            part, nan = _weighed(v, i, w)
+            total += part
+            bad |= nan
+    elif form == ADDCMUL:
+        for i in range(x.size):
+            x[i] = v = x[i] + (first[i] * second[i]) * value
+            part, nan = _weighed(v, i, w)
+            total += part
+            bad |= nan
+    elif form == ADDCDIV:
+        for i in range(x.size):
+            x[i] = v = x[i] + (first[i] / second[i]) * value
+            part, nan = _weighed(v, i, w)
+            total += part
+            bad |= nan
+    else:
+        for i in range(x.size):
+            x[i] = v = x[i] + first[i] * value
+            part, nan = _weighed(v, i, w)
+            total += part
+            bad |= nan
+    return total, bad != 0
+
+
+@_jit
+def _pass(form: int, x: Array, first: Array, second: Array, value: np.float32, bits: Array) -> np.uint64:
+    """Evaluates a sequence over flat float32 arrays in place.
+
+    Args:
+        form: Which sequence.
+        x: Its first operand, which receives the results.
+        first: Its second operand.
+        second: Its third operand.
+        value: The number in it.
+        bits: `x` viewed as uint32.
+
+    Returns:
+        The checksum of the results, whose NaN are canonical.
+    """
     total = np.uint64(0)
-    # In the cache, and no array of the caller's, so that LLVM sees that writing it changes none of them.
-    room = np.empty(BLOCK, dtype=np.float32)
     start = 0
     while start < x.size:
         stop = min(x.size, start + BLOCK)
-        a, b, c, t = x[start:stop], first[start:stop], second[start:stop], room[: stop - start]
-        if form == LERP:
-            for i in range(t.size):
-                t[i] = a[i] + (b[i] - a[i]) * value
-        elif form == ADDCMUL:
-            for i in range(t.size):
-                t[i] = a[i] + (b[i] * c[i]) * value
-        elif form == ADDCDIV:
-            for i in range(t.size):
-                t[i] = a[i] + (b[i] / c[i]) * value
-        else:
-            for i in range(t.size):
-                t[i] = a[i] + b[i] * value
-        total += finish(t.view(np.uint32), start)
-        out[start:stop] = t
+        # The checksum in the same loop: multiplying integers hides behind waiting for memory.
+        part, bad = _block(form, x[start:stop], first[start:stop], second[start:stop], value, start)
+        total += finish(bits[start:stop], start) if bad else part
         start = stop
     return total
 
@@ -127,12 +165,14 @@ def evaluate(
     Returns:
         `self` if it was changed, else the new tensor.
     """
-    x = bound["self"]
+    x: Tensor = bound["self"]
     form, first, second, value = _sequence(name, bound)
     if loop and x.numel() and _plain(x, first, second, value):
-        out = x if change else torch.empty_like(x, memory_format=torch.contiguous_format)
-        arrays = [flat(t).numpy() for t in (x, first, second, out)]
-        exact(flat(out), int(_pass(form, *arrays[:3], np.float32(value), arrays[3])))
+        out = x if change else x.clone(memory_format=torch.contiguous_format)
+        results = flat(out)
+        array = results.numpy()
+        one, two = (np.frombuffer(octets(t), dtype=np.float32) for t in (first, second))
+        exact(results, int(_pass(form, array, one, two, np.float32(value), array.view(np.uint32))))
         return out
     result = _by_steps(form, x, first, second, value)
     if change or not is_dense(result):

@@ -178,7 +178,7 @@ def _rounded(
         with _growth(context.policy):
             summed = sums.evaluate(op, bound)
         if summed is not None:
-            (limit,) = _scaled([summed[1]], "sum", context.policy, torch.float64)
+            (limit,) = _scaled([summed[1]], base_name(op)[0], context.policy, torch.float64)
             strides = dense_strides(summed[0].shape, layout(0) or summed[0].stride())
             return context.rounded(lay_out(summed[0], strides), limit, torch.float32)
     changed = [n for n in mutated(op) if _is_float(by_name.get(n))]

@@ -28,7 +28,8 @@ reordered = compiled(fastmath={"reassoc", "contract"})
 
 
 @reordered
-def _row_squares(x: Array) -> float:
+def row_squares(x: Array) -> float:
+    """Returns the sum of the squares of float32 values in one dimension, in float64, in any order."""
     total = 0.0
     for i in range(x.size):
         v = np.float64(x[i])
@@ -51,7 +52,7 @@ def _squares(x: Array, shape: Triple, xs: Triple, out: Array, os: Triple) -> Non
         for b in range(shape[1]):
             p, q = a * xs[0] + b * xs[1], a * os[0] + b * os[1]
             if os[2] == 0:
-                out[q] += _row_squares(x[p : p + n])
+                out[q] += row_squares(x[p : p + n])
             else:
                 _add_squares(x[p : p + n], out[q : q + n])
 

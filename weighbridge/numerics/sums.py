@@ -1,4 +1,4 @@
-"""Sums of float32 on the CPU: value and bound from one trip over the operand, which is not copied.
+"""Sums and Euclidean norms of float32 on the CPU: value and bound from one trip over the operand, which is not copied.
 
 A sum may be taken in any order, so this is as good a kernel as PyTorch's, and it need not be the replayer's. Blocks of
 at most 256 elements are added up in whatever order is fastest, and the blocks with a compensated sum (Neumaier 1974),
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from weighbridge.jit import compiled
-from weighbridge.numerics.bounds import reduced, summation_bound
-from weighbridge.numerics.reductions import Array, Triple, memory_of, plan_of, reordered
+from weighbridge.numerics.bounds import Call, norm, reduced, summation_bound
+from weighbridge.numerics.reductions import Array, Triple, memory_of, plan_of, reordered, row_squares
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.rules import Op, base_name
 
@@ -98,28 +98,46 @@ def _totals(
     _finish(out, lost)
 
 
+@_as_written
+def _squares(x: Array, shape: Triple, xs: Triple, out: Array, lost: Array, os: Triple) -> None:
+    """out[where] += x^2, for results that are not the innermost dimension."""
+    for a in range(shape[0]):
+        for b in range(shape[1]):
+            p, q = a * xs[0] + b * xs[1], a * os[0] + b * os[1]
+            for start in range(p, p + shape[2], _BLOCK):
+                _add(out, lost, q, row_squares(x[start : min(start + _BLOCK, p + shape[2])]))
+    _finish(out, lost)
+
+
 def evaluate(op: Op, operands: dict[str, Any]) -> tuple[Tensor, Bound] | None:
-    """Returns a sum in float64 and its bound; None if the call is not a sum that this module computes.
+    """Returns a sum or norm in float64 and its bound; None if the call is none that this module computes.
 
     Args:
         op: Any overload.
         operands: Its operands by schema name, as given.
     """
-    x = operands.get("self")
-    if base_name(op)[0] != "sum" or not isinstance(x, Tensor) or not x.dim() or operands.get("dtype") is not None:
+    x, name = operands.get("self"), base_name(op)[0]
+    if name != "sum" and (name != "linalg_vector_norm" or operands["ord"] != 2):
+        return None
+    if not isinstance(x, Tensor) or not x.dim() or operands.get("dtype") is not None:
         return None
     dims = reduced(x, operands.get("dim"))
     plan = plan_of(x, dims)
-    if plan is None:
+    if plan is None or (name != "sum" and plan[2][2]):
         return None
     shape, xs, os, kept, count = plan
+    gone = () if operands.get("keepdim") else {d % x.dim() for d in dims}
+    wanted = [length for d, length in enumerate(kept) if d not in gone]
     flat = memory_of(x)
-    out, lost, size = np.zeros(count), np.zeros(count), np.zeros(count)
+    out, lost = np.zeros(count), np.zeros(count)
+    if name != "sum":
+        _squares(flat, shape, xs, out, lost, os)
+        root = torch.from_numpy(np.sqrt(out)).view(wanted)
+        return root, norm(Call(name, operands, [root]))[0]
+    size = np.zeros(count)
     bits = np.full(count, 0xFFFFFFFF, dtype=np.uint32)
     _totals(flat, flat.view(np.uint32), shape, xs, out, lost, size, bits, os)
     none = bits >= 0x7F800000
     small = np.where(none, np.uint32(0x7F800000), bits + np.uint32(1)).view(np.float32).astype(np.float64)
-    gone = () if operands.get("keepdim") else {d % x.dim() for d in dims}
-    wanted = [length for d, length in enumerate(kept) if d not in gone]
     total, absolute, least = (torch.from_numpy(a).view(wanted) for a in (out, size, small))
     return total, summation_bound(absolute, least, math.prod(x.shape[d] for d in dims))

@@ -47,6 +47,7 @@ def warm() -> None:
         (aten.mm.default, (x, whole)),
         (aten.sum.dim_IntList, (x, [0])),
         (aten.sum.dim_IntList, (x, [1])),
+        (aten.linalg_vector_norm.default, (x,)),
         (aten.exp.default, (x,)),
         (aten.softplus.default, (x * torch.inf,)),  # nothing finite: logged as a whole
         (aten.mul.Tensor, (x, x)),

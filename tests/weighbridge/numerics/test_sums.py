@@ -1,4 +1,4 @@
-"""Sums from one trip over the operand: against exact sums, and with the bound that a sum has anyway."""
+"""Sums and norms from one trip over the operand: against exact ones, and with the bound that they have anyway."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from weighbridge.numerics.evaluate import bind
 
 Tensor = torch.Tensor
 SUM = torch.ops.aten.sum.dim_IntList
+NORM = torch.ops.aten.linalg_vector_norm.default
 
 layouts = st.tuples(
     st.lists(st.integers(1, 40), min_size=1, max_size=4),
@@ -63,6 +64,43 @@ def test_sums_are_within_their_bound_of_the_exact_one(layout: tuple[list[int], A
     assert bool((error <= limit).all())
 
 
+@given(layout=layouts)
+def test_norms_are_within_their_bound_of_the_exact_one(layout: tuple[list[int], Any, int, bool]) -> None:
+    shape, random, seed, keep = layout
+    permuted = list(range(len(shape)))
+    random.shuffle(permuted)
+    dims = sorted(permuted[: 1 + seed % len(shape)])
+    x = operand(shape, permuted, seed)
+    made = sums.evaluate(NORM, bind(NORM, (x, 2, dims, keep), {}))
+    if made is None:  # summed over an outer dimension: PyTorch does it
+        plan = reductions.plan_of(x, dims)
+        assert plan is None or plan[2][2] == 1
+        return
+    found, bound = made
+    assert found.shape == torch.linalg.vector_norm(x, 2, dims, keep).shape
+    assert bound == bounds.norm(bounds.Call("linalg_vector_norm", {"self": x.double(), "dim": dims}, [found]))[0]
+    truth = exact(x.double().square(), dims).sqrt().view(found.shape)  # squares of float32 are exact in float64
+    assert bool(((found - truth).abs() <= truth * bound.rel).all())
+
+
+def test_errors_of_long_norms_stay_few_units() -> None:
+    x = torch.rand(1 << 20, generator=torch.Generator().manual_seed(1))
+    for dim in (None, [0], []):
+        made = sums.evaluate(NORM, bind(NORM, (x, 2.0, dim), {}))
+        assert made is not None
+        truth = math.sqrt(math.fsum(x.double().square().tolist()))
+        assert abs(float(made[0]) - truth) <= 4 * 2.0**-53 * truth
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_norms_of_what_is_not_finite_are_as_in_pytorch(poison: float) -> None:
+    x = torch.ones(5, 300)
+    x[2, 17] = poison
+    made = sums.evaluate(NORM, bind(NORM, (x, 2, [1]), {}))
+    assert made is not None
+    np.testing.assert_allclose(made[0].numpy(), x.double().norm(dim=1).numpy(), rtol=1e-15)
+
+
 @pytest.mark.parametrize("shape", [(1, 1 << 20), (1 << 14, 64)])
 def test_errors_of_long_sums_stay_few_units(shape: tuple[int, int]) -> None:
     """Calibrated bounds rest on it: they were measured with PyTorch's cascades."""
@@ -95,3 +133,5 @@ def test_other_calls_are_left_alone() -> None:
     assert sums.evaluate(SUM, bind(SUM, (x.double(), [1], False), {})) is None
     assert sums.evaluate(SUM, bind(SUM, (x, [1], False), {"dtype": torch.float64})) is None
     assert sums.evaluate(torch.ops.aten.amax.default, {"self": x, "dim": [1]}) is None
+    assert sums.evaluate(NORM, bind(NORM, (x, 1, [1]), {})) is None
+    assert sums.evaluate(NORM, bind(NORM, (x.double(), 2, [1]), {})) is None
