@@ -57,7 +57,7 @@ WAYS = ("plain", "wide", "bare", "recorded", "replayed", "published")
 _LARGE = (("wide", "recorded", "replayed"), ("wide", "plain", "bare"), ("wide", "published"))
 GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {"gpt2-124m": _LARGE, "gpt2-124m, 4 rows": _LARGE}
 """Ways that are measured at the same time, of models too large for all at once."""
-WARM = 3
+WARM = 6
 FULL_ROUNDS = 8
 """Steps of the large models, at most."""
 SEED = 11
