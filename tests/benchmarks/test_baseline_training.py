@@ -133,6 +133,7 @@ def test_values_that_end_early_are_refused(tmp_path: Path) -> None:
         step(Trainer(observe=Comparison(tmp_path / "values")))
 
 
+@pytest.mark.slow
 def test_an_auditor_with_another_instruction_set(tmp_path: Path) -> None:
     shared = ("--model", "perceptron", "--steps", "2", "--directory", str(tmp_path))
     trained = machine.ask("benchmarks.baselines.training", "train", *shared, environment=machine.HERE)

@@ -74,6 +74,7 @@ def test_a_verifier_whose_operator_computes_something_else_finds_a_mismatch_ther
     assert result["first_difference"]["operation"] == "mylib::unit_rows.default"  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_rules_that_cannot_be_loaded_are_bad_usage(recorded: Path) -> None:
     (recorded / "broken.py").write_text("raise RuntimeError('not today')\n", encoding="utf-8")
     code, result = replayed(recorded, "--rules", "broken.py")
@@ -82,6 +83,7 @@ def test_rules_that_cannot_be_loaded_are_bad_usage(recorded: Path) -> None:
     assert "not today" in result["error"]["message"]  # type: ignore[index]
 
 
+@pytest.mark.slow
 @pytest.mark.finding("device.arithmetic")
 def test_rules_may_not_change_how_the_device_computes(recorded: Path) -> None:
     """The worker tests its device after it has loaded them, here as a module on the path."""

@@ -17,7 +17,17 @@ import torch
 from gpu import both_ways
 from support.recordings import replay_here
 
-from weighbridge.numerics import device_passes, kernels, narrow, quotients, randomness, reductions, rounding
+from weighbridge.numerics import (
+    chains,
+    device_passes,
+    kernels,
+    narrow,
+    quotients,
+    randomness,
+    reductions,
+    rounding,
+    sums,
+)
 from weighbridge.numerics.rounding import Bound
 
 Tensor = torch.Tensor
@@ -58,13 +68,25 @@ def as_on_a_gpu(used: set[str] | None = None) -> Iterator[None]:
         for module in (rounding, narrow):
             patch.setattr(module, "canonicalise", noting("canonicalise", device_passes.canonicalise))
         patch.setattr(randomness, "COMPILED", frozenset())
-        patch.setattr(reductions, "plan_of", noting("sums", lambda *operands: None))
+        for module in (reductions, sums):
+            patch.setattr(module, "plan_of", noting("sums", lambda *operands: None))
+        patch.setattr(chains, "_plain", noting("chains", lambda *operands: False))
         patch.setattr(quotients, "evaluate", noting("quotients", lambda op, bound: quotient(op, bound, native=False)))
         yield
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("kind", ["gpt2", "resnet", "lstm", "checkpointed"])
+def _pair(kind: str, half: bool, *marks: pytest.MarkDecorator) -> Any:
+    return pytest.param(kind, half, marks=marks, id=f"{kind}-{'bf16' if half else 'fp32'}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "half"),
+    [
+        *(_pair("resnet", False), _pair("gpt2", True), _pair("checkpointed", False)),
+        *(_pair(kind, kind != "gpt2", pytest.mark.slow) for kind in ("gpt2", "resnet", "lstm", "checkpointed")),
+        _pair("lstm", False, pytest.mark.slow),
+    ],
+)
 def test_a_training_recorded_by_either_way_replays_by_the_other(kind: str, half: bool, tmp_path: Path) -> None:
     used: set[str] = set()
     both_ways.record(tmp_path / "compiled", kind, "cpu", half)
@@ -74,6 +96,6 @@ def test_a_training_recorded_by_either_way_replays_by_the_other(kind: str, half:
         both_ways.record(tmp_path / "other", kind, "cpu", half)
     result = replay_here(tmp_path / "other")
     assert result["verdict"] == "match", (result["first_difference"], result["findings"])
-    assert used >= {"pass", "plain", "canonicalise", "sums", "quotients"} | ({"narrow"} if half else set())
+    assert used >= {"pass", "plain", "canonicalise", "sums", "chains", "quotients"} | ({"narrow"} if half else set())
     compiled, other = (replay_here(tmp_path / name)["state"] for name in ("compiled", "other"))
     assert compiled == other

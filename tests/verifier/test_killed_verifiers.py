@@ -1,6 +1,7 @@
 """A Verifier that is killed with SIGKILL in an inspection, and comes back, reports what an undisturbed one does.
 
-Chips, trainings and Prover are real processes. `benchmarks/soak_verifier_kills.py` does this many times.
+Chips, trainings and Prover are real processes. `benchmarks/soak_verifier_kills.py` does this often; in `make test`,
+`test_service` kills one Verifier.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from support.station import Station
 
 from verifier import units
 from verifier.registry import Registry
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -266,6 +266,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return write_transcript(path, tape=random.Random(3).randbytes(24 << 20)), path
 
 
+@pytest.mark.slow
 def test_an_upload_outlives_kills_of_the_verifier(station: Station, large: tuple[str, Path]) -> None:
     identifier, path = large
     with socket.create_server(("127.0.0.1", 0)) as free:
