@@ -88,7 +88,7 @@ def test_another_learning_rate(record: Record) -> None:
     assert found["operation"]["op"] == value["op"], (
         "the first result that differs is that of the operation that uses it"
     )
-    assert {"value", "operation"} == {source["origin"] for source in found["operation"]["upstream"]}
+    assert {"value", "operation", "state"} == {source["origin"] for source in found["operation"]["upstream"]}
 
 
 def test_another_batch(record: Record) -> None:
