@@ -17,8 +17,8 @@ free, as the Recorder and the replay worker do. The ways:
 - *published*: the published method's trainer (`benchmarks.baselines`), float64, packing its log in memory.
 
 Ratios are of medians. GPT-2 124 M, of which only some ways fit into memory at a time, is measured in groups that each
-have *wide* among them, and ratios between groups go by way of it. Results go to benchmarks/results/steps.json; those of
-some models only, beside what it has of the same machine.
+have *wide* among them, and ratios between groups go by way of it. Results go to benchmarks/results/steps.json after
+each model, beside what it has of others on the same machine; with `--only`, not if it is of another machine.
 """
 
 from __future__ import annotations
@@ -258,19 +258,25 @@ def main() -> None:
         child(options.way, options.child, options.path, options.rounds)
         return
     torch.set_num_threads(1)
-    result: dict[str, Any] = {**machine.about(), "seed": SEED, "models": {}}
+    about = {**machine.about(), "seed": SEED}
     for name in options.only or [*NAMES, *(FULL if options.full else ())]:
-        found = result["models"][name] = measure(
-            name, min(options.rounds, FULL_ROUNDS) if name in FULL else options.rounds
-        )
+        found = measure(name, min(options.rounds, FULL_ROUNDS) if name in FULL else options.rounds)
         print(f"{name}: {json.dumps(found)}", flush=True)
-    if options.only:
-        known = machine.load("steps") or {}
-        same = all(known.get(k) == v for k, v in result.items() if k not in ("date", "models"))
-        if not same:
-            return  # models of one table are measured on one machine
-        result["models"] = {**known["models"], **result["models"]}
-    machine.save("steps", result)
+        keep(about, {name: found}, replace=not options.only)
+
+
+def keep(about: dict[str, Any], found: dict[str, Any], *, replace: bool) -> None:
+    """Saves what was found, beside what is known of other models on the same machine: a table has one machine.
+
+    Args:
+        about: The machine and the seed.
+        found: Results by model.
+        replace: Whether to save it in place of the results of another machine.
+    """
+    known = machine.load("steps") or {}
+    same = all(known.get(key) == value for key, value in about.items() if key != "date")
+    if same or replace:
+        machine.save("steps", {**about, "models": {**(known["models"] if same else {}), **found}})
 
 
 if __name__ == "__main__":
