@@ -138,7 +138,7 @@ class Recorder:
         self._on_chip: OnChip | None = None
         self._writer: TranscriptWriter | None = None
         self._failed = False
-        self._freezes = 0
+        self._frozen = 0
         self._tapes: list[tuple[Tape, bytes]] = []
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._freezes:
+        if self._frozen:
             gc.unfreeze()
         complete = error is None and not self._failed
         try:
@@ -325,12 +325,11 @@ class Recorder:
         gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
         try:
             gc.collect()
-            if self._freezes < 3 and (self._freezes or not gc.get_freeze_count()):
+            if self._frozen < 3:
                 # What exists by now (the program, then the model, then the optimizer's state) stays; without this, each
-                # collection would walk all of it. What comes later may be garbage one day, so it is not frozen. A
-                # program that froze objects itself is left alone: they could not be told apart when it ends.
+                # collection would walk all of it. What comes later may be garbage one day, so it is not frozen.
                 gc.freeze()
-                self._freezes += 1
+                self._frozen += 1
             if self._resuming is not None:
                 self._resuming.enter(self.step_number)
             capture = self._capture = self._new_capture(paths := Paths(self._attached), kind)

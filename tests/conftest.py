@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,12 +41,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"differs from {path.name}; pytest --update-goldens writes it anew"
 
     return compare
-
-
-def pytest_collection_finish() -> None:
-    """Takes modules and tests out of the garbage collector's sight: Recorders collect often, and need not walk them."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
