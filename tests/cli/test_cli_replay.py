@@ -26,6 +26,7 @@ def one_error_line(stderr: str) -> str:
     return lines[0]
 
 
+@pytest.mark.slow
 def test_honest_run_matches_with_other_instruction_sets(honest_run: Path) -> None:
     states = set()
     for capability in ("default", "avx2"):

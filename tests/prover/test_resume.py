@@ -261,6 +261,7 @@ def on_a_chip(socket: Path, run: Path, snapshots: set[int], crash: int | None = 
                 optimizer.zero_grad()
 
 
+@pytest.mark.slow
 def test_a_resumed_training_passes_an_inspection(tmp_path: Path) -> None:
     """Snapshots in the step that a crash cuts off, in one that is made again, and in a new one are all explained."""
     with Station(tmp_path) as station:

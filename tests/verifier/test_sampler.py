@@ -171,6 +171,7 @@ def test_a_report_of_a_draw_says_what_it_is_worth_and_can_be_checked(office: Off
     assert "drawn with certainty" in render_html(report)
 
 
+@pytest.mark.slow
 def test_a_head_that_was_witnessed_within_the_period_is_not_asked_for(office: Office) -> None:
     station = office.station
     chip = station.registry.chip(station.ueids["one"])
