@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from prover.capture import Generators, Recording
 from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import decompositions
+from weighbridge.numerics.evaluate import evaluate
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -92,3 +94,13 @@ def test_a_fused_dropout_keeps_what_its_mask_says() -> None:
     assert mask.dtype == torch.uint8
     torch.testing.assert_close(out, x * mask / 0.75)
     assert 0.7 < float(mask.float().mean()) < 0.8
+
+
+@pytest.mark.parametrize("beta", [0.0, -0.0, 1.0])
+@pytest.mark.parametrize("name", ["smooth_l1_loss_backward", "huber_loss_backward"])
+def test_gradients_of_integers_are_refused(name: str, beta: float) -> None:
+    """A kernel that divides them by zero ends the process; a fuzzed tape did that."""
+    ones = torch.ones(3, dtype=torch.int64)
+    op = getattr(aten, name).default
+    with pytest.raises(RefusedOperationError, match="no gradient"):
+        evaluate(op, (ones, ones, ones, 1, beta), {}, Recording(0, Generators()))
