@@ -13,7 +13,6 @@ Results go to benchmarks/results/entries.json, unless only some models were meas
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -25,12 +24,10 @@ import numpy.typing as npt
 import torch
 
 from benchmarks import machine
-from benchmarks.bench_logs import NAMES, PRECISIONS, SEED, build
-from prover import Recorder
+from benchmarks.bench_logs import NAMES, PRECISIONS, SEED, recorded
 from weighbridge.numerics import roundlog
 from weighbridge.numerics.roundlog import OpEntries
 from weighbridge.replay import replay
-from weighbridge.transcript import Transcript
 
 PLACES = {"here": machine.HERE, **machine.ELSEWHERE}
 
@@ -66,18 +63,7 @@ def _rate(entries: int, work: Callable[[], Any]) -> float:
 
 def measure(name: str, precision: str, steps: int) -> dict[str, Any]:
     """Records, encodes again and replays one model in one precision."""
-    policy, weights, autocast = PRECISIONS[precision]
-    with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
-        path = Path(directory) / "run"
-        with Recorder(path, seed=SEED, checkpoint_every=steps + 1, policy=policy) as recorder:
-            with recorder.initialisation():
-                step = build(name, weights, autocast)
-            recorder.attach(*step.attached)
-            for number in range(steps):
-                batch = step.batch(number)
-                with recorder.step(batch):
-                    step.update(batch)
-        transcript = Transcript.open(path)
+    with recorded(name, precision, steps) as transcript:
         records = [transcript.step(number) for number in range(1, transcript.steps)]
         data = [transcript.rounding(record.step) for record in records]
         logs = [roundlog.decode(log, max_entries=record.logged) for log, record in zip(data, records, strict=True)]
@@ -93,7 +79,7 @@ def measure(name: str, precision: str, steps: int) -> dict[str, Any]:
                 "decode_millions": _rate(entries, lambda: [roundlog.decode(d, max_entries=1 << 40) for d in data]),
                 "width_above_8": sum(int((s.widths > 8).sum()) for log in logs for s in log),
             }
-        found["replays"] = {place: _replayed(path, environment) for place, environment in PLACES.items()}
+        found["replays"] = {place: _replayed(transcript.path, environment) for place, environment in PLACES.items()}
     return found
 
 

@@ -18,6 +18,8 @@ import argparse
 import json
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,9 @@ def build(name: str, weights: torch.dtype | None, autocast: torch.dtype | None) 
     return step if weights is None else step.to(weights)
 
 
-def measure(name: str, precision: str, steps: int) -> dict[str, Any]:
-    """Records a model in one precision; returns counts and sizes of its steps, initialisation aside."""
+@contextmanager
+def recorded(name: str, precision: str, steps: int) -> Iterator[Transcript]:
+    """Records a model in one precision; the transcript is there within the block."""
     policy, weights, autocast = PRECISIONS[precision]
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
         path = Path(directory) / "run"
@@ -63,9 +66,14 @@ def measure(name: str, precision: str, steps: int) -> dict[str, Any]:
                 batch = step.batch(number)
                 with recorder.step(batch):
                     step.update(batch)
-        transcript = Transcript.open(path)
+        yield Transcript.open(path)
+
+
+def measure(name: str, precision: str, steps: int) -> dict[str, Any]:
+    """Records a model in one precision; returns counts and sizes of its steps, initialisation aside."""
+    with recorded(name, precision, steps) as transcript:
         records = [transcript.step(number) for number in range(1, transcript.steps)]
-        size = sum(file.stat().st_size for file in (path / "rounding").iterdir())
+        size = sum(file.stat().st_size for file in (transcript.path / "rounding").iterdir())
     rounded, logged = sum(r.rounded for r in records), sum(r.logged for r in records)
     return {
         "steps": steps,

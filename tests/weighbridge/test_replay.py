@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support.forging import at_step, forge
-from support.hostile import endless
+from support.hostile import crash, endless
 from support.recordings import train
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -164,22 +164,6 @@ def test_without_its_log_a_run_differs_elsewhere_and_that_accuses_nobody(contest
 
 
 # --- what must not reach the parent ---------------------------------------------------------------------------------
-
-
-def crash(tape: Tape, fields: dict[str, Any]) -> None:
-    """The least integer divided by -1: ordinary arguments, and the processor raises a signal."""
-    n, least, minus, out = len(tape.refs), 10_000, 10_001, 10_002
-    tape.refs += [(slot, "i64", (1,), (1,), 0) for slot in (least, minus, out)]
-    one, i64 = ("l", (1,)), {"dtype": ("d", "i64")}
-    fields["values"] = [*fields["values"], -(1 << 63), -1]
-    at = len(tape.nodes)
-    tape.nodes += [
-        Node("full.default", (one, ("v", tape.values)), i64, (n,), ((least, 8),)),
-        Node("full.default", (one, ("v", tape.values + 1)), i64, (n + 1,), ((minus, 8),)),
-        Node("div.Tensor_mode", (("t", n), ("t", n + 1)), {"rounding_mode": ("s", "trunc")}, (n + 2,), ((out, 8),)),
-    ]
-    tape.values += 2
-    tape.frees = [(a, s) for a, s in tape.frees if a < at] + [(at + 3, slot) for slot in (least, minus, out)]
 
 
 def test_a_tape_that_kills_its_process_kills_no_other(run: Path, tmp_path: Path) -> None:
