@@ -101,6 +101,19 @@ class Attached:
                         found[f"{prefix}.{key}"] = value
         return found
 
+    def nested(self) -> dict[str, Tensor]:
+        """Returns the tensors in lists, tuples and dictionaries of an optimizer's state (L-BFGS keeps its past so).
+
+        They have no name in the state, since which of a list a tensor is changes from step to step.
+        """
+        found: dict[str, Tensor] = {}
+        for prefix, optimizer in self._optimizers.items():
+            for param, owner in zip(_parameters(optimizer), self._owners(prefix, optimizer), strict=True):
+                for key, value in optimizer.state.get(param, {}).items():
+                    if not isinstance(value, Tensor):
+                        plain.tensors(value, f"{owner}.{key}", found)
+        return found
+
     def parameters(self) -> dict[str, Tensor]:
         """Returns those of `tensors()` that are parameters of modules, by name."""
         names = {f"{p}.{n}" for p, m in self._modules.items() for n, _ in m.named_parameters(remove_duplicate=False)}
@@ -122,7 +135,11 @@ class Attached:
         found: dict[str, Any] = {}
         for prefix, optimizer in self._optimizers.items():
             groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-            state = [optimizer.state.get(p, {}) for p in _parameters(optimizer)]
+            owners = self._owners(prefix, optimizer)
+            state = [
+                {k: plain.marked(v, f"{owner}.{k}") for k, v in optimizer.state.get(p, {}).items()}
+                for p, owner in zip(_parameters(optimizer), owners, strict=True)
+            ]
             found[prefix] = {"groups": plain.reduce(groups), "state": plain.reduce(state)}
         for prefix, item in self._others.items():
             if not isinstance(item, Tensor):
@@ -152,9 +169,13 @@ class Attached:
                 group.update(plain.merge({k: v for k, v in group.items() if k != "params"}, values))
             owners = self._owners(prefix, optimizer)
             for param, owner, values in zip(_parameters(optimizer), owners, stored[prefix]["state"], strict=True):
-                found = {k.removeprefix(f"{owner}."): t for k, t in tensors.items() if k.startswith(f"{owner}.")}
+                found = {
+                    k.removeprefix(f"{owner}."): t
+                    for k, t in tensors.items()
+                    if k.startswith(f"{owner}.") and plain.SEPARATOR not in k
+                }
                 if found or values:
-                    optimizer.state[param] = {**plain.merge(None, values), **found}
+                    optimizer.state[param] = {**plain.unmarked(plain.merge(None, values), tensors), **found}
         for prefix, item in self._others.items():
             if not isinstance(item, Tensor):
                 self._put_back_other(prefix, item, stored[prefix], tensors)
@@ -179,8 +200,13 @@ class Attached:
                 names.setdefault(t.untyped_storage()._cdata, name)
         return names
 
-    def views(self, names: Mapping[int, str]) -> list[View]:
-        """Returns a view for every tensor that lies on one of the storages in `names` (address to name)."""
+    def views(self, names: Mapping[int, str], *, nested: bool = False) -> list[View]:
+        """Returns a view for every tensor that lies on one of the storages in `names` (address to name).
+
+        Args:
+            names: Address to name of storages.
+            nested: Whether to list what `nested()` returns too.
+        """
         return [
             View(
                 name,
@@ -190,7 +216,7 @@ class Attached:
                 t.stride(),
                 int(t.storage_offset()),
             )
-            for name, t in self.tensors().items()
+            for name, t in (self.tensors() | (self.nested() if nested else {})).items()
             if t.untyped_storage()._cdata in names
         ]
 

@@ -130,6 +130,13 @@ class Generators:
             generator.manual_seed(self._restored.pop(number))
         return number
 
+    def counters(self) -> dict[int, int]:
+        """Returns the present counters by number: draws made again under `fork_rng` leave none of their own."""
+        known = [(0, torch.default_generator), *enumerate(self._kept, 2)]
+        if torch.cuda.is_initialized():
+            known.append((1, torch.cuda.default_generators[torch.cuda.current_device()]))
+        return {number: generator.initial_seed() & 0xFFFFFFFFFFFFFFFF for number, generator in known}
+
     def restore(self, counters: Mapping[int, int]) -> None:
         """Sets the counters of generators, by number; of those that this program has yet to use, when it does."""
         self._restored = dict(counters)
@@ -189,7 +196,8 @@ class Recording(Context):
         after = (counter + 1) & 0xFFFFFFFFFFFFFFFF
         source.manual_seed(after)
         self.rng[number] = (first, after)
-        self.draw_key = (number, counter - first)
+        # A program may seed a generator anew within a step, so the way from the first draw's counter may be any.
+        self.draw_key = (number, (counter - first + (1 << 63)) % (1 << 64) - (1 << 63))
         return Draw(self._seed, self._stream + (number << 12), counter)
 
     def host(self, value: bool | int | float) -> bool | int | float:
@@ -329,6 +337,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name is not None:
             self.tape.inputs.append(Input(slot, storage.nbytes(), "state", name))
             return
+        if storage.device.type == "meta":
+            raise RefusedOperationError(
+                "a tensor on the meta device has no content that could enter a step; make it within the step"
+            )
         name = f"f{len(self.free)}"
         self.free[name] = HostCopy(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
         self.adopted[address] = name

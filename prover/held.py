@@ -57,6 +57,9 @@ class Held:
         for address, slot in sorted(capture.slots.items(), key=lambda item: item[1]):
             if address < 0 or slot in known or (slot in batch and address not in names):
                 continue
+            if self._storage(address).device.type == "meta":  # without content it is no state, and a replay drops it
+                capture.died(address)
+                continue
             name = names.get(address)
             if name is None or name in self.sizes:
                 if address in capture.adopted:
@@ -92,7 +95,11 @@ class Held:
     def contents(self, addresses: Iterable[int]) -> dict[int, bytes]:
         """Returns the digest of every storage among `addresses` that is alive."""
         storages = {address: self._memory.storage(address) for address in addresses}
-        return {a: bytes_digest(storage_bytes(s).data) for a, s in storages.items() if s is not None}
+        return {
+            a: bytes_digest(storage_bytes(s).data)
+            for a, s in storages.items()
+            if s is not None and s.device.type != "meta"
+        }
 
     def checkpoint(self, step: int, attached: Attached) -> Checkpoint:
         """Returns the state before `step`."""

@@ -3,11 +3,58 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 _LEFT_OUT = object()
 _PAIRS = "numbered"
 """Key under which a dictionary with numbers for keys is written, as pairs."""
+_MARK = "tensor of the state"
+"""Key of the dictionary that stands for a tensor within a list or dictionary."""
+SEPARATOR = "\x1f"
+"""In the name of such a tensor, between its owner's and its place."""
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]] | None:
+    """What a container holds, with keys; None for anything else."""
+    if isinstance(value, dict):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, list | tuple) else None
+
+
+def tensors(value: Any, name: str, found: dict[str, torch.Tensor]) -> None:
+    """Adds every tensor in nested containers to `found`, under a name that `marked` gives it too."""
+    if isinstance(value, torch.Tensor):
+        found[name] = value
+    for key, part in _parts(value) or ():
+        tensors(part, f"{name}{SEPARATOR}{key}", found)
+
+
+def marked(value: Any, name: str) -> Any:
+    """Returns `value` with a mark, which is plain, in place of every tensor within containers."""
+    parts = _parts(value)
+    if parts is None:
+        return value
+    inner = {}
+    for key, part in parts:
+        where = f"{name}{SEPARATOR}{key}"
+        inner[key] = {_MARK: where} if isinstance(part, torch.Tensor) else marked(part, where)
+    return inner if isinstance(value, dict) else list(inner.values())
+
+
+def unmarked(value: Any, found: Mapping[str, torch.Tensor]) -> Any:
+    """Puts the tensors back where `marked` put marks.
+
+    Raises:
+        KeyError: If one is missing.
+    """
+    if isinstance(value, dict):
+        if value.keys() == {_MARK}:
+            return found[value[_MARK]]
+        return {key: unmarked(part, found) for key, part in value.items()}
+    return [unmarked(part, found) for part in value] if isinstance(value, list) else value
 
 
 def reduce(value: Any) -> Any:

@@ -538,11 +538,9 @@ class Recorder:
     def _keep(self, resuming: Resuming) -> None:
         """Keeps what is needed to begin the next step again."""
         numbers = {"adopted": self._held.adopted, "rounded": self.rounded, "logged": self.logged}
-        views = self._attached.views(self._held.names)
-        resuming.begin_step(
-            self.step_number,
-            lambda: Kept.of(views, self._attached, step=self.step_number, updates=self.updates, **numbers),
-        )
+        views = self._attached.views(self._held.names, nested=True)
+        generators, now = self._generators, {"step": self.step_number, "updates": self.updates}
+        resuming.begin_step(self.step_number, lambda: Kept.of(views, self._attached, generators, **now, **numbers))
 
     @unseen
     def _restore(self, resuming: Resuming, kept: Kept) -> None:
@@ -550,7 +548,7 @@ class Recorder:
         names, self._held.names = self._held.names, {}
         self._held.names, rng = resuming.restore(kept, self._attached, names, self.memory, self._seed, self._policy)
         self._held.rng = {int(number): counter for number, counter in rng.items()}
-        self._generators.restore(self._held.rng)
+        self._generators.restore(dict(kept.counters))
         self.step_number, self.updates, self._held.adopted = kept.step, kept.updates, kept.adopted
         self.rounded, self.logged = kept.rounded, kept.logged
         self._dropped.clear()

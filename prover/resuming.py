@@ -56,6 +56,8 @@ class Kept:
         views: The attached tensors that were state: name, storage, dtype, size, stride, offset.
         on_cpu: Storages in host memory, wherever the model is.
         objects: Plain values of what was attached.
+        counters: Counters of the generators, by number. The state has those after the last draw, which may have been
+            one that activation checkpointing made again.
     """
 
     step: int
@@ -66,14 +68,16 @@ class Kept:
     views: list[Any]
     on_cpu: list[str]
     objects: dict[str, Any]
+    counters: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, views: Sequence[View], attached: Attached, **numbers: int) -> Kept:
+    def of(cls, views: Sequence[View], attached: Attached, generators: Generators, **numbers: int) -> Kept:
         """Describes the present moment."""
-        tensors = attached.tensors()
+        tensors = attached.tensors() | attached.nested()
         on_cpu = {view.storage for view in views if tensors[view.name].device.type == "cpu"}
         table = [[v.name, v.storage, v.dtype, list(v.size), list(v.stride), v.offset] for v in views]
-        return cls(views=table, on_cpu=sorted(on_cpu), objects=attached.plain(), **numbers)
+        counters = sorted(generators.counters().items())
+        return cls(views=table, on_cpu=sorted(on_cpu), objects=attached.plain(), counters=counters, **numbers)
 
 
 class Repeating(Recording):
@@ -283,7 +287,7 @@ class Resuming:
                 f"the attached objects do not take back what they held ({str(error)[:200]}); attach the same as before",
                 code="record.resume.differs",
             ) from None
-        found = attached.tensors()
+        found = attached.tensors() | attached.nested()
         for view in views:
             mine = found.get(view.name)
             if mine is None:
@@ -293,7 +297,7 @@ class Resuming:
                 )
             if mine.untyped_storage()._cdata != storages[view.storage].untyped_storage()._cdata:
                 storages[view.storage] = _bytes_of(mine.untyped_storage())  # the object took a copy
-        held = set(attached.storage_names())
+        held = {t.untyped_storage()._cdata for t in found.values()}
         restored: dict[int, str] = {}
         for name, data in storages.items():
             address = memory.watch(data.untyped_storage())

@@ -69,7 +69,7 @@ class Node(NamedTuple):
         kwargs: Encoded keyword operands.
         outputs: For each returned value: index of its reference, or None for what is not a tensor.
         births: Storages that the operation made: (slot, bytes).
-        draw: For random operations: (generator number, draws of it so far in this step).
+        draw: For random operations: (generator number, its counter less that of its first draw in this step).
         path: Where in the program it ran, by the Prover's word: an index into the tape's paths, or None.
     """
 
@@ -240,7 +240,7 @@ def _node(raw: Any) -> Node:
 
 
 def _signed(value: Any) -> int:
-    if type(value) is not int or abs(value) >= 1 << 62:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise TapeError("a draw offset is malformed")
     return value
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from prover import Recorder
 from weighbridge.errors import RefusedOperationError, StateChangedError, UsageError
@@ -116,3 +118,24 @@ def test_lazy_modules_that_ran_before_are_modules_like_others(tmp_path: Path) ->
         with recorder.step({"x": x}):
             update(model, optimizer, x)
     assert replayed(tmp_path / "run")["verdict"] == "match"
+
+
+def test_a_skeleton_on_the_meta_device_is_no_state(tmp_path: Path) -> None:
+    """As in PyTorch's recipe for ensembles: it has no content, so nothing of it is hashed or kept."""
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+            skeleton = copy.deepcopy(model).to("meta")
+        recorder.attach(model, optimizer)
+        for _ in range(2):
+            with recorder.step(torch.ones(4, 8)):
+                functional_call(skeleton, dict(model.named_parameters()), torch.ones(4, 8)).sum().backward()
+                optimizer.step()
+    assert replayed(tmp_path / "run")["verdict"] == "match"
+    with Recorder(tmp_path / "used", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+            skeleton = copy.deepcopy(model).to("meta")
+        recorder.attach(model, optimizer)
+        with pytest.raises(RefusedOperationError, match="has no content"), recorder.step():
+            torch.zeros_like(next(skeleton.parameters()), device="cpu")

@@ -2,6 +2,7 @@ import math
 from collections import Counter, OrderedDict
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +48,16 @@ def test_a_lone_value_that_is_not_plain_is_nothing(value: object) -> None:
 
 def test_order_and_type_of_dictionaries_are_the_fresh_ones() -> None:
     assert type(plain.merge(OrderedDict(a=1), {"a": 2})) is OrderedDict
+
+
+TENSORS = st.integers(0, 9).map(torch.tensor)
+
+
+@given(st.recursive(SCALARS | TENSORS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner)))
+def test_tensors_in_containers_survive_being_written(value: object) -> None:
+    """unmarked(merge(None, decode(encode(reduce(marked(v, name))))), tensors(v, name)) == v for any container v."""
+    value = [value]
+    found: dict[str, torch.Tensor] = {}
+    plain.tensors(value, "state", found)
+    stored = decode_cbor(cbor({"value": plain.reduce(plain.marked(value, "state"))}), max_depth=64)["value"]
+    assert plain.unmarked(plain.merge(None, stored), found) == value

@@ -11,6 +11,7 @@ import torch
 from support.recordings import verdict
 from support.station import Station, ids
 from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 
 from benchmarks import soak_resume
 from benchmarks.resume_job import train
@@ -237,6 +238,41 @@ def test_a_gradient_scaler_goes_on(tmp_path: Path) -> None:
         scaled(tmp_path / "run", 6, stop=3)
     scaled(tmp_path / "run", 6)
     assert soak_resume.same(tmp_path / "run", left_alone)
+
+
+def searching(path: Path, steps: int, stop: int | None = None) -> Transcript:
+    """L-BFGS, which keeps lists of tensors, on a model whose segments are computed again in the backward pass."""
+    with Recorder(path, seed=3, resume=True, checkpoint_every=3) as recorder:
+        with recorder.initialisation():
+            layers = [nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 4)]
+            model = nn.Sequential(*layers)
+            optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2, history_size=3)
+        recorder.attach(model, optimizer)
+        for update in range(recorder.updates, steps):
+            x = torch.randn(4, 8, generator=torch.Generator().manual_seed(update))
+
+            def loss(x: torch.Tensor = x) -> torch.Tensor:
+                optimizer.zero_grad()
+                value = checkpoint_sequential(model, 2, x, use_reentrant=False).square().mean()
+                value.backward()
+                return value  # type: ignore[no-any-return]
+
+            with recorder.step({"x": x}):
+                optimizer.step(loss)
+            if update == stop:
+                raise CrashError
+    return Transcript.open(path)
+
+
+@pytest.mark.parametrize("stop", [0, 3])
+def test_lists_of_tensors_and_draws_made_again_go_on(tmp_path: Path, stop: int) -> None:
+    """The last draw of a step is one of its first segment, made again: not where its generator stands afterwards."""
+    left_alone = searching(tmp_path / "whole" / "run", 5)
+    with pytest.raises(CrashError):
+        searching(tmp_path / "run", 5, stop=stop)
+    searching(tmp_path / "run", 5)
+    assert soak_resume.same(tmp_path / "run", left_alone)
+    assert verdict(tmp_path / "run") == "match"
 
 
 # -- on a chip ---------------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ SHAPES: list[Operation] = [
     lambda h: F.instance_norm(h[:, None]) + F.batch_norm(h, None, None, training=True)[:, None],
     lambda h: F.rms_norm(h, (3,)) + F.local_response_norm(h[:, :, None], 2)[..., 0],
     lambda h: F.conv3d(h[:1, None, None, None], h[:1, None, None, None, :2]),
+    lambda h: F.conv2d(h[None, None], h[None, None, :2, :2], padding="valid") + F.avg_pool2d(h[None], (2,), (1,)),
     lambda h: torch.kron(h[:2], h[:2]) + h[:2].repeat_interleave(2, 0).tile(1, 3)[:, :9],
     lambda h: (
         torch.zeros(5, 3).index_copy(0, torch.tensor([1, 1, 2]), h[:3])

@@ -66,6 +66,19 @@ def test_draws(zoo: Zoo, draws: list[Callable[[Tensor], Tensor]]) -> None:
     zoo.holds(with_sgd, descend(loss), rows(2))
 
 
+def test_generators_seeded_anew_within_a_step(zoo: Zoo) -> None:
+    """By any seeds, as Reformer does for each of its layers: counters go forth and back by as much as they like."""
+
+    def loss(h: Tensor, batch: Batch) -> Tensor:
+        parts = []
+        for seed in (1, (1 << 62) + 5, (1 << 64) - 1, 1 << 63, 2):
+            torch.manual_seed(seed)
+            parts.append(F.dropout(h, 0.3).square().mean())
+        return torch.stack(parts).sum() + F.cross_entropy(h, batch["y"])
+
+    zoo.holds(with_sgd, descend(loss), rows(2))
+
+
 @pytest.mark.parametrize(
     ("draw", "advice"),
     [

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -197,16 +197,21 @@ def _tap_norms(grad: Tensor, x: Tensor, w: Tensor, call: Call) -> Tensor:
     inner, outer = (grad, x) if call["transposed"] else (x, grad)
     squares = reductions.squares(call.narrow("grad_output" if call["transposed"] else "input"), [0])[0]
     taps = squares.new_zeros(squares.shape[0], *w.shape[2:])
+    step, before, apart = (_each(call[name], w.dim() - 2) for name in ("stride", "padding", "dilation"))
     windows = [
-        [_seen(k * call["dilation"][d] - call["padding"][d], call["stride"][d], outer.shape[2 + d], inner.shape[2 + d])
-         for k in range(size)]
+        [_seen(k * apart[d] - before[d], step[d], outer.shape[2 + d], inner.shape[2 + d]) for k in range(size)]
         for d, size in enumerate(w.shape[2:])
-    ]  # fmt: skip
+    ]
     for tap in itertools.product(*(range(n) for n in w.shape[2:])):
         seen: tuple[Any, ...] = (slice(None), *(windows[d][k] for d, k in enumerate(tap)))
         window, place = squares[seen], cast(Any, (slice(None), *tap))
         taps[place] = window.sum(dim=list(range(1, window.dim())))
     return torch.sqrt(taps).view(call["groups"], w.shape[1], *w.shape[2:])
+
+
+def _each(setting: Sequence[int], dimensions: int) -> Sequence[int]:
+    """A convolution's setting for each dimension: one number alone is for all of them (`padding="valid"`)."""
+    return setting if len(setting) == dimensions else [setting[0]] * dimensions
 
 
 def _seen(start: int, stride: int, count: int, length: int) -> slice:

@@ -143,7 +143,10 @@ _HOST = "_local_scalar_dense.default equal.default"
 
 
 def _window(call: bounds.Call) -> int:
-    return math.prod(call["kernel_size"])
+    size = call["kernel_size"]
+    if len(size) == 1:  # one number is for all dimensions
+        return int(size[0]) ** (3 if "3d" in call.name else 2)
+    return math.prod(size)
 
 
 def _area(call: bounds.Call) -> int:

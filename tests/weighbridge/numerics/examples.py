@@ -133,6 +133,7 @@ def convolutions(make: Maker) -> Iterator[tuple[Tensor, Tensor, Tensor | None, t
 def _(make: Maker, op: Op) -> Calls:
     for x, w, bias, rest in convolutions(make):
         yield Example(op, (x, w, bias, *rest))
+    yield Example(op, (make(2, 4, 8, 7), make(6, 4, 3, 2), None, [1], [0], [1], False, [0], 1))
 
 
 @of("convolution_backward.default")
@@ -141,6 +142,8 @@ def _(make: Maker, op: Op) -> Calls:
         out = aten.convolution.default(x, w, bias, *rest)
         sizes = None if bias is None else [out.shape[1]]
         yield Example(op, (make(*out.shape), x, w, sizes, *rest, [True, True, bias is not None]))
+    one_number = ([2], [1], [2], False, [0], 1, [True, True, False])
+    yield Example(op, (make(2, 6, 3, 4), make(2, 4, 7, 8), make(6, 4, 3, 2), None, *one_number))
 
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -429,6 +432,7 @@ def _(make: Maker, op: Op) -> Calls:
 @of("avg_pool2d.default")
 def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (make(2, 3, 9, 8), [3, 2], [2, 2], [1, 1], True, False))
+    yield Example(op, (make(2, 3, 9, 8), [3], [2], [1], False, True))
 
 
 @of("avg_pool2d_backward.default")
