@@ -24,7 +24,7 @@ from prover.attached import LAZY
 from prover.paths import Paths
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
 from weighbridge.hostmemory import alive
-from weighbridge.numerics import decompositions, narrow, rounding
+from weighbridge.numerics import decompositions, narrow, refusals, rounding
 from weighbridge.numerics.evaluate import Context, bind, evaluate
 from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.policy import STRICT, Policy
@@ -133,7 +133,7 @@ class Generators:
     def counters(self) -> dict[int, int]:
         """Returns the present counters by number: draws made again under `fork_rng` leave none of their own."""
         known = [(0, torch.default_generator), *enumerate(self._kept, 2)]
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             known.append((1, torch.cuda.default_generators[torch.cuda.current_device()]))
         return {number: generator.initial_seed() & 0xFFFFFFFFFFFFFFFF for number, generator in known}
 
@@ -362,11 +362,15 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return ("l", tuple(self._encode(v, number) for v in value))
         if isinstance(value, torch.dtype) and value in DTYPE_NAMES:
             return ("d", DTYPE_NAMES[value])
+        if isinstance(value, torch.dtype) and value.is_complex:
+            raise RefusedOperationError(refusals.COMPLEX)
         if isinstance(value, torch.device):
             return ("dev",)
         if isinstance(value, torch.memory_format):
             return ("m", MEMORY_FORMAT_NAMES[value])
-        if isinstance(value, torch.layout) and value is torch.strided:
+        if isinstance(value, torch.layout):
+            if value is not torch.strided:
+                raise RefusedOperationError(refusals.SPARSE)
             return ("lay",)
         if isinstance(value, torch.Generator):
             return None  # the node's draw says which one and how far it was
@@ -386,7 +390,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             try:
                 result = self.sharded.take(func, types, args, kwargs)
             except WeighbridgeError as error:
-                _say_where(error, func)
+                _say_where(error, func, self._where.current())
                 raise
             if result is not NotImplemented:
                 return result
@@ -409,7 +413,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     return func.decompose(*args, **kwargs)
             return self._record(func, args, kwargs)
         except WeighbridgeError as error:
-            _say_where(error, func)
+            _say_where(error, func, self._where.current())
             raise
 
     def _record(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -496,12 +500,14 @@ def _end(t: Tensor) -> int:
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(rounding.__file__).parents[1]))
 
 
-def _say_where(error: WeighbridgeError, func: Op) -> None:
-    """Adds the user's line to an error, once."""
+def _say_where(error: WeighbridgeError, func: Op, module: str | None) -> None:
+    """Adds the user's line to an error, and the module, which may be a library's; once."""
     if "line" not in error.details:
         error.details["line"] = _user_line()
         error.details.setdefault("operation", str(func))
-        error.args = (f"{error.message} [at {error.details['line']}]",)
+        where = "" if module is None else f"in {module}, "
+        error.details.update({} if module is None else {"module": module})
+        error.args = (f"{error.message} [{where}at {error.details['line']}]",)
         error.message = error.args[0]
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from prover import Recorder
+from weighbridge.errors import RefusedOperationError
 from weighbridge.tape import Tape
 from weighbridge.transcript import Transcript
 
@@ -209,3 +210,20 @@ def test_names_that_are_no_text_are_written_as_text(tmp_path: Path) -> None:
                 part(x)
     assert verdict(tmp_path / "run") == "match"
     assert tapes(tmp_path / "run")[1].paths == ["odd.half ?", "odd.other ?"]
+
+
+class Spectrum(nn.Module):
+    """What a library's module may do that has no rule."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft(x).abs()  # type: ignore[no-any-return]
+
+
+def test_a_refusal_names_the_module(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(Spectrum()))
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        recorder.attach(model)
+        said = r"\[in model\.1\.0, at .*test_module_paths"
+        with pytest.raises(RefusedOperationError, match=said) as caught, recorder.step(torch.ones(2, 8)):
+            model(torch.ones(2, 8))
+    assert caught.value.details["module"] == "model.1.0"

@@ -87,6 +87,10 @@ PRODUCTS: list[Operation] = [
         torch.lerp(h, h * 2, 0.3) + torch.addcmul(h, h, h, value=0.3) + torch.addcdiv(h, h, h.abs() + 1, value=0.1)
     ),
     lambda h: h.std(1) + torch.var_mean(h, 1)[0] + h.norm(dim=1) + h.norm(p=1) + F.cosine_similarity(h, h.flip(0)),
+    lambda h: (
+        h.detach() // 0.3 * h + h % 0.7 + h.fmod(h.detach().abs() + 0.1) + torch.div(h, 0.2, rounding_mode="trunc") * h
+    ),
+    lambda h: h * (torch.arange(3, dtype=torch.float64) / 7).div_(torch.tensor(3.0, dtype=torch.float64)).float(),
     lambda h: h.quantile(0.5) + h.nanmean() + h.clamp(max=h.detach().mean()).sum() + h.prod(1).sum(),
 ]
 
@@ -145,8 +149,12 @@ def test_operations(zoo: Zoo, family: str) -> None:
 
 
 REFUSED: dict[str, tuple[Operation, str]] = {
-    "floor division": (lambda h: h // 2, "divide integers"),
-    "remainder": (lambda h: h % 1.0, "use integers"),
+    "remainder": (lambda h: (h + 1e10) % 1.0, "use integers"),
+    "complex": (lambda h: torch.polar(h.abs(), h).real, "real and imaginary parts"),
+    "complex type": (lambda h: h.to(torch.complex64).real, "real and imaginary parts"),
+    "least squares": (lambda h: torch.linalg.lstsq(h, h).solution, "linalg.qr"),
+    "running": (lambda h: h.logcumsumexp(0), "cumsum"),
+    "sparse": (lambda h: torch.sparse_coo_tensor(torch.tensor([[0, 1]]), h[0, :2], (3,)).to_dense(), "sparse=False"),
     "svd": (torch.linalg.svdvals, "use torch.linalg.qr or power iteration"),
     "eigenvalues": (lambda h: torch.linalg.eigvalsh(spread(h)), "use torch.linalg.qr or power iteration"),
     "fourier": (lambda h: torch.fft.rfft(h).abs(), "sines and cosines"),

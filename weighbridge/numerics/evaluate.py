@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import chains, embeddings, quotients, randomness, sums, writes
+from weighbridge.numerics import chains, embeddings, moduli, quotients, randomness, sums, writes
 from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.narrow import NARROW
@@ -89,7 +89,7 @@ def _refuse_types(op: Op, bound: dict[str, Any], policy: Policy) -> None:
         for t in _floats(value):
             if t.dtype != torch.float32 and not (policy.calibrated and t.dtype in NARROW):
                 advice = (
-                    "compute in float32; there is no wider type behind float64"
+                    "compute in float32, or make it before the Recorder begins; there is no wider type behind float64"
                     if t.dtype == torch.float64
                     else 'reduced precision needs calibrated bounds; pass policy="calibrated" to the Recorder'
                 )
@@ -244,7 +244,9 @@ def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: di
     types = _result_types(op, by_name)
     wide = {k: _widen(v, torch.float32) for k, v in by_name.items()}
     positional = names[: len(args)]
-    if quotients.is_quotient(op):
+    if moduli.is_modulus(op):
+        result = moduli.evaluate(op, {**bound, **wide})
+    elif quotients.is_quotient(op):
         result = quotients.evaluate(op, {**bound, **wide})
     else:
         result = op(*[wide[n] for n in positional], **{k: v for k, v in wide.items() if k not in positional})
@@ -255,18 +257,29 @@ def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: di
     return by_name[changed[0]].copy_(narrow) if changed else narrow
 
 
+def _all_float64(bound: dict[str, Any]) -> bool:
+    types = {t.dtype for v in bound.values() for t in _floats(v)}
+    return types == {torch.float64}
+
+
 def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
     for v in bound.values():
         if isinstance(v, Tensor) and v.dtype in NARROW:
             return _exact_narrow(op, args, kwargs, bound, context)
     changed = mutated(op)
-    if not quotients.is_quotient(op):
-        out = op(*args, **kwargs)
-    elif base_name(op) in FLOAT64_EXACT and all(t.dtype == torch.float64 for v in bound.values() for t in _floats(v)):
+    jumps = moduli.is_modulus(op)
+    if jumps and not moduli.covers(bound):
         return op(*args, **kwargs)
+    if not jumps and not quotients.is_quotient(op):
+        out = op(*args, **kwargs)
+    elif base_name(op) in FLOAT64_EXACT and _all_float64(bound):
+        if base_name(op)[0] == "reciprocal":
+            return op(*args, **kwargs)
+        out = quotients.in_float64(bound["self"], bound["other"])
+        return bound[changed[0]].copy_(out) if changed else out
     else:
         _refuse_types(op, bound, context.policy)
-        out = quotients.evaluate(op, bound)
+        out = (moduli if jumps else quotients).evaluate(op, bound)
         if changed:
             out = out.contiguous()
             context.exact(flat(out))

@@ -44,12 +44,21 @@ def evaluate(op: Op, bound: dict[str, Any], *, native: bool | None = None) -> Te
         result: Tensor = torch.ops.aten.div(top, bottom) if isinstance(top, Tensor) else torch.reciprocal(bottom)
         return result
     device = next(v.device for v in (x, bottom) if isinstance(v, Tensor))
-    wide = [_wide(v, device) for v in (top, bottom)]
-    return torch.ops.aten.div.Tensor(wide[0], wide[1]).to(torch.float32)  # type: ignore[no-any-return]
+    return torch.ops.aten.div.Tensor(wide(top, device), wide(bottom, device)).to(torch.float32)  # type: ignore[no-any-return]
 
 
-def _wide(value: Any, device: torch.device) -> Tensor:
-    """The operand as float32 arithmetic takes it, in float64, and on the device even if it is a number."""
+def in_float64(x: Any, divisor: Any) -> Tensor:
+    """Returns the quotient of float64 operands, of which at least one is a tensor, as a new tensor.
+
+    A number is made a tensor on the device: by a number, a device may multiply with a reciprocal.
+    """
+    device = next(v.device for v in (x, divisor) if isinstance(v, Tensor) and (v.dim() or v.device.type != "cpu"))
+    both = [torch.as_tensor(v, dtype=torch.float64).to(device, torch.float64) for v in (x, divisor)]
+    return torch.ops.aten.div.Tensor(both[0], both[1])  # type: ignore[no-any-return]
+
+
+def wide(value: Any, device: torch.device) -> Tensor:
+    """Returns an operand as float32 arithmetic takes it, in float64, and on the device even if it is a number."""
     if isinstance(value, Tensor):
         return value.to(torch.float32).to(torch.float64)
     return torch.tensor(value, dtype=torch.float32).to(device, torch.float64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-_DIVIDES = "rounding division has no bound in floating point; divide integers instead"
-_MODULUS = "has no bound near multiples of the divisor; use integers"
 _ITERATES = "iterates until it converges; use torch.linalg.qr or power iteration"
 _SAMPLES = "rejects samples, as often as the device likes; sample outside the step and pass it in the batch"
 _TABULATE = "has no bound near its zeros and poles; tabulate it outside the step and pass it in the batch"
@@ -11,14 +9,6 @@ _SPECTRUM = "complex arithmetic has no rule; multiply by a matrix of sines and c
 _GRID = "has no fixed-order form; gather the corners and weigh them"
 
 ON_FLOATS = {
-    "floor_divide.default": "division followed by a jump has no bound; divide integers",
-    "div.Tensor_mode": _DIVIDES,
-    "div.Scalar_mode": _DIVIDES,
-    "remainder.Tensor": _MODULUS,
-    "remainder.Scalar": _MODULUS,
-    "remainder.Scalar_Tensor": _MODULUS,
-    "fmod.Tensor": _MODULUS,
-    "fmod.Scalar": _MODULUS,
     "_linalg_svd.default": _ITERATES,
     "_linalg_eigh.default": _ITERATES,
     "linalg_eig.default": _ITERATES,
@@ -42,12 +32,18 @@ _VENDOR = (
     "torch.backends as it finds them, on the default layout and device"
 )
 _ATTENTION = "a fused attention kernel; the Recorder asks for the math backend, so do not choose another inside a step"
-_SPARSE = "sparse tensors have no rule; use dense tensors, with index_add or scatter_add for what is sparse"
+SPARSE = (
+    "sparse tensors have no rule; use dense tensors (sparse=False in an embedding), with index_add or scatter_add for "
+    "what is sparse"
+)
 _NESTED = "nested tensors have no rule; pad to one length and mask"
 _QUANTISED = "quantisation jumps between grid points; write it with torch.round and torch.clamp"
 _SYNCHRONISED = "statistics over several devices have no rule; use nn.BatchNorm or nn.GroupNorm"
 _ANTIALIAS = "has no bound; interpolate with antialias=False, after average pooling where it shrinks"
 _FRACTIONAL = "places its windows by rounded arithmetic; use max pooling with fixed windows"
+COMPLEX = "complex arithmetic has no rule; compute with real and imaginary parts as tensors of their own"
+_RUNNING = "has no bound; write torch.log(torch.cumsum(torch.exp(x - x.max()), dim)) + x.max()"
+_LEAST_SQUARES = "has no rule; use torch.linalg.qr and torch.linalg.solve_triangular"
 _TYPED = "a product with another output type has no rule; convert the result afterwards"
 _MASKED = "has no rule; write torch.softmax(x.masked_fill(mask, -inf), dim)"
 _SEGMENTS = "has no fixed-order form; use index_add or scatter_add over the segments"
@@ -84,10 +80,10 @@ ALWAYS = {
         """,
     ),
     **_all(
-        _SPARSE,
+        SPARSE,
         """
         _sparse_log_softmax_backward_data _sparse_mm_reduce_impl_backward _sparse_softmax_backward_data
-        _sparse_sum_backward
+        _sparse_sum_backward _sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_unsafe
         """,
     ),
     **_all(_NESTED, "_nested_select_backward _nested_sum_backward linear_backward matmul_backward"),
@@ -96,8 +92,13 @@ ALWAYS = {
         """
         _fake_quantize_learnable_per_channel_affine_backward _fake_quantize_learnable_per_tensor_affine_backward
         _fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional
+        fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
+        _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
         """,
     ),
+    **_all(COMPLEX, "polar complex view_as_complex view_as_real"),
+    **_all(_RUNNING, "logcumsumexp _logcumsumexp"),
+    **_all(_LEAST_SQUARES, "linalg_lstsq"),
     **_all(_SYNCHRONISED, "batch_norm_backward_elemt batch_norm_backward_reduce"),
     **_all(
         _ANTIALIAS,

@@ -129,6 +129,14 @@ div.Tensor div.Scalar reciprocal.default sqrt.default
 
 _CHAIN = "lerp.Scalar lerp.Tensor addcmul.default addcdiv.default"
 
+_JUMPS = """
+floor_divide.default floor_divide.Scalar div.Tensor_mode div.Scalar_mode remainder.Tensor remainder.Scalar
+remainder.Scalar_Tensor fmod.Tensor fmod.Scalar
+"""
+
+MODULI = frozenset(_JUMPS.split())
+"""Exact operations on floats that `moduli` computes: each has one right answer, which kernels do not all give."""
+
 QUOTIENTS = ("div", "reciprocal", "sqrt")
 """Exact operations that kernels do not all compute as IEEE says; `quotients` does."""
 
@@ -232,8 +240,8 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "linspace.default arange.default/float arange.start/float arange.start_step/float": pointwise.ramp,
 }
 
-FLOAT64_EXACT = {("reciprocal", "default")}
-"""Quotients that are one IEEE operation in float64 on every device, as the gradient scaler uses them."""
+FLOAT64_EXACT = {("reciprocal", "default"), ("div", "Tensor"), ("div", "Scalar")}
+"""Quotients that are one IEEE operation in float64 on every device: the gradient scaler's, those of position tables."""
 
 
 def _build() -> dict[str, Rule]:
@@ -244,6 +252,7 @@ def _build() -> dict[str, Rule]:
         (Kind.SELECT, _SELECT),
         (Kind.EMPTY, _EMPTY),
         (Kind.EXACT, _EXACT),
+        (Kind.EXACT, _JUMPS),
         (Kind.CHAIN, _CHAIN),
         (Kind.RANDOM, _RANDOM),
         (Kind.HOST, _HOST),

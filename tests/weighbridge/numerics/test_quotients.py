@@ -78,3 +78,15 @@ def test_integers_divide_as_single_precision() -> None:
     a, b = torch.arange(1, 1 << 26, 999_983), torch.arange(3, 70)
     quotient = both(aten.div.Tensor, a.view(-1, 1), b)
     assert torch.equal(quotient, a.float().view(-1, 1) / b.float())
+
+
+doubles = st.lists(st.floats(), min_size=1, max_size=20)
+
+
+@given(doubles, st.floats())
+def test_float64_divides_as_ieee_says_by_numbers_too(top: list[float], bottom: float) -> None:
+    x = torch.tensor(top, dtype=torch.float64)
+    with np.errstate(all="ignore"):
+        wanted = torch.from_numpy(x.numpy() / np.float64(bottom))
+    for divisor in (bottom, torch.tensor(bottom, dtype=torch.float64), torch.full_like(x, bottom)):
+        torch.testing.assert_close(quotients.in_float64(x, divisor), wanted, rtol=0, atol=0, equal_nan=True)
