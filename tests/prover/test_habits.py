@@ -14,6 +14,7 @@ from torch.func import functional_call
 from prover import Recorder
 from weighbridge.errors import RefusedOperationError, StateChangedError, UsageError
 from weighbridge.replay_worker import Replay
+from weighbridge.tape import Tape
 from weighbridge.transcript import Transcript
 
 
@@ -139,3 +140,21 @@ def test_a_skeleton_on_the_meta_device_is_no_state(tmp_path: Path) -> None:
         recorder.attach(model, optimizer)
         with pytest.raises(RefusedOperationError, match="has no content"), recorder.step():
             torch.zeros_like(next(skeleton.parameters()), device="cpu")
+
+
+def test_compiled_models_are_recorded_operation_by_operation(tmp_path: Path) -> None:
+    """PyTorch compiles nothing under the Recorder's mode, so that no compiler can drop a rounding."""
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+        recorder.attach(model, optimizer)
+        compiled = torch.compile(model)
+        for _ in range(2):
+            with recorder.step(torch.ones(4, 8)):
+                compiled(torch.ones(4, 8)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    transcript = Transcript.open(tmp_path / "run")
+    operations = [node.op for node in Tape.decode(transcript.tape(transcript.step(1).tape)).nodes]
+    assert operations.count("addmm.default") == 1
+    assert replayed(tmp_path / "run")["verdict"] == "match"
