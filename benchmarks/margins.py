@@ -1,6 +1,7 @@
 """How much of its bound each rounded rule uses: the largest error over the bound that was observed, in many ways.
 
 `python -m benchmarks.margins` measures, writes `results/margins.json` and docs/bounds.md; with `--table` only the page.
+With `--only RULE ...` it measures these rules alone and keeps the rest of the result: for lines that are new.
 
 The operations of tests/weighbridge/numerics/examples.py are evaluated in float32 with the bounds for u = 2^-24, and
 compared with the same evaluated in float64, beside which float32's errors are 2^29 times larger: PyTorch's kernels
@@ -16,7 +17,7 @@ import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -178,18 +179,19 @@ class Margins:
                 entry.update(margin=found["margin"], way=f"{found['way']} ({environment})")
 
 
-def measure(seeds: int) -> dict[str, dict[str, Any]]:
-    """Returns the margins of every rounded rule in this process, over so many seeds of each style."""
+def measure(seeds: int, only: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Returns the margins of rounded rules, all or some, in this process, over so many seeds of each style."""
     margins = Margins()
     with conforming(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for seed in range(seeds):
             for style in EVERY_STYLE:
-                for key in EXAMPLES:
+                for key in only or EXAMPLES:
                     for example in EXAMPLES[key](Anywhere(style, seed=seed)):
                         _one(margins, key, example)
                 for n in (6, 33, 1000) if seed % 4 == 0 else (33,):
-                    _orders(margins, Anywhere(style, seed=seed), n)
+                    if not only:
+                        _orders(margins, Anywhere(style, seed=seed), n)
     return margins.rules
 
 
@@ -239,6 +241,7 @@ SOURCES = {
     "log_softmax_backward": _ANALYSIS, "nll_loss": _SUMS, "bce_with_logits": _ANALYSIS, "bce": _ANALYSIS,
     "relative": _FUNCTIONS, "ramp": _ANALYSIS, "of_operand": _ANALYSIS, "silu_backward": _ANALYSIS,
     "gelu_backward": _ANALYSIS, "elu": _ANALYSIS, "interpolation": _ANALYSIS,
+    "lgamma": _FUNCTIONS, "digamma": _ANALYSIS,
     "cubic": "Keys 1981; first-order analysis in the code",
 }  # fmt: skip
 """Where each family's bound comes from."""
@@ -355,33 +358,42 @@ in Math Functions".
 """
 
 
+def _kept(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved result, which must be of the same machine, versions and seeds: the page names one of each.
+
+    Its date stays, which is that of most rules.
+    """
+    saved = machine.load("margins") or {}
+    facts = ("processor", "machine", "torch", "python", "seeds", "environments")
+    other = [fact for fact in facts if measured[fact] != saved.get(fact)]
+    assert not other, f"the saved result differs in {', '.join(other)}: measure all rules"
+    return saved
+
+
 def main() -> None:
     """Measures in fresh processes, one for each instruction set, and writes the result and the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=24, help="seeds of each style")
+    parser.add_argument("--only", nargs="*", default=[], metavar="RULE", help="measure these rules, keep the others")
     parser.add_argument("--measure", action="store_true", help="measure in this process and print JSON")
     parser.add_argument("--table", action="store_true", help="write the page from the result file only")
     options = parser.parse_args()
     if options.measure:
-        found = {"capability": torch.backends.cpu.get_cpu_capability(), "rules": measure(options.seeds)}
+        found = {"capability": torch.backends.cpu.get_cpu_capability(), "rules": measure(options.seeds, options.only)}
         print(json.dumps(found))
         return
     if not options.table:
         margins, capabilities = Margins(), {}
+        asked = ["--measure", f"--seeds={options.seeds}", "--only", *options.only]
         for name, environment in ENVIRONMENTS.items():
-            answer = machine.ask("benchmarks.margins", "--measure", f"--seeds={options.seeds}", environment=environment)
+            answer = machine.ask("benchmarks.margins", *asked, environment=environment)
             capabilities[name] = answer["capability"]
             margins.merge(answer["rules"], answer["capability"])
-        machine.save(
-            "margins",
-            {
-                **machine.about(),
-                "seeds": options.seeds,
-                "elements": sum(entry["elements"] for entry in margins.rules.values()),
-                "environments": capabilities,
-                "rules": dict(sorted(margins.rules.items())),
-            },
-        )
+        facts = {**machine.about(), "seeds": options.seeds, "elements": 0, "environments": capabilities, "rules": {}}
+        found = _kept(facts) if options.only else facts
+        rules = {**found["rules"], **margins.rules}
+        found.update(elements=sum(entry["elements"] for entry in rules.values()), rules=dict(sorted(rules.items())))
+        machine.save("margins", found)
     result = machine.load("margins")
     assert result is not None, "measure first: python -m benchmarks.margins"
     PAGE.write_text(page(result), encoding="utf-8")

@@ -159,7 +159,8 @@ REFUSED: dict[str, tuple[Operation, str]] = {
     "eigenvalues": (lambda h: torch.linalg.eigvalsh(spread(h)), "use torch.linalg.qr or power iteration"),
     "fourier": (lambda h: torch.fft.rfft(h).abs(), "sines and cosines"),
     "bags": (lambda h: F.embedding_bag(torch.tensor([[0, 1]]), h, mode="max"), "use nn.Embedding"),
-    "gamma function": (torch.lgamma, "outside the step"),
+    "gamma function": (torch.lgamma, "softplus"),
+    "digamma": (torch.digamma, "softplus"),
     "matrix exponential": (lambda h: torch.linalg.matrix_exp(h[:3]), "sum the series"),
     "products by place": (
         lambda h: torch.ones(2, 3).scatter_reduce(0, torch.zeros(5, 3, dtype=torch.int64), h, "prod"),

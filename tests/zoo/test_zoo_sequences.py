@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributions as D
 import torch.nn.functional as F
 from torch import nn
 from zoo.machines import Zoo
@@ -132,6 +133,30 @@ def test_a_waveform_and_labels_without_times(zoo: Zoo) -> None:
         for i in range(2)
     ]
     zoo.holds(adamw(Listener), minimise, batches)
+
+
+class Forecaster(nn.Module):
+    """A recurrent network over a series with heavy tails and one of counts, which learns how heavy and how spread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.GRU(2, 8, batch_first=True), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, counts: Tensor) -> Tensor:
+        h = self.out(self.cell(torch.cat([x, counts.log1p()], -1))[0][:, :-1]).unsqueeze(-1)
+        df, loc, scale, total, logits, alpha, beta, other = h.unbind(-2)
+        x, counts, share = x[:, 1:], counts[:, 1:], x[:, 1:].sigmoid()
+        heavy = D.StudentT(2 + F.softplus(df), loc, F.softplus(scale) + 1e-3, validate_args=False).log_prob(x)
+        spread = D.NegativeBinomial(F.softplus(total) + 1e-3, logits=logits, validate_args=False).log_prob(counts)
+        waits = D.Gamma(F.softplus(alpha) + 1e-3, F.softplus(beta), validate_args=False).log_prob(x.exp())
+        shares = D.Beta(F.softplus(alpha) + 1e-3, F.softplus(other) + 1e-3, validate_args=False).log_prob(share)
+        return -(heavy + spread + waits + shares).mean()
+
+
+def test_forecasts_with_learned_tails(zoo: Zoo) -> None:
+    batches = [{"x": real(4, 7, 1, seed=i), "counts": whole(9, 4, 7, 1, seed=i).float()} for i in range(3)]
+    zoo.holds(adamw(Forecaster), minimise, batches, every=1)
+    zoo.trains_as_without(adamw(Forecaster), minimise, batches)
 
 
 def test_a_whisper(zoo: Zoo) -> None:

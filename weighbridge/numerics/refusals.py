@@ -4,7 +4,6 @@ from __future__ import annotations
 
 _ITERATES = "iterates until it converges; use torch.linalg.qr or power iteration"
 _SAMPLES = "rejects samples, as often as the device likes; sample outside the step and pass it in the batch"
-_TABULATE = "has no bound near its zeros and poles; tabulate it outside the step and pass it in the batch"
 _SPECTRUM = "complex arithmetic has no rule; multiply by a matrix of sines and cosines"
 _GRID = "has no fixed-order form; gather the corners and weigh them"
 
@@ -16,8 +15,6 @@ ON_FLOATS = {
     "_standard_gamma.default": _SAMPLES,
     "_sample_dirichlet.default": _SAMPLES,
     "binomial.default": "draw (torch.rand(n, ...) < p).sum(0), or sample outside the step and pass it in the batch",
-    "lgamma.default": _TABULATE,
-    "digamma.default": _TABULATE,
     "_fft_r2c.default": _SPECTRUM,
     "_fft_c2r.default": _SPECTRUM,
     "_fft_c2c.default": _SPECTRUM,

@@ -206,6 +206,8 @@ _ROUNDED: dict[str, bounds.BoundFunction] = {
     "softplus.default softplus_backward.default elu_backward.default": bounds.relative(400),
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar": bounds.relative(32),
     "erfinv.default": bounds.relative(2.0**12),
+    "lgamma.default": pointwise.lgamma,
+    "digamma.default": pointwise.digamma,
     "gelu.default": pointwise.of_operand("self", 32),
     "gelu_backward.default": pointwise.gelu_backward,
     "hardswish.default": pointwise.of_operand("self", 16),

@@ -354,6 +354,15 @@ def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (make.fraction(300) * 2 - 1,))
 
 
+@of("lgamma.default", "digamma.default")
+def _(make: Maker, op: Op) -> Calls:
+    yield Example(op, (make.positive(300),))
+    yield Example(op, (10 ** (9 * make.fraction(300) - 3),))
+    for zero in (1, 2, 1.4616321):  # and floats next to them, as near as there are
+        yield Example(op, (zero * (1 + 0.1 * (2 * make.fraction(60) - 1) * make.fraction(60) ** 12),))
+    yield Example(op, (torch.arange(1, 61) / 2,))
+
+
 @of("acosh.default")
 def _(make: Maker, op: Op) -> Calls:
     yield Example(op, (1 + make.positive(300),))

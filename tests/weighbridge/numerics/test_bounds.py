@@ -227,12 +227,17 @@ def _sigmoid(x: LongDoubles) -> LongDoubles:
         return 1 / (1 + np.exp(-x))
 
 
-def _erf(x: LongDoubles) -> LongDoubles:
+def _exactly(function: Callable[[Any], Any], x: LongDoubles) -> LongDoubles:
+    """A function of floats, computed with 40 digits."""
     with mpmath.workdps(40):
-        exact = [mpmath.erf(mpmath.mpf(float(v)) / mpmath.sqrt(2)) for v in x.reshape(-1)]
+        exact = [function(mpmath.mpf(float(v))) for v in x.reshape(-1)]
         parts = [(float(v), float(v - mpmath.mpf(float(v)))) for v in exact]
     high, low = np.array(parts, dtype=np.longdouble).T
     return (high + low).reshape(x.shape)
+
+
+def _erf(x: LongDoubles) -> LongDoubles:
+    return _exactly(lambda v: mpmath.erf(v / mpmath.sqrt(2)), x)
 
 
 def _gelu(x: Tensor, approximate: str = "none") -> list[LongDoubles]:
@@ -301,6 +306,8 @@ REFERENCES: dict[str, Callable[..., list[LongDoubles]]] = {
     "sigmoid_backward.default": lambda g, y: [long(g) * (1 - long(y)) * long(y)],
     "exp.default": lambda x: [np.exp(long(x))],
     "log.default": lambda x: [np.log(long(x))],
+    "lgamma.default": lambda x: [_exactly(mpmath.loggamma, long(x))],
+    "digamma.default": lambda x: [_exactly(mpmath.digamma, long(x))],
 }
 
 
