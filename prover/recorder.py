@@ -27,7 +27,7 @@ from prover.resuming import Kept, Resuming
 from weighbridge import layout
 from weighbridge.chiplink import ChipLink, Position
 from weighbridge.data import DataCommitment, flatten
-from weighbridge.errors import StateChangedError, UsageError
+from weighbridge.errors import StateChangedError, TapeError, UsageError
 from weighbridge.hostmemory import keep_freed
 from weighbridge.manifest import SigningKey
 from weighbridge.numerics import policy as policies
@@ -489,11 +489,22 @@ class Recorder:
         return record
 
     def _put_tape(self, out: TranscriptWriter, tape: Tape) -> bytes:
-        """Stores a tape and returns its digest; steps often repeat a recent tape, which costs less to compare."""
+        """Stores a tape and returns its digest; steps often repeat a recent tape, which costs less to compare.
+
+        A new one is read again first: nobody should learn from a Verifier that an honest transcript is malformed.
+        """
         for known, digest in self._tapes:
             if known == tape:
                 return digest
-        digest = out.put_tape(tape.encode())
+        data = tape.encode()
+        try:
+            Tape.decode(data)
+        except TapeError as error:
+            raise TapeError(
+                f"the tape of step {self.step_number} could not be replayed: {error.message}; shorten names of the "
+                "batch if they are long, else this is a fault of the Recorder. The transcript ends with the step before"
+            ) from None
+        digest = out.put_tape(data)
         self._tapes = [(tape, digest), *self._tapes[:3]]
         return digest
 

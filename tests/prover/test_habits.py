@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from prover import Recorder
-from weighbridge.errors import RefusedOperationError, StateChangedError, UsageError
+from weighbridge.errors import RefusedOperationError, StateChangedError, TapeError, UsageError
 from weighbridge.replay_worker import Replay
 from weighbridge.tape import Tape
 from weighbridge.transcript import Transcript
@@ -88,6 +88,19 @@ def test_a_step_that_cannot_be_written_ends_the_transcript(tmp_path: Path) -> No
             pass
     assert Transcript.open(tmp_path / "run").steps == 2
     assert not Transcript.open(tmp_path / "run").manifest.complete
+    assert replayed(tmp_path / "run")["verdict"] == "match"
+
+
+def test_a_tape_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    """Rather than a transcript that looks forged to whoever replays it."""
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+        recorder.attach(model, optimizer)
+        batch = {"x" * 70_000: torch.ones(4, 8)}
+        with pytest.raises(TapeError, match="shorten names of the batch"), recorder.step(batch):
+            update(model, optimizer, torch.ones(4, 8))
+    assert Transcript.open(tmp_path / "run").steps == 1
     assert replayed(tmp_path / "run")["verdict"] == "match"
 
 
