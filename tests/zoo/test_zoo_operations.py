@@ -42,6 +42,12 @@ LOSSES: list[Callable[[Tensor, Batch], Tensor]] = [
     lambda h, b: F.pairwise_distance(h, b["x"][:, :3]).mean(),
 ]
 
+GRIDS: list[Operation] = [
+    lambda h: torch.fake_quantize_per_tensor_affine(h, 0.1, 0, -8, 7),
+    lambda h: torch.fake_quantize_per_tensor_affine(h, h.detach().abs().max() / 8, torch.zeros(1).int(), -8, 7),
+    lambda h: torch.fake_quantize_per_channel_affine(h, h.detach().abs().amax(0) / 8, torch.zeros(3).int(), 1, -8, 7),
+]
+
 ORDER: list[Operation] = [
     lambda h: h.sort(1)[0] * torch.arange(3),
     lambda h: h.topk(2, 1)[0],
@@ -139,6 +145,7 @@ FAMILIES = {
     "shapes": total(SHAPES),
     "products": total(PRODUCTS),
     "matrices": total(MATRICES),
+    "grids": total(GRIDS),
 }
 
 

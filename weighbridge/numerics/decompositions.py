@@ -21,6 +21,7 @@ from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     forms,
     loss_scaling,
     losses,
+    quantisation,
     rearrangements,
     reflections,
     sampling,

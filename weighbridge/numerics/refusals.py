@@ -34,7 +34,7 @@ SPARSE = (
     "what is sparse"
 )
 _NESTED = "nested tensors have no rule; pad to one length and mask"
-_QUANTISED = "quantisation jumps between grid points; write it with torch.round and torch.clamp"
+_QUANTISED = "has no rule; use torch.fake_quantize_per_tensor_affine, or write it with torch.round and torch.clamp"
 _SYNCHRONISED = "statistics over several devices have no rule; use nn.BatchNorm or nn.GroupNorm"
 _ANTIALIAS = "has no bound; interpolate with antialias=False, after average pooling where it shrinks"
 _FRACTIONAL = "places its windows by rounded arithmetic; use max pooling with fixed windows"
@@ -89,8 +89,6 @@ ALWAYS = {
         """
         _fake_quantize_learnable_per_channel_affine_backward _fake_quantize_learnable_per_tensor_affine_backward
         _fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional
-        fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
-        _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
         """,
     ),
     **_all(COMPLEX, "polar complex view_as_complex view_as_real"),
