@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from zoo.machines import Zoo
-from zoo.material import Batch, real, whole
+from zoo.material import Batch, classify, real, whole
 
 
 def labelled(batch: Batch, made: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -45,6 +46,53 @@ def test_a_residual_network(zoo: Zoo) -> None:
         return model, torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, nesterov=True, weight_decay=1e-4)
 
     zoo.holds(build, labelled, IMAGES)
+
+
+class Spatial(nn.Module):
+    """Looks at an image through a window that it places itself (Jaderberg et al. 2015), and classifies what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locate = nn.Sequential(nn.Conv2d(3, 4, 5, 2), nn.ReLU(), nn.Flatten(), nn.Linear(144, 6))
+        self.see = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(72, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        theta = self.locate(x).view(-1, 2, 3) + torch.eye(2, 3) * 0.9
+        window = F.affine_grid(theta, (len(x), 3, 8, 8), align_corners=False)
+        return self.see(F.grid_sample(x, window, padding_mode="border", align_corners=False))
+
+
+def test_a_spatial_transformer(zoo: Zoo) -> None:
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = Spatial()
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    zoo.holds(build, classify, IMAGES, every=1)
+    zoo.trains_as_without(build, classify, IMAGES)
+
+
+def test_sampling_in_every_mode(zoo: Zoo) -> None:
+    """Planes and volumes whose elements and grids are both learned."""
+
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        shapes = {"plane": (2, 3, 5, 4), "volume": (2, 3, 4, 3, 2), "flat": (2, 2, 3), "solid": (2, 3, 4)}
+        model = nn.ParameterDict({name: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()})
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(batch: Batch, model: nn.ParameterDict, optimizer: torch.optim.Optimizer) -> None:
+        losses = []
+        planes, volumes = (model["plane"], model["flat"], (4, 3)), (model["volume"], model["solid"], (2, 3, 2))
+        for (x, theta, out), align in product((planes, volumes), (True, False)):
+            grid = F.affine_grid(theta, [2, 3, *out], align_corners=align)
+            modes = ("bilinear", "nearest", "bicubic") if x.dim() == 4 else ("bilinear", "nearest")
+            for mode, padding in product(modes, ("zeros", "border", "reflection")):
+                sampled = F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=align)
+                losses.append(sampled.square().mean())
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    zoo.holds(build, step, [{}])
 
 
 class UNet(nn.Module):

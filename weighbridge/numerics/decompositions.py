@@ -19,6 +19,7 @@ from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     cells,
     factorisations,
     forms,
+    grids,
     loss_scaling,
     losses,
     quantisation,

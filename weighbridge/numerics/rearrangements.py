@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -264,21 +265,37 @@ def _trilinear(
     return product.sum(sumdim) if sumdim else product
 
 
-def _differences(x: Tensor, y: Tensor, p: float) -> Tensor:
-    if p != 2:
-        raise RefusedOperationError(f"cdist with p={p} has no rule; take (x[:, None] - y[None]).norm(p, -1)")
-    return x.unsqueeze(-2) - y.unsqueeze(-3)
-
-
 @decomposes("_cdist_forward.default", "_euclidean_dist.default")
 def _cdist(x: Tensor, y: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
-    return cast(Tensor, torch.linalg.vector_norm(_differences(x, y, p), dim=-1))
+    difference = x.unsqueeze(-2) - y.unsqueeze(-3)
+    if p == 0:
+        return (difference != 0).to(x.dtype).sum(-1)
+    if p == 1:
+        return difference.abs().sum(-1)
+    if p == math.inf and x.shape[-1]:
+        return difference.abs().amax(-1)
+    return cast(Tensor, torch.linalg.vector_norm(difference, 2 if p == math.inf else p, dim=-1))
 
 
 @decomposes("_cdist_backward.default")
 def _cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tensor) -> Tensor:
-    unit = torch.where(distance == 0, 0.0, grad / distance)
-    return (_differences(x, y, p) * unit.unsqueeze(-1)).sum(-2)
+    if p == 0:
+        return grad.new_zeros(*grad.shape[:-1], x.shape[-1])
+    difference = x.unsqueeze(-2) - y.unsqueeze(-3)
+    if p == 2:
+        unit = torch.where(distance == 0, 0.0, grad / distance)
+        return (difference * unit.unsqueeze(-1)).sum(-2)
+    if p == 1:
+        return (difference.sign() * grad.unsqueeze(-1)).sum(-2)
+    size = difference.abs()
+    if p == math.inf:
+        largest = size == distance.unsqueeze(-1)
+        return torch.where(largest, difference.sign() * grad.unsqueeze(-1), 0.0).sum(-2)
+    # Powers of 1 where there is nothing to divide by: what is replaced afterwards shall not be infinite before.
+    none = (difference == 0) | (distance == 0).unsqueeze(-1)
+    powers = torch.where(none, 1.0, size) ** (p - 1)
+    unit = grad / torch.where(distance == 0, 1.0, distance) ** (p - 1)
+    return torch.where(none, 0.0, difference.sign() * powers * unit.unsqueeze(-1)).sum(-2)
 
 
 # --- PyTorch's own decompositions that end in ruled operations -----------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 _ITERATES = "iterates until it converges; use torch.linalg.qr or power iteration"
 _SAMPLES = "rejects samples, as often as the device likes; sample outside the step and pass it in the batch"
 _SPECTRUM = "complex arithmetic has no rule; multiply by a matrix of sines and cosines"
-_GRID = "has no fixed-order form; gather the corners and weigh them"
 
 ON_FLOATS = {
     "_linalg_svd.default": _ITERATES,
@@ -18,8 +17,6 @@ ON_FLOATS = {
     "_fft_r2c.default": _SPECTRUM,
     "_fft_c2r.default": _SPECTRUM,
     "_fft_c2c.default": _SPECTRUM,
-    "grid_sampler_2d.default": _GRID,
-    "grid_sampler_3d.default": _GRID,
     "linalg_matrix_exp.default": "has no fixed-order form; sum the series with matrix products",
 }
 """Refused on floating operands; integer work under the same name is a move."""
@@ -110,6 +107,5 @@ ALWAYS = {
     **_all(_MASKED, "_masked_softmax _masked_softmax_backward"),
     **_all(_SEGMENTS, "segment_reduce _segment_reduce_backward"),
     **_all(_FORWARD_MODE, "glu_backward_jvp glu_jvp"),
-    **_all(_GRID, "grid_sampler_2d_backward grid_sampler_3d_backward"),
 }
 """Refused whatever the operands: they change which memory a tensor names, or there is no integer work in them."""

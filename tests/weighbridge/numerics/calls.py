@@ -528,18 +528,22 @@ def _(draw: Draw) -> Call:
     return call(draw.real(n, i), draw.real(o, i, j), draw.real(n, j), [1, 3], [0], [1, 2], [2, 3])
 
 
+ORDERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.2, float("inf"))
+
+
 @of("_cdist_forward.default", "_euclidean_dist.default")
 def _(draw: Draw, key: str) -> Call:
     n, m, d = draw.size(), draw.size(), draw.size()
     x, y = draw.real(n, d).contiguous(), draw.real(m, d).contiguous()
-    return call(x, y, 2.0, 2) if key == "_cdist_forward.default" else call(x, y)
+    return call(x, y, draw.of(*ORDERS), 2) if key == "_cdist_forward.default" else call(x, y)
 
 
 @of("_cdist_backward.default")
 def _(draw: Draw) -> Call:
     n, m, d = draw.size(), draw.size(), draw.size()
     x, y = draw.real(n, d).contiguous(), draw.real(m, d).contiguous()
-    return call(draw.real(n, m).contiguous(), x, y, 2.0, aten._cdist_forward(x, y, 2.0, 2))
+    p = draw.of(*ORDERS)
+    return call(draw.real(n, m).contiguous(), x, y, p, aten._cdist_forward(x, y, p, 2))
 
 
 @of("_pdist_forward.default")
@@ -681,6 +685,34 @@ def _(draw: Draw, key: str) -> Call:
     operands = _alignment(draw, key.endswith("Tensor"))
     loss, alpha = TABLE["_ctc_loss.default"](*operands, True)  # the kernel leaves parts of alpha as they were
     return call(draw.real(*loss.shape), *operands[:4], loss, alpha, 0, True)
+
+
+# --- grids ----------------------------------------------------------------------------------------------------------
+
+
+def _sampled(draw: Draw, d: int) -> tuple[Tensor, Tensor, int, int, bool]:
+    """An image, points within and around it, none at or near the edge of a cell, and settings."""
+    n, out = draw.size(1, 2), [draw.size(1, 3) for _ in range(d)]
+    points = draw.whole(6, n, *out, d) - 3 + (draw.whole(96, n, *out, d) + 1).to(draw.dtype) / 97
+    x = draw.real(n, draw.size(1, 3), *(draw.size() for _ in range(d)))
+    return x, points, draw.size(0, 2 if d == 2 else 1), draw.size(0, 2), draw.flag()
+
+
+@of("grid_sampler_2d.default", "grid_sampler_3d.default")
+def _(draw: Draw, key: str) -> Call:
+    return call(*_sampled(draw, 2 if "2d" in key else 3))
+
+
+@of("grid_sampler_2d_backward.default", "grid_sampler_3d_backward.default")
+def _(draw: Draw, key: str) -> Call:
+    x, points, *settings = _sampled(draw, 2 if "2d" in key else 3)
+    return call(draw.real(*x.shape[:2], *points.shape[1:-1]), x, points, *settings, [draw.flag(), True])
+
+
+@of("affine_grid_generator.default")
+def _(draw: Draw) -> Call:
+    n, d = draw.size(1, 2), draw.size(2, 3)
+    return call(draw.real(n, d, d + 1), [n, 1, *(draw.size() for _ in range(d))], draw.flag())
 
 
 # --- matrices -------------------------------------------------------------------------------------------------------

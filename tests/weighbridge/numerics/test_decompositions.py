@@ -37,6 +37,8 @@ def positive(n: int) -> Tensor:
 
 TIES = torch.tensor([[2.0, 1.0, 2.0, 1.0, 3.0], [0.0, -0.0, 5.0, 5.0, 5.0]])
 BROKEN = torch.tensor([[2.0, float("nan"), 1.0, 0.0, 3.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
+ALIKE = torch.tensor([[1.0, 2.0, -3.0], [1.0, 2.0, 4.0], [1.0, 2.0, -3.0]])
+ORDERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf"))
 LU, PIVOTS, _ = torch.linalg.lu_factor_ex(sound(5))
 
 CALLS: dict[str, list[tuple[Any, ...]]] = {
@@ -54,9 +56,14 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "index_copy.default": [(real(3, 4), 1, torch.tensor([2, 0]), real(3, 2)), (real(3), 0, torch.tensor(1), real())],
     "addbmm.default": [(real(2, 3), real(4, 2, 5), real(4, 5, 3))],
     "_trilinear.default": [(real(4, 3), real(6, 3, 2), real(4, 2), [1, 3], [0], [1, 2], [2, 3])],
-    "_cdist_forward.default": [(real(3, 4), real(5, 4, seed=1), 2.0, None)],
+    "_cdist_forward.default": [
+        *((real(3, 4), real(5, 4, seed=1), p, None) for p in ORDERS),
+        *((real(3, 0), real(5, 0), p, None) for p in ORDERS),
+    ],
     "_cdist_backward.default": [
-        (real(3, 5), real(3, 4), real(5, 4, seed=1), 2.0, torch.cdist(real(3, 4), real(5, 4, seed=1)))
+        *((real(3, 5), real(3, 4), real(5, 4, seed=1), p, torch.cdist(real(3, 4), real(5, 4, seed=1), p))
+          for p in ORDERS),
+        *((real(3, 3), ALIKE, ALIKE, p, torch.cdist(ALIKE, ALIKE, p, "donot_use_mm_for_euclid_dist")) for p in ORDERS),
     ],
     "upsample_linear1d.default": [(real(2, 3, 5), [8], False), (real(2, 3, 5), [9], True)],
     "upsample_linear1d_backward.default": [(real(2, 3, 8), [8], [2, 3, 5], False)],
