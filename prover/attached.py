@@ -140,7 +140,8 @@ class Attached:
                 {k: plain.marked(v, f"{owner}.{k}") for k, v in optimizer.state.get(p, {}).items()}
                 for p, owner in zip(_parameters(optimizer), owners, strict=True)
             ]
-            found[prefix] = {"groups": plain.reduce(groups), "state": plain.reduce(state)}
+            order = [[k for k in optimizer.state.get(p, {}) if type(k) is str] for p in _parameters(optimizer)]
+            found[prefix] = {"groups": plain.reduce(groups), "state": plain.reduce(state), "order": order}
         for prefix, item in self._others.items():
             if not isinstance(item, Tensor):
                 found[prefix] = plain.reduce(item.state_dict())
@@ -165,17 +166,28 @@ class Attached:
                     parent, _, leaf = name.rpartition(".")
                     module.get_submodule(parent)._buffers[leaf] = wanted
         for prefix, optimizer in self._optimizers.items():
+            groups, parameters = (len(stored[prefix][each]) for each in ("groups", "state"))
+            if (groups, parameters) != (len(optimizer.param_groups), len(_parameters(optimizer))):
+                raise UsageError(
+                    f"{prefix} had {groups} parameter groups with {parameters} parameters and now has "
+                    f"{len(optimizer.param_groups)} with {len(_parameters(optimizer))}; make those that came later "
+                    "before attach(), or record without resume=True",
+                    code="record.resume.differs",
+                )
             for group, values in zip(optimizer.param_groups, stored[prefix]["groups"], strict=True):
                 group.update(plain.merge({k: v for k, v in group.items() if k != "params"}, values))
             owners = self._owners(prefix, optimizer)
-            for param, owner, values in zip(_parameters(optimizer), owners, stored[prefix]["state"], strict=True):
+            each = zip(_parameters(optimizer), owners, stored[prefix]["state"], stored[prefix]["order"], strict=True)
+            for param, owner, values, order in each:
                 found = {
                     k.removeprefix(f"{owner}."): t
                     for k, t in tensors.items()
                     if k.startswith(f"{owner}.") and plain.SEPARATOR not in k
                 }
                 if found or values:
-                    optimizer.state[param] = {**plain.unmarked(plain.merge(None, values), tensors), **found}
+                    restored = {**plain.unmarked(plain.merge(None, values), tensors), **found}
+                    # In their old order, which decides the order of operations when a program loads a state.
+                    optimizer.state[param] = {k: restored[k] for k in order if k in restored} | restored
         for prefix, item in self._others.items():
             if not isinstance(item, Tensor):
                 self._put_back_other(prefix, item, stored[prefix], tensors)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from prover.attached import LAZY
 from prover.paths import Paths
@@ -31,7 +31,7 @@ from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import LogWriter
-from weighbridge.numerics.rules import Kind, Op, find, known
+from weighbridge.numerics.rules import Kind, Op, find, known, mutated
 from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
 
 if TYPE_CHECKING:
@@ -55,6 +55,12 @@ class HostCopy:
         plain = t.detach().cpu().contiguous()
         self._dtype, self._shape = plain.dtype, plain.shape
         self._bytes = np.array(plain.reshape(-1).view(torch.uint8).numpy())
+
+    def equals(self, t: Tensor) -> bool:
+        """True if a tensor of the same type and shape has the same bits."""
+        with _disable_current_modes():
+            plain = t.detach().cpu().contiguous()
+            return np.array_equal(plain.reshape(-1).view(torch.uint8).numpy(), self._bytes)
 
     def tensor(self) -> Tensor:
         """Returns the copy as a tensor on the CPU, sharing its memory."""
@@ -95,15 +101,21 @@ class Memory:
 
 
 class Generators:
-    """Numbers the torch generators of a run and keeps their counters in their seeds.
+    """Numbers the torch generators of a step and keeps their counters in their seeds.
 
     A generator's seed is part of its state, so saving and restoring a state, forking it and recomputation under
     activation checkpointing carry the counter along.
     """
 
     def __init__(self) -> None:
-        self._kept: list[torch.Generator] = []
+        self._used: list[torch.Generator] = []
+        self._followed: dict[int, tuple[int, int]] = {}
+        self._again: set[int] = set()
         self._restored: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Begins a step: numbers go by first use in it, as a program may make generators anew in each."""
+        self._used.clear()
 
     def resolve(self, generator: torch.Generator | None, device: torch.device) -> torch.Generator:
         """Returns the generator that an operation would use."""
@@ -116,36 +128,68 @@ class Generators:
         return torch.default_generator
 
     def number(self, generator: torch.Generator) -> int:
-        """Returns the generator's number: 0 for the CPU default, 1 for CUDA defaults, then in order of first use."""
+        """Returns the number: 0 for the CPU default, 1 for CUDA defaults, then in order of first use in the step."""
         if generator is torch.default_generator:
             return 0
         if str(generator.device).startswith("cuda") and any(generator is g for g in torch.cuda.default_generators):
             return 1
-        for i, kept in enumerate(self._kept):
-            if kept is generator:
+        for i, used in enumerate(self._used):
+            if used is generator:
                 return i + 2
-        self._kept.append(generator)
-        number = len(self._kept) + 1
-        if number in self._restored:
-            generator.manual_seed(self._restored.pop(number))
-        return number
+        self._used.append(generator)
+        self._meet(generator)
+        return len(self._used) + 1
 
-    def counters(self) -> dict[int, int]:
-        """Returns the present counters by number: draws made again under `fork_rng` leave none of their own."""
-        known = [(0, torch.default_generator), *enumerate(self._kept, 2)]
+    def _meet(self, generator: torch.Generator) -> None:
+        """Finds out whether one of the program's own generators goes on or begins with its seed."""
+        seed = counter_of(generator)
+        if self._followed.get(_address(generator), (0, -1))[1] == seed:
+            return
+        if seed in self._restored:  # made before the crash too, and drawn from since
+            generator.manual_seed(self._restored.pop(seed))
+        elif seed in self._again or any(first == seed for first, _ in self._followed.values()):
+            self._again.add(seed)  # a program that resumes does this by itself
+        self._followed[_address(generator)] = seed, seed
+
+    def drawn(self, generator: torch.Generator) -> None:
+        """Notes that a generator has been drawn from."""
+        if _address(generator) in self._followed:
+            self._followed[_address(generator)] = self._followed[_address(generator)][0], counter_of(generator)
+
+    def counters(self) -> list[tuple[int, int, int]]:
+        """Returns (number, seed at its first use, present counter) of the defaults and, as 2, of the program's own.
+
+        The default's is not always that after its last draw: activation checkpointing may have made that one again.
+        """
+        found = [(0, 0, counter_of(torch.default_generator))]
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            known.append((1, torch.cuda.default_generators[torch.cuda.current_device()]))
-        return {number: generator.initial_seed() & 0xFFFFFFFFFFFFFFFF for number, generator in known}
+            found.append((1, 0, counter_of(torch.cuda.default_generators[torch.cuda.current_device()])))
+        return found + [(2, first, now) for first, now in self._followed.values() if first not in self._again]
 
-    def restore(self, counters: Mapping[int, int]) -> None:
-        """Sets the counters of generators, by number; of those that this program has yet to use, when it does."""
-        self._restored = dict(counters)
-        known = [(0, torch.default_generator), *((1, g) for g in torch.cuda.default_generators)]
-        for number, generator in [*known, *enumerate(self._kept, 2)]:
-            if number in self._restored:
-                generator.manual_seed(self._restored[number])
-        for number in [n for n in self._restored if n < len(self._kept) + 2]:
-            del self._restored[number]
+    def restore(self, counters: Sequence[tuple[int, int, int]]) -> None:
+        """Sets the counters of the defaults; of the program's own, when it uses one with the same seed first.
+
+        Args:
+            counters: What `counters` returned.
+        """
+        for number, first, counter in counters:
+            if number == 0:
+                torch.default_generator.manual_seed(counter)
+            elif number == 1:
+                for generator in torch.cuda.default_generators:
+                    generator.manual_seed(counter)
+            else:
+                self._restored[first] = counter
+
+
+def counter_of(generator: torch.Generator) -> int:
+    """Returns a generator's counter, which it keeps in its seed."""
+    return generator.initial_seed() & 0xFFFFFFFFFFFFFFFF
+
+
+def _address(generator: torch.Generator) -> int:
+    """Identifies a generator while it lives, whatever Python object stands for it."""
+    return int(generator._cdata)  # type: ignore[attr-defined]
 
 
 class Recording(Context):
@@ -163,6 +207,7 @@ class Recording(Context):
         self.collectives: list[tuple[int, bytes, bytes]] = []
         self._output = 0
         self._seed, self._stream, self._generators = seed, stream, generators
+        generators.begin()
 
     def begin(self, op: int) -> None:
         """Starts operation number `op`."""
@@ -191,10 +236,11 @@ class Recording(Context):
         """See `Context.draw`."""
         source = self._generators.resolve(generator, device)
         number = self._generators.number(source)
-        counter = source.initial_seed() & 0xFFFFFFFFFFFFFFFF
+        counter = counter_of(source)
         first = self.rng.setdefault(number, (counter, counter))[0]
         after = (counter + 1) & 0xFFFFFFFFFFFFFFFF
         source.manual_seed(after)
+        self._generators.drawn(source)
         self.rng[number] = (first, after)
         # A program may seed a generator anew within a step, so the way from the first draw's counter may be any.
         self.draw_key = (number, (counter - first + (1 << 63)) % (1 << 64) - (1 << 63))
@@ -248,6 +294,8 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.free: dict[str, HostCopy] = {}
         self.slots: dict[int, int] = {}
         self.adopted: dict[int, str] = {}
+        self.written: set[int] = set()
+        """Slots of the storages that operations changed."""
         self._refs: dict[Any, int] = {}
         self._bases: dict[int, int] = {}
         self._next = 0
@@ -417,6 +465,17 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
 
     def _record(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
+        default = torch.get_default_dtype()
+        if default is torch.float32:
+            return self._record_plainly(func, args, kwargs)
+        kwargs = explicit(func, args, kwargs, default)
+        torch.set_default_dtype(torch.float32)  # which a replay has, and so what evaluates operations
+        try:
+            return self._record_plainly(func, args, kwargs)
+        finally:
+            torch.set_default_dtype(default)
+
+    def _record_plainly(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         bound = bind(func, args, kwargs)
         rule = find(func, bound)
         name, positions, names = _shape(func)
@@ -428,6 +487,11 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = evaluate(func, args, kwargs, self.context, rule=rule, bound=bound)
         finally:
             self._running = 0
+        for operand in mutated(func):
+            changed = bound[operand]
+            for t in changed if isinstance(changed, (list, tuple)) else (changed,):
+                if isinstance(t, Tensor):
+                    self.written.add(self.slots.get(t.untyped_storage()._cdata, -1))
         births: list[tuple[int, int]] = []
         outputs = (self._ref(out, births),) if isinstance(out, Tensor) else tuple(self._outputs(out, births))
         draw = self.context.draw_key if rule.kind is Kind.RANDOM else None
@@ -448,6 +512,19 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._paths[path] = self.tape.paths.index(text)
         return self._paths[path]
 
+    def changed_unseen(self, batch: Mapping[str, tuple[Tensor, HostCopy]]) -> str | None:
+        """Returns what of the batch and of the free tensors is not as it entered, though no operation changed it."""
+        for name, (t, entered) in batch.items():
+            if self.slots.get(t.untyped_storage()._cdata) not in self.written and not entered.equals(t):
+                return f"the batch's tensor {name!r}" if name else "the batch"
+        for address, name in self.adopted.items():
+            storage = self.owner.memory.storage(address)
+            if storage is not None and self.slots.get(address) not in self.written:
+                whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+                if not self.free[name].equals(whole):
+                    return "a tensor from outside of the step"
+        return None
+
     def finish(self) -> Tape:
         """Completes the tape: sorts what has no order of its own and counts what entered."""
         self.tape.inputs.sort(key=lambda i: i.slot)
@@ -457,10 +534,19 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.tape
 
 
-class DeepCopies(TorchFunctionMode):
-    """Makes `copy.deepcopy` of a tensor an operation: PyTorch copies its storage behind the dispatcher's back."""
+class Aside(TorchFunctionMode):
+    """Watches what PyTorch does behind the dispatcher's back.
+
+    `copy.deepcopy` of a tensor copies its storage: it is made an operation. Arrays of NumPy's share a tensor's memory:
+    those that are asked for within a step cannot be written to, since no replay would.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.numpy or func is Tensor.__array__:
+            array = func(*args, **(kwargs or {}))
+            if not array.flags.owndata:
+                array.flags.writeable = False
+            return array
         if func is not Tensor.__deepcopy__ or type(args[0]) is not Tensor or not args[0].is_leaf:
             return func(*args, **(kwargs or {}))
         original, memo = args
@@ -471,6 +557,55 @@ class DeepCopies(TorchFunctionMode):
                 copied.grad = copy.deepcopy(original.grad, memo)
             copied.__dict__.update(copy.deepcopy(original.__dict__, memo))
         return memo[id(original)]
+
+
+def explicit(op: Op, args: Any, kwargs: dict[str, Any], default: torch.dtype) -> dict[str, Any]:
+    """Names the type of a result that follows `torch.set_default_dtype`, which no tape says.
+
+    Args:
+        op: An overload.
+        args: Its positional operands.
+        kwargs: Its keyword operands.
+        default: The default type, which is not float32.
+
+    Returns:
+        The keyword operands, with the type if it follows the default.
+
+    Raises:
+        RefusedOperationError: It does, and cannot be named.
+    """
+    flat = [v for value in (*args, *kwargs.values()) for v in (value if isinstance(value, (list, tuple)) else [value])]
+    if kwargs.get("dtype") is not None or any(isinstance(v, Tensor) and v.is_floating_point() for v in flat):
+        return kwargs
+    with_default = _type_of_result(op, args, kwargs)
+    torch.set_default_dtype(torch.float32)
+    try:
+        if with_default == _type_of_result(op, args, kwargs):
+            return kwargs
+    finally:
+        torch.set_default_dtype(default)
+    if any(a.name == "dtype" for a in op._schema.arguments):
+        return {**kwargs, "dtype": with_default}
+    raise RefusedOperationError(
+        f"{op}: the type of its result follows torch.set_default_dtype(); convert its operand to a type first",
+        operation=str(op),
+    )
+
+
+def _type_of_result(op: Op, args: Any, kwargs: dict[str, Any]) -> torch.dtype | None:
+    """The type of what an operation returns, found without computing it; None where that says nothing."""
+    skeleton = [v.to("meta") if isinstance(v, Tensor) else v for v in args]
+    options = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in kwargs.items() if k != "generator"}
+    names = {a.name for a in op._schema.arguments}
+    if "device" in names:
+        options["device"] = torch.device("meta")
+    if "generator" in names:
+        options["generator"] = None
+    try:
+        out = op(*skeleton, **options)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None  # its result depends on content, as that of `nonzero`, and has a type of its own
+    return out.dtype if isinstance(out, Tensor) else None
 
 
 @per_op

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 import weighbridge
 from prover.attached import Attached
 from prover.bookkeeping import unseen
-from prover.capture import Capture, DeepCopies, Generators, HostCopy, Memory, Recording
+from prover.capture import Aside, Capture, Generators, HostCopy, Memory, Recording
 from prover.formulas import declaration
 from prover.held import Held, lasting
 from prover.onchip import OnChip
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from prover.job import Job
 
 Tensor = torch.Tensor
+_UNSEEN = (
+    " by nothing that was recorded: another thread, or an array of NumPy's on the same memory. Do that between steps, "
+    "inside `with recorder.edit():` in this thread, or on a copy"
+)
 
 
 class Recorder:
@@ -288,6 +292,7 @@ class Recorder:
         self._batch = stored
         with self._capturing(dict(flat)) as capture:
             yield
+        self._check_unseen(capture, flat)
         self._finish(capture, "step", stored, records)
         if (self.step_number - 1) % self._every == 0:
             self._checkpoint()
@@ -341,7 +346,7 @@ class Recorder:
                 # Composite kernels below are either decomposed by PyTorch itself or have a rule.
                 stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
                 stack.enter_context(conforming())
-                stack.enter_context(DeepCopies())
+                stack.enter_context(Aside())
                 stack.enter_context(paths)
                 if capture.sharded is not None:
                     stack.enter_context(capture.sharded.resizes())
@@ -456,7 +461,10 @@ class Recorder:
         self._failed = True  # until the step is in the transcript: what comes after it could not be replayed without it
         self._held.name_survivors(capture, self._attached, self.step_number)
         context, tape = capture.context, capture.finish()
+        before = self._held.digests
         self._held.hash()
+        if self._verify and self._job is None:
+            self._check_written(capture, before)
         for number, (_, after) in context.rng.items():
             self._held.rng[number] = after
         record = out.append_step(
@@ -521,6 +529,24 @@ class Recorder:
                 tensor=name,
             )
 
+    @unseen
+    def _check_unseen(self, capture: Capture, batch: Mapping[str, Tensor]) -> None:
+        """Raises if what entered the step changed while it ran, and not by the step."""
+        found = capture.changed_unseen({name: (t, self._batch[name]) for name, t in batch.items()})
+        if found is not None:
+            self._failed = True
+            raise StateChangedError(f"{found} was changed while step {self.step_number} ran{_UNSEEN}")
+
+    def _check_written(self, capture: Capture, before: Mapping[str, tuple[int, bytes]]) -> None:
+        """Raises if state changed in a step although no operation wrote to it."""
+        entered = {i.slot for i in capture.tape.inputs} - capture.written
+        for address, name in self._held.names.items():
+            slot = capture.slots.get(address)
+            if (slot is None or slot in entered) and before.get(name, self._held.digests[name]) != self._held.digests[
+                name
+            ]:
+                raise StateChangedError(f"{name} was changed in step {self.step_number}{_UNSEEN}", tensor=name)
+
     def _check_made(self) -> None:
         """Raises if what initialisation() made was changed before attach()."""
         made, self._made = self._made, {}
@@ -559,7 +585,7 @@ class Recorder:
         names, self._held.names = self._held.names, {}
         self._held.names, rng = resuming.restore(kept, self._attached, names, self.memory, self._seed, self._policy)
         self._held.rng = {int(number): counter for number, counter in rng.items()}
-        self._generators.restore(dict(kept.counters))
+        self._generators.restore(kept.counters)
         self.step_number, self.updates, self._held.adopted = kept.step, kept.updates, kept.adopted
         self.rounded, self.logged = kept.rounded, kept.logged
         self._dropped.clear()

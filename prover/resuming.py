@@ -56,8 +56,7 @@ class Kept:
         views: The attached tensors that were state: name, storage, dtype, size, stride, offset.
         on_cpu: Storages in host memory, wherever the model is.
         objects: Plain values of what was attached.
-        counters: Counters of the generators, by number. The state has those after the last draw, which may have been
-            one that activation checkpointing made again.
+        counters: Those of the generators, as `Generators.counters` returns them.
     """
 
     step: int
@@ -68,7 +67,7 @@ class Kept:
     views: list[Any]
     on_cpu: list[str]
     objects: dict[str, Any]
-    counters: list[tuple[int, int]]
+    counters: list[tuple[int, int, int]]
 
     @classmethod
     def of(cls, views: Sequence[View], attached: Attached, generators: Generators, **numbers: int) -> Kept:
@@ -76,8 +75,13 @@ class Kept:
         tensors = attached.tensors() | attached.nested()
         on_cpu = {view.storage for view in views if tensors[view.name].device.type == "cpu"}
         table = [[v.name, v.storage, v.dtype, list(v.size), list(v.stride), v.offset] for v in views]
-        counters = sorted(generators.counters().items())
-        return cls(views=table, on_cpu=sorted(on_cpu), objects=attached.plain(), counters=counters, **numbers)
+        return cls(
+            views=table,
+            on_cpu=sorted(on_cpu),
+            objects=attached.plain(),
+            counters=generators.counters(),
+            **numbers,
+        )
 
 
 class Repeating(Recording):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -170,4 +172,90 @@ def test_compiled_models_are_recorded_operation_by_operation(tmp_path: Path) -> 
     transcript = Transcript.open(tmp_path / "run")
     operations = [node.op for node in Tape.decode(transcript.tape(transcript.step(1).tape)).nodes]
     assert operations.count("addmm.default") == 1
+    assert replayed(tmp_path / "run")["verdict"] == "match"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_another_default_type_is_named_on_the_tape(tmp_path: Path, dtype: torch.dtype) -> None:
+    """A replay has float32 for it; libraries set another one while they build a model of that type."""
+    with Recorder(tmp_path / "run", seed=1, policy="calibrated") as recorder:
+        with recorder.initialisation():
+            torch.set_default_dtype(dtype)
+            try:
+                model, optimizer = build()
+                model.register_buffer("ramp", torch.linspace(0, 1, 8) + torch.rand(8) + torch.arange(0, 4, 0.5))
+            finally:
+                torch.set_default_dtype(torch.float32)
+        recorder.attach(model, optimizer)
+        with recorder.step(torch.ones(4, 8)):
+            model(torch.ones(4, 8, dtype=dtype)).square().mean().backward()
+            optimizer.step()
+            torch.set_default_dtype(dtype)
+            try:
+                model(torch.ones(4, 8) * torch.full((8,), 0.5)).sum().backward()
+                with pytest.raises(RefusedOperationError, match="convert its operand"):
+                    torch.arange(3) / 2
+            finally:
+                torch.set_default_dtype(torch.float32)
+    assert next(model.parameters()).dtype is dtype
+    assert replayed(tmp_path / "run")["verdict"] == "match"
+
+
+def in_a_thread(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+    thread = threading.Thread(target=update, args=(model, optimizer, x))
+    thread.start()
+    thread.join()
+
+
+def by_an_old_array(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+    ARRAYS["bias"] *= 0.5
+
+
+def on_the_batch(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+    update(model, optimizer, x)
+    ARRAYS["x"][0] = 3
+
+
+def on_a_tensor_from_outside(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+    array = np.full((4, 8), 2.0, dtype=np.float32)
+    outside = ARRAYS["outside"] = torch.from_numpy(array)
+    update(model, optimizer, x + outside)
+    array[:] = 9
+    update(model, optimizer, x + outside)
+
+
+ARRAYS: dict[str, Any] = {}
+
+
+@pytest.mark.finding("record.state.changed")
+@pytest.mark.parametrize("change", [in_a_thread, by_an_old_array, on_the_batch, on_a_tensor_from_outside])
+def test_changes_that_no_operation_makes_are_told_at_once(tmp_path: Path, change: Any) -> None:
+    """Else the transcript of an honest training would end in a mismatch."""
+    x = torch.ones(4, 8)
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+        ARRAYS.update(x=x.numpy(), bias=model.bias.detach().numpy())  # type: ignore[union-attr,operator]
+        recorder.attach(model, optimizer)
+        with recorder.step(x):
+            update(model, optimizer, x)
+        with pytest.raises(StateChangedError, match="by nothing that was recorded"), recorder.step(x):
+            change(model, optimizer, x)
+    assert Transcript.open(tmp_path / "run").steps == 2
+    assert replayed(tmp_path / "run")["verdict"] == "match"
+
+
+def test_arrays_that_a_step_asks_for_can_be_read_only(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+        recorder.attach(model, optimizer)
+        with recorder.step(x := torch.ones(4, 8)):
+            doubled = x * 2
+            assert doubled.numpy().sum() == np.asarray(doubled).sum() == 64
+            np.array(doubled)[:] = 0  # a copy
+            for array in (doubled.numpy(), np.asarray(doubled)):
+                with pytest.raises(ValueError, match="read-only"):
+                    array[:] = 0
+            update(model, optimizer, doubled)
     assert replayed(tmp_path / "run")["verdict"] == "match"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from pathlib import Path
 
@@ -273,6 +274,62 @@ def test_lists_of_tensors_and_draws_made_again_go_on(tmp_path: Path, stop: int) 
     searching(tmp_path / "run", 5)
     assert soak_resume.same(tmp_path / "run", left_alone)
     assert verdict(tmp_path / "run") == "match"
+
+
+def drawing(path: Path, steps: int, stop: int | None = None) -> Transcript:
+    """One generator that lives on, one made anew in each step, and an edit that loads a state saved before it."""
+    with Recorder(path, seed=3, resume=True, checkpoint_every=3) as recorder:
+        with recorder.initialisation():
+            model = nn.Linear(8, 4)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        recorder.attach(model, optimizer)
+        lasting = torch.Generator().manual_seed(17)
+        for update in range(recorder.updates, steps):
+            with recorder.step():
+                x = torch.randn(4, 8, generator=torch.Generator().manual_seed(update))
+                x = x + torch.rand(4, 8, generator=torch.Generator().manual_seed(99))
+                x = x + torch.randn(4, 8, generator=lasting)
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if update == stop:
+                raise CrashError
+            with recorder.edit():
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    return Transcript.open(path)
+
+
+@pytest.mark.parametrize("stop", [2, 3])
+def test_generators_and_the_order_of_an_optimizers_state_go_on(tmp_path: Path, stop: int) -> None:
+    left_alone = drawing(tmp_path / "whole" / "run", 5)
+    with pytest.raises(CrashError):
+        drawing(tmp_path / "run", 5, stop=stop)
+    drawing(tmp_path / "run", 5)
+    assert soak_resume.same(tmp_path / "run", left_alone)
+    assert verdict(tmp_path / "run") == "match"
+
+
+@pytest.mark.finding("record.resume.differs")
+def test_groups_that_came_later_are_named(tmp_path: Path) -> None:
+    def run(groups: int) -> None:
+        with Recorder(tmp_path / "run", seed=3, resume=True) as recorder:
+            with recorder.initialisation():
+                model, more = nn.Linear(8, 4), nn.Linear(4, 4)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for _ in range(groups):
+                    optimizer.add_param_group({"params": more.parameters()})
+            recorder.attach(model, optimizer, more=more)
+            for _ in range(2):
+                with recorder.step(x := torch.ones(2, 8)):
+                    more(model(x)).sum().backward()
+                    optimizer.step()
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        run(1)
+    with pytest.raises(UsageError, match="had 2 parameter groups with 4 parameters and now has 1 with 2") as caught:
+        run(0)
+    assert caught.value.reason == "record.resume.differs"
 
 
 # -- on a chip ---------------------------------------------------------------------------------------------------------
