@@ -285,7 +285,7 @@ class Continuation(Recovery):
         if fields["kind"] != record.kind:
             raise UsageError(
                 f"step {step} of the transcript is of the kind {record.kind}, and the program's of {fields['kind']}; "
-                "begin the loop at recorder.updates, make edits at the end of its turns, and before it only if that is 0",
+                "begin the loop at recorder.updates, edit at the end of its turns, and before it only if that is 0",
                 code=_DIFFERS,
             )
         batch, free = fields["batch"], fields.get("free") or {}
