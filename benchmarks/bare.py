@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prover.capture import Generators, Recording
+from prover.capture import Recording
+from prover.generators import Generators
 from weighbridge.numerics import decompositions
 from weighbridge.numerics.evaluate import bind, evaluate
 from weighbridge.numerics.rules import Kind, Op, find, known, mutated

@@ -7,20 +7,20 @@ the memory lives; so births and deaths are exact.
 
 from __future__ import annotations
 
-import copy
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from prover.attached import LAZY
+from prover.default_types import explicit
+from prover.generators import Generators, counter_of
 from prover.paths import Paths
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
 from weighbridge.hostmemory import alive
@@ -98,98 +98,6 @@ class Memory:
         if self._watches.get(watch.address) is watch:
             del self._watches[watch.address]
             self._died(watch.address)
-
-
-class Generators:
-    """Numbers the torch generators of a step and keeps their counters in their seeds.
-
-    A generator's seed is part of its state, so saving and restoring a state, forking it and recomputation under
-    activation checkpointing carry the counter along.
-    """
-
-    def __init__(self) -> None:
-        self._used: list[torch.Generator] = []
-        self._followed: dict[int, tuple[int, int]] = {}
-        self._again: set[int] = set()
-        self._restored: dict[int, int] = {}
-
-    def begin(self) -> None:
-        """Begins a step: numbers go by first use in it, as a program may make generators anew in each."""
-        self._used.clear()
-
-    def resolve(self, generator: torch.Generator | None, device: torch.device) -> torch.Generator:
-        """Returns the generator that an operation would use."""
-        if generator is not None:
-            return generator
-        if device.type == "cuda":
-            index: int | None = device.index
-            index = torch.cuda.current_device() if index is None else index
-            return torch.cuda.default_generators[index]
-        return torch.default_generator
-
-    def number(self, generator: torch.Generator) -> int:
-        """Returns the number: 0 for the CPU default, 1 for CUDA defaults, then in order of first use in the step."""
-        if generator is torch.default_generator:
-            return 0
-        if str(generator.device).startswith("cuda") and any(generator is g for g in torch.cuda.default_generators):
-            return 1
-        for i, used in enumerate(self._used):
-            if used is generator:
-                return i + 2
-        self._used.append(generator)
-        self._meet(generator)
-        return len(self._used) + 1
-
-    def _meet(self, generator: torch.Generator) -> None:
-        """Finds out whether one of the program's own generators goes on or begins with its seed."""
-        seed = counter_of(generator)
-        if self._followed.get(_address(generator), (0, -1))[1] == seed:
-            return
-        if seed in self._restored:  # made before the crash too, and drawn from since
-            generator.manual_seed(self._restored.pop(seed))
-        elif seed in self._again or any(first == seed for first, _ in self._followed.values()):
-            self._again.add(seed)  # a program that resumes does this by itself
-        self._followed[_address(generator)] = seed, seed
-
-    def drawn(self, generator: torch.Generator) -> None:
-        """Notes that a generator has been drawn from."""
-        if _address(generator) in self._followed:
-            self._followed[_address(generator)] = self._followed[_address(generator)][0], counter_of(generator)
-
-    def counters(self) -> list[tuple[int, int, int]]:
-        """Returns (number, seed at its first use, present counter) of the defaults and, as 2, of the program's own.
-
-        The default's is not always that after its last draw: activation checkpointing may have made that one again.
-        """
-        found = [(0, 0, counter_of(torch.default_generator))]
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            found.append((1, 0, counter_of(torch.cuda.default_generators[torch.cuda.current_device()])))
-        return found + [(2, first, now) for first, now in self._followed.values() if first not in self._again]
-
-    def restore(self, counters: Sequence[tuple[int, int, int]]) -> None:
-        """Sets the counters of the defaults; of the program's own, when it uses one with the same seed first.
-
-        Args:
-            counters: What `counters` returned.
-        """
-        for number, first, counter in counters:
-            if number == 0:
-                torch.default_generator.manual_seed(counter)
-            elif number == 1:
-                for generator in torch.cuda.default_generators:
-                    generator.manual_seed(counter)
-            else:
-                self._restored[first] = counter
-
-
-def counter_of(generator: torch.Generator) -> int:
-    """Returns a generator's counter, which it keeps in its seed."""
-    return generator.initial_seed() & 0xFFFFFFFFFFFFFFFF
-
-
-def _address(generator: torch.Generator) -> int:
-    """Identifies a generator while it lives, whatever Python object stands for it."""
-    return int(generator._cdata)  # type: ignore[attr-defined]
 
 
 class Recording(Context):
@@ -532,80 +440,6 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tape.values = len(self.values)
         self.tape.hosts = len(self.context.hosts)
         return self.tape
-
-
-class Aside(TorchFunctionMode):
-    """Watches what PyTorch does behind the dispatcher's back.
-
-    `copy.deepcopy` of a tensor copies its storage: it is made an operation. Arrays of NumPy's share a tensor's memory:
-    those that are asked for within a step cannot be written to, since no replay would.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.numpy or func is Tensor.__array__:
-            array = func(*args, **(kwargs or {}))
-            if not array.flags.owndata:
-                array.flags.writeable = False
-            return array
-        if func is not Tensor.__deepcopy__ or type(args[0]) is not Tensor or not args[0].is_leaf:
-            return func(*args, **(kwargs or {}))
-        original, memo = args
-        if id(original) not in memo:
-            copied = original.detach().clone().requires_grad_(original.requires_grad)
-            memo[id(original)] = copied
-            if original.grad is not None:
-                copied.grad = copy.deepcopy(original.grad, memo)
-            copied.__dict__.update(copy.deepcopy(original.__dict__, memo))
-        return memo[id(original)]
-
-
-def explicit(op: Op, args: Any, kwargs: dict[str, Any], default: torch.dtype) -> dict[str, Any]:
-    """Names the type of a result that follows `torch.set_default_dtype`, which no tape says.
-
-    Args:
-        op: An overload.
-        args: Its positional operands.
-        kwargs: Its keyword operands.
-        default: The default type, which is not float32.
-
-    Returns:
-        The keyword operands, with the type if it follows the default.
-
-    Raises:
-        RefusedOperationError: It does, and cannot be named.
-    """
-    flat = [v for value in (*args, *kwargs.values()) for v in (value if isinstance(value, (list, tuple)) else [value])]
-    if kwargs.get("dtype") is not None or any(isinstance(v, Tensor) and v.is_floating_point() for v in flat):
-        return kwargs
-    with_default = _type_of_result(op, args, kwargs)
-    torch.set_default_dtype(torch.float32)
-    try:
-        if with_default == _type_of_result(op, args, kwargs):
-            return kwargs
-    finally:
-        torch.set_default_dtype(default)
-    if any(a.name == "dtype" for a in op._schema.arguments):
-        return {**kwargs, "dtype": with_default}
-    raise RefusedOperationError(
-        f"{op}: the type of its result follows torch.set_default_dtype(); convert its operand to a type first",
-        operation=str(op),
-    )
-
-
-def _type_of_result(op: Op, args: Any, kwargs: dict[str, Any]) -> torch.dtype | None:
-    """The type of what an operation returns, found without computing it; None where that says nothing."""
-    skeleton = [v.to("meta") if isinstance(v, Tensor) else v for v in args]
-    options = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in kwargs.items() if k != "generator"}
-    names = {a.name for a in op._schema.arguments}
-    if "device" in names:
-        options["device"] = torch.device("meta")
-    if "generator" in names:
-        options["generator"] = None
-    try:
-        out = op(*skeleton, **options)
-    except (RuntimeError, NotImplementedError, TypeError):
-        return None  # its result depends on content, as that of `nonzero`, and has a type of its own
-    return out.dtype if isinstance(out, Tensor) else None
 
 
 @per_op

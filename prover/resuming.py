@@ -23,7 +23,8 @@ import torch
 
 from prover.attached import Attached
 from prover.bookkeeping import unseen
-from prover.capture import Generators, HostCopy, Memory, Recording
+from prover.capture import HostCopy, Memory, Recording
+from prover.generators import Generators
 from weighbridge.bounded import DEFAULT_LIMITS, decode_cbor, read_file
 from weighbridge.continuing import Continuation, open_writer
 from weighbridge.data import DataCommitment

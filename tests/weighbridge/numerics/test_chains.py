@@ -11,7 +11,8 @@ from floats import any_values, arrays
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prover.capture import Generators, Recording
+from prover.capture import Recording
+from prover.generators import Generators
 from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import chains, kernels
 from weighbridge.numerics.evaluate import evaluate

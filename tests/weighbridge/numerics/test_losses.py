@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from prover.capture import Generators, Recording
+from prover.capture import Recording
+from prover.generators import Generators
 from weighbridge.errors import RefusedOperationError
 from weighbridge.numerics import decompositions
 from weighbridge.numerics.evaluate import evaluate

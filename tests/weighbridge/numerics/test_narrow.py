@@ -14,7 +14,8 @@ from support.recordings import train, verdict
 from torch import nn
 
 from prover import Recorder
-from prover.capture import Generators, Recording
+from prover.capture import Recording
+from prover.generators import Generators
 from weighbridge.errors import LogError, RefusedOperationError, UsageError
 from weighbridge.numerics import narrow, policy
 from weighbridge.numerics.evaluate import evaluate

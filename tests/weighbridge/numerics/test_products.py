@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prover.capture import Generators, Recording
+from prover.capture import Recording
+from prover.generators import Generators
 from weighbridge.numerics import narrow, physical, rounding
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.policy import calibrated
