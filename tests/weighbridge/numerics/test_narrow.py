@@ -160,6 +160,9 @@ def test_autocast_training_replays_and_other_data_do_not(tmp_path: Path) -> None
         def _stored_batch(self, flat: dict[str, torch.Tensor]) -> Any:
             return super()._stored_batch({k: v + 1 if k == "x" else v for k, v in flat.items()})
 
+        def _check_unseen(self, *entered: Any) -> None:
+            """It would notice."""
+
     with Liar(tmp_path / "lie", seed=7, policy="calibrated") as recorder:
         with recorder.initialisation():
             built = build()
