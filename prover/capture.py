@@ -237,6 +237,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def died(self, address: int) -> None:
         """Notes that a storage has died."""
+        self.adopted.pop(address, None)  # another storage may soon have the address
         slot = self.slots.pop(address, None)
         if slot is not None:  # what an operation itself lets go of (`set_`) was its operand still
             self.tape.frees.append((len(self.tape.nodes) + self._running, slot))

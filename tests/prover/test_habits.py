@@ -259,3 +259,19 @@ def test_arrays_that_a_step_asks_for_can_be_read_only(tmp_path: Path) -> None:
                     array[:] = 0
             update(model, optimizer, doubled)
     assert replayed(tmp_path / "run")["verdict"] == "match"
+
+
+def test_a_tensor_from_outside_that_died_is_not_taken_for_the_next_at_its_address(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation():
+            model, optimizer = build()
+        recorder.attach(model, optimizer)
+        with recorder.step(x := torch.ones(4, 8)):
+            kept = []
+            for number in range(200):
+                outside = torch.from_numpy(np.full((4, 8), number, dtype=np.float32))
+                x = x + outside * 0.01
+                del outside
+                kept.append(torch.full((4, 8), 2.0))
+            update(model, optimizer, x)
+    assert replayed(tmp_path / "run")["verdict"] == "match"
