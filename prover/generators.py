@@ -17,6 +17,7 @@ class Generators:
     def __init__(self) -> None:
         self._used: list[torch.Generator] = []
         self._followed: dict[int, tuple[int, int]] = {}
+        self._seen: set[int] = set()
         self._again: set[int] = set()
         self._restored: dict[int, int] = {}
 
@@ -54,8 +55,9 @@ class Generators:
             return
         if seed in self._restored:  # made before the crash too, and drawn from since
             generator.manual_seed(self._restored.pop(seed))
-        elif seed in self._again or any(first == seed for first, _ in self._followed.values()):
+        elif seed in self._seen:
             self._again.add(seed)  # a program that resumes does this by itself
+        self._seen.add(seed)
         self._followed[_address(generator)] = seed, seed
 
     def drawn(self, generator: torch.Generator) -> None:
