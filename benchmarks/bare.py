@@ -16,7 +16,7 @@ from prover.capture import Recording
 from prover.generators import Generators
 from weighbridge.numerics import decompositions
 from weighbridge.numerics.evaluate import bind, evaluate
-from weighbridge.numerics.rules import Kind, Op, find, known, mutated
+from weighbridge.numerics.rules import Kind, Op, composite, find, known, mutated
 
 Tensor = torch.Tensor
 
@@ -52,16 +52,14 @@ class Bare(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 replaced = replacement(*args, **kwargs)
             if replaced is not NotImplemented:
                 return replaced
-        elif not known(func) and torch._C._dispatch_has_kernel_for_dispatch_key(
-            func._name, "CompositeImplicitAutograd"
-        ):
+        elif not known(func) and composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
         bound = bind(func, args, kwargs)
         kind = find(func, bound).kind
         if kind is Kind.RANDOM:
             return evaluate(func, args, kwargs, self._context)
-        if kind is not Kind.ROUNDED:
+        if kind not in (Kind.ROUNDED, Kind.COMPOSED):
             return func(*args, **kwargs)
         wide = _wide(args), {k: _wide(v) for k, v in kwargs.items()}
         out = func(*wide[0], **wide[1])
@@ -69,5 +67,5 @@ class Bare(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for name in mutated(func):
             if isinstance(bound[name], Tensor) and bound[name].dtype == torch.float32:
                 bound[name].copy_(named[name])
-                out = bound[name]
+                out = bound[name] if isinstance(out, Tensor) else out
         return _narrow(out)

@@ -135,12 +135,10 @@ def products(example: Example) -> Iterator[tuple[str, list[Tensor]]]:
 
 
 def kernel(example: Example) -> list[Tensor]:
-    """Float32 results of PyTorch's kernel, and the statistics that it changes."""
+    """Float32 results of PyTorch's kernel."""
     args = [copied(a) for a in example.args]
     out = example.op(*args, **copied(example.kwargs))
     found = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if t is not None and t.is_floating_point()]
-    if "native_batch_norm.default" in str(example.op) and args[5] and args[3] is not None:
-        found += [args[3], args[4]]
     if example.op is aten.embedding_dense_backward.default:  # rows that are not used are not computed
         found = [found[0][used_rows(bind(example.op, example.args, example.kwargs))[0]]]
     return found
@@ -235,8 +233,8 @@ SOURCES = {
     "mm": _PRODUCTS, "addmm": _PRODUCTS, "convolution": _PRODUCTS, "convolution_backward": _PRODUCTS,
     "summation": _SUMS, "cumulative_sum": _SUMS, "norm": _SUMS, "product": "Higham 2002, lemma 3.1", "positive": _SUMS,
     "linear": _SUMS, "max_pool_backward": _SUMS, "accumulate": _SUMS, "embedding_rows": _SUMS,
-    "variance": _VARIANCE, "layer_norm": _VARIANCE, "batch_norm": _VARIANCE, "layer_norm_backward": _ANALYSIS,
-    "batch_norm_backward": _ANALYSIS, "softmax": _EXPONENTIALS, "log_softmax": _EXPONENTIALS,
+    "variance": _VARIANCE, "layer_norm": _VARIANCE, "layer_norm_backward": _ANALYSIS,
+    "softmax": _EXPONENTIALS, "log_softmax": _EXPONENTIALS,
     "log_sum_exp": _EXPONENTIALS, "log_add_exp": _EXPONENTIALS, "softmax_backward": _ANALYSIS,
     "log_softmax_backward": _ANALYSIS, "nll_loss": _SUMS, "bce_with_logits": _ANALYSIS, "bce": _ANALYSIS,
     "relative": _FUNCTIONS, "ramp": _ANALYSIS, "of_operand": _ANALYSIS, "silu_backward": _ANALYSIS,
@@ -263,16 +261,11 @@ WORDS = {
     "max_pool_backward": "gamma(window) * sum|gradient|; 0 where the sum is exact in float64 in any order",
     "variance": "8*gamma(n + 8) * mean(x^2) for variances, gamma(n + 8) * sqrt(mean(x^2)) for means; roots accordingly",
     "layer_norm": "errors of mean and variance, carried through: (rstd*d(mean) + d(rstd)/rstd) * (|weight| + |bias|)",
-    "batch_norm": (
-        "errors of mean and variance, carried through: (rstd*d(mean) + d(rstd)/rstd) * (|weight| + |bias|), "
-        "and at the size of mean*rstd*weight"
-    ),
     "layer_norm_backward": (
         "rstd * gamma(n + 16) * (norm(a)/sqrt(n) + max|xhat| * norm(a) * (norm(xhat)/n + "
         "|mean|*rstd/sqrt(n))) * 2, a = gradient*weight; weights: gamma(rows) * sum|gradient|*(|x| + "
         "|mean|)*rstd"
     ),
-    "batch_norm_backward": "as layer norm's, over the batch, with the mean subtracted first",
     "softmax": "(gamma(n + 32) + 800*u) * |result|",
     "softmax_backward": "gamma(n + 8) * |output| * (max|gradient| + sum|gradient*output|)",
     "log_softmax": "2*gamma(n + 64) + 800*u + 8*u*(|result| + |max|)",

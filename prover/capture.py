@@ -31,7 +31,7 @@ from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import LogWriter
-from weighbridge.numerics.rules import Kind, Op, find, known, mutated
+from weighbridge.numerics.rules import Kind, Op, composite, find, known, mutated
 from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
 
 if TYPE_CHECKING:
@@ -364,7 +364,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     replaced = decomposition(*args, **kwargs)
                 if replaced is not NotImplemented:
                     return replaced
-            elif not known(func) and _composite(func):
+            elif not known(func) and composite(func):
                 # Under inference mode, and inside decompositions, PyTorch leaves its composites to us.
                 with self:
                     return func.decompose(*args, **kwargs)
@@ -441,12 +441,6 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tape.values = len(self.values)
         self.tape.hosts = len(self.context.hosts)
         return self.tape
-
-
-@per_op
-def _composite(op: Op) -> bool:
-    """True for an operation that PyTorch defines by others."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
 def _wraps(kind: type) -> bool:

@@ -1,7 +1,8 @@
 """Batch normalisation in sums over the batch, which are rounded, and element by element, which is exact.
 
-Taken as one operation, its gradient would have by far the largest log of a convolutional network: differences of sums
-over a whole batch, most of them small beside what is summed. Here only one number a channel is a sum. Operands of 16
+Rounded as a whole, its gradient would have by far the largest log of a convolutional network: differences of sums over
+a whole batch, most of them small beside what is summed. Here only one number a channel is a sum. In float32 it stands
+on a tape as one operation, evaluated in these steps (`composed`). Other operands are decomposed into them; those of 16
 bits are normalised in float32, as PyTorch's kernels do, and the result is rounded once.
 """
 
@@ -53,11 +54,11 @@ def _scale(weight: Tensor | None, rstd: Tensor) -> Tensor:
     return rstd if weight is None else single(weight) * rstd
 
 
-@decomposes("native_batch_norm.default")
-def _forward(
+def forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     training: bool, momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The operands and results of `native_batch_norm`."""
     wide, channels = single(x), _Channels(x)
     if training:
         mean = channels.total(wide) / channels.count
@@ -82,11 +83,11 @@ def _forward(
     return out, *saved
 
 
-@decomposes("native_batch_norm_backward.default")
-def _backward(
+def backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     save_mean: Tensor | None, save_invstd: Tensor | None, train: bool, eps: float, output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The operands and results of `native_batch_norm_backward`."""
     g, channels = single(grad), _Channels(x)
     if train:
         assert save_mean is not None
@@ -116,3 +117,59 @@ def _backward(
         along.to(kind) if output_mask[1] and along is not None else None,
         total.to(kind) if output_mask[2] and total is not None else None,
     )
+
+
+# Names under which one operation of float32 stands on a tape say in their schema what they change; the usual one says
+# that it changes nothing.
+
+
+def _composed(*operands: Any) -> bool:
+    return all(v.dtype == torch.float32 for v in operands if isinstance(v, Tensor))
+
+
+@decomposes("native_batch_norm.default")
+def _forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    operands = x, weight, bias, running_mean, running_var
+    if not _composed(*operands) or (running_mean is None) != (running_var is None):
+        return forward(*operands, training, momentum, eps)
+    if training and running_mean is None:
+        return aten._native_batch_norm_legit.no_stats(x, weight, bias, True, momentum, eps)
+    return aten._native_batch_norm_legit.default(*operands, training, momentum, eps)
+
+
+@decomposes("_native_batch_norm_legit.default")
+def _with_statistics(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    operands = x, weight, bias, running_mean, running_var
+    if not _composed(*operands):
+        return forward(*operands, training, momentum, eps)
+    if training:
+        return NotImplemented
+    return aten._native_batch_norm_legit_no_training.default(*operands, momentum, eps)
+
+
+@decomposes("_native_batch_norm_legit.no_stats")
+def _without_statistics(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> Any:
+    if training and _composed(x, weight, bias):
+        return NotImplemented
+    return forward(x, weight, bias, None, None, training, momentum, eps)
+
+
+@decomposes("_native_batch_norm_legit_no_training.default")
+def _in_evaluation(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
+) -> Any:
+    operands = x, weight, bias, mean, variance
+    return NotImplemented if _composed(*operands) else forward(*operands, False, momentum, eps)
+
+
+@decomposes("native_batch_norm_backward.default")
+def _backward(*operands: Any) -> Any:
+    return NotImplemented if _composed(*operands) else backward(*operands)

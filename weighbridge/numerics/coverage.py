@@ -15,7 +15,7 @@ from enum import StrEnum
 import torch
 
 from weighbridge.numerics import decompositions, forms
-from weighbridge.numerics.rules import RULES, Kind, Op, base_name, known
+from weighbridge.numerics.rules import RULES, Kind, Op, base_name, composite, known
 
 aten = torch.ops.aten
 
@@ -102,7 +102,7 @@ def line(op: Op, group: str = "") -> Line:
         return Line(name, group, Status.DECOMPOSED)
     if known(op):
         return Line(name, group, Status.RULE, RULES[".".join(base_name(op))].kind.value)
-    return Line(name, group, Status.COMPOSITE if decompositions.composite(op) else Status.MISSING)
+    return Line(name, group, Status.COMPOSITE if composite(op) else Status.MISSING)
 
 
 def coverage() -> list[Line]:

@@ -31,7 +31,7 @@ from weighbridge.numerics import (  # noqa: F401 (they enter the table)
 )
 from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes
-from weighbridge.numerics.rules import Op, known, writes_out
+from weighbridge.numerics.rules import Op, composite, known, writes_out
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -39,7 +39,8 @@ Tensor = torch.Tensor
 
 CONDITIONAL = frozenset(
     {"add", "add_", "sub", "sub_", "rsub", "pow", "tanh_backward", "sigmoid_backward", "native_layer_norm",
-     "native_layer_norm_backward", "lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"}
+     "native_layer_norm_backward", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+     "native_batch_norm_backward", "lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"}
 )  # fmt: skip
 """Decomposed for some operands only, and ruled for the others."""
 
@@ -69,11 +70,6 @@ def _own(op: Op) -> Decomposition | None:
     if exact is None and name.startswith("_foreach_"):
         return _foreach(name, op._overloadname)
     return exact
-
-
-def composite(op: Op) -> bool:
-    """True for an operation that PyTorch defines by others, for every device."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
 def supported(op: Op) -> bool:
@@ -184,28 +180,6 @@ def _unsafe_split_with_sizes(x: Tensor, split_sizes: list[int], dim: int = 0) ->
 
 
 # CUDA keeps no buffer for the backward of this one, the CPU does.
-
-
-# Names of batch_norm that the export of programs and functional transforms use.
-
-
-@decomposes("_native_batch_norm_legit.default")
-def _batch_norm(*args: Any, **kwargs: Any) -> Any:
-    return aten.native_batch_norm.default(*args, **kwargs)
-
-
-@decomposes("_native_batch_norm_legit.no_stats")
-def _batch_norm_without_statistics(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
-) -> Any:
-    return aten.native_batch_norm.default(x, weight, bias, None, None, training, momentum, eps)
-
-
-@decomposes("_native_batch_norm_legit_no_training.default")
-def _batch_norm_in_evaluation(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
-) -> Any:
-    return aten.native_batch_norm.default(x, weight, bias, mean, variance, False, momentum, eps)
 
 
 @decomposes("round.decimals")

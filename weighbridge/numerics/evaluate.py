@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import chains, embeddings, moduli, quotients, randomness, sums, writes
-from weighbridge.numerics.bounds import Call, without_growth
+from weighbridge.numerics import chains, composed, embeddings, moduli, quotients, randomness, sums, writes
+from weighbridge.numerics.bounds import Call, summation_bound, without_growth
 from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.narrow import NARROW
 from weighbridge.numerics.physical import dense_strides, flat, is_dense, lay_out
@@ -307,6 +307,42 @@ def _chain(op: Op, bound: dict[str, Any], context: Context) -> Any:
     return chains.evaluate(name, bound, change=bool(mutated(op)), exact=context.exact)
 
 
+class _Within(Context):
+    """What the steps of a composed operation are evaluated in: exact results between others do not count."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self.policy = context, context.policy
+
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
+        """See `Context.rounded`."""
+        return self._context.rounded(wide, bound, dtype)
+
+    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
+        """See `Context.exact`."""
+
+    def draw(self, generator: torch.Generator | None, device: torch.device) -> randomness.Draw:
+        """See `Context.draw`."""
+        return self._context.draw(generator, device)
+
+    def host(self, value: bool | int | float) -> bool | int | float:
+        """See `Context.host`."""
+        return self._context.host(value)
+
+
+def _composed(op: Op, bound: dict[str, Any], context: Context) -> Any:
+    def summed(total: Tensor, absolute: Tensor, least: Tensor, addends: int) -> Tensor:
+        with _growth(context.policy):
+            limits = [summation_bound(absolute, least, addends)]
+        (limit,) = _scaled(limits, "sum", context.policy, torch.float64)
+        return context.rounded(total, limit, torch.float32)
+
+    def step(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return evaluate(op, args, kwargs, within)
+
+    within = _Within(context)
+    return composed.evaluate(op, bound, step=step, summed=summed, exact=context.exact)
+
+
 def _select(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
     """Maxima, minima and clamps; a zero becomes +0, because kernels disagree about which of two zeros is larger."""
     out = op(*args, **kwargs)
@@ -400,6 +436,8 @@ def evaluate(
         return _select(op, args, kwargs, bound, context)
     if kind is Kind.CHAIN or (kind is Kind.EXACT and bound.get("alpha", 1) != 1):
         return _chain(op, bound, context)
+    if kind is Kind.COMPOSED:
+        return _composed(op, bound, context)
     if kind is Kind.EXACT:
         return _exact(op, args, kwargs, bound, context)
     if kind is Kind.ROUNDED:

@@ -3,7 +3,7 @@
 The table is data, reviewed line by line, and closed: an overload that is not in it has no rule, and recording stops
 before it runs. In-place overloads (`add_.Tensor`) and `out=` overloads follow the rule of their functional form; what
 they mutate is taken from the schema. Vendor and composite overloads, and those that change more than their schema says
-(batch norm), are not here but in `decompositions`.
+(`native_batch_norm`), are not here but in `decompositions`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Kind(StrEnum):
     """One IEEE operation with one right answer."""
     CHAIN = "chain"
     """A fixed sequence of such operations in float32 (`chains`)."""
+    COMPOSED = "composed"
+    """A fixed sequence of exact and rounded operations, evaluated as one (`composed`)."""
     ROUNDED = "rounded"
     """Computed wide, rounded back, contested roundings logged."""
     RANDOM = "random"
@@ -128,6 +130,11 @@ div.Tensor div.Scalar reciprocal.default sqrt.default
 """
 
 _CHAIN = "lerp.Scalar lerp.Tensor addcmul.default addcdiv.default"
+
+_COMPOSED = """
+_native_batch_norm_legit.default _native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training.default
+native_batch_norm_backward.default
+"""
 
 _JUMPS = """
 floor_divide.default floor_divide.Scalar div.Tensor_mode div.Scalar_mode remainder.Tensor remainder.Scalar
@@ -256,6 +263,7 @@ def _build() -> dict[str, Rule]:
         (Kind.EXACT, _EXACT),
         (Kind.EXACT, _JUMPS),
         (Kind.CHAIN, _CHAIN),
+        (Kind.COMPOSED, _COMPOSED),
         (Kind.RANDOM, _RANDOM),
         (Kind.HOST, _HOST),
     ):
@@ -311,6 +319,12 @@ def writes_out(op: Op) -> bool:
 def known(op: Op) -> bool:
     """True if the table has a line for an overload, whatever its operands."""
     return _key(op) in RULES
+
+
+@per_op
+def composite(op: Op) -> bool:
+    """True for an operation that PyTorch defines by others, for every device."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
 @per_op

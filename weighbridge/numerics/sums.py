@@ -27,7 +27,8 @@ _ROWS = 32
 
 
 @reordered
-def _row(x: Array, bits: Array) -> tuple[float, float, np.uint32]:
+def row(x: Array, bits: Array) -> tuple[float, float, np.uint32]:
+    """Returns the sums of x and of |x|, and the bits of the smallest |x| that is not zero, less one."""
     total, size, least = 0.0, 0.0, np.uint32(0xFFFFFFFF)
     for i in range(x.size):
         v = np.float64(x[i])
@@ -38,7 +39,8 @@ def _row(x: Array, bits: Array) -> tuple[float, float, np.uint32]:
 
 
 @reordered
-def _add_row(x: Array, bits: Array, total: Array, size: Array, least: Array) -> None:
+def add_row(x: Array, bits: Array, total: Array, size: Array, least: Array) -> None:
+    """The same of many sums at once: adds each element to its own."""
     for i in range(x.size):
         v = np.float64(x[i])
         total[i] += v
@@ -47,7 +49,7 @@ def _add_row(x: Array, bits: Array, total: Array, size: Array, least: Array) -> 
 
 
 @_as_written
-def _add(out: Array, lost: Array, q: int, value: float) -> None:
+def add(out: Array, lost: Array, q: int, value: float) -> None:
     """Adds to an element of `out` and its rounding error to that of `lost`."""
     before = out[q]
     after = before + value
@@ -56,7 +58,8 @@ def _add(out: Array, lost: Array, q: int, value: float) -> None:
 
 
 @_as_written
-def _finish(out: Array, lost: Array) -> None:
+def finish(out: Array, lost: Array) -> None:
+    """Adds what the sums lost."""
     for q in range(out.size):
         whole = out[q] + lost[q]
         if whole == whole:  # an infinite sum has lost "not a number"
@@ -75,8 +78,8 @@ def _totals(
                 p, q = a * xs[0] + b * xs[1], a * os[0] + b * os[1]
                 for start in range(p, p + n, _BLOCK):
                     stop = min(start + _BLOCK, p + n)
-                    total, absolute, small = _row(x[start:stop], bits[start:stop])
-                    _add(out, lost, q, total)
+                    total, absolute, small = row(x[start:stop], bits[start:stop])
+                    add(out, lost, q, total)
                     size[q] += absolute
                     least[q] = min(least[q], small)
     else:
@@ -87,15 +90,15 @@ def _totals(
                 p, q = a * xs[0] + b * xs[1], a * os[0] + b * os[1]
                 if rows == _ROWS or (rows > 0 and q != place):
                     for i in range(n):
-                        _add(out, lost, place + i, partial[i])
+                        add(out, lost, place + i, partial[i])
                         partial[i] = 0.0
                     rows = 0
-                _add_row(x[p : p + n], bits[p : p + n], partial, size[q : q + n], least[q : q + n])
+                add_row(x[p : p + n], bits[p : p + n], partial, size[q : q + n], least[q : q + n])
                 place = q
                 rows += 1
         for i in range(n):
-            _add(out, lost, place + i, partial[i])
-    _finish(out, lost)
+            add(out, lost, place + i, partial[i])
+    finish(out, lost)
 
 
 @_as_written
@@ -105,8 +108,15 @@ def _squares(x: Array, shape: Triple, xs: Triple, out: Array, lost: Array, os: T
         for b in range(shape[1]):
             p, q = a * xs[0] + b * xs[1], a * os[0] + b * os[1]
             for start in range(p, p + shape[2], _BLOCK):
-                _add(out, lost, q, row_squares(x[start : min(start + _BLOCK, p + shape[2])]))
-    _finish(out, lost)
+                add(out, lost, q, row_squares(x[start : min(start + _BLOCK, p + shape[2])]))
+    finish(out, lost)
+
+
+def least_of(bits: Array) -> Array:
+    """Returns the least absolute values that are not zero, or infinity, in float64, of what the loops noted."""
+    none = bits >= 0x7F800000
+    least: Array = np.where(none, np.uint32(0x7F800000), bits + np.uint32(1)).view(np.float32).astype(np.float64)
+    return least
 
 
 def evaluate(op: Op, operands: dict[str, Any]) -> tuple[Tensor, Bound] | None:
@@ -137,7 +147,5 @@ def evaluate(op: Op, operands: dict[str, Any]) -> tuple[Tensor, Bound] | None:
     size = np.zeros(count)
     bits = np.full(count, 0xFFFFFFFF, dtype=np.uint32)
     _totals(flat, flat.view(np.uint32), shape, xs, out, lost, size, bits, os)
-    none = bits >= 0x7F800000
-    small = np.where(none, np.uint32(0x7F800000), bits + np.uint32(1)).view(np.float32).astype(np.float64)
-    total, absolute, least = (torch.from_numpy(a).view(wanted) for a in (out, size, small))
+    total, absolute, least = (torch.from_numpy(a).view(wanted) for a in (out, size, least_of(bits)))
     return total, summation_bound(absolute, least, math.prod(x.shape[d] for d in dims))

@@ -92,24 +92,6 @@ def test_forms_that_only_rest_on_each_other_are_not_supported() -> None:
     assert decompositions.find(aten.igamma.out) is None
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_other_names_of_batch_norm(training: bool) -> None:
-    x, w, b, mean, var = real(6, 4, 3), real(4), real(4), real(4), real(4).abs()
-    own = (mean.clone(), var.clone())
-    got = found(aten._native_batch_norm_legit.default)(x, w, b, mean, var, training, 0.1, 1e-5)
-    want = aten._native_batch_norm_legit.default(x, w, b, *own, training, 0.1, 1e-5)
-    for g, v in zip([*got, mean, var], [*want, *own], strict=True):
-        torch.testing.assert_close(g, v)
-    if training:
-        got = found(aten._native_batch_norm_legit.no_stats)(x, w, b, True, 0.1, 1e-5)
-        want = aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5)
-    else:
-        got = found(aten._native_batch_norm_legit_no_training.default)(x, w, b, mean, var, 0.1, 1e-5)
-        want = aten._native_batch_norm_legit_no_training.default(x, w, b, mean, var, 0.1, 1e-5)
-    for g, v in zip(got, want, strict=True):
-        torch.testing.assert_close(g, v)
-
-
 @pytest.mark.skipif("_foreach_powsum.Scalar" in lacking(), reason="this PyTorch has no such operation")
 def test_sums_of_powers_of_lists() -> None:
     x = [real(3), real(2, 2)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from weighbridge.numerics import decompositions
+from weighbridge.numerics import batch_norm, decompositions
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -43,7 +43,7 @@ def test_batch_norm(shape: tuple[int, ...], training: bool, affine: bool, channe
         x = x.contiguous(memory_format=torch.channels_last)
     w, b = (real(4, seed=1), real(4, seed=2)) if affine else (None, None)
     running = [(real(4, seed=3), real(4, seed=4).abs() + 0.5) for _ in range(2)]
-    found = run(aten.native_batch_norm.default, x, w, b, *running[0], training, 0.2, 1e-4)
+    found = batch_norm.forward(x, w, b, *running[0], training, 0.2, 1e-4)
     wanted = aten.native_batch_norm.default(x, w, b, *running[1], training, 0.2, 1e-4)
     assert found[0].stride() == wanted[0].stride()
     for own, theirs in zip([*found, *running[0]], [*wanted, *running[1]], strict=True):
@@ -52,7 +52,7 @@ def test_batch_norm(shape: tuple[int, ...], training: bool, affine: bool, channe
     for mask in MASKS:
         args = (grad, x, w, *running[1], *wanted[1:], training, 1e-4, mask)
         for own, theirs in zip(
-            run(aten.native_batch_norm_backward.default, *args),
+            batch_norm.backward(*args),
             aten.native_batch_norm_backward.default(*args),
             strict=True,
         ):
@@ -62,7 +62,7 @@ def test_batch_norm(shape: tuple[int, ...], training: bool, affine: bool, channe
 
 def test_batch_norm_without_running_statistics_leaves_none_behind() -> None:
     x = real(40, 4)
-    found = run(aten.native_batch_norm.default, x, None, None, None, None, True, 0.1, 1e-5)
+    found = batch_norm.forward(x, None, None, None, None, True, 0.1, 1e-5)
     for own, theirs in zip(
         found, aten.native_batch_norm.default(x, None, None, None, None, True, 0.1, 1e-5), strict=True
     ):
