@@ -215,6 +215,8 @@ def check_shapes(
     except UNFIT as error:
         raise unfit(node.op, error) from None
     returned = list(out) if isinstance(out, (list, tuple)) else [out]
+    if name == "_native_batch_norm_legit_no_training":
+        returned[1:] = [torch.empty(0), torch.empty(0)]  # nothing is saved, as on the CPU; devices differ in this
     for value, ref in zip(returned, refs, strict=False):
         if ref is not None and isinstance(value, Tensor) and tuple(value.shape) != ref[2]:
             raise TapeError(f"{node.op} makes {tuple(value.shape)}; the tape says {ref[2]}")
