@@ -36,6 +36,7 @@ from weighbridge.numerics import policy as policies
 from weighbridge.numerics import probes
 from weighbridge.numerics.rules import table_digest
 from weighbridge.numerics.switches import conforming
+from weighbridge.numerics.warm import warm
 from weighbridge.parentage import KEY as PARENT
 from weighbridge.parentage import Parent
 from weighbridge.running import running_digest
@@ -159,6 +160,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         keep_freed()
+        unseen(warm)()
         self._require_arithmetic(())
         if self._job is not None:
             self.path = self._job.begin(self.path)

@@ -72,8 +72,7 @@ def main() -> None:
 def _warm_if_single_threaded() -> None:
     """Loads compiled loops here, unless that would start threads, which a fork does not take along."""
     if torch.get_num_threads() == 1:
-        with torch.no_grad():
-            warm()
+        warm()
 
 
 def _report(parent: socket.socket, workers: dict[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from support.recordings import train
 from torch import nn
 
 from prover import Recorder
+from weighbridge.transcript import Transcript
 
 
 def _record(path: Path) -> Recorder:
@@ -51,6 +53,53 @@ def test_a_machine_that_has_compiled_nothing_replays(tmp_path: Path) -> None:
     subprocess.run(command, env=environment, check=True, timeout=300, capture_output=True)
     assert _files(cache) == before
     assert before
+
+
+_LOADED = """
+import json, sys
+import test_jit
+from numba.core.dispatcher import Dispatcher
+from prover.recorder import Recorder
+
+def loops():
+    found = [(n, k, v) for n, m in list(sys.modules.items()) if n.startswith("weighbridge") for k, v in vars(m).items()]
+    return {f"{n}.{k}": len(v.signatures) for n, k, v in found if isinstance(v, Dispatcher)}
+
+entered, enter = [], Recorder.__enter__
+def noted(recorder):
+    entered.append((result := enter(recorder), loops()))
+    return result
+Recorder.__enter__ = noted
+test_jit._record(__import__("pathlib").Path(sys.argv[1]))
+print(json.dumps([entered[0][1], loops()]))
+"""
+
+
+def test_no_loop_is_compiled_or_loaded_within_a_step(tmp_path: Path) -> None:
+    """The compiler's leavings would hold tensors, and autograd copies the gradients that somebody else holds."""
+    tests = Path(__file__).parents[1]
+    paths = os.pathsep.join(map(str, (tests.parent, tests, Path(__file__).parent)))
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _LOADED, str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    before, after = json.loads(ran.stdout)
+    assert sum(before.values()) > 20
+    assert before == after
+
+
+@pytest.mark.slow
+def test_the_first_recording_on_a_machine_is_like_the_next(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    tests = Path(__file__).parents[1]
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (tests.parent, tests, Path(__file__).parent)))
+    program = "import sys, pathlib, test_jit; test_jit._record(pathlib.Path(sys.argv[1]))"
+    heads = []
+    for number in range(2):
+        run = tmp_path / str(number) / "run"
+        subprocess.run([sys.executable, "-c", program, str(run)], env=environment, check=True, timeout=300)
+        heads.append(Transcript.open(run).manifest.head)
+    assert heads[0] == heads[1]
 
 
 def test_what_cannot_be_kept_is_compiled_all_the_same(tmp_path: Path) -> None:

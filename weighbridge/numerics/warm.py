@@ -1,6 +1,8 @@
 """Loads all compiled loops, by using each once, while files can still be read and written.
 
-On a machine that has never recorded or replayed they are compiled now (half a minute, once).
+On a machine that has never recorded or replayed they are compiled now (half a minute, once). A replay worker could not
+keep what it compiles later. And in a recorded step, the compiler's leavings would hold tensors a little longer than a
+later run of the same program does: another tape.
 """
 
 from __future__ import annotations
@@ -40,7 +42,17 @@ class _Forgetful(Context):
 
 
 def warm() -> None:
-    """Uses every compiled loop that a replay may need, on the CPU."""
+    """Uses every compiled loop that a recording or replay may need, on the CPU, whatever tensors are by default."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.no_grad(), torch.device("cpu"):
+            _use()
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _use() -> None:
     x, ones = torch.linspace(-1, 1, 512).view(2, 256), torch.ones(256)
     whole, mean = x.t().contiguous(), torch.zeros(2, 1)
     calls: list[tuple[torch._ops.OpOverload, tuple[Any, ...]]] = [
@@ -65,9 +77,8 @@ def warm() -> None:
         (aten.rand.default, ([8],)),
     ]  # fmt: skip
     context = _Forgetful()
-    with torch.no_grad():
-        for op, operands in calls:
-            evaluate(op, operands, {}, context)
+    for op, operands in calls:
+        evaluate(op, operands, {}, context)
     philox.normal_float32(philox.words(0, 0, 0, 4))
     rounding.round_plain(torch.ones(2, dtype=torch.float64))
     one = np.ones(1, dtype=np.int64)
