@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -420,19 +420,6 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.tape.paths.append(text)
             self._paths[path] = self.tape.paths.index(text)
         return self._paths[path]
-
-    def changed_unseen(self, batch: Mapping[str, tuple[Tensor, HostCopy]]) -> str | None:
-        """Returns what of the batch and of the free tensors is not as it entered, though no operation changed it."""
-        for name, (t, entered) in batch.items():
-            if self.slots.get(t.untyped_storage()._cdata) not in self.written and not entered.equals(t):
-                return f"the batch's tensor {name!r}" if name else "the batch"
-        for address, name in self.adopted.items():
-            storage = self.owner.memory.storage(address)
-            if storage is not None and self.slots.get(address) not in self.written:
-                whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-                if not self.free[name].equals(whole):
-                    return "a tensor from outside of the step"
-        return None
 
     def finish(self) -> Tape:
         """Completes the tape: sorts what has no order of its own and counts what entered."""

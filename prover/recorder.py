@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
 import weighbridge
+from prover import unchanged
 from prover.aside import Aside
 from prover.attached import Attached
 from prover.bookkeeping import unseen
@@ -48,10 +49,6 @@ if TYPE_CHECKING:
     from prover.job import Job
 
 Tensor = torch.Tensor
-_UNSEEN = (
-    " by nothing that was recorded: another thread, or an array of NumPy's on the same memory. Do that between steps, "
-    "inside `with recorder.edit():` in this thread, or on a copy"
-)
 
 
 class Recorder:
@@ -259,7 +256,10 @@ class Recorder:
         if self._on_chip is not None:
             self._on_chip.show(tensors.values())
         if self._pending is not None:
-            self._check_made()
+            if self._verify:
+                with self._or_fail():
+                    unchanged.since_made(self._made, self._held, self._attached)
+            self._made = {}
             capture, self._pending = self._pending, None
             self._finish(capture, "init", {}, None)
         else:
@@ -296,7 +296,9 @@ class Recorder:
         self._batch = stored
         with self._capturing(dict(flat)) as capture:
             yield
-        self._check_unseen(capture, flat)
+        if self._job is None:  # collectives change memory too, and sharded modules resize it
+            with self._or_fail():
+                unchanged.while_running(capture, self.memory, flat, stored, self.step_number)
         self._finish(capture, "step", stored, records)
         if (self.step_number - 1) % self._every == 0:
             self._checkpoint()
@@ -317,7 +319,9 @@ class Recorder:
         self._out  # noqa: B018 (raises where there is none)
         if self.step_number == 0:
             raise UsageError("call attach(model, optimizer) before the first step")
-        self._check_state()
+        if self._verify:
+            with self._or_fail():
+                unchanged.between_steps(self._held, self.step_number)
 
     def _stored_batch(self, flat: dict[str, Tensor]) -> dict[str, HostCopy]:
         """The batch as it enters the transcript: copied now, because the step may change it.
@@ -468,7 +472,7 @@ class Recorder:
         before = self._held.digests
         self._held.hash()
         if self._verify and self._job is None:
-            self._check_written(capture, before)
+            unchanged.by_operations(capture, self._held, before, self.step_number)
         for number, (_, after) in context.rng.items():
             self._held.rng[number] = after
         record = out.append_step(
@@ -523,49 +527,14 @@ class Recorder:
     def _write_empty_initialisation(self) -> None:
         self._finish(self._new_capture(Paths(self._attached)), "init", {}, None)
 
-    def _check_state(self) -> None:
-        """Raises if the state is not as the last step left it."""
-        name = self._held.changed() if self._verify else None
-        if name is not None:
+    @contextmanager
+    def _or_fail(self) -> Iterator[None]:
+        """Within it, a change that was not recorded ends the recording."""
+        try:
+            yield
+        except StateChangedError:
             self._failed = True
-            raise StateChangedError(
-                f"{name} was changed since step {self.step_number - 1}; make the change inside `with recorder.edit():`",
-                tensor=name,
-            )
-
-    @unseen
-    def _check_unseen(self, capture: Capture, batch: Mapping[str, Tensor]) -> None:
-        """Raises if what entered the step changed while it ran, and not by the step."""
-        if self._job is not None:
-            return  # collectives change memory too, and sharded modules resize it
-        found = capture.changed_unseen({name: (t, self._batch[name]) for name, t in batch.items()})
-        if found is not None:
-            self._failed = True
-            raise StateChangedError(f"{found} was changed while step {self.step_number} ran{_UNSEEN}")
-
-    def _check_written(self, capture: Capture, before: Mapping[str, tuple[int, bytes]]) -> None:
-        """Raises if state changed in a step although no operation wrote to it."""
-        entered = {i.slot for i in capture.tape.inputs} - capture.written
-        for address, name in self._held.names.items():
-            slot = capture.slots.get(address)
-            if (slot is None or slot in entered) and before.get(name, self._held.digests[name]) != self._held.digests[
-                name
-            ]:
-                raise StateChangedError(f"{name} was changed in step {self.step_number}{_UNSEEN}", tensor=name)
-
-    def _check_made(self) -> None:
-        """Raises if what initialisation() made was changed before attach()."""
-        made, self._made = self._made, {}
-        found = self._held.contents(made) if self._verify else {}
-        for address, digest in found.items():
-            if digest != made[address]:
-                name = self._attached.storage_names().get(address, "a tensor")
-                self._failed = True
-                raise StateChangedError(
-                    f"{name} was changed between initialisation() and attach(); make the change inside "
-                    "`with recorder.initialisation():`, or inside `with recorder.edit():` after attach()",
-                    tensor=name,
-                )
+            raise
 
     @unseen
     def _checkpoint(self) -> None:
