@@ -17,6 +17,7 @@ import torch
 from gpu import both_ways
 from support.recordings import replay_here
 
+from prover import recorder
 from weighbridge.numerics import (
     batch_norm_loops,
     chains,
@@ -72,6 +73,7 @@ def as_on_a_gpu(used: set[str] | None = None) -> Iterator[None]:
         for module in (reductions, sums):
             patch.setattr(module, "plan_of", noting("sums", lambda *operands: None))
         patch.setattr(chains, "_plain", noting("chains", lambda *operands: False))
+        patch.setattr(recorder, "warm", lambda: None)  # it goes all ways, whatever the training
         patch.setattr(batch_norm_loops, "walks", noting("steps", lambda bound: False))
         patch.setattr(quotients, "evaluate", noting("quotients", lambda op, bound: quotient(op, bound, native=False)))
         yield
