@@ -142,7 +142,13 @@ def _reduction(value: Any) -> str:
     if isinstance(value, str):
         found = value.lower()
     else:
-        number = int(value.op())
+        try:
+            number = int(value.op())
+        except AttributeError:  # PyTorch 2.6
+            raise RefusedOperationError(
+                f"PyTorch {torch.__version__} does not tell which reduction a collective makes; record jobs on several "
+                "ranks with a newer one (2.13 is tested)"
+            ) from None
         found = _BY_NUMBER[number] if number < len(_BY_NUMBER) else f"number {number}"
     if found not in exchanges.REDUCTIONS:
         raise RefusedOperationError(f"the reduction {found} has no rule; use one of {', '.join(exchanges.REDUCTIONS)}")

@@ -113,3 +113,11 @@ def test_the_reductions_are_those_of_the_library() -> None:
     assert [str(getattr(dist.ReduceOp, name.upper())).rpartition(".")[2].lower() for name in REDUCTIONS] == [
         *REDUCTIONS
     ]
+
+
+def test_a_reduction_that_cannot_be_read_is_refused() -> None:
+    """PyTorch 2.6 hands out objects that do not say which one they are."""
+    from prover import collectives
+
+    with pytest.raises(RefusedOperationError, match="record jobs on several ranks with a newer one"):
+        collectives._reduction(object())
