@@ -22,6 +22,9 @@ OLDEST := .venv-oldest
 OLDEST_STAMP := $(OLDEST)/.installed
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt
 
+# In the files' order: by default those with the fewest tests come last, and these are the longest.
+SUITE := pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
@@ -37,10 +40,10 @@ demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report
 	$(BIN)/weighbridge demo --out $(OUT) --device $(DEVICE)
 
 test: $(STAMP) ## Run the tests; those for a GPU and the long ones are part of `make gpu` and `make soak`
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "not gpu and not interop and not postgres and not slow"
 
 test-oldest: $(STAMP) $(OLDEST_STAMP) ## The same with the oldest allowed versions, in .venv-oldest; transcripts of either replay under the other
-	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not gpu and not interop and not postgres and not slow"
+	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m $(SUITE) -m "not gpu and not interop and not postgres and not slow"
 	$(BIN)/python -W ignore -m benchmarks.releases $(OLDEST)/bin/python
 
 test-postgres: $(STAMP) ## Run the tests that need a PostgreSQL server, on a private one if initdb and postgres are installed
@@ -85,8 +88,8 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_fuzz)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
-	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --apart tests/findings)
-	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "slow and not gpu")
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) --apart tests/findings)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "slow and not gpu")
 	$(BIN)/python -m benchmarks.tables
 
 gpu: gpu-tests gpu-bench gpu-steps ## All that needs a CUDA device: tests, full sizes replayed across devices, step times

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.releases import need_jobs
 
 from weighbridge.cli._station import station
 from weighbridge.cli.demo import Case, judge, train
@@ -29,6 +30,7 @@ DAY_FLOPS = 8.64e19
 @pytest.fixture(scope="module")
 def inspection(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, str]]:
     """The directory, the report, and the site of each chip's identity."""
+    need_jobs()
     out = tmp_path_factory.mktemp("inspection")
     names = [*(site for case in CASES for site in case.sites), "idle"]
     with station(out / "station", runs=out, chips=names, rate_per_day=0.1, clock_speed=3600.0) as running:

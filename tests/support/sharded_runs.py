@@ -8,12 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from support.releases import need_jobs
+
 PROGRAM = Path(__file__).parent / "sharded_job.py"
 TIMEOUT = 240
 
 
 def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = ()) -> None:
     """Records jobs on so many ranks, one directory a kind in `out`, on chips if there are any; raises if one fails."""
+    need_jobs()
     out.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(PROGRAM), ",".join(kinds)]

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.releases import need_jobs
 from support.station import ROOT, Station, ids, wait_for
 
 from weighbridge.job import is_job
@@ -22,6 +23,7 @@ INTERRUPTS_A_SECOND = 0.5
 
 def start(station: Station, out: Path) -> list[subprocess.Popen[bytes]]:
     """Starts a job on two new chips and waits until it has made a step, and each chip a snapshot after that."""
+    need_jobs()
     out.mkdir()
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     processes = []

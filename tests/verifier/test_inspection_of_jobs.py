@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.releases import need_jobs
 from support.station import ROOT, Station, ids
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
@@ -33,6 +34,7 @@ RANKS = 2
 @pytest.fixture(scope="module")
 def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     """A station on whose chips a job has run: one rank each, with one snapshot in step 2."""
+    need_jobs()
     with Station(tmp_path_factory.mktemp("station")) as station:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         processes = []

@@ -93,9 +93,9 @@ def test_secret_criteria_choose_segments(run: Transcript, criterion: Criterion, 
     assert all(c.reasons == ("secret",) and not c.in_p for c in found.chosen)
 
 
-def full(run: Transcript) -> tuple[Selection, str]:
+def full(run: Transcript, seed: bytes = SEED) -> tuple[Selection, str]:
     secret = Secret.of([Criterion("step", 6), Criterion("every", 5, 2.0)])
-    return select(run, sampled=[4], seed=SEED, random=2, largest=2, secret=secret), secret.commitment()
+    return select(run, sampled=[4], seed=seed, random=2, largest=2, secret=secret), secret.commitment()
 
 
 def test_anybody_can_make_the_choice_again(run: Transcript) -> None:
@@ -110,10 +110,12 @@ def test_a_report_that_bends_the_choice_is_caught(run: Transcript) -> None:
     """One segment less, another seed, criteria that were made up afterwards or left out, a segment that counts in p."""
     made, commitment = full(run)
     told = made.to_json()
+    # Two seeds in fifty draw the same two segments of eleven, and a report that names the other one is as good.
+    other = next(seed for n in range(9) if full(run, seed := bytes([n]) * 32)[0].chosen != made.chosen)
     bent = []
     for change in (
         lambda t: t["chosen"].pop(),
-        lambda t: t.update(seed=bytes(32).hex()),
+        lambda t: t.update(seed=other.hex()),
         lambda t: t["sampled"].append(9),
         lambda t: t.update(random=1),
         lambda t: t["secret"]["criteria"].pop(),
