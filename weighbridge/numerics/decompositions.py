@@ -179,9 +179,6 @@ def _unsafe_split_with_sizes(x: Tensor, split_sizes: list[int], dim: int = 0) ->
     return aten.split_with_sizes.default(x, split_sizes, dim)
 
 
-# CUDA keeps no buffer for the backward of this one, the CPU does.
-
-
 @decomposes("round.decimals")
 def _round_to_decimals(x: Tensor, *, decimals: int = 0) -> Tensor:
     """Both scalings are what PyTorch's kernels do; between them lies one rounding with one right answer."""
@@ -189,6 +186,9 @@ def _round_to_decimals(x: Tensor, *, decimals: int = 0) -> Tensor:
     if decimals == 0:
         return torch.round(x)
     return torch.round(x * scale) / scale if decimals > 0 else torch.round(x / scale) * scale
+
+
+# CUDA keeps no buffer for the backward of this one, the CPU does.
 
 
 @decomposes("log_sigmoid_forward.default")
