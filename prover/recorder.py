@@ -32,6 +32,7 @@ from weighbridge.chiplink import ChipLink, Position
 from weighbridge.data import DataCommitment, flatten
 from weighbridge.errors import StateChangedError, TapeError, UsageError
 from weighbridge.hostmemory import keep_freed
+from weighbridge.invocation import Trial
 from weighbridge.manifest import SigningKey
 from weighbridge.numerics import policy as policies
 from weighbridge.numerics import probes
@@ -144,6 +145,7 @@ class Recorder:
         self._failed = False
         self._frozen = 0
         self._tapes: list[tuple[Tape, bytes]] = []
+        self._try = Trial()
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -477,7 +479,7 @@ class Recorder:
             self._held.rng[number] = after
         record = out.append_step(
             kind=kind,
-            tape=self._put_tape(out, tape),
+            tape=self._put_tape(out, tape, capture.values),
             values=capture.values,
             host=context.hosts,
             rng={str(number): pair for number, pair in context.rng.items()},
@@ -504,17 +506,18 @@ class Recorder:
         self._failed = False
         return record
 
-    def _put_tape(self, out: TranscriptWriter, tape: Tape) -> bytes:
+    def _put_tape(self, out: TranscriptWriter, tape: Tape, values: list[Any]) -> bytes:
         """Stores a tape and returns its digest; steps often repeat a recent tape, which costs less to compare.
 
-        A new one is read again first: nobody should learn from a Verifier that an honest transcript is malformed.
+        A new one is read again and tried out first: nobody should learn from a Verifier that an honest transcript is
+        malformed.
         """
         for known, digest in self._tapes:
             if known == tape:
                 return digest
         data = tape.encode()
         try:
-            Tape.decode(data)
+            self._try(Tape.decode(data), values)
         except TapeError as error:
             raise TapeError(
                 f"the tape of step {self.step_number} could not be replayed: {error.message}; shorten names of the "

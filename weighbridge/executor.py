@@ -18,11 +18,12 @@ from weighbridge.digests import Leaf, bytes_digest, region_digest
 from weighbridge.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
 from weighbridge.evidence import Tally
 from weighbridge.following import Following, Seen
+from weighbridge.invocation import invocation
 from weighbridge.job import Place
-from weighbridge.numerics.evaluate import bind, evaluate
+from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.roundlog import LogReader
-from weighbridge.numerics.rules import Kind, find, mutated
+from weighbridge.numerics.rules import Kind, mutated
 from weighbridge.operands import (
     UNFIT,
     Operands,
@@ -30,7 +31,6 @@ from weighbridge.operands import (
     check_indices,
     check_shapes,
     check_sizes,
-    resolve,
     same,
     storages,
     tensor,
@@ -262,17 +262,8 @@ class Executor:
     def _operation(
         self, node: Node, tape: Tape, slots: dict[int, Tensor], operands: Operands, context: Following, first: bool
     ) -> None:
-        op = resolve(node.op)
-        args = [operands.decode(a) for a in node.args]
-        kwargs = {k: operands.decode(v) for k, v in node.kwargs.items()}
-        try:
-            bound = bind(op, args, kwargs)
-        except TypeError:
-            raise TapeError(f"operation {context.op} ({node.op}) has operands that do not fit it") from None
-        if len(args) > len(op._schema.arguments) or set(kwargs) - {a.name for a in op._schema.arguments}:
-            raise TapeError(f"operation {context.op} ({node.op}) has operands that do not fit it")
-        rule = find(op, bound)
-        refs = [None if o is None else tape.refs[o] for o in node.outputs]
+        call = invocation(node, context.op, tape, operands)
+        op, args, kwargs, bound, rule, refs = call.op, call.args, call.kwargs, call.bound, call.rule, call.refs
         if rule.kind is Kind.COLLECTIVE:
             try:
                 context.collective(bound["outs"], bound["ins"])

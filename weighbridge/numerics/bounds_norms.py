@@ -86,9 +86,11 @@ def _gradient_rows(terms: reductions.Terms, scale: Tensor, n: int, shift: Tensor
 def layer_norm_backward(call: Call) -> list[Bound]:
     """native_layer_norm_backward: the saved mean and rstd are operands, exact as given."""
     g, x, mask = call.narrow("grad_out"), call.narrow("input"), call["output_mask"]
+    if not x.numel():
+        return [Bound()] * sum(mask)  # nothing, and sums of nothing
     shape = list(call["normalized_shape"])
     n = max(1, math.prod(shape))
-    rows = max(1, x.numel() // n)
+    rows = x.numel() // n
     mean, rstd = (call[name].reshape(-1) for name in ("mean", "rstd"))
     weight = None if call["weight"] is None else call["weight"].reshape(-1)
     terms = reductions.gradient_terms(g.reshape(1, rows, n), x.reshape(1, rows, n), weight, mean, rstd)

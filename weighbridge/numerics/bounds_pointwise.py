@@ -24,6 +24,8 @@ def softmax(call: Call) -> list[Bound]:
 def softmax_backward(call: Call) -> list[Bound]:
     """_softmax_backward_data: out * (g - sum(g*out))."""
     g, out, dim = call["grad_output"], call["output"], call["dim"]
+    if not out.numel():
+        return [Bound()]
     n = out.shape[dim] if out.dim() else 1
     row = g.abs().amax(dim=dim, keepdim=True) + (g * out).abs().sum(dim=dim, keepdim=True)
     return [Bound(factors=(out.abs(), row * gamma(n + 8)))]
@@ -32,6 +34,8 @@ def softmax_backward(call: Call) -> list[Bound]:
 def log_softmax(call: Call) -> list[Bound]:
     """_log_softmax: (x - max) - log(sum exp), or x - (max + log(sum exp)), which rounds at the size of max."""
     x, dim = call["self"], call["dim"]
+    if not x.numel():
+        return [Bound()]
     n = x.shape[dim] if x.dim() else 1
     top = x.amax(dim=dim, keepdim=True).abs()
     absolute = gamma(n + 64) * 2 + 800 * U + 8 * U * math.log(max(n, 2))
@@ -41,6 +45,8 @@ def log_softmax(call: Call) -> list[Bound]:
 def log_sum_exp(call: Call) -> list[Bound]:
     """logsumexp: max + log(sum exp(x - max))."""
     x, keep = call["self"], bool(call["keepdim"])
+    if not x.numel():
+        return [Bound()]  # minus infinity, if anything
     dims = list(call["dim"]) or list(range(x.dim()))
     n = max(1, math.prod(x.shape[d] for d in dims) if x.dim() else 1)
     top = (x.amax(dim=dims, keepdim=keep) if x.dim() else x).abs()

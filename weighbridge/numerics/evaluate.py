@@ -122,7 +122,10 @@ def _result_types(op: Op, by_name: dict[str, Any]) -> list[torch.dtype | None] |
         return None
     key = (op, tuple(by_name), tuple([_trait(v) for v in by_name.values()]))
     if key not in _PLANS:
-        out = op(**{k: _meta(v) for k, v in by_name.items()})
+        try:
+            out = op(**{k: _meta(v) for k, v in by_name.items()})
+        except ZeroDivisionError:  # gradients of means of nothing
+            out = op(**{k: _meta(v, least=1) for k, v in by_name.items()})
         returned = out if isinstance(out, (tuple, list)) else [out]
         _PLANS[key] = [t.dtype if isinstance(t, Tensor) and t.is_floating_point() else None for t in returned]
     return _PLANS[key]
@@ -149,11 +152,13 @@ def _has_narrow(value: Any) -> bool:
     return isinstance(value, torch.dtype) and value in NARROW
 
 
-def _meta(value: Any) -> Any:
+def _meta(value: Any, least: int = 0) -> Any:
+    """Operands without memory, each size at least `least`."""
     if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        sizes = [max(n, least) for n in value.shape]
+        return torch.empty_strided(sizes, value.stride(), dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):
-        return [_meta(v) for v in value]
+        return [_meta(v, least) for v in value]
     return torch.device("meta") if isinstance(value, torch.device) else value
 
 

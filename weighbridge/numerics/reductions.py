@@ -147,8 +147,10 @@ def sizes(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
     plan = plan_of(x, dims)
     if plan is None:
         size = x.abs().double()
-        least = torch.where(size == 0, math.inf, size).amin(dim=list(dims), keepdim=True)
-        return size.sum(dim=list(dims), keepdim=True), least
+        total = size.sum(dim=list(dims), keepdim=True)
+        if not x.numel():
+            return total, torch.full_like(total, math.inf)
+        return total, torch.where(size == 0, math.inf, size).amin(dim=list(dims), keepdim=True)
     shape, xs, os, kept, count = plan
     flat = memory_of(x)
     out, bits = np.zeros(count), np.full(count, 0xFFFFFFFF, dtype=np.uint32)

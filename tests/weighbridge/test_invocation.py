@@ -1,0 +1,62 @@
+"""Operations of a tape are tried before it is written: what a replay would find malformed, no Recorder writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from prover import Recorder
+from weighbridge.invocation import Trial
+from weighbridge.numerics.custom import rule
+from weighbridge.tape import Tape
+from weighbridge.transcript import Transcript
+
+
+@torch.library.custom_op("weighbridge_trial::flipped", mutates_args=())
+def flipped(x: torch.Tensor) -> torch.Tensor:
+    return x.flip(0).contiguous()
+
+
+@flipped.register_fake
+def _described(x: torch.Tensor) -> torch.Tensor:
+    if not x.shape[0]:
+        raise ValueError("a description that knows no empty tensors")
+    return torch.empty_like(x)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ruled() -> None:
+    rule("weighbridge_trial::flipped", kind="move")(flipped)
+
+
+def record(path: Path, rows: list[int]) -> Transcript:
+    with Recorder(path, seed=1) as recorder:
+        with recorder.initialisation():
+            model = nn.Linear(3, 2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        recorder.attach(model, optimizer)
+        for count in rows:
+            with recorder.step(x := torch.ones(count, 3)):
+                model(flipped(x)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    return Transcript.open(path)
+
+
+def test_operations_that_differ_in_sizes_only_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr("weighbridge.invocation._try", lambda call, node: tried.append(node.op))
+    transcript = record(tmp_path / "run", [4, 5, 1])
+    written = [transcript.step(number).tape for number in range(transcript.steps)]
+    assert len(set(written)) == transcript.steps == 4
+    assert tried.count("weighbridge_trial::flipped.default") == len({"rows", "one row"})
+    again = len(tried)
+    trial = Trial()
+    for digest in written:
+        tape = Tape.decode(transcript.tape(digest))
+        trial(tape, [0.1] * tape.values)
+        trial(tape, [0.2] * tape.values)
+    assert len(tried) == 2 * again
