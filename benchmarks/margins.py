@@ -122,7 +122,8 @@ def products(example: Example) -> Iterator[tuple[str, list[Tensor]]]:
             beta, alpha = example.kwargs.get("beta", 1), example.kwargs.get("alpha", 1)
             yield way, [args[0] * beta + multiply(args[1], args[2]) * alpha]
         elif name == "convolution" and args[0].dim() == 4 and not args[6] and args[8] == 1:
-            x, w, bias, stride, padding, dilation = args[:6]
+            x, w, bias = args[:3]
+            stride, padding, dilation = ([*size, *size][:2] for size in args[3:6])  # one number is for both dimensions
             columns = torch.nn.functional.unfold(x, list(w.shape[2:]), dilation, padding, stride)
             shape = aten.convolution.default(*args).shape
             out = multiply(w.flatten(1), columns).reshape(shape)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks import machine, margins
+from benchmarks.margins import EXAMPLES, Anywhere
 from weighbridge.numerics import bounds
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.rules import RULES, Kind
@@ -77,3 +78,16 @@ def test_a_measurement_of_one_seed_finds_what_a_kernel_does() -> None:
     for example in margins.EXAMPLES["mm.default"](margins.Anywhere("plain", seed=5)):
         margins._one(found, "mm.default", example)
     assert 0 < found.rules["mm.default"]["margin"] < 1
+
+
+def test_other_ways_compute_what_the_kernel_does() -> None:
+    """Of every example that there is, so that a new one cannot end a measurement."""
+    tried = set()
+    for key, examples in EXAMPLES.items():
+        for example in examples(Anywhere("plain", seed=1)):
+            for way, results in margins.products(example):
+                for found, wanted in zip(results, margins.kernel(example), strict=True):
+                    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2, equal_nan=True)
+                tried.add((way, key))
+    assert {key for _, key in tried} >= {"mm.default", "addmm.default", "convolution.default", "sum.dim_IntList"}
+    assert {way for way, _ in tried} == set(margins.PRODUCTS)
