@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,10 @@ def _described(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ruled() -> None:
-    rule("weighbridge_trial::flipped", kind="move")(flipped)
+def _ruled() -> Iterator[None]:
+    with restored():
+        rule("weighbridge_trial::flipped", kind="move")(flipped)
+        yield
 
 
 def record(path: Path, rows: list[int]) -> Transcript:

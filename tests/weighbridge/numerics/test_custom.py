@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.rule_tables import restored
 from test_bounds import Listening
 
 from weighbridge.errors import TapeError, UnknownOperationError, UsageError
@@ -46,14 +47,8 @@ def bound(call: Call) -> list[Bound]:
 
 @pytest.fixture(autouse=True)
 def table() -> Iterator[None]:
-    """Puts the tables back as they were."""
-    before, decomposed = dict(rules.RULES), dict(custom.TABLE)
-    yield
-    rules.RULES.clear()
-    rules.RULES.update(before)
-    custom.TABLE.clear()
-    custom.TABLE.update(decomposed)
-    decompositions.find.cache_clear()
+    with restored():
+        yield
 
 
 def test_a_rounded_operator_is_computed_wide_and_bounded() -> None:
