@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.rule_tables import restored
 from torch import nn
 
 from prover import Recorder
