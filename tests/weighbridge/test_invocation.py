@@ -9,8 +9,10 @@ import pytest
 import torch
 from support.rule_tables import restored
 from torch import nn
+from zoo.machines import replay_here
 
 from prover import Recorder
+from weighbridge.errors import TapeError
 from weighbridge.invocation import Trial
 from weighbridge.numerics.custom import rule
 from weighbridge.tape import Tape
@@ -48,6 +50,14 @@ def record(path: Path, rows: list[int]) -> Transcript:
                 optimizer.step()
                 optimizer.zero_grad()
     return Transcript.open(path)
+
+
+def test_a_tape_that_a_replay_would_refuse_is_not_written(tmp_path: Path) -> None:
+    """The operator runs, but its description fails, and a replay asks that first."""
+    with pytest.raises(TapeError, match=r"weighbridge_trial::flipped.*cannot be applied.*knows no empty tensors"):
+        record(tmp_path / "run", [4, 0])
+    assert Transcript.open(tmp_path / "run").steps == 2
+    assert replay_here(tmp_path / "run")["verdict"] == "match"
 
 
 def test_operations_that_differ_in_sizes_only_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
