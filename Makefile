@@ -58,7 +58,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (one to two hours, 24 GiB)
+bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (about two hours, 24 GiB)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps --full
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_entries

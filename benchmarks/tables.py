@@ -249,7 +249,8 @@ def simulator(result: Result) -> str:
     load = max(case["load_before"] for case in result["cases"])
     about = (
         f"{result['chips']:,} chips, {result['days']:,.0f} days, {result['workers']} threads of the simulator on "
-        f"{result['cores']} cores, which others used as well: up to {load:.0f} processes were waiting or running."
+        f"{result['cores']} cores. The load average before a case, which counts the case before it, was at most "
+        f"{load:.1f}."
     )
     return f"{measured_on(result)} {about}\n\n{table(head, rows)}"
 
