@@ -46,8 +46,8 @@ class Bare(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace != "aten":
             return func(*args, **kwargs)
-        replacement = decompositions.find(func)
-        if replacement is not None:
+        replacement, unless = decompositions.find(func), decompositions.unless(func)
+        if replacement is not None and not (unless is not None and unless(*args, **kwargs)):
             with self:
                 replaced = replacement(*args, **kwargs)
             if replaced is not NotImplemented:

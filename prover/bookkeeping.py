@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from weighbridge.hostmemory import octets
+from weighbridge.hostmemory import bytes_of, octets
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 def storage_bytes(storage: torch.UntypedStorage) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of a storage in host memory, without an operation that a chip would count as the workload's."""
+    if storage.device.type == "cpu":
+        return bytes_of(storage)
     whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     return np.frombuffer(octets(whole), dtype=np.uint8)
 

@@ -11,7 +11,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,9 +29,10 @@ from weighbridge.numerics.evaluate import Context, bind, evaluate
 from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
+from weighbridge.numerics.rewriting import Condition, Decomposition
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import LogWriter
-from weighbridge.numerics.rules import Kind, Op, composite, find, known, mutated
+from weighbridge.numerics.rules import Kind, Op, Rule, composite, find, known, mutated, settled
 from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
 
 if TYPE_CHECKING:
@@ -178,15 +179,51 @@ class Owner(Protocol):
 _NUMBER_TYPES = ("number", "Scalar", "Optional[number]", "Optional[Scalar]", "Tensor", "Optional[Tensor]")
 
 
-@per_op
-def _shape(op: Op) -> tuple[str, frozenset[int], frozenset[str]]:
-    """An overload's name on a tape, and the operands whose integers are values, not structure.
+class _Known(NamedTuple):
+    """What is known of an overload whatever its operands.
 
-    Those are scalars, and numbers in place of tensors.
+    Attributes:
+        name: Its name on a tape.
+        positions: Places of the operands whose integers are values, not structure: of scalars, and of tensors in whose
+            place there is a number.
+        names: Names of the same.
+        mutated: Names of the operands that it changes.
+        aside: Whether it is nothing that a tape has.
+        decomposition: What replaces it, or None.
+        unless: Says for which operands nothing does, or None.
+        composite: Whether PyTorch replaces it.
+        rule: Its rule, or None if its operands decide.
     """
+
+    name: str
+    positions: frozenset[int]
+    names: frozenset[str]
+    mutated: tuple[str, ...]
+    aside: bool
+    decomposition: Decomposition | None
+    unless: Condition | None
+    composite: bool
+    rule: Rule | None
+
+
+@per_op
+def _known(op: Op) -> _Known:
     at = [(i, a.name) for i, a in enumerate(op._schema.arguments) if str(a.type) in _NUMBER_TYPES]
-    name = f"{op._schema.name.removeprefix('aten::')}.{op._overloadname or 'default'}"
-    return name, frozenset(i for i, _ in at), frozenset(n for _, n in at)
+    return _Known(
+        name=f"{op._schema.name.removeprefix('aten::')}.{op._overloadname or 'default'}",
+        positions=frozenset(i for i, _ in at),
+        names=frozenset(n for _, n in at),
+        mutated=mutated(op),
+        aside=op.namespace in ("prim", "profiler"),
+        decomposition=decompositions.find(op),
+        unless=decompositions.unless(op),
+        composite=not known(op) and composite(op),
+        rule=settled(op),
+    )
+
+
+_ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""Types that wrap no other tensors."""
 
 
 class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -210,6 +247,14 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running = 0
         self.sharded: Sharded | None = None
         """What programs on several ranks do beside ordinary operations, if there are several."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Read by PyTorch, which would wrap `__torch_dispatch__` in a call that keeps the compiler out of it.
+
+        Nothing is compiled in a step in the first place: a mode is on that wants to see every operation.
+        """
+        return False
 
     # -- storages ----------------------------------------------------------------------------------------------------
 
@@ -305,6 +350,19 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- operands ----------------------------------------------------------------------------------------------------
 
+    def _operands(self, args: Any, positions: frozenset[int]) -> tuple[Any, ...]:
+        """Encodes positional operands: `_encode` for each, with what most of them are looked at first."""
+        encoded: list[Any] = []
+        for place, value in enumerate(args):
+            kind = type(value)
+            if kind is Tensor or kind is torch.nn.Parameter:
+                encoded.append(("t", self._ref(value, None)))
+            elif value is None or ((kind is int or kind is bool) and place not in positions):
+                encoded.append(value)
+            else:
+                encoded.append(self._encode(value, place in positions))
+        return tuple(encoded)
+
     def _encode(self, value: Any, number: bool) -> Any:
         if isinstance(value, Tensor):
             return ("t", self._ref(value, None))
@@ -316,7 +374,9 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, str):
             return ("s", value)
         if isinstance(value, (list, tuple)):
-            return ("l", tuple(self._encode(v, number) for v in value))
+            if not number and all([type(v) is int for v in value]):
+                return ("l", tuple(value))
+            return ("l", tuple([self._encode(v, number) for v in value]))
         if isinstance(value, torch.dtype) and value in DTYPE_NAMES:
             return ("d", DTYPE_NAMES[value])
         if isinstance(value, torch.dtype) and value.is_complex:
@@ -351,20 +411,19 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise
             if result is not NotImplemented:
                 return result
-        if types and not all(
-            t is Tensor or t is torch.nn.Parameter or t is torch.nn.Buffer or not _wraps(t) for t in types
-        ):
-            return NotImplemented
-        if (types and any(issubclass(t, FakeTensor) for t in types)) or func.namespace in ("prim", "profiler"):
+        for t in types:
+            if t not in _ORDINARY and _wraps(t):
+                return NotImplemented
+        what = _known(func)
+        if what.aside or any([t not in _ORDINARY and issubclass(t, FakeTensor) for t in types]):
             return func(*args, **kwargs)
         try:
-            decomposition = decompositions.find(func)
-            if decomposition is not None:
+            if what.decomposition is not None and not (what.unless is not None and what.unless(*args, **kwargs)):
                 with self:
-                    replaced = decomposition(*args, **kwargs)
+                    replaced = what.decomposition(*args, **kwargs)
                 if replaced is not NotImplemented:
                     return replaced
-            elif not known(func) and composite(func):
+            elif what.composite:
                 # Under inference mode, and inside decompositions, PyTorch leaves its composites to us.
                 with self:
                     return func.decompose(*args, **kwargs)
@@ -386,25 +445,31 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record_plainly(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         bound = bind(func, args, kwargs)
-        rule = find(func, bound)
-        name, positions, names = _shape(func)
-        encoded = tuple([self._encode(a, i in positions) for i, a in enumerate(args)])
-        encoded_kwargs = {k: self._encode(kwargs[k], k in names) for k in sorted(kwargs)} if kwargs else {}
-        self.context.begin(len(self.tape.nodes))
+        what = _known(func)
+        rule = what.rule or find(func, bound)
+        encoded = self._operands(args, what.positions)
+        encoded_kwargs = {k: self._encode(kwargs[k], k in what.names) for k in sorted(kwargs)} if kwargs else {}
+        tape = self.tape
+        self.context.begin(len(tape.nodes))
         self._running = 1
         try:
             out = evaluate(func, args, kwargs, self.context, rule=rule, bound=bound)
         finally:
             self._running = 0
-        for operand in mutated(func):
-            changed = bound[operand]
-            for t in changed if isinstance(changed, (list, tuple)) else (changed,):
-                if isinstance(t, Tensor):
-                    self.written.add(self.slots.get(t.untyped_storage()._cdata, -1))
         births: list[tuple[int, int]] = []
-        outputs = (self._ref(out, births),) if isinstance(out, Tensor) else tuple(self._outputs(out, births))
+        if what.mutated and args and out is args[0] and rule.kind is not Kind.VIEW:
+            index = encoded[0][1]  # changed where it is, and nothing else with it
+            outputs: tuple[int | None, ...] = (index,)
+            self.written.add(tape.refs[index][0])
+        else:
+            for operand in what.mutated:
+                changed = bound[operand]
+                for t in changed if isinstance(changed, (list, tuple)) else (changed,):
+                    if isinstance(t, Tensor):
+                        self.written.add(self.slots.get(t.untyped_storage()._cdata, -1))
+            outputs = (self._ref(out, births),) if isinstance(out, Tensor) else tuple(self._outputs(out, births))
         draw = self.context.draw_key if rule.kind is Kind.RANDOM else None
-        self.tape.nodes.append(Node(name, encoded, encoded_kwargs, outputs, tuple(births), draw, self._path()))
+        tape.nodes.append(Node(what.name, encoded, encoded_kwargs, outputs, tuple(births), draw, self._path()))
         self.owner.after_operation(self)
         return out
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -38,6 +41,44 @@ def octets(flat: torch.Tensor) -> memoryview:
     buffer = (ctypes.c_ubyte * (flat.numel() * flat.itemsize)).from_address(flat.data_ptr())
     buffer.tensor = flat  # type: ignore[attr-defined]
     return memoryview(buffer).cast("B")
+
+
+class _Seen:
+    """What NumPy asks to see memory by its address; keeps it alive."""
+
+    __slots__ = ("__array_interface__", "owner")
+    __array_interface__: dict[str, Any]
+    owner: torch.Tensor | torch.UntypedStorage
+
+
+_CODES = {
+    torch.float32: "<f4", torch.float64: "<f8", torch.float16: "<f2", torch.int64: "<i8", torch.int32: "<i4",
+    torch.int16: "<i2", torch.int8: "|i1", torch.uint8: "|u1", torch.bool: "|b1",
+}  # fmt: skip
+
+
+def array_of(t: torch.Tensor, count: int | None = None) -> npt.NDArray[Any]:
+    """Returns the memory of a CPU tensor as a one-dimensional array that keeps it alive.
+
+    Args:
+        t: A tensor of a type that NumPy has. Its strides do not matter.
+        count: How many elements from its first on; by default as many as it has.
+    """
+    return _seen(t, _CODES[t.dtype], t.numel() if count is None else count)
+
+
+def bytes_of(storage: torch.UntypedStorage) -> npt.NDArray[np.uint8]:
+    """Returns the bytes of a storage on the CPU as an array that keeps it alive."""
+    return _seen(storage, "|u1", storage.nbytes())
+
+
+def _seen(owner: torch.Tensor | torch.UntypedStorage, code: str, count: int) -> npt.NDArray[Any]:
+    if not count:
+        return np.empty(0, dtype=code)  # an address of nothing is not taken for a buffer everywhere
+    seen = _Seen()
+    seen.owner = owner
+    seen.__array_interface__ = {"version": 3, "typestr": code, "shape": (count,), "data": (owner.data_ptr(), False)}
+    return np.asarray(seen)
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc

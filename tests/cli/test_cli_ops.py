@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from weighbridge.cli.main import run
-from weighbridge.numerics import decompositions, rules
+from weighbridge.numerics import memo, rules
 from weighbridge.numerics.rules import table_digest
 
 aten = torch.ops.aten
@@ -52,9 +52,9 @@ def test_what_is_missing_is_listed_and_is_a_finding(
     assert run(["ops", "--missing"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     monkeypatch.delitem(rules.RULES, "mm.default")
-    decompositions.find.cache_clear()
+    memo.forget()
     try:
         assert run(["ops", "--missing", "--json"]) == 1
         assert set(json.loads(capsys.readouterr().out)["operations"]) == {"mm.default", "mm.out"}
     finally:
-        decompositions.find.cache_clear()
+        memo.forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weighbridge.numerics import custom, decompositions, rules
+from weighbridge.numerics import custom, memo, rules
 
 
 @contextmanager
@@ -19,4 +19,4 @@ def restored() -> Iterator[None]:
         rules.RULES.update(before)
         custom.TABLE.clear()
         custom.TABLE.update(decomposed)
-        decompositions.find.cache_clear()
+        memo.forget()

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from weighbridge.hostmemory import alive, octets
+from weighbridge.hostmemory import alive, array_of, bytes_of, octets
 
 FAULTS = """
 import resource, sys, torch
-from weighbridge.hostmemory import keep_freed
+from weighbridge.hostmemory import alive, array_of, bytes_of, octets
 kept = keep_freed() if sys.argv[1] == "keep" else None
 counts = []
 for _ in range(8):
@@ -32,6 +32,33 @@ def test_the_bytes_are_those_of_the_tensor_and_keep_it_alive() -> None:
 
 def test_nothing_has_no_bytes() -> None:
     assert bytes(octets(torch.empty(0))) == b""
+    assert array_of(torch.empty(0)).shape == (0,)
+    assert bytes_of(torch.empty(0).untyped_storage()).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+     torch.bool],
+)  # fmt: skip
+def test_an_array_is_a_tensors_memory_and_keeps_it_alive(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([0, 1, 1, 0, 1]).to(dtype)[1:]
+    array = array_of(tensor)
+    assert array.tolist() == tensor.tolist()
+    assert array_of(tensor, 2).tolist() == tensor.tolist()[:2]
+    array[0] = 0
+    assert tensor[0] == 0
+    tensor.untyped_storage().resize_(5 * tensor.itemsize)  # `numpy()` would have forbidden that
+    reference = weakref.ref(tensor)
+    del tensor
+    assert reference() is not None
+    del array
+    assert reference() is None
+
+
+def test_an_array_of_a_storage_has_all_of_its_bytes() -> None:
+    tensor = torch.arange(6, dtype=torch.uint8)[2:4]
+    assert bytes_of(tensor.untyped_storage()).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_storage_that_was_looked_at_is_whole_until_nobody_holds_it() -> None:

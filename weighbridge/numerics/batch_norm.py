@@ -140,7 +140,10 @@ def _forward(
     return aten._native_batch_norm_legit.default(*operands, training, momentum, eps)
 
 
-@decomposes("_native_batch_norm_legit.default")
+@decomposes(
+    "_native_batch_norm_legit.default",
+    unless=lambda x, weight, bias, mean, var, training, *_: training and _composed(x, weight, bias, mean, var),
+)
 def _with_statistics(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, training: bool,
     momentum: float, eps: float,
@@ -148,28 +151,26 @@ def _with_statistics(
     operands = x, weight, bias, running_mean, running_var
     if not _composed(*operands):
         return forward(*operands, training, momentum, eps)
-    if training:
-        return NotImplemented
     return aten._native_batch_norm_legit_no_training.default(*operands, momentum, eps)
 
 
-@decomposes("_native_batch_norm_legit.no_stats")
+@decomposes(
+    "_native_batch_norm_legit.no_stats",
+    unless=lambda x, weight, bias, training, *_: training and _composed(x, weight, bias),
+)
 def _without_statistics(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> Any:
-    if training and _composed(x, weight, bias):
-        return NotImplemented
     return forward(x, weight, bias, None, None, training, momentum, eps)
 
 
-@decomposes("_native_batch_norm_legit_no_training.default")
+@decomposes("_native_batch_norm_legit_no_training.default", unless=lambda *operands: _composed(*operands))
 def _in_evaluation(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> Any:
-    operands = x, weight, bias, mean, variance
-    return NotImplemented if _composed(*operands) else forward(*operands, False, momentum, eps)
+    return forward(x, weight, bias, mean, variance, False, momentum, eps)
 
 
-@decomposes("native_batch_norm_backward.default")
+@decomposes("native_batch_norm_backward.default", unless=lambda *operands: _composed(*operands))
 def _backward(*operands: Any) -> Any:
-    return NotImplemented if _composed(*operands) else backward(*operands)
+    return backward(*operands)

@@ -127,13 +127,13 @@ def mm(call: Call) -> list[Bound]:
     names = "self", next(n for n in ("mat2", "vec", "tensor", "other") if n in call.args)
     a, b = (call.narrow(name) for name in names)
     k = a.shape[-1]
-    left, right = reductions.norm(a, [-1]), reductions.norm(b, [-2 if b.dim() > 1 else -1])
+    g = gamma(k + 2)
+    left, right = reductions.norm(a, [-1], g), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name in ("dot", "vdot"):
-        return [Bound(rel=drift(k), absolute=float(gamma(k + 2) * left * right))]
+        return [Bound(rel=drift(k), absolute=float(left * right))]
     if call.name == "mv":
-        left = left.squeeze(-1)
-        return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right))]
-    return [Bound(rel=drift(k), factors=(left * gamma(k + 2), right), products=_products(call, names, gamma(k + 2)))]
+        return [Bound(rel=drift(k), factors=(left.squeeze(-1), right))]
+    return [Bound(rel=drift(k), factors=(left, right), products=_products(call, names, g))]
 
 
 def addmm(call: Call) -> list[Bound]:
@@ -142,14 +142,11 @@ def addmm(call: Call) -> list[Bound]:
     names = pairs[call.name]
     a, b = (call.narrow(name) for name in names)
     g = gamma(a.shape[-1] + 6)
-    left, right = reductions.norm(a, [-1]), reductions.norm(b, [-2 if b.dim() > 1 else -1])
+    rel, multiple = g + drift(a.shape[-1]), 2 * g * abs(call["alpha"])
+    left, right = reductions.norm(a, [-1], multiple), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name == "addmv":
-        left = left.squeeze(-1)
-        return [Bound(rel=g + drift(a.shape[-1]), factors=(left * (2 * g * abs(call["alpha"])), right))]
-    multiple = 2 * g * abs(call["alpha"])
-    return [
-        Bound(rel=g + drift(a.shape[-1]), factors=(left * multiple, right), products=_products(call, names, multiple))
-    ]
+        return [Bound(rel=rel, factors=(left.squeeze(-1), right))]
+    return [Bound(rel=rel, factors=(left, right), products=_products(call, names, multiple))]
 
 
 def _grouped_squares(x: Tensor, groups: int) -> Tensor:

@@ -20,8 +20,8 @@ def _deviations(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, int]:
     (Chan, Golub, LeVeque 1983, table 1, with kappa^2 = mean(x^2)/var).
     """
     n = max(1, math.prod(x.shape[d] for d in dims))
-    root = reductions.norm(x, dims) / math.sqrt(n)
-    return root * gamma(n + 8), root * root * (8 * gamma(n + 8)), n
+    squares, g = reductions.squares(x, dims), gamma(n + 8)
+    return squares.sqrt().mul_(g / math.sqrt(n)), squares.mul_(8 * g / n), n
 
 
 def variance(call: Call) -> list[Bound]:
@@ -49,12 +49,12 @@ def layer_norm(call: Call) -> list[Bound]:
     inner = len(call["normalized_shape"])
     e_mean, e_var, _ = _deviations(x, list(range(x.dim() - inner, x.dim())))
     rstd = call.results[2]
-    relative_rstd = rstd * rstd * e_var / 2 + 8 * U
+    relative_rstd = rstd.square().mul_(e_var).div_(2).add_(8 * U)
     w = call["weight"].abs() if call["weight"] is not None else rstd.new_ones(x.shape[x.dim() - inner :])
     wb = w + call["bias"].abs() if call["bias"] is not None else w
     worst = float(relative_rstd.max()) if relative_rstd.numel() else 0.0
     return [
-        Bound(rel=2 * worst + 8 * U, factors=(2 * (rstd * e_mean + relative_rstd), wb)),
+        Bound(rel=2 * worst + 8 * U, factors=((rstd * e_mean).add_(relative_rstd).mul_(2), wb)),
         Bound(factors=(e_mean,)),
         Bound(factors=(rstd * relative_rstd,)),
     ]

@@ -7,6 +7,7 @@ import math
 import torch
 
 from weighbridge.errors import RefusedOperationError
+from weighbridge.numerics import reductions
 from weighbridge.numerics.bounds import BoundFunction, Call, U, gamma, relative
 from weighbridge.numerics.rounding import Bound
 
@@ -23,11 +24,11 @@ def softmax(call: Call) -> list[Bound]:
 
 def softmax_backward(call: Call) -> list[Bound]:
     """_softmax_backward_data: out * (g - sum(g*out))."""
-    g, out, dim = call["grad_output"], call["output"], call["dim"]
+    out, dim = call["output"], call["dim"]
     if not out.numel():
         return [Bound()]
     n = out.shape[dim] if out.dim() else 1
-    row = g.abs().amax(dim=dim, keepdim=True) + (g * out).abs().sum(dim=dim, keepdim=True)
+    row = reductions.products(call.narrow("grad_output"), call.narrow("output"), dim)
     return [Bound(factors=(out.abs(), row * gamma(n + 8)))]
 
 
@@ -55,10 +56,12 @@ def log_sum_exp(call: Call) -> list[Bound]:
 
 def log_softmax_backward(call: Call) -> list[Bound]:
     """_log_softmax_backward_data: g - exp(out)*sum(g)."""
-    g, out, dim = call["grad_output"], call["output"], call["dim"]
+    out, dim = call["output"], call["dim"]
+    if not out.numel():
+        return [Bound()]
     n = out.shape[dim] if out.dim() else 1
-    row = g.abs().sum(dim=dim, keepdim=True) * gamma(n + 16)
-    return [Bound(rel=8 * U, factors=(torch.exp(out), row))]
+    total = reductions.sizes(call.narrow("grad_output"), [dim])[0] if out.dim() else call["grad_output"].abs()
+    return [Bound(rel=8 * U, factors=(torch.exp(out), total * gamma(n + 16)))]
 
 
 def nll_loss(call: Call) -> list[Bound]:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from weighbridge.hostmemory import octets
+from weighbridge.hostmemory import array_of
 from weighbridge.jit import compiled
 from weighbridge.numerics import quotients
-from weighbridge.numerics.kernels import BLOCK, WEIGHT, Array, finish
+from weighbridge.numerics.kernels import BLOCK, Array, finish
 from weighbridge.numerics.physical import flat, is_dense
 
 Tensor = torch.Tensor
@@ -29,42 +29,19 @@ _jit = compiled(fastmath=False, error_model="numpy")
 
 
 @_jit
-def _weighed(v: np.float32, i: int, w: np.uint32) -> tuple[np.uint64, np.uint32]:
-    """Element i's part of the checksum, and whether it is NaN; w is the weight of a block's element 0."""
-    b = np.float32(v).view(np.uint32)
-    bad = np.uint32((b & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000))
-    return np.uint64(b) * np.uint64(np.uint32(w + np.uint32(i) * np.uint32(WEIGHT)) | np.uint32(1)), bad
-
-
-@_jit
-def _block(form: int, x: Array, first: Array, second: Array, value: np.float32, start: int) -> tuple[np.uint64, bool]:
-    """Changes `x`, which begins at element `start`; returns its part of the checksum, and whether it holds NaN."""
-    total, bad, w = np.uint64(0), np.uint32(0), np.uint32(start) * np.uint32(WEIGHT)
+def _block(form: int, x: Array, first: Array, second: Array, value: np.float32) -> None:
     if form == LERP:
         for i in range(x.size):
-            x[i] = v = x[i] + (first[i] - x[i]) * value
-            part, nan = _weighed(v, i, w)
-            total += part
-            bad |= nan
+            x[i] = x[i] + (first[i] - x[i]) * value
     elif form == ADDCMUL:
         for i in range(x.size):
-            x[i] = v = x[i] + (first[i] * second[i]) * value
-            part, nan = _weighed(v, i, w)
-            total += part
-            bad |= nan
+            x[i] = x[i] + (first[i] * second[i]) * value
     elif form == ADDCDIV:
         for i in range(x.size):
-            x[i] = v = x[i] + (first[i] / second[i]) * value
-            part, nan = _weighed(v, i, w)
-            total += part
-            bad |= nan
+            x[i] = x[i] + (first[i] / second[i]) * value
     else:
         for i in range(x.size):
-            x[i] = v = x[i] + first[i] * value
-            part, nan = _weighed(v, i, w)
-            total += part
-            bad |= nan
-    return total, bad != 0
+            x[i] = x[i] + first[i] * value
 
 
 @_jit
@@ -86,9 +63,8 @@ def _pass(form: int, x: Array, first: Array, second: Array, value: np.float32, b
     start = 0
     while start < x.size:
         stop = min(x.size, start + BLOCK)
-        # The checksum in the same loop: multiplying integers hides behind waiting for memory.
-        part, bad = _block(form, x[start:stop], first[start:stop], second[start:stop], value, start)
-        total += finish(bits[start:stop], start) if bad else part
+        _block(form, x[start:stop], first[start:stop], second[start:stop], value)
+        total += finish(bits[start:stop], start)
         start = stop
     return total
 
@@ -141,11 +117,15 @@ def _apart(x: Tensor, other: Tensor) -> bool:
     return distance == 0 or distance >= x.numel() * x.itemsize
 
 
+def _is_number(value: Any) -> bool:
+    """True if PyTorch and NumPy make the same float32 number of a value."""
+    return (type(value) is float and abs(value) <= _LARGEST) or (type(value) is int and abs(value) <= 1 << 53)
+
+
 def _plain(x: Tensor, first: Tensor, second: Tensor, value: Any) -> bool:
-    """True if the loop can walk the operands and PyTorch would make the same float32 number of `value`."""
-    number = (isinstance(value, float) and abs(value) <= _LARGEST) or (type(value) is int and abs(value) <= 1 << 53)
-    return number and all(
-        t.device.type == "cpu" and t.shape == x.shape and t.is_contiguous() and _apart(x, t) for t in (x, first, second)
+    """True if the loop can walk the operands."""
+    return _is_number(value) and all(
+        t.is_cpu and t.shape == x.shape and t.is_contiguous() and _apart(x, t) for t in (x, first, second)
     )
 
 
@@ -171,7 +151,8 @@ def evaluate(
         out = x if change else x.clone(memory_format=torch.contiguous_format)
         results = flat(out)
         array = results.numpy()
-        one, two = (np.frombuffer(octets(t), dtype=np.float32) for t in (first, second))
+        one = array_of(first)
+        two = one if second is first else array_of(second)
         exact(results, int(_pass(form, array, one, two, np.float32(value), array.view(np.uint32))))
         return out
     result = _by_steps(form, x, first, second, value)

@@ -1,8 +1,8 @@
 """Vendor and composite overloads, rewritten into overloads that have rules.
 
 A decomposition is called with the operands of the original and dispatches the replacements itself, so each of them is
-recorded, rounded and replayed on its own. What is decomposed never reaches a tape. A decomposition may return
-NotImplemented for operands that need none.
+recorded, rounded and replayed on its own. What is decomposed never reaches a tape. Operands that need no decomposition
+are told apart before it is called (`rewriting.UNLESS`), or by it: then it returns NotImplemented.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from weighbridge.numerics import (  # noqa: F401 (they enter the table)
     shorthands,
     single,
 )
-from weighbridge.numerics.memo import per_op
-from weighbridge.numerics.rewriting import TABLE, Decomposition, decomposes
+from weighbridge.numerics.memo import forget, per_op
+from weighbridge.numerics.rewriting import TABLE, UNLESS, Condition, Decomposition, decomposes
 from weighbridge.numerics.rules import Op, composite, known, writes_out
 
 aten = torch.ops.aten
@@ -58,10 +58,17 @@ def find(op: Op) -> Decomposition | None:
     return forms.by_counterpart(op, other)
 
 
+@per_op
+def unless(op: Op) -> Condition | None:
+    """Returns what tells for which operands an overload is not decomposed although it has a decomposition, or None."""
+    function = find(op)
+    return None if function is None else UNLESS.get(function)
+
+
 def add(key: str, function: Decomposition) -> None:
     """Enters a decomposition for `library::name.overload` at run time."""
     TABLE[key] = function
-    find.cache_clear()
+    forget()
 
 
 def _own(op: Op) -> Decomposition | None:
@@ -97,68 +104,69 @@ def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor
 # hundred, so their log would be the largest of all. In float32 they are rules (`chains`).
 
 
-def _float32(*operands: Any) -> bool:
-    return all(v.dtype == torch.float32 for v in operands if isinstance(v, Tensor))
+def _float32(*operands: Any, **named: Any) -> bool:
+    return all([v.dtype is torch.float32 for v in (*operands, *named.values()) if isinstance(v, Tensor)])
 
 
 def _scaled(other: Any, alpha: Any) -> Any:
     return other if alpha == 1 else other * alpha
 
 
-@decomposes("lerp.Scalar", "lerp.Tensor")
+@decomposes("lerp.Scalar", "lerp.Tensor", unless=_float32)
 def _lerp(a: Tensor, end: Tensor, weight: Any) -> Any:
-    return NotImplemented if _float32(a, end, weight) else a + (end - a) * weight
+    return a + (end - a) * weight
 
 
-@decomposes("lerp_.Scalar", "lerp_.Tensor")
+@decomposes("lerp_.Scalar", "lerp_.Tensor", unless=_float32)
 def _lerp_(a: Tensor, end: Tensor, weight: Any) -> Any:
-    return NotImplemented if _float32(a, end, weight) else a.add_((end - a) * weight)
+    return a.add_((end - a) * weight)
 
 
-@decomposes("addcmul.default")
+@decomposes("addcmul.default", unless=_float32)
 def _addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Any:
-    return NotImplemented if _float32(x, first, second) else x + _scaled(first * second, value)
+    return x + _scaled(first * second, value)
 
 
-@decomposes("addcmul_.default")
+@decomposes("addcmul_.default", unless=_float32)
 def _addcmul_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Any:
-    return NotImplemented if _float32(x, first, second) else x.add_(_scaled(first * second, value))
+    return x.add_(_scaled(first * second, value))
 
 
-@decomposes("addcdiv.default")
+@decomposes("addcdiv.default", unless=_float32)
 def _addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Any:
-    return NotImplemented if _float32(x, first, second) else x + _scaled(first / second, value)
+    return x + _scaled(first / second, value)
 
 
-@decomposes("addcdiv_.default")
+@decomposes("addcdiv_.default", unless=_float32)
 def _addcdiv_(x: Tensor, first: Tensor, second: Tensor, *, value: Any = 1) -> Any:
-    return NotImplemented if _float32(x, first, second) else x.add_(_scaled(first / second, value))
+    return x.add_(_scaled(first / second, value))
 
 
-@decomposes("pow.Tensor_Scalar")
+@decomposes("pow.Tensor_Scalar", unless=lambda x, exponent: exponent not in (2, 3))
 def _power(x: Tensor, exponent: Any) -> Any:
-    if exponent == 2:
-        return x * x
-    return x * x * x if exponent == 3 else NotImplemented
+    return x * x if exponent == 2 else x * x * x
 
 
 def _with_alpha(name: str) -> Decomposition:
     packet = getattr(aten, name)
 
     def run(x: Any, other: Any, alpha: Any = 1) -> Any:
-        ruled = alpha == 1 or (isinstance(other, Tensor) and _float32(x, other))
-        return NotImplemented if ruled else packet(x, other * alpha)
+        return packet(x, other * alpha)
 
     return run
 
 
-def _reverse_subtraction(x: Tensor, other: Any, alpha: Any = 1) -> Any:
-    return NotImplemented if alpha == 1 else aten.rsub(x * alpha, other)
+def _ruled_sum(x: Any, other: Any, alpha: Any = 1) -> bool:
+    return alpha == 1 or (isinstance(other, Tensor) and _float32(x, other))
 
 
 for _name in ("add", "add_", "sub", "sub_"):
-    TABLE.update({f"{_name}.{overload}": _with_alpha(_name) for overload in ("Tensor", "Scalar")})
-TABLE.update({f"rsub.{overload}": _reverse_subtraction for overload in ("Tensor", "Scalar")})
+    decomposes(f"{_name}.Tensor", f"{_name}.Scalar", unless=_ruled_sum)(_with_alpha(_name))
+
+
+@decomposes("rsub.Tensor", "rsub.Scalar", unless=lambda x, other, alpha=1: alpha == 1)
+def _reverse_subtraction(x: Tensor, other: Any, alpha: Any = 1) -> Any:
+    return aten.rsub(x * alpha, other)
 
 
 @decomposes("item.default")
@@ -209,14 +217,14 @@ def _single(*operands: Tensor) -> bool:
     return all(t.dtype == torch.float32 for t in operands)
 
 
-@decomposes("tanh_backward.default")
+@decomposes("tanh_backward.default", unless=lambda grad, output: not _single(grad, output))
 def _tanh_backward(grad: Tensor, output: Tensor) -> Any:
-    return grad * (1 - output * output) if _single(grad, output) else NotImplemented
+    return grad * (1 - output * output)
 
 
-@decomposes("sigmoid_backward.default")
+@decomposes("sigmoid_backward.default", unless=lambda grad, output: not _single(grad, output))
 def _sigmoid_backward(grad: Tensor, output: Tensor) -> Any:
-    return grad * (1 - output) * output if _single(grad, output) else NotImplemented
+    return grad * (1 - output) * output
 
 
 @decomposes("_prelu_kernel.default")

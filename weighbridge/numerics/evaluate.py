@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -70,7 +70,11 @@ def _argument_names(op: Op) -> tuple[tuple[str, ...], dict[str, Any]]:
 def bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Returns the operands of a call by schema name, defaults filled in."""
     names, defaults = _argument_names(op)
-    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+    bound = defaults.copy()
+    bound.update(zip(names, args, strict=False))
+    if kwargs:
+        bound.update(kwargs)
+    return bound
 
 
 def _is_float(value: Any) -> bool:
@@ -81,6 +85,22 @@ def _floats(value: Any) -> list[Tensor]:
     if isinstance(value, (list, tuple)):
         return [v for v in value if _is_float(v)]
     return [value] if _is_float(value) else []
+
+
+def _all_float32(values: Iterable[Any]) -> bool:
+    """True if there are tensors among the operands of a call, all that are not integers are float32, and no type is."""
+    found = False
+    for v in values:
+        for t in v if isinstance(v, (list, tuple)) else (v,):
+            if isinstance(t, Tensor):
+                dtype = t.dtype
+                if dtype is torch.float32:
+                    found = True
+                elif dtype.is_floating_point or dtype.is_complex:
+                    return False
+            elif isinstance(t, torch.dtype):
+                return False
+    return found
 
 
 def _refuse_types(op: Op, bound: dict[str, Any], policy: Policy) -> None:
@@ -173,37 +193,39 @@ def _rounded(
 ) -> Any:
     names, _ = _argument_names(op)
     by_name = {**dict(zip(names, args, strict=False)), **kwargs}
-    has_floats = any([_floats(v) for v in by_name.values()])
+    plain = _all_float32(by_name.values())
+    has_floats = plain or any([_floats(v) for v in by_name.values()])
     if not has_floats:
         if "_backward" in base_name(op)[0]:  # no training has them, and some kernels divide by zero and die of it
             raise RefusedOperationError(f"{op} without floating operands is no gradient of anything", operation=str(op))
-        plain = op(*args, **kwargs)
-        if not _floats(plain):
-            return plain  # integer or boolean work
-    types = _result_types(op, by_name)
+        out = op(*args, **kwargs)
+        if not _floats(out):
+            return out  # integer or boolean work
+    types = None if plain else _result_types(op, by_name)
     if types is None:
         with _growth(context.policy):
             summed = sums.evaluate(op, bound)
         if summed is not None:
             (limit,) = _scaled([summed[1]], base_name(op)[0], context.policy, torch.float64)
-            strides = dense_strides(summed[0].shape, layout(0) or summed[0].stride())
-            return context.rounded(lay_out(summed[0], strides), limit, torch.float32)
+            return context.rounded(_laid_out(summed[0], layout(0)), limit, torch.float32)
     changed = [n for n in mutated(op) if _is_float(by_name.get(n))]
     ends = [*(types or []), *(by_name[n].dtype for n in changed)]
     wide_type = torch.float64 if types is None or torch.float32 in ends else torch.float32
     wide = {k: _widen(v, wide_type, integers=not has_floats) for k, v in by_name.items()}
     if not has_floats and "dtype" in names:
         wide["dtype"] = torch.float64
-    # Operands that the operation overwrites must still be there as they were when the bound is computed.
-    before = {**bound, **wide, **{n: _widen(by_name[n], wide_type) for n in changed}}
+    name, overload = base_name(op)
+    before = {**bound, **wide, "__overload__": overload}
+    for n in changed:  # what the operation overwrites must still be there as it was when the bound is computed
+        before[n] = _widen(by_name[n], wide_type)
     positional = names[: len(args)]
-    outputs = op(*[wide[n] for n in positional], **{k: v for k, v in wide.items() if k not in positional})
+    named = {k: v for k, v in wide.items() if k not in positional} if len(wide) > len(positional) else {}
+    outputs = op(*[wide[n] for n in positional], **named)
     targets = [(n, wide[n]) for n in changed]
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     aliases = {id(t): by_name[n] for n, t in targets}
     fresh = [(i, t) for i, t in enumerate(returned) if _is_float(t) and id(t) not in aliases]
-    name, overload = base_name(op)
-    call = Call(name, {**before, "__overload__": overload}, [t for _, t in fresh] + [t for _, t in targets], bound)
+    call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound)
     limits = _limits(rule, call, context.policy, wide_type)
     if len(limits) < len(call.results):
         raise RefusedOperationError(
@@ -211,13 +233,20 @@ def _rounded(
         )
     for (i, t), limit in zip(fresh, limits, strict=False):
         narrow = torch.float32 if types is None else types[i] or torch.float32
-        returned[i] = context.rounded(lay_out(t, dense_strides(t.shape, layout(i) or t.stride())), limit, narrow)
+        returned[i] = context.rounded(_laid_out(t, layout(i)), limit, narrow)
     for (n, t), limit in zip(targets, limits[len(fresh) :], strict=False):
         by_name[n].copy_(context.rounded(t.contiguous(), limit, by_name[n].dtype))
     returned = [aliases.get(id(t), t) if isinstance(t, Tensor) else t for t in returned]
     if isinstance(outputs, list):
         return returned
     return tuple(returned) if isinstance(outputs, tuple) else returned[0]
+
+
+def _laid_out(t: Tensor, wanted: Strides) -> Tensor:
+    """Returns a result in dense strides: those wanted, its own, or row-major ones."""
+    if t.is_contiguous() and (wanted is None or wanted == t.stride()):
+        return t
+    return lay_out(t, dense_strides(t.shape, wanted or t.stride()))
 
 
 def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[Bound]:
@@ -267,15 +296,21 @@ def _all_float64(bound: dict[str, Any]) -> bool:
     return types == {torch.float64}
 
 
+@per_op
+def _exactly(op: Op) -> tuple[tuple[str, ...], bool, bool]:
+    """What an exact overload changes, whether PyTorch's kernels give its right answer, and whether it is a modulus."""
+    jumps = moduli.is_modulus(op)
+    return mutated(op), not jumps and not quotients.is_quotient(op), jumps
+
+
 def _exact(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
     for v in bound.values():
         if isinstance(v, Tensor) and v.dtype in NARROW:
             return _exact_narrow(op, args, kwargs, bound, context)
-    changed = mutated(op)
-    jumps = moduli.is_modulus(op)
+    changed, native, jumps = _exactly(op)
     if jumps and not moduli.covers(bound):
         return op(*args, **kwargs)
-    if not jumps and not quotients.is_quotient(op):
+    if native:
         out = op(*args, **kwargs)
     elif base_name(op) in FLOAT64_EXACT and _all_float64(bound):
         if base_name(op)[0] == "reciprocal":
@@ -396,6 +431,11 @@ def _check_conversion(op: Op, bound: dict[str, Any]) -> None:
         )
 
 
+# Looking up a member of an enumeration costs as much as many an operation's whole rule.
+_VIEW, _MOVE, _SELECT, _CHAIN = Kind.VIEW, Kind.MOVE, Kind.SELECT, Kind.CHAIN
+_EXACT, _COMPOSED, _ROUNDED = Kind.EXACT, Kind.COMPOSED, Kind.ROUNDED
+
+
 def evaluate(
     op: Op,
     args: Sequence[Any],
@@ -428,25 +468,26 @@ def evaluate(
         bound = bind(op, args, kwargs)
     rule = rule or find(op, bound)
     kind = rule.kind
-    if kind is Kind.VIEW:
+    if kind is _VIEW:
         return op(*args, **kwargs)
-    if kind is Kind.MOVE:
+    if kind is _MOVE:
         name = base_name(op)[0]
         if name in ("_to_copy", "copy"):
             _check_conversion(op, bound)
         elif name == "scatter" and "src" in bound and bound["self"].is_cuda:
             return _scatter_last(op, args, kwargs, bound)
         return op(*args, **kwargs)
-    if kind is Kind.SELECT:
+    if kind is _SELECT:
         return _select(op, args, kwargs, bound, context)
-    if kind is Kind.CHAIN or (kind is Kind.EXACT and bound.get("alpha", 1) != 1):
+    if kind is _CHAIN or (kind is _EXACT and bound.get("alpha", 1) != 1):
         return _chain(op, bound, context)
-    if kind is Kind.COMPOSED:
+    if kind is _COMPOSED:
         return _composed(op, bound, context)
-    if kind is Kind.EXACT:
+    if kind is _EXACT:
         return _exact(op, args, kwargs, bound, context)
-    if kind is Kind.ROUNDED:
-        _refuse_types(op, bound, context.policy)
+    if kind is _ROUNDED:
+        if not _all_float32(bound.values()):
+            _refuse_types(op, bound, context.policy)
         if base_name(op)[0] == "index_put" and not bound["accumulate"]:
             fewer = writes.index_put(bound["self"], bound["indices"], bound["values"])
             if fewer is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -21,6 +21,7 @@ class PerOp(Generic[R]):
         self._function = function
         self._known: dict[int, R] = {}
         self._kept: list[torch._ops.OpOverload] = []
+        _ALL.append(self)
         self.__doc__ = function.__doc__
 
     def __call__(self, op: torch._ops.OpOverload) -> R:
@@ -32,9 +33,19 @@ class PerOp(Generic[R]):
             result = self._known[id(op)] = self._function(op)
             return result
 
-    def cache_clear(self) -> None:
-        """Forgets everything, after a table has changed."""
+    def forget(self) -> None:
+        """Forgets everything."""
         self._known.clear()
+        self._kept.clear()
+
+
+_ALL: list[PerOp[Any]] = []
+
+
+def forget() -> None:
+    """Forgets what is known of every overload, after a table has changed."""
+    for function in _ALL:
+        function.forget()
 
 
 per_op = PerOp

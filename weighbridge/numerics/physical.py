@@ -43,7 +43,7 @@ def lay_out(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 def flat(x: torch.Tensor) -> torch.Tensor:
     """Returns a dense tensor's memory as one dimension, in physical order."""
-    return x.as_strided((x.numel(),), (1,), x.storage_offset())
+    return x.view(-1) if x.is_contiguous() else x.as_strided((x.numel(),), (1,), x.storage_offset())
 
 
 def in_physical_order(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:

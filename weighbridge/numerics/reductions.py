@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from weighbridge.hostmemory import octets
+from weighbridge.hostmemory import array_of
 from weighbridge.jit import compiled
 from weighbridge.numerics.physical import extent, merge
 
@@ -120,8 +120,7 @@ def _plan(sizes: tuple[int, ...], walk: tuple[int, ...], dims: tuple[int, ...]) 
 
 def memory_of(x: Tensor) -> Array:
     """Returns the memory of a CPU tensor from its first element to its last, as one dimension."""
-    kind = torch.empty(0, dtype=x.dtype).numpy().dtype
-    return np.frombuffer(octets(torch.as_strided(x, (extent(x),), (1,))), dtype=kind)  # `numpy()` would leave a trace
+    return array_of(x, extent(x))
 
 
 def squares(x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -137,9 +136,10 @@ def squares(x: Tensor, dims: Sequence[int]) -> Tensor:
     return torch.from_numpy(out).view(kept)
 
 
-def norm(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Returns the Euclidean norms over `dims`, which stay as dimensions of size 1; float64 of float32."""
-    return squares(x, dims).sqrt_()
+def norm(x: Tensor, dims: Sequence[int], times: float = 1.0) -> Tensor:
+    """Returns the Euclidean norms over `dims`, which stay as dimensions of size 1, times a number; in float64."""
+    roots = squares(x, dims).sqrt_()
+    return roots if times == 1.0 else roots.mul_(times)
 
 
 def sizes(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -158,6 +158,43 @@ def sizes(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
     none = bits >= 0x7F800000
     small = np.where(none, np.uint32(0x7F800000), bits + np.uint32(1)).view(np.float32)
     return torch.from_numpy(out).view(kept), torch.from_numpy(small.astype(np.float64)).view(kept)
+
+
+@reordered
+def _row_products(x: Array, y: Array, bits: Array) -> tuple[float, np.uint32]:
+    total, top = 0.0, np.uint32(0)
+    for i in range(x.size):
+        total += abs(np.float64(x[i]) * np.float64(y[i]))
+        top = max(top, np.uint32(bits[i] & np.uint32(0x7FFFFFFF)))
+    return total, top
+
+
+@reordered
+def _products(x: Array, y: Array, bits: Array, out: Array, tops: Array) -> None:
+    n = x.size // out.size
+    for r in range(out.size):
+        p = r * n
+        out[r], tops[r] = _row_products(x[p : p + n], y[p : p + n], bits[p : p + n])
+
+
+def products(x: Tensor, y: Tensor, dim: int) -> Tensor:
+    """Returns max |x| + sum |x*y| over a dimension, which stays as one of size 1; float64.
+
+    Args:
+        x: A tensor with elements.
+        y: A tensor of the same shape.
+        dim: The dimension.
+    """
+    loop = x.is_cpu and x.dtype == y.dtype == torch.float32 and x.dim() and dim % x.dim() == x.dim() - 1
+    if not (loop and x.is_contiguous() and y.is_contiguous()):
+        x, y = x.double(), y.double()
+        total: Tensor = x.abs().amax(dim=dim, keepdim=True) + (x * y).abs().sum(dim=dim, keepdim=True)
+        return total
+    flat = array_of(x)
+    out, tops = np.empty(x.numel() // x.shape[-1]), np.empty(x.numel() // x.shape[-1], dtype=np.uint32)
+    _products(flat, array_of(y), flat.view(np.uint32), out, tops)
+    out += tops.view(np.float32)
+    return torch.from_numpy(out).view(*x.shape[:-1], 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 
 from weighbridge.errors import LogError
+from weighbridge.hostmemory import array_of
 from weighbridge.numerics import kernels
 from weighbridge.numerics.physical import coordinates, extent, flat, in_physical_order, merge
 from weighbridge.numerics.products import Products
@@ -34,7 +35,7 @@ _SPAN = 2 * _REACH * kernels.SLACK
 """How many bounds a replayer's range can extend to either side of the recorder's value: the reach of both."""
 
 Ints = npt.NDArray[np.int64]
-_EMPTY = np.empty(0, dtype=np.float64)
+_EMPTY, _NOWHERE = np.empty(0, dtype=np.float64), np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +249,12 @@ def exact_ties(
     return tie
 
 
-Layout = tuple[tuple[int, ...], tuple[int, ...]]
+Layout = tuple[torch.Size, tuple[int, ...]]
 
 
 @lru_cache(maxsize=4096)
 def _ranked(
-    shape: tuple[int, ...], strides: tuple[int, ...], left: Layout, right: Layout
+    shape: torch.Size, strides: tuple[int, ...], left: Layout, right: Layout
 ) -> tuple[int, int, kernels.Strides, kernels.Strides, int, int] | None:
     """How three nested loops in x's physical order walk two factors of its bound, or None if none do.
 
@@ -274,31 +275,37 @@ def _ranked(
     return merged[1], merged[2], (ls[0], ls[1], ls[2]), (rs[0], rs[1], rs[2]), extent(factors[0]), extent(factors[1])
 
 
-def _cpu_pass(x: torch.Tensor, bound: Bound, out: torch.Tensor) -> tuple[int, Ints, npt.NDArray[np.float64]]:
-    """Runs the fused kernel; returns (checksum, contested positions, their bounds)."""
-    xs, outs = flat(x).numpy(), flat(out).numpy()
+def _cpu_pass(
+    x: torch.Tensor, bound: Bound, out: torch.Tensor
+) -> tuple[int, Ints, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Runs the fused kernel; returns (checksum, contested positions, their wide values, their bounds)."""
+    xs, outs = array_of(x), array_of(out)
     bits = outs.view(np.uint32)
-    rel, absolute = bound.rel, bound.absolute
-    ranked: tuple[int, int, kernels.Array, kernels.Strides, kernels.Array, kernels.Strides] | None = None
-    e = _EMPTY
-    if bound.factors:
+    rel, absolute, factors = bound.rel, bound.absolute, bound.factors
+    plan, e = None, _EMPTY
+    if factors:
         # Made anew each time: a chip would count a constant that stays as memory of the workload.
-        factors = bound.factors if len(bound.factors) == 2 else (bound.factors[0], bound.factors[0].new_ones(()))
-        plan = _ranked(tuple(x.shape), x.stride(), *((tuple(f.shape), f.stride()) for f in factors))
+        left, right = factors if len(factors) == 2 else (factors[0], factors[0].new_ones(()))
+        plan = _ranked(x.shape, x.stride(), (left.shape, left.stride()), (right.shape, right.stride()))
         if plan is not None:
-            left, right = (torch.as_strided(f, (n,), (1,)).numpy() for f, n in zip(factors, plan[4:], strict=True))
-            ranked = (plan[0], plan[1], left, plan[2], right, plan[3])
+            rows, columns, ls, rs, m, n = plan
+            lefts, rights = array_of(left, m), array_of(right, n)
         else:
-            e = (in_physical_order(x, factors[0]) * in_physical_order(x, factors[1])).reshape(-1).numpy()
+            e = (in_physical_order(x, left) * in_physical_order(x, right)).reshape(-1).numpy()
     room = 64 + xs.size // 32  # virtual memory that is touched only as far as it is used
     while True:
         positions, bounds = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
-        if ranked is not None:
-            checksum, found = kernels.pass_rank_one(xs, rel, absolute, *ranked, outs, bits, positions, bounds)
+        if plan is not None:
+            checksum, found = kernels.pass_rank_one(
+                xs, rel, absolute, rows, columns, lefts, ls, rights, rs, outs, bits, positions, bounds
+            )
         else:
             checksum, found = kernels.pass_dense(xs, rel, absolute, e, outs, bits, positions, bounds)
+        if not found:
+            return int(checksum), _NOWHERE, _EMPTY, _EMPTY
         if found <= room:
-            return int(checksum), positions[:found].copy(), bounds[:found]
+            positions = positions[:found].copy()
+            return int(checksum), positions, xs[positions], bounds[:found]
         room = int(found)
 
 
@@ -316,8 +323,7 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
     if x.numel() == 0:
         return Rounded(out, 0)
     if x.device.type == "cpu":
-        checksum, positions, es = _cpu_pass(x, bound, out)
-        xs = flat(x).numpy()[positions]
+        checksum, positions, xs, es = _cpu_pass(x, bound, out)
     else:
         from weighbridge.numerics import device_passes
 
@@ -341,8 +347,8 @@ def round_plain(x: torch.Tensor) -> tuple[torch.Tensor, int]:
     if x.numel() == 0:
         return out, 0
     if x.device.type == "cpu":
-        outs = flat(out).numpy()
-        return out, int(kernels.pass_plain(flat(x).numpy(), outs, outs.view(np.uint32)))
+        outs = array_of(out)
+        return out, int(kernels.pass_plain(array_of(x), outs, outs.view(np.uint32)))
     from weighbridge.numerics import device_passes
 
     return out, device_passes.round_plain(x, out)
@@ -350,8 +356,8 @@ def round_plain(x: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def canonicalise(bits: torch.Tensor) -> int:
     """Makes every NaN of a flat float32 tensor the canonical one, in place; returns the checksum."""
-    if bits.device.type == "cpu":
-        return int(kernels.pass_exact(bits.numpy().view(np.uint32)))
+    if bits.is_cpu:
+        return int(kernels.pass_exact(array_of(bits).view(np.uint32)))
     from weighbridge.numerics import device_passes
 
     return device_passes.canonicalise(bits)

@@ -344,16 +344,21 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise _bad("a number is not in its shortest form, or longer than six bytes")
 
 
+_TYPES = np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.uint64)
+
+
 def _check_section(section: OpEntries) -> None:
     positions, widths, bits = section.positions, section.widths, section.bits
-    place = f"rounding log of operation {section.op}, output {section.output}"
-    if [array.dtype.name for array in (positions, widths, bits)] != ["int64", "uint8", "uint64"]:
-        raise UsageError(f"{place}: arrays must be int64, uint8 and uint64; convert them")
-    if not len(positions) == len(widths) == len(bits) or not len(positions):
-        raise UsageError(f"{place}: arrays must have one equal length above 0; leave out empty sections")
-    if not (0 <= section.op < MAX_POSITION and 0 <= section.output < MAX_POSITION):
-        raise UsageError(f"{place}: operation and output must be from 0 to 2^40 - 1")
-    if positions[0] < 0 or positions[-1] >= MAX_POSITION or bool(np.any(positions[1:] <= positions[:-1])):
-        raise UsageError(f"{place}: positions must ascend strictly from 0 to 2^40 - 1; sort them")
-    if widths.max() > MAX_WIDTH or bool(np.any((bits >> widths.astype(np.uint64) != 0) & (widths != 0))):
-        raise UsageError(f"{place}: bits must fit their width, and widths be at most {MAX_WIDTH}; mask them")
+    wrong = None
+    if (positions.dtype, widths.dtype, bits.dtype) != _TYPES:
+        wrong = "arrays must be int64, uint8 and uint64; convert them"
+    elif not len(positions) == len(widths) == len(bits) or not len(positions):
+        wrong = "arrays must have one equal length above 0; leave out empty sections"
+    elif not (0 <= section.op < MAX_POSITION and 0 <= section.output < MAX_POSITION):
+        wrong = "operation and output must be from 0 to 2^40 - 1"
+    elif positions[0] < 0 or positions[-1] >= MAX_POSITION or not (positions[1:] > positions[:-1]).all():
+        wrong = "positions must ascend strictly from 0 to 2^40 - 1; sort them"
+    elif widths.max() > MAX_WIDTH or ((bits >> widths.astype(np.uint64) != 0) & (widths != 0)).any():
+        wrong = f"bits must fit their width, and widths be at most {MAX_WIDTH}; mask them"
+    if wrong is not None:
+        raise UsageError(f"rounding log of operation {section.op}, output {section.output}: {wrong}")

@@ -23,7 +23,7 @@ from weighbridge.numerics import bounds, exchanges, refusals
 from weighbridge.numerics import bounds_norms as norms
 from weighbridge.numerics import bounds_pointwise as pointwise
 from weighbridge.numerics import bounds_resampling as resampling
-from weighbridge.numerics.memo import per_op
+from weighbridge.numerics.memo import forget, per_op
 from weighbridge.numerics.rounding import Bound
 
 Op = torch._ops.OpOverload
@@ -332,6 +332,12 @@ def _key(op: Op) -> str:
     return ".".join(base_name(op))
 
 
+@per_op
+def settled(op: Op) -> Rule | None:
+    """Returns the rule of an overload whatever its operands, or None where `find` has to look at more."""
+    return None if _key(op).startswith("arange.") or writes_out(op) else RULES.get(_key(op))
+
+
 def find(op: Op, args: dict[str, Any]) -> Rule:
     """Returns the rule of an overload for given operands.
 
@@ -342,6 +348,9 @@ def find(op: Op, args: dict[str, Any]) -> Rule:
     Raises:
         UnknownOperationError: If the table has no line for it.
     """
+    found = settled(op)
+    if found is not None:
+        return found
     key = _key(op)
     if key.startswith("arange.") and any(isinstance(args.get(end), float) for end in ("start", "end", "step")):
         key += "/float"
@@ -379,6 +388,7 @@ def register(
     if (kind is Kind.ROUNDED) != (bound is not None):
         raise ValueError("a rounded rule needs a bound, and only a rounded rule has one")
     RULES[key] = Rule(kind, bound, source=source)
+    forget()
 
 
 def table_digest() -> str:

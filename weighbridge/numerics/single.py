@@ -45,21 +45,17 @@ def _mean_over(x: Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype
     return (total / math.prod(x.shape[d] for d in dims if x.dim())).to(kind)
 
 
-@decomposes("native_layer_norm.default")
+@decomposes("native_layer_norm.default", unless=lambda x, *_, **__: x.dtype not in NARROW)
 def _layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
-    if x.dtype not in NARROW:
-        return NotImplemented
     out, mean, rstd = aten.native_layer_norm.default(single(x), shape, _perhaps(weight), _perhaps(bias), eps)
     return out.to(x.dtype), mean, rstd
 
 
-@decomposes("native_layer_norm_backward.default")
+@decomposes("native_layer_norm_backward.default", unless=lambda grad, x, *_, **__: x.dtype not in NARROW)
 def _layer_norm_backward(
     grad: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
     output_mask: list[bool],
 ) -> Any:  # fmt: skip
-    if x.dtype not in NARROW:
-        return NotImplemented
     kinds = [x.dtype, *(x.dtype if t is None else t.dtype for t in (weight, bias))]
     grads = aten.native_layer_norm_backward.default(
         single(grad), single(x), shape, single(mean), single(rstd), _perhaps(weight), _perhaps(bias), output_mask

@@ -26,7 +26,7 @@ def test_recording_finds_what_the_compiled_pass_finds(x: Floats, rel: float, abs
     expected = rounding._cpu_pass(wide, bound, ours)
     assert checksum == expected[0]
     assert positions.tolist() == expected[1].tolist()
-    np.testing.assert_array_equal(es.numpy(), expected[2])
+    np.testing.assert_array_equal(es.numpy(), expected[3])
     assert torch.equal(out.view(torch.int32), ours.view(torch.int32))
     assert device_passes.round_plain(wide, out) == checksum
 

@@ -84,7 +84,15 @@ def test_a_checksum_sees_a_change_of_one_bit_anywhere(x: Floats, seed: int) -> N
         assert kernels.torch_checksum(torch.from_numpy(changed.view(np.float32))) != checksum
 
 
-SHAPES = [(1, 1, 1), (3, 5, 7), (2, 40, 33), (1, kernels.BLOCK, 3), (4, 3, kernels.BLOCK + 1), (5, 1, 900)]
+SHAPES = [
+    (1, 1, 1),
+    (3, 5, 7),
+    (2, 40, 33),
+    (1, kernels.BLOCK, 3),
+    (4, 3, kernels.BLOCK + 1),
+    (5, 1, 900),
+    (2, 20, 130),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

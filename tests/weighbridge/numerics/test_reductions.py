@@ -57,6 +57,41 @@ def test_what_is_not_finite_makes_sums_that_are_not(poison: float) -> None:
         assert torch.isfinite(sums).flatten().tolist() == [True, True, False, True, True]
 
 
+@pytest.mark.parametrize("dim", [-1, 0, 1])
+@given(seed=st.integers(0, 2**32 - 1), columns=st.integers(1, 70))
+def test_products_are_those_of_the_wide_operands(dim: int, seed: int, columns: int) -> None:
+    x, y = operand([2, 3, columns], [0, 1, 2], seed), operand([2, 3, columns], [0, 1, 2], seed + 1)
+    wide = x.double()
+    wanted = wide.abs().amax(dim, keepdim=True) + (wide * y.double()).abs().sum(dim, keepdim=True)
+    torch.testing.assert_close(reductions.products(x, y, dim), wanted, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_products_of_what_is_not_finite_are_not(dtype: torch.dtype, poison: float) -> None:
+    x = torch.ones(4, 20, dtype=dtype)
+    x[1, 3] = poison
+    assert torch.isfinite(reductions.products(x, torch.zeros_like(x), -1)).flatten().tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    y = torch.ones_like(x)
+    y[2, 5] = poison
+    assert torch.isfinite(reductions.products(torch.ones_like(x), y, -1)).flatten().tolist() == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_norms_may_be_multiplied() -> None:
+    x = operand([3, 5], [0, 1], 1)
+    assert torch.equal(reductions.norm(x, [1], 0.25), reductions.norm(x, [1]) * 0.25)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gradient_terms_are_those_of_the_wide_operands(weighted: bool) -> None:
     generator = torch.Generator().manual_seed(3)
