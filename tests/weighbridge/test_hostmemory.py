@@ -14,7 +14,7 @@ from weighbridge.hostmemory import alive, array_of, bytes_of, octets
 
 FAULTS = """
 import resource, sys, torch
-from weighbridge.hostmemory import alive, array_of, bytes_of, octets
+from weighbridge.hostmemory import keep_freed
 kept = keep_freed() if sys.argv[1] == "keep" else None
 counts = []
 for _ in range(8):

@@ -57,6 +57,12 @@ def _squares(x: Array, shape: Triple, xs: Triple, out: Array, os: Triple) -> Non
                 _add_squares(x[p : p + n], out[q : q + n])
 
 
+@compiled()
+def _roots(x: Array, times: float) -> None:
+    for i in range(x.size):
+        x[i] = times * np.sqrt(x[i])
+
+
 @reordered
 def _row_sizes(x: Array, bits: Array) -> tuple[float, np.uint32]:
     total, least = 0.0, np.uint32(0xFFFFFFFF)
@@ -123,23 +129,38 @@ def memory_of(x: Tensor) -> Array:
     return array_of(x, extent(x))
 
 
-def squares(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Returns the sums of squares over `dims`, which stay as dimensions of size 1; float64 of float32."""
+def _summed_squares(x: Tensor, dims: Sequence[int]) -> tuple[Array, list[int]] | None:
+    """Returns the sums of squares over `dims`, and their shape as a tensor; None if no loop walks the operand."""
     plan = plan_of(x, dims)
     if plan is None:
-        # In float32, squares of small elements would be zero and those of large ones infinite.
-        result: Tensor = torch.linalg.vector_norm(x, dim=list(dims), keepdim=True, dtype=torch.float64)
-        return result.square_()
+        return None
     shape, xs, os, kept, size = plan
     out = np.zeros(size)
     _squares(memory_of(x), shape, xs, out, os)
-    return torch.from_numpy(out).view(kept)
+    return out, kept
+
+
+def squares(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Returns the sums of squares over `dims`, which stay as dimensions of size 1; float64 of float32."""
+    found = _summed_squares(x, dims)
+    if found is None:
+        return _norms(x, dims).square_()
+    return torch.from_numpy(found[0]).view(found[1])
 
 
 def norm(x: Tensor, dims: Sequence[int], times: float = 1.0) -> Tensor:
     """Returns the Euclidean norms over `dims`, which stay as dimensions of size 1, times a number; in float64."""
-    roots = squares(x, dims).sqrt_()
-    return roots if times == 1.0 else roots.mul_(times)
+    found = _summed_squares(x, dims)
+    if found is None:
+        return _norms(x, dims).mul_(times)
+    _roots(found[0], times)
+    return torch.from_numpy(found[0]).view(found[1])
+
+
+def _norms(x: Tensor, dims: Sequence[int]) -> Tensor:
+    # In float32, squares of small elements would be zero and those of large ones infinite.
+    norms: Tensor = torch.linalg.vector_norm(x, dim=list(dims), keepdim=True, dtype=torch.float64)
+    return norms
 
 
 def sizes(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
