@@ -248,14 +248,6 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sharded: Sharded | None = None
         """What programs on several ranks do beside ordinary operations, if there are several."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Read by PyTorch, which would wrap `__torch_dispatch__` in a call that keeps the compiler out of it.
-
-        Nothing is compiled in a step in the first place: a mode is on that wants to see every operation.
-        """
-        return False
-
     # -- storages ----------------------------------------------------------------------------------------------------
 
     def begin_batch(self, batch: dict[str, Tensor]) -> None:
