@@ -1,20 +1,23 @@
-"""Training computed wide operation by operation, and nothing else: the least that any eager recorder in Python pays.
+"""Training computed wide operation by operation, and next to nothing else: the least that an eager recorder pays.
 
 Each operation with a rounded rule gets its operands in float64 and its result cast back to float32, under a dispatch
 mode as the Recorder has one, with the Recorder's decompositions and randomness. There is no bound, no search for
-contested roundings, no checksum, no log, no tape, no state.
+contested roundings, no checksum, no log, no tape, no state. `Noted` adds what no transcript can do without: which
+operation ran on what memory, and a checksum of its results.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prover.capture import Recording
 from prover.generators import Generators
-from weighbridge.numerics import decompositions
+from weighbridge.hostmemory import array_of
+from weighbridge.numerics import decompositions, kernels
 from weighbridge.numerics.evaluate import bind, evaluate
 from weighbridge.numerics.rules import Kind, Op, composite, find, known, mutated
 
@@ -55,6 +58,9 @@ class Bare(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif not known(func) and composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        return self._compute(func, args, kwargs)
+
+    def _compute(self, func: Op, args: Any, kwargs: Any) -> Any:
         bound = bind(func, args, kwargs)
         kind = find(func, bound).kind
         if kind is Kind.RANDOM:
@@ -69,3 +75,32 @@ class Bare(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 bound[name].copy_(named[name])
                 out = bound[name] if isinstance(out, Tensor) else out
         return _narrow(out)
+
+
+class Noted(Bare):
+    """The same, with the name of each operation, where its operands and results lie, and checksums of the results."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.notes: list[tuple[str, list[Any], list[Any]]] = []
+        self.checksums: list[int] = []
+
+    def _compute(self, func: Op, args: Any, kwargs: Any) -> Any:
+        operands = [_place(v) for v in (*args, *kwargs.values())]
+        out = super()._compute(func, args, kwargs)
+        results = list(out) if isinstance(out, (list, tuple)) else [out]
+        self.notes.append((func._name, operands, [_place(t) for t in results]))
+        if find(func, bind(func, args, kwargs)).kind not in (Kind.VIEW, Kind.MOVE):
+            self.checksums += [_checksum(t) for t in results if isinstance(t, Tensor) and t.dtype == torch.float32]
+        return out
+
+
+def _checksum(t: Tensor) -> int:
+    dense = t if t.is_contiguous() else t.contiguous()
+    return int(kernels.pass_exact(array_of(dense).view(np.uint32)))
+
+
+def _place(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.untyped_storage()._cdata, value.dtype, value.shape, value.stride(), value.storage_offset()
+    return [_place(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -11,6 +11,8 @@ free, as the Recorder and the replay worker do. The ways:
   it is compared with; dropout is PyTorch's own.
 - *bare*: float32, each operation that would be rounded computed in float64 and cast back, in a dispatch mode that does
   nothing else: the floor under any eager recorder (`benchmarks.bare`). What recording adds to it is the Recorder's.
+- *noted*: the same, and which operation ran on what memory, and a checksum of what it made, appended to lists: what no
+  transcript can do without, and the floor under any recorder that is a dispatch mode in Python.
 - *recorded*: an eager Recorder with its defaults: state hashed before and after the step, log and record written.
   `checkpoint_every` is beyond the run, since how often to write checkpoints is the user's choice.
 - *replayed*: the replay worker executing such a transcript step by step, with every comparison it makes.
@@ -40,7 +42,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import machine, models
-from benchmarks.bare import Bare
+from benchmarks.bare import Bare, Noted
 from benchmarks.baselines.hooks import Hooks
 from benchmarks.baselines.training import Trainer, update
 from benchmarks.soak import gpt2_124m, resnet50
@@ -53,8 +55,8 @@ FULL: dict[str, Callable[[], models.Step]] = {
     "gpt2-124m, 4 rows": partial(gpt2_124m, rows=4),
     "resnet50": resnet50,
 }
-WAYS = ("plain", "wide", "bare", "recorded", "replayed", "published")
-_LARGE = (("wide", "recorded", "replayed"), ("wide", "plain", "bare"), ("wide", "published"))
+WAYS = ("plain", "wide", "bare", "noted", "recorded", "replayed", "published")
+_LARGE = (("wide", "recorded", "replayed"), ("wide", "plain", "bare", "noted"), ("wide", "published"))
 GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {"gpt2-124m": _LARGE, "gpt2-124m, 4 rows": _LARGE}
 """Ways that are measured at the same time, of models too large for all at once."""
 WARM = 6
@@ -88,13 +90,13 @@ def wide(name: str) -> None:
         _timed(lambda number: made.update(made.batch(number)))
 
 
-def bare(name: str) -> None:
+def bare(name: str, mode: type[Bare] = Bare) -> None:
     """Trains in float32, each operation by itself in float64."""
     made = _build(name)
 
     def step(number: int) -> None:
         batch = made.batch(number)
-        with Bare(SEED):
+        with mode(SEED):
             made.update(batch)
 
     with sdpa_kernel([SDPBackend.MATH]):
@@ -188,6 +190,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         },
         "recorded_over_wide": round(to_wide["recorded"], 3),
         "bare_over_wide": round(to_wide["bare"], 3),
+        "noted_over_wide": round(to_wide["noted"], 3),
         "recorded_over_bare": round(to_wide["recorded"] / to_wide["bare"], 3),
         "replayed_over_recorded": round(to_wide["replayed"] / to_wide["recorded"], 3),
         "published_over_wide": round(to_wide["published"], 3),
@@ -240,7 +243,8 @@ def child(way: str, name: str, path: Path, rounds: int) -> None:
     elif way == "replayed":
         replayed(path)
     else:
-        {"plain": plain, "wide": wide, "bare": bare, "published": published}[way](name)
+        alone = {"plain": plain, "wide": wide, "bare": bare, "noted": partial(bare, mode=Noted), "published": published}
+        alone[way](name)
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def entries(result: Result) -> str:
 
 def steps(result: Result) -> str:
     """Step times and their ratios."""
-    ways = ("plain", "wide", "bare", "recorded", "replayed", "published")
+    ways = ("plain", "wide", "bare", "noted", "recorded", "replayed", "published")
     rows: list[Sequence[object]] = []
     for name, m in result["models"].items():
         cells = [
@@ -83,12 +83,15 @@ def steps(result: Result) -> str:
         pairs = (
             ("recorded", "wide"),
             ("bare", "wide"),
+            ("noted", "wide"),
             ("recorded", "bare"),
             ("replayed", "recorded"),
             ("published", "wide"),
         )
         rows.append((name, *cells, *(f"{m[f'{a}_over_{b}']:.2f}" for a, b in pairs)))
-    quotients = ("recorded / wide", "bare / wide", "recorded / bare", "replayed / recorded", "published / wide")
+    quotients = (
+        "recorded / wide", "bare / wide", "noted / wide", "recorded / bare", "replayed / recorded", "published / wide"
+    )  # fmt: skip
     head = ("model", *(f"{way} ms" for way in ways), *quotients)
     return f"{measured_on(result)} Medians of {_rounds(result)} steps (least to most).\n\n{table(head, rows)}"
 
