@@ -11,7 +11,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -21,18 +21,17 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from prover.attached import LAZY
 from prover.default_types import explicit
 from prover.generators import Generators, counter_of
+from prover.overloads import overload
 from prover.paths import Paths
 from weighbridge.errors import RefusedOperationError, WeighbridgeError
 from weighbridge.hostmemory import alive
-from weighbridge.numerics import decompositions, narrow, refusals, rounding
+from weighbridge.numerics import narrow, refusals, rounding
 from weighbridge.numerics.evaluate import Context, bind, evaluate
-from weighbridge.numerics.memo import per_op
 from weighbridge.numerics.policy import STRICT, Policy
 from weighbridge.numerics.randomness import Draw
-from weighbridge.numerics.rewriting import Condition, Decomposition
 from weighbridge.numerics.rounding import Bound
 from weighbridge.numerics.roundlog import LogWriter
-from weighbridge.numerics.rules import Kind, Op, Rule, composite, find, known, mutated, settled
+from weighbridge.numerics.rules import Kind, Op, find
 from weighbridge.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
 
 if TYPE_CHECKING:
@@ -174,52 +173,6 @@ class Owner(Protocol):
 
     def resized(self, address: int, size: int) -> None:
         """Called when a storage was given another size in place."""
-
-
-_NUMBER_TYPES = ("number", "Scalar", "Optional[number]", "Optional[Scalar]", "Tensor", "Optional[Tensor]")
-
-
-class _Known(NamedTuple):
-    """What is known of an overload whatever its operands.
-
-    Attributes:
-        name: Its name on a tape.
-        positions: Places of the operands whose integers are values, not structure: of scalars, and of tensors in whose
-            place there is a number.
-        names: Names of the same.
-        mutated: Names of the operands that it changes.
-        aside: Whether it is nothing that a tape has.
-        decomposition: What replaces it, or None.
-        unless: Says for which operands nothing does, or None.
-        composite: Whether PyTorch replaces it.
-        rule: Its rule, or None if its operands decide.
-    """
-
-    name: str
-    positions: frozenset[int]
-    names: frozenset[str]
-    mutated: tuple[str, ...]
-    aside: bool
-    decomposition: Decomposition | None
-    unless: Condition | None
-    composite: bool
-    rule: Rule | None
-
-
-@per_op
-def _known(op: Op) -> _Known:
-    at = [(i, a.name) for i, a in enumerate(op._schema.arguments) if str(a.type) in _NUMBER_TYPES]
-    return _Known(
-        name=f"{op._schema.name.removeprefix('aten::')}.{op._overloadname or 'default'}",
-        positions=frozenset(i for i, _ in at),
-        names=frozenset(n for _, n in at),
-        mutated=mutated(op),
-        aside=op.namespace in ("prim", "profiler"),
-        decomposition=decompositions.find(op),
-        unless=decompositions.unless(op),
-        composite=not known(op) and composite(op),
-        rule=settled(op),
-    )
 
 
 _ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
@@ -406,7 +359,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for t in types:
             if t not in _ORDINARY and _wraps(t):
                 return NotImplemented
-        what = _known(func)
+        what = overload(func)
         if what.aside or any([t not in _ORDINARY and issubclass(t, FakeTensor) for t in types]):
             return func(*args, **kwargs)
         try:
@@ -437,7 +390,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record_plainly(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         bound = bind(func, args, kwargs)
-        what = _known(func)
+        what = overload(func)
         rule = what.rule or find(func, bound)
         encoded = self._operands(args, what.positions)
         encoded_kwargs = {k: self._encode(kwargs[k], k in what.names) for k in sorted(kwargs)} if kwargs else {}

@@ -288,8 +288,9 @@ class Executor:
         strides = [None if ref is None else ref[3] for ref in refs]
         try:
             out = evaluate(
-                op, args, kwargs, context, rule=rule, layout=lambda i: strides[i] if i < len(strides) else None
-            )
+                op, args, kwargs, context, rule=rule, bound=bound,
+                layout=lambda i: strides[i] if i < len(strides) else None,
+            )  # fmt: skip
         except WeighbridgeError:
             raise
         except UNFIT as error:

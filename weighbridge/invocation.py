@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weighbridge.errors import RefusedOperationError, TapeError, UnknownOperationError
-from weighbridge.numerics.evaluate import bind
+from weighbridge.numerics.evaluate import argument_names, bind
 from weighbridge.numerics.rules import Kind, Op, Rule, base_name, find
 from weighbridge.operands import SHAPED_BY_VALUES, UNFIT, Operands, check_shapes, check_sizes, resolve, unfit
 from weighbridge.tape import DTYPES, RESIZE, Node, Ref, Tape
@@ -58,7 +58,8 @@ def invocation(node: Node, number: int, tape: Tape, operands: Operands) -> Invoc
     kwargs = {k: operands.decode(v) for k, v in node.kwargs.items()}
     try:
         bound = bind(op, args, kwargs)
-        fits = len(args) <= len(op._schema.arguments) and not set(kwargs) - {a.name for a in op._schema.arguments}
+        names = argument_names(op)[0]
+        fits = len(args) <= len(names) and all([name in names for name in kwargs])
     except TypeError:
         fits = False
     if not fits:

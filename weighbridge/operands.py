@@ -15,6 +15,7 @@ import torch
 from weighbridge.errors import TapeError, UnknownOperationError
 from weighbridge.numerics import decompositions
 from weighbridge.numerics.evaluate import bind
+from weighbridge.numerics.memo import per_name
 from weighbridge.numerics.randomness import drawn_shape
 from weighbridge.numerics.rules import RULES, Kind, Op, base_name, find
 from weighbridge.tape import DTYPES, MEMORY_FORMATS, Node, Ref, Tape
@@ -32,6 +33,7 @@ def tensor(data: Tensor, ref: Ref) -> Tensor:
         raise unfit("a reference", error) from None
 
 
+@per_name
 def resolve(name: str) -> Op:
     """Returns the overload of a node, if it may stand on a tape.
 
@@ -114,9 +116,9 @@ class Operands:
         """
         if not isinstance(value, tuple):
             return value
+        if len(value) == 2 and value[0] == "t" and type(value[1]) is int:  # what most of them are
+            return self._tensor(value[1])
         match value:
-            case ("t", index) if type(index) is int:
-                return self._tensor(index)
             case ("v", index) if type(index) is int and 0 <= index < len(self._values):
                 return self._values[index]
             case ("l", tuple(items)):

@@ -62,14 +62,15 @@ def row_major(_: int) -> Strides:
 
 
 @per_op
-def _argument_names(op: Op) -> tuple[tuple[str, ...], dict[str, Any]]:
+def argument_names(op: Op) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Returns the names of an overload's operands, and what they are where a call leaves them out."""
     arguments = op._schema.arguments
     return tuple(a.name for a in arguments), {a.name: a.default_value for a in arguments}
 
 
 def bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Returns the operands of a call by schema name, defaults filled in."""
-    names, defaults = _argument_names(op)
+    names, defaults = argument_names(op)
     bound = defaults.copy()
     bound.update(zip(names, args, strict=False))
     if kwargs:
@@ -191,7 +192,7 @@ def _rounded(
     context: Context,
     layout: Layout,
 ) -> Any:
-    names, _ = _argument_names(op)
+    names, _ = argument_names(op)
     by_name = {**dict(zip(names, args, strict=False)), **kwargs}
     plain = _all_float32(by_name.values())
     has_floats = plain or any([_floats(v) for v in by_name.values()])
@@ -272,7 +273,7 @@ def _scaled(limits: list[Bound], name: str, policy: Policy, wide: torch.dtype) -
 
 def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
     """One operation in float32, rounded to 16 bits: two roundings to nearest, each with one right answer."""
-    names, _ = _argument_names(op)
+    names, _ = argument_names(op)
     by_name = {**dict(zip(names, args, strict=False)), **kwargs}
     changed = mutated(op)
     types = _result_types(op, by_name)

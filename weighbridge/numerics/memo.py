@@ -39,14 +39,39 @@ class PerOp(Generic[R]):
         self._kept.clear()
 
 
-_ALL: list[PerOp[Any]] = []
+class PerName(Generic[R]):
+    """A function of a name, such as a tape's for an overload, that is called once for each that it takes.
+
+    A name for which it raises is not remembered, or else a hostile tape could fill memory.
+    """
+
+    def __init__(self, function: Callable[[str], R]) -> None:
+        self._function = function
+        self._known: dict[str, R] = {}
+        _ALL.append(self)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, name: str) -> R:
+        """Returns what the function says of `name`."""
+        try:
+            return self._known[name]
+        except KeyError:
+            result = self._known[name] = self._function(name)
+            return result
+
+    def forget(self) -> None:
+        """Forgets everything."""
+        self._known.clear()
+
+
+_ALL: list[PerOp[Any] | PerName[Any]] = []
 
 
 def forget() -> None:
-    """Forgets what is known of every overload, after a table has changed."""
+    """Forgets what is known of every overload and name, after a table has changed."""
     for function in _ALL:
         function.forget()
 
 
-per_op = PerOp
-"""As a decorator."""
+per_op, per_name = PerOp, PerName
+"""As decorators."""
