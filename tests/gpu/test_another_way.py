@@ -30,14 +30,15 @@ from weighbridge.numerics import (
     rounding,
     sums,
 )
+from weighbridge.numerics.physical import flat
 from weighbridge.numerics.rounding import Bound
 
 Tensor = torch.Tensor
 
 
-def _pass(x: Tensor, bound: Bound, out: Tensor) -> tuple[int, Any, Any]:
+def _pass(x: Tensor, bound: Bound, out: Tensor) -> tuple[int, Any, Any, Any]:
     checksum, positions, es = device_passes.record(x, bound, out, kernels.REACH)
-    return checksum, positions.numpy(), es.numpy()
+    return checksum, positions.numpy(), flat(x)[positions].numpy(), es.numpy()
 
 
 def _plain(x: Tensor) -> tuple[Tensor, int]:

@@ -38,7 +38,7 @@ def bits(t: Tensor) -> Tensor:
 def numba(x: Tensor, bound: Bound) -> tuple[Tensor, int, Tensor, Tensor]:
     """What the CPU's kernels make of a wide result: (out, checksum, contested positions, their bounds)."""
     out = torch.empty_strided(x.shape, x.stride(), dtype=torch.float32)
-    checksum, positions, bounds = rounding._cpu_pass(x, bound, out)
+    checksum, positions, _, bounds = rounding._cpu_pass(x, bound, out)
     return out, checksum, torch.from_numpy(positions), torch.from_numpy(bounds)
 
 
