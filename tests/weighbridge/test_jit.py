@@ -21,7 +21,7 @@ def _record(path: Path) -> Recorder:
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         model = nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Flatten(), nn.LayerNorm(36),
-            nn.Dropout(0.1), nn.Linear(36, 5),
+            nn.Softmax(-1), nn.Dropout(0.1), nn.Linear(36, 5),
         )  # fmt: skip
         return model, torch.optim.AdamW(model.parameters())
 

@@ -65,6 +65,7 @@ def _use() -> None:
         (aten.mul.Tensor, (x, x)),
         (aten.sqrt.default, (ones,)),
         (aten.lerp.Scalar, (x, x, 0.5)),
+        (aten._softmax_backward_data.default, (x, x, 1, torch.float32)),
         (aten.native_layer_norm.default, (x, [256], ones, ones, 1e-5)),
         (aten.native_layer_norm_backward.default, (x, x, [256], mean, mean + 1, ones, ones, [True, True, True])),
         (aten._native_batch_norm_legit.default, (x, ones, ones, ones.clone(), ones.clone(), True, 0.1, 1e-5)),
