@@ -12,24 +12,33 @@ OUT ?= runs/demo
 JOBS ?= 2
 MINUTES ?= 15
 CHECKPOINTS ?= 1000
+SEEDS ?= 3
+SECONDS ?= 300
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# The fuzzer lies beside the other packages, so that nothing but `make fuzz` can import it.
+FUZZ := $(VENV)/fuzz
+
 OLDEST := .venv-oldest
 OLDEST_STAMP := $(OLDEST)/.installed
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt
 
-# In the files' order: by default those with the fewest tests come last, and these are the longest.
-SUITE := pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Modules are ordered by what they took (tests/support/tiers.py), so xdist must not order them again.
+SUITE := pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 0.5
+APART := not gpu and not interop and not postgres
+
+# Tests start hundreds of processes; without bytecode each compiles every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-oldest test-postgres lint bench soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
+.PHONY: help install demo test test-all durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,12 +48,21 @@ install: $(STAMP) ## Create .venv and install the pinned dependencies (done by e
 demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report
 	$(BIN)/weighbridge demo --out $(OUT) --device $(DEVICE)
 
-test: $(STAMP) ## Run the tests; those for a GPU and the long ones are part of `make gpu` and `make soak`
-	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "not gpu and not interop and not postgres and not slow"
+test: $(STAMP) ## Run the quick tests of every room, a whole inspection among them (five minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --tier quick
 
-test-oldest: $(STAMP) $(OLDEST_STAMP) ## The same with the oldest allowed versions, in .venv-oldest; transcripts of either replay under the other
-	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m $(SUITE) -m "not gpu and not interop and not postgres and not slow"
+test-all: $(STAMP) ## Run all tests but those that need a GPU, PostgreSQL or another environment (half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)"
+
+durations: $(STAMP) ## Run all tests and write what they took to tests/durations.json, which decides what `make test` runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --update-durations
+
+test-oldest: $(STAMP) $(OLDEST_STAMP) ## All tests with the oldest allowed versions, in .venv-oldest; transcripts of either replay under the other
+	OMP_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m $(SUITE) -m "$(APART) and not slow"
 	$(BIN)/python -W ignore -m benchmarks.releases $(OLDEST)/bin/python
+
+fuzz: $(STAMP) $(FUZZ)/.installed ## Look for bytes that break a decoder, SECONDS=300 for all of them together (KEEP=1: keep what reached new code)
+	cd tests && PYTHONPATH=.:..:../$(FUZZ) OMP_NUM_THREADS=1 ../$(BIN)/python -W ignore -m fuzz --seconds $(SECONDS) $(if $(KEEP),--keep)
 
 test-postgres: $(STAMP) ## Run the tests that need a PostgreSQL server, on a private one if initdb and postgres are installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m postgres tests/verifier
@@ -52,11 +70,12 @@ test-postgres: $(STAMP) ## Run the tests that need a PostgreSQL server, on a pri
 interop: $(STAMP) ## Verify what chips sign with other libraries, in an environment of their own
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m interop tests/interop
 
-lint: $(STAMP) ## ruff, mypy --strict, import-linter
+lint: $(STAMP) ## ruff, mypy --strict, import-linter, and the public surface
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.support.public_surface
 
 bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (about two hours, 24 GiB)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps --full
@@ -78,6 +97,9 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m analysis.scripts.economics_page
 
+redteam: $(STAMP) ## Try every attack of the catalogue with SEEDS=3 seeds each (ONLY=WORDS of its name); write docs/redteam.md
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.redteam --seeds $(SEEDS) $(if $(ONLY),--only "$(ONLY)")
+
 soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=NAME), then CHECKPOINTS=1000 each of two models
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_checkpoints --checkpoints $(CHECKPOINTS))
@@ -89,15 +111,14 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) --apart tests/findings)
-	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "slow and not gpu")
 	$(BIN)/python -m benchmarks.tables
 
 gpu: gpu-tests gpu-bench gpu-steps ## All that needs a CUDA device: tests, full sizes replayed across devices, step times
 
 gpu-tests: $(GPU_NEEDS)
 	$(GPU_PYTHON) -m benchmarks.gpu_subjects
-	$(GPU_PYTHON) -m pytest tests/gpu tests/firmware_sim/test_shim_gpu.py tests/weighbridge/numerics/test_triton_kernels.py \
-		tests/weighbridge/numerics/test_device*.py tests/weighbridge/test_treehash_triton.py
+	$(GPU_PYTHON) -m pytest tests/gpu tests/firmware_sim/test_shim_gpu.py tests/weighbridge/numerics/rounding/test_triton_kernels.py \
+		tests/weighbridge/numerics/test_devices.py tests/weighbridge/numerics/*/test_device_*.py tests/weighbridge/core/treehash/test_triton_chunks.py
 
 gpu-bench: $(GPU_NEEDS)
 	$(GPU_PYTHON) -W ignore -m benchmarks.gpu_replay $(MODELS:%=--only %) $(DEVICES:%=--devices %)
@@ -119,6 +140,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $(STAMP)
+
+$(FUZZ)/.installed: constraints.txt
+	$(PIP) --no-deps --upgrade --target $(FUZZ) atheris
+	@touch $@
 
 $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)

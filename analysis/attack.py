@@ -5,7 +5,7 @@ drawn from, times the chance that one of them shows something by then, over all 
 `best_strategy` searches the strategies for the one that is least likely to be found, `best_policy` the periods and
 samples of one budget for those against which the best strategy fares worst. Both are searches: what they return is
 attained, and that nothing else does better is checked where theory says what must come out (theorem 1, and the
-equilibrium of `analysis.strata`). The simulator (`analysis.fleet`) checks the probabilities.
+equilibrium of `analysis.stratified_sampling`). The simulator (`analysis.simulated_fleet`) checks the probabilities.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, fields, replace
 from itertools import permutations
 
 import numpy as np
-from scipy import optimize
+from scipy import optimize, special
 
 from analysis.costs import DAYS_PER_YEAR
 from analysis.domain import FloatArray, InfeasibleError, positive
 from analysis.hypergeometric import seen_probability
-from analysis.strata import whole_samples
 from analysis.strategies import OUTSIDE, Crew, Goal, Holding, Policy, Strategy, crews, cycle_days
+from analysis.stratified_sampling import whole_samples
+from analysis.withheld_marks import shown_marks
 
 _GRID = 17  # points of a knob that are tried before the best one's neighbourhood is searched
 _SLICES = (1, 2, 3, 5, 10, 20)
@@ -30,7 +31,7 @@ _CERTAIN = 50.0  # -log(miss); exp(-50) is nothing
 _PERIODS = (1.0, 0.5, 0.25, 0.125)  # of the longest, tried by `best_policy`
 _ROUNDING = 1e-9  # relative
 _WORTH_IT = 5e-3  # of the probability, or of its complement; rounding to whole chips alone may gain less
-_SAME = 1e-4  # relative difference of two lengths that nobody cares for
+_SAME = 1e-4  # relative difference of two lengths that does not matter
 _MOST_LENGTHS = 30
 _PRECISION = 1e-3  # of the distance between the grid's points
 _ROUNDS = 20
@@ -62,15 +63,35 @@ def found_probability(
     if policy.replacement or not whole_chips:
         samples = np.array([float(drawn) for drawn, _ in pools])
         return _mixed(_exponents(holdings, policy, goal, strategy, samples, whole_chips).sum(axis=1), policy)
+    marked = _marked(holdings, policy, goal, strategy, whole_chips)
+    if policy.withheld:
+        return _mixed(_despite(pools, marked, policy.withheld), policy)
     exponent = np.zeros(2)
-    for (drawn, chips), (involved, hits) in zip(
-        pools, _marked(holdings, policy, goal, strategy, whole_chips), strict=True
-    ):
+    for (drawn, chips), (involved, hits) in zip(pools, marked, strict=True):
         shares = np.divide(hits, involved, out=np.zeros_like(hits), where=involved > 0)
         seen = np.asarray(seen_probability(population=chips, marked=involved, drawn=drawn, shown=shares))
         with np.errstate(divide="ignore"):
             exponent -= np.log1p(-seen).sum(axis=1)
     return _mixed(exponent, policy)
+
+
+def _despite(pools: list[tuple[int, int]], marked: list[tuple[FloatArray, FloatArray]], withheld: int) -> FloatArray:
+    """Returns -log(miss) where a Prover who knows each draw withholds the chips that would show the run; (2,).
+
+    An inspection misses the run if no more chips of all pools together would show it than may be withheld.
+    """
+    exponent = np.zeros(2)
+    for row in range(2):
+        for number in range(marked[0][0].size):
+            found = np.ones(1)
+            for (drawn, chips), (involved, hits) in zip(pools, marked, strict=True):
+                some = float(involved[number])
+                shown = min(1.0, float(hits[row, number]) / some) if some else 0.0
+                counts = shown_marks(float(chips), some, float(drawn), shown, withheld)
+                found = np.convolve(found, counts)[: withheld + 1]
+            with np.errstate(divide="ignore"):
+                exponent[row] -= np.log(min(1.0, found.sum()))
+    return exponent
 
 
 def _mixed(exponent: FloatArray, policy: Policy) -> float:
@@ -96,8 +117,21 @@ def _exponents(
             if not policy.replacement:
                 each = -involved * np.log1p(-hits / involved * min(1.0, samples / chips))
                 exponents = np.fmax(exponents, np.where(hits > 0, each, 0.0))
-            found.append(np.where(samples * hits > 0, exponents, 0.0).sum(axis=1))
-    return np.stack(found, axis=1)
+            found.append(np.where(samples * hits > 0, exponents, 0.0))
+    if policy.withheld:
+        found = _despite_rare_hits(found, policy.withheld)
+    return np.stack([each.sum(axis=1) for each in found], axis=1)
+
+
+def _despite_rare_hits(exponents: list[FloatArray], withheld: int) -> list[FloatArray]:
+    """Returns -log(miss) of each pool and inspection if the hits are as rare events: more than w of them are needed.
+
+    What all pools of an inspection come to together is divided among them as their hits are. It guides a search.
+    """
+    together = np.sum(exponents, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seen = -np.log(special.gammaincc(withheld + 1, together))
+        return [np.where(each > 0, np.minimum(seen, _CERTAIN * 10) * each / together, 0.0) for each in exponents]
 
 
 def _marked(

@@ -65,7 +65,7 @@ class System:
 
     Attributes:
         name: What it is called.
-        kind: `proof`: anybody can check evidence alone. `replay`: training is done again, bit for bit. `tolerance`:
+        kind: `proof`: the evidence can be checked alone. `replay`: training is done again, bit for bit. `tolerance`:
             it is done again, within a distance.
         published: Date as written.
         subject: What was measured.

@@ -16,9 +16,9 @@ Every parameter may be a number or an array; see `analysis.domain`.
 from __future__ import annotations
 
 import numpy as np
+from scipy import special
 
 from analysis.domain import (
-    DetectionDomainError,
     FloatArray,
     InfeasibleError,
     Numbers,
@@ -33,8 +33,6 @@ from analysis.domain import probability as checked_probability
 from analysis.hypergeometric import least_drawn, seen_probability
 
 __all__ = [
-    "DetectionDomainError",
-    "InfeasibleError",
     "detection_probability_eq1",
     "detection_probability_hypergeometric",
     "detection_probability_linearised",
@@ -181,19 +179,25 @@ def detection_probability_eq1(
     run_days: Numbers,
     period_days: Numbers,
     snapshot_rate_per_day: Numbers,
+    withheld: Numbers = 0,
 ) -> FloatArray:
     """Returns the detection probability p of Shavit's equation 1 (not the linearised form of its table 1).
 
     p = 1 - (1 - q)^(s T / T_m) with q = H/(aTC) (1 - exp(-f T_m)).
 
+    The paper does not consider samples that a Prover who knew the draw withheld. With w of them in each period the
+    binomial number of hits has to be above w: p = 1 - (1 - I_q(w + 1, s - w))^(T / T_m), where I is the regularised
+    incomplete beta function.
+
     Args:
-        samples: Chips sampled in each period (s), whole; 0 gives 0.
+        samples: Chips drawn in each period (s), whole, those withheld included; 0 gives 0.
         flops_threshold: Size of the violation in FLOPs (H).
         chip_flops_per_day: FLOPs that one chip can do per day (a).
         chips: Number of chips sampled from (C).
         run_days: Length of the run in days (T), at least `period_days`.
         period_days: Monitoring period in days (T_m).
         snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+        withheld: Samples of each period that did not verify after the draw was known (w), whole.
 
     Raises:
         DetectionDomainError: An argument is out of range, H does not fit on C chips, s > C, T < T_m, or q >= 1.
@@ -208,8 +212,24 @@ def detection_probability_eq1(
         period_days=period_days,
         snapshot_rate_per_day=snapshot_rate_per_day,
     )
-    drawn, hit, days, period = together(drawn, np.asarray(hit), *map(np.asarray, (run_days, period_days)))
-    return plain(-np.expm1(drawn * (days / period) * np.log1p(-hit)))
+    drawn, hit, days, period, hidden = together(
+        drawn, np.asarray(hit), *map(np.asarray, (run_days, period_days)), whole("withheld", withheld, 0)
+    )
+    return plain(-np.expm1((days / period) * log_miss_with_replacement(drawn, hit, hidden)))
+
+
+def log_miss_with_replacement(samples: FloatArray, hit: FloatArray, withheld: FloatArray) -> FloatArray:
+    """Returns the logarithm of the probability that at most w of s samples, drawn with replacement, are hits.
+
+    Args:
+        samples: s, whole; all arrays have one shape.
+        hit: Probability that one sample is a hit (q), 0 to 1.
+        withheld: w, whole.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):  # a hit that is certain; no samples of it
+        none = np.where(samples == 0, 0.0, samples * np.log1p(-hit))
+        seen = np.where(samples > withheld, special.betainc(withheld + 1, np.maximum(samples - withheld, 1), hit), 0.0)
+        return np.where(withheld == 0, none, np.log1p(-seen))
 
 
 def samples_needed(
@@ -348,6 +368,7 @@ def detection_probability_hypergeometric(
     chips: Numbers,
     run_days: Numbers,
     snapshot_rate_per_day: Numbers,
+    withheld: Numbers = 0,
 ) -> FloatArray:
     """Returns the exact detection probability for one inspection, sampling whole chips without replacement.
 
@@ -355,13 +376,18 @@ def detection_probability_hypergeometric(
     independently. Of the s sampled chips J are involved, where J is hypergeometric, and the violation is missed when
     none of those holds a snapshot: p = 1 - E[exp(-f T J)]. For several inspections see `analysis.periods`.
 
+    A chip that did not verify *after the draw was known* is withheld, not unsampled: the Prover chose it. With w of
+    them the violation is missed when at most w sampled chips hold a snapshot of it; where each surely holds one,
+    p = Pr(J > w).
+
     Args:
-        samples: Different chips sampled (s), at most `chips`; 0 gives 0.
+        samples: Different chips drawn (s), at most `chips`, those withheld included; 0 gives 0.
         flops_threshold: Size of the violation in FLOPs (H).
         chip_flops_per_day: FLOPs that one chip can do per day (a).
         chips: Number of chips sampled from (C).
         run_days: Length of the run in days (T); the inspection comes after it.
         snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+        withheld: Drawn chips that did not verify after the draw was known (w), whole.
 
     Raises:
         DetectionDomainError: An argument is out of range, H does not fit on C chips, or `samples` exceeds `chips`.
@@ -371,7 +397,7 @@ def detection_probability_hypergeometric(
     )
     not_more_than_chips(*together(whole("samples", samples, 0), whole("chips", chips, 1)))
     held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=run_days)
-    return seen_probability(population=chips, marked=involved, drawn=samples, shown=held)
+    return seen_probability(population=chips, marked=involved, drawn=samples, shown=held, withheld=withheld)
 
 
 def samples_needed_hypergeometric(
@@ -382,6 +408,7 @@ def samples_needed_hypergeometric(
     chips: Numbers,
     run_days: Numbers,
     snapshot_rate_per_day: Numbers,
+    withheld: Numbers = 0,
 ) -> FloatArray:
     """Returns the least number of chips that one inspection must sample, exactly; see the function before.
 
@@ -392,6 +419,7 @@ def samples_needed_hypergeometric(
         chips: Number of chips sampled from (C).
         run_days: Length of the run in days (T); the inspection comes after it.
         snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+        withheld: Drawn chips that may stay unverified after the draw is known (w), whole; 0 expects none.
 
     Returns:
         Whole numbers as float64, in the broadcast shape.
@@ -404,4 +432,4 @@ def samples_needed_hypergeometric(
         flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
     )
     held = snapshot_probability(snapshot_rate_per_day=snapshot_rate_per_day, days=run_days)
-    return least_drawn(population=chips, marked=involved, shown=held, wanted=wanted)
+    return least_drawn(population=chips, marked=involved, shown=held, wanted=wanted, withheld=withheld)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["DetectionDomainError", "InfeasibleError"]
+
 FloatArray = npt.NDArray[np.float64]
 Numbers = npt.ArrayLike  # a number, or an array of any shape
 

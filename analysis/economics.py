@@ -2,7 +2,7 @@
 
 Everything is arithmetic on figures that a reader can trace: published ones (`catalog.load_systems`), measured ones
 (`measured`), and the sizes of a run, which `compute_optimal` makes up for a given number of FLOPs. What is extrapolated
-says so: log sizes of runs that nobody recorded (`Counts`), and proving times that are taken as linear in
+says so: log sizes of runs that were not recorded (`Counts`), and proving times that are taken as linear in
 the FLOPs proved.
 """
 

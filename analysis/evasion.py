@@ -1,7 +1,7 @@
 """What the Prover could do instead: other lengths, simulated beside the formula, and the best of all moves together.
 
 Detection is that of an inspection as it happens: whole chips, none twice in a period, snapshots that stay on the chips,
-and inspections that miss what `Scenario.missed` says.
+inspections that miss what `Scenario.missed` says, and a Prover who withholds `Scenario.withheld` of the drawn chips.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import attack, fleet, periods
+from analysis import attack, periods, simulated_fleet
 from analysis.domain import DetectionDomainError, FloatArray, InfeasibleError
 from analysis.hypergeometric import seen_probability
 from analysis.scenario import Scenario
@@ -37,7 +37,7 @@ class Way:
     chips: int
     days: float
     probability: float | None
-    simulated: fleet.Estimate | None = None
+    simulated: simulated_fleet.Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,11 @@ def seen(scenario: Scenario, *, samples: FloatArray | float, involved: FloatArra
         for number in range(1, count + 1):
             held = -np.expm1(-scenario.rate * min(number * scenario.period_days, days))
             found = seen_probability(
-                population=scenario.chips, marked=involved, drawn=samples, shown=held * (1 - scenario.missed)
+                population=scenario.chips,
+                marked=involved,
+                drawn=samples,
+                shown=held * (1 - scenario.missed),
+                withheld=scenario.withheld,
             )
             log_miss = log_miss + np.log1p(-np.asarray(found))
     return np.asarray(-np.expm1(log_miss))
@@ -123,6 +127,7 @@ def worst(scenario: Scenario, samples: int) -> Worst:
         period_days=scenario.period_days,
         snapshot_rate_per_day=scenario.rate,
         replay_missed=scenario.missed,
+        withheld=int(scenario.withheld),
     )
     found = []
     for factor in (1.0, *STRETCHES):
@@ -155,8 +160,10 @@ def ways(scenario: Scenario, samples: int) -> tuple[Way, ...]:
     return tuple(found)
 
 
-def simulated(scenario: Scenario, samples: int, *, days: float, trials: int = TRIALS) -> fleet.Estimate | None:
-    """Returns how often inspections found a run of so many days in fleets played out at random; see `analysis.fleet`.
+def simulated(
+    scenario: Scenario, samples: int, *, days: float, trials: int = TRIALS
+) -> simulated_fleet.Estimate | None:
+    """Returns how often inspections found a run of so many days in fleets played out at random.
 
     Args:
         scenario: The violation and how chips are inspected; its own length does not matter.
@@ -169,13 +176,14 @@ def simulated(scenario: Scenario, samples: int, *, days: float, trials: int = TR
         it, or if the fleet is too large to be simulated.
     """
     try:
-        outcome = fleet.simulate(
+        outcome = simulated_fleet.simulate(
             holdings=(Holding(int(scenario.chips), scenario.chip_flops_per_day),),
             policy=Policy(
                 samples=samples,
                 period_days=scenario.period_days,
                 snapshot_rate_per_day=scenario.rate,
                 replay_missed=scenario.missed,
+                withheld=int(scenario.withheld),
             ),
             goal=Goal(replace(scenario, run_days=days).monitored_flops(), days),
             strategy=Strategy(),

@@ -34,6 +34,7 @@ from analysis.domain import (
     together,
     whole,
 )
+from analysis.withheld_marks import more_marks_than
 
 _NODES = 128  # on half the circle; the other half is the complex conjugate
 _WHOLE_CIRCLE = 20.0  # standard deviations of the bell curve's transform up to which it is integrated everywhere
@@ -41,14 +42,21 @@ _WIDTH = 10.0  # half width of the window otherwise, in standard deviations of t
 _BLOCK = 4096  # elements computed at a time, to bound the memory
 
 
-def seen_probability(*, population: Numbers, marked: Numbers, drawn: Numbers, shown: Numbers) -> FloatArray:
+def seen_probability(
+    *, population: Numbers, marked: Numbers, drawn: Numbers, shown: Numbers, withheld: Numbers = 0
+) -> FloatArray:
     """Returns the probability that at least one mark is seen: 1 - E[(1 - w)^J], to about 15 digits.
+
+    With some of the drawn items withheld by someone who sees which of them show a mark, it is the probability that
+    more marks show than items were withheld (`analysis.withheld_marks`), to about 12 digits. Taking the withheld items
+    for not drawn would be wrong: they were not chosen at random.
 
     Args:
         population: Number of items (N), whole.
         marked: Number of marked items (n), whole, at most `population`.
-        drawn: Number of different items drawn (d), whole, at most `population`.
+        drawn: Number of different items drawn (d), whole, at most `population`; the withheld ones are among them.
         shown: Probability that a drawn marked item shows its mark (w), 0 to 1.
+        withheld: Drawn items that were withheld after the draw was known, whole.
 
     Returns:
         Probabilities in the broadcast shape.
@@ -61,15 +69,18 @@ def seen_probability(*, population: Numbers, marked: Numbers, drawn: Numbers, sh
         whole("marked", marked, 0),
         whole("drawn", drawn, 0),
         share("shown", shown),
+        whole("withheld", withheld, 0),
     )
-    total, some, taken, _ = checked
+    total, some, taken, _, hidden = checked
     refuse(taken > total, taken, lambda v: f"{float(v):.0f} items cannot be drawn from fewer", InfeasibleError)
     refuse(some > total, some, lambda v: f"{float(v):.0f} items cannot be marked among fewer", InfeasibleError)
     flat = [array.reshape(-1) for array in checked]
     found = np.concatenate(
         [np.empty(0)]
-        + [_seen(*(array[start : start + _BLOCK] for array in flat)) for start in range(0, flat[0].size, _BLOCK)]
+        + [_seen(*(array[start : start + _BLOCK] for array in flat[:4])) for start in range(0, flat[0].size, _BLOCK)]
     )
+    for place in np.flatnonzero(hidden):
+        found[place] = more_marks_than(*(float(array[place]) for array in flat))
     return plain(found.reshape(total.shape))
 
 
@@ -97,7 +108,9 @@ def _seen(total: FloatArray, marked: FloatArray, drawn: FloatArray, weight: Floa
     return np.where((marked == 0) | (drawn == 0) | (weight == 0), 0.0, found)
 
 
-def least_drawn(*, population: Numbers, marked: Numbers, shown: Numbers, wanted: Numbers) -> FloatArray:
+def least_drawn(
+    *, population: Numbers, marked: Numbers, shown: Numbers, wanted: Numbers, withheld: Numbers = 0
+) -> FloatArray:
     """Returns the least number of draws that shows a mark with probability `wanted`.
 
     Args:
@@ -105,6 +118,7 @@ def least_drawn(*, population: Numbers, marked: Numbers, shown: Numbers, wanted:
         marked: Number of marked items (n), whole, at least 1.
         shown: Probability that a drawn marked item shows its mark (w), 0 to 1.
         wanted: Probability to reach, between 0 and 1.
+        withheld: Drawn items that may be withheld after the draw is known, whole.
 
     Returns:
         Whole numbers as float64, in the broadcast shape.
@@ -112,60 +126,23 @@ def least_drawn(*, population: Numbers, marked: Numbers, shown: Numbers, wanted:
     Raises:
         DetectionDomainError: As `seen_probability`, or drawing every item is not enough.
     """
-    total, some, weight, aim = together(
+    total, some, weight, aim, hidden = together(
         whole("population", population, 1),
         whole("marked", marked, 1),
         share("shown", shown),
         probability("wanted", wanted),
+        whole("withheld", withheld, 0),
     )
     aim = aim * ENOUGH
-    most = seen_probability(population=total, marked=some, drawn=total, shown=weight)
+
+    def seen(draws: FloatArray) -> FloatArray:
+        return np.asarray(seen_probability(population=total, marked=some, drawn=draws, shown=weight, withheld=hidden))
+
+    most = seen(total)
     if np.any(most < aim):
         raise InfeasibleError(
-            f"drawing every item shows a mark with probability {float(np.asarray(most)[most < aim].flat[0]):.6g} only; "
-            "a higher shown probability (more snapshots, better replays) or a lower wanted probability is needed"
+            f"drawing every item shows a mark with probability {float(most[most < aim].flat[0]):.6g} only; a higher "
+            "shown probability (more snapshots, better replays), fewer withheld items or a lower wanted probability is "
+            "needed"
         )
-    return plain(
-        least_whole(
-            lambda draws: np.asarray(seen_probability(population=total, marked=some, drawn=draws, shown=weight) >= aim),
-            np.zeros_like(total),
-            total,
-        )
-    )
-
-
-def least_marked(*, population: Numbers, drawn: Numbers, shown: Numbers, wanted: Numbers) -> FloatArray:
-    """Returns the least number of marked items that are seen with probability `wanted`.
-
-    Args:
-        population: Number of items (N), whole.
-        drawn: Number of different items drawn (d), whole, 1 to `population`.
-        shown: Probability that a drawn marked item shows its mark (w), 0 to 1.
-        wanted: Probability to reach, between 0 and 1.
-
-    Returns:
-        Whole numbers as float64, in the broadcast shape.
-
-    Raises:
-        DetectionDomainError: As `seen_probability`, or marking every item is not enough.
-    """
-    total, taken, weight, aim = together(
-        whole("population", population, 1),
-        whole("drawn", drawn, 1),
-        share("shown", shown),
-        probability("wanted", wanted),
-    )
-    aim = aim * ENOUGH
-    most = seen_probability(population=total, marked=total, drawn=taken, shown=weight)
-    if np.any(most < aim):
-        raise InfeasibleError(
-            f"even if every item is marked, a mark is seen with probability "
-            f"{float(np.asarray(most)[most < aim].flat[0]):.6g} only; draw more or raise the shown probability"
-        )
-    return plain(
-        least_whole(
-            lambda some: np.asarray(seen_probability(population=total, marked=some, drawn=taken, shown=weight) >= aim),
-            np.zeros_like(total),
-            total,
-        )
-    )
+    return plain(least_whole(lambda draws: np.asarray(seen(draws) >= aim), np.zeros_like(total), total))

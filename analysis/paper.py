@@ -14,12 +14,11 @@ import numpy as np
 
 from analysis.costs import DAYS_PER_YEAR, annual_samples, inspectors_needed
 from analysis.detection import (
-    InfeasibleError,
     samples_needed,
     samples_needed_hypergeometric,
     samples_needed_linearised,
 )
-from analysis.domain import DetectionDomainError, FloatArray, Numbers
+from analysis.domain import DetectionDomainError, FloatArray, InfeasibleError, Numbers
 from analysis.stretch import stretch_ratio
 
 Mode = Literal["printed", "exact", "hypergeometric"]
@@ -33,20 +32,22 @@ CHIPS = (10**3, 10**5, 10**7)  # C
 
 @dataclass(frozen=True)
 class PaperModel:
-    """One line of table 1: a model and the FLOPs of its training (H); projections are the Chinchilla paper's."""
+    """One line of table 1: a model and the FLOPs of its training (H).
+
+    Chinchilla-280B and larger models are the Chinchilla paper's projections.
+    """
 
     name: str
     flops: float
-    projected: bool
 
 
 MODELS = (
-    PaperModel("GPT-3", 3.14e23, False),
-    PaperModel("Chinchilla", 5.76e23, False),
-    PaperModel("PaLM", 2.56e24, False),
-    PaperModel("Chinchilla-280B", 9.9e24, True),
-    PaperModel("Chinchilla-1T", 1.27e26, True),
-    PaperModel("Chinchilla-10T", 1.3e28, True),
+    PaperModel("GPT-3", 3.14e23),
+    PaperModel("Chinchilla", 5.76e23),
+    PaperModel("PaLM", 2.56e24),
+    PaperModel("Chinchilla-280B", 9.9e24),
+    PaperModel("Chinchilla-1T", 1.27e26),
+    PaperModel("Chinchilla-10T", 1.3e28),
 )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaln
 
-from analysis.detection import involved_chips, involved_fraction
+from analysis.detection import involved_chips, involved_fraction, log_miss_with_replacement
 from analysis.domain import (
     ENOUGH,
     DetectionDomainError,
@@ -63,6 +63,7 @@ def accumulating_probability(
     run_days: Numbers,
     period_days: Numbers,
     snapshot_rate_per_day: Numbers,
+    withheld: Numbers = 0,
 ) -> FloatArray:
     """Returns 1 - prod_j (1 - H/(aTC) w_j)^s: equation 1 with snapshots that accumulate, sampling with replacement.
 
@@ -74,18 +75,29 @@ def accumulating_probability(
         run_days: Length of the run in days (T); it need not be a multiple of the period.
         period_days: Monitoring period in days (T_m).
         snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+        withheld: Samples of each period that stay unverified once the draw is known (w), whole.
 
     Raises:
         DetectionDomainError: An argument is out of range, or H does not fit on C chips.
     """
-    drawn, total, log_miss = together(
+    fraction, drawn, total, hidden, days, period, rate = together(
+        np.asarray(
+            involved_fraction(
+                flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
+            )
+        ),
         whole("samples", samples, 0),
         whole("chips", chips, 1),
-        _log_miss(flops_threshold, chip_flops_per_day, chips, run_days, period_days, snapshot_rate_per_day),
+        whole("withheld", withheld, 0),
+        positive("run_days", run_days, "days"),
+        positive("period_days", period_days, "days"),
+        positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
     )
     not_more_than_chips(drawn, total)
-    with np.errstate(invalid="ignore"):  # 0 samples of a certain hit
-        return plain(np.where(drawn == 0, 0.0, -np.expm1(drawn * log_miss)))
+    log_miss = np.zeros(fraction.shape)
+    for number in range(1, int(np.max(periods_of_run(run_days=days, period_days=period), initial=1)) + 1):
+        log_miss = log_miss + log_miss_with_replacement(drawn, fraction * _held(days, period, rate, number), hidden)
+    return plain(-np.expm1(log_miss))
 
 
 def accumulating_samples(
@@ -139,6 +151,7 @@ def accumulating_probability_hypergeometric(
     run_days: Numbers,
     period_days: Numbers,
     snapshot_rate_per_day: Numbers,
+    withheld: Numbers = 0,
 ) -> FloatArray:
     """Returns the detection probability for whole chips without replacement, periods taken as independent.
 
@@ -153,6 +166,7 @@ def accumulating_probability_hypergeometric(
         run_days: Length of the run in days (T).
         period_days: Monitoring period in days (T_m).
         snapshot_rate_per_day: Mean number of snapshots per chip and day (f).
+        withheld: Drawn chips of each period that stay unverified once the draw is known (w), whole.
 
     Raises:
         DetectionDomainError: An argument is out of range, H does not fit on C chips, or `samples` exceeds `chips`.
@@ -167,6 +181,7 @@ def accumulating_probability_hypergeometric(
         run_days=run_days,
         period_days=period_days,
         snapshot_rate_per_day=snapshot_rate_per_day,
+        withheld=withheld,
     )
 
 
@@ -178,19 +193,24 @@ def seen_in_periods(
     run_days: Numbers,
     period_days: Numbers,
     snapshot_rate_per_day: Numbers,
+    withheld: Numbers = 0,
 ) -> FloatArray:
     """Returns `accumulating_probability_hypergeometric` for a given number of involved chips instead of a size.
+
+    With w chips of each period withheld by a Prover who knows the draw, the run is missed if no period has more than w
+    drawn chips that show it.
 
     Raises:
         DetectionDomainError: An argument is out of range, or more chips are involved or sampled than there are.
     """
-    drawn, some, total, days, period, rate = together(
+    drawn, some, total, days, period, rate, hidden = together(
         whole("samples", samples, 0),
         whole("involved", involved, 0),
         whole("chips", chips, 1),
         positive("run_days", run_days, "days"),
         positive("period_days", period_days, "days"),
         positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
+        whole("withheld", withheld, 0),
     )
     not_more_than_chips(drawn, total)
     last = int(np.max(periods_of_run(run_days=days, period_days=period), initial=1))
@@ -198,7 +218,8 @@ def seen_in_periods(
     with np.errstate(divide="ignore"):
         for number in range(1, last + 1):
             shown = _held(days, period, rate, number)
-            log_miss += np.log1p(-np.asarray(seen_probability(population=total, marked=some, drawn=drawn, shown=shown)))
+            seen = seen_probability(population=total, marked=some, drawn=drawn, shown=shown, withheld=hidden)
+            log_miss += np.log1p(-np.asarray(seen))
     return plain(-np.expm1(log_miss))
 
 
@@ -211,6 +232,7 @@ def accumulating_samples_hypergeometric(
     run_days: Numbers,
     period_days: Numbers,
     snapshot_rate_per_day: Numbers,
+    withheld: Numbers = 0,
 ) -> FloatArray:
     """Returns the least whole samples per period at which the function before reaches `probability`.
 
@@ -220,13 +242,14 @@ def accumulating_samples_hypergeometric(
     involved = involved_chips(
         flops_threshold=flops_threshold, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
     )
-    wanted, some, total, days, period, rate = together(
+    wanted, some, total, days, period, rate, hidden = together(
         checked_probability("probability", probability),
         np.asarray(involved),
         whole("chips", chips, 1),
         positive("run_days", run_days, "days"),
         positive("period_days", period_days, "days"),
         positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
+        whole("withheld", withheld, 0),
     )
 
     def reached(samples: FloatArray) -> FloatArray:
@@ -238,6 +261,7 @@ def accumulating_samples_hypergeometric(
                 run_days=days,
                 period_days=period,
                 snapshot_rate_per_day=rate,
+                withheld=hidden,
             )
         )
 
@@ -248,7 +272,7 @@ def accumulating_samples_hypergeometric(
         most,
         lambda v: (
             f"sampling every chip in every period detects the run with probability {float(v):.6g} only, because chips "
-            "may hold no snapshot; raise snapshot_rate_per_day or lower probability"
+            "may hold no snapshot or be withheld; raise snapshot_rate_per_day, or lower withheld or probability"
         ),
         InfeasibleError,
     )

@@ -1,8 +1,8 @@
 """The best inspection plan for a budget: snapshot rate f, samples s, and how they are spread over strata.
 
 More snapshots make each sample worth more, but stall chips and fill disks; what they cost inspectors cannot have.
-For a given f the samples go where `analysis.strata.best_samples` says, which does best against the Prover who knows
-the plan. Then f is chosen.
+For a given f the samples go where `analysis.stratified_sampling.best_samples` says, which does best against the Prover
+who knows the plan. Then f is chosen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from analysis.domain import (
     whole,
 )
 from analysis.hypergeometric import seen_probability
-from analysis.strata import best_samples, strata_probability, whole_samples, worst_shares
+from analysis.silence import GroupedDraw, least_probability_despite
+from analysis.stratified_sampling import best_samples, strata_probability, whole_samples, worst_shares
 
 _COARSE = 241  # rates tried over twelve decades, before the neighbourhood of the best is searched
 _FINE = 41
@@ -101,7 +102,8 @@ class Plan:
         samples: Whole samples per period, one for each stratum.
         shares: How the Prover who knows them would spread the run, one for each stratum.
         detection_probability: p against that Prover, sampling with replacement.
-        detection_probability_hypergeometric: The same over whole chips, without replacement.
+        detection_probability_hypergeometric: p over whole chips, without replacement, against the Prover who also
+            withholds as many of the drawn chips as the plan allows for, and spreads the run for that.
         sampling_cost: Cost of inspections a year.
         stall_cost: Cost of stalled chips a year.
         storage_cost: Cost of keeping snapshots a year.
@@ -125,6 +127,7 @@ def best_plan(
     strata: tuple[Stratum, ...],
     costs: CostModel,
     snapshot_rate_per_day: float | None = None,
+    withheld: int = 0,
 ) -> Plan:
     """Returns the plan that is most likely to catch the run that is hardest to catch, for a budget a year.
 
@@ -137,6 +140,8 @@ def best_plan(
         strata: The fleet.
         costs: What snapshots cost.
         snapshot_rate_per_day: Fixes f; otherwise the best one between 1e-6 and 1e6 is chosen.
+        withheld: Drawn chips a period that may stay unverified once the draw is known. They lower the stated p; the
+            plan is chosen as if there were none, because only then does the Prover have a best answer in closed form.
 
     Raises:
         DetectionDomainError: An argument is out of range, the run does not fit on the fleet or fits on what shows
@@ -155,7 +160,7 @@ def best_plan(
             best = int(np.argmax(_exponents(fleet, costs, money, rates)))
             rate = float(rates[best])
             rates = np.geomspace(rates[max(0, best - 1)], rates[min(len(rates) - 1, best + 1)], _FINE)
-    return _plan(fleet, costs, money, rate)
+    return _plan(fleet, costs, money, rate, withheld)
 
 
 @dataclass(frozen=True)
@@ -235,7 +240,7 @@ def _exponents(fleet: _Fleet, costs: CostModel, money: float, rates: FloatArray)
         return np.where(left > 0, -np.log1p(-found), -np.inf)
 
 
-def _plan(fleet: _Fleet, costs: CostModel, money: float, rate: float) -> Plan:
+def _plan(fleet: _Fleet, costs: CostModel, money: float, rate: float, withheld: int) -> Plan:
     total = float(fleet.chips.sum())
     stalls, storage = costs.stall_cost(total, rate), costs.storage_cost(total, rate)
     left, rates = max(0.0, _left(fleet, costs, money, rate)), np.array([rate])
@@ -257,7 +262,7 @@ def _plan(fleet: _Fleet, costs: CostModel, money: float, rate: float) -> Plan:
         samples=tuple(int(count) for count in samples),
         shares=tuple(float(part) for part in shares),
         detection_probability=float(fleet.probability(rates, samples, shares)[0]),
-        detection_probability_hypergeometric=_whole_chips(fleet, rates, samples, shares),
+        detection_probability_hypergeometric=_whole_chips(fleet, rates, samples, shares, withheld),
         sampling_cost=float((samples * fleet.sample_cost).sum() * yearly),
         stall_cost=stalls,
         storage_cost=storage,
@@ -284,7 +289,17 @@ def _improved(fleet: _Fleet, rates: FloatArray, samples: FloatArray, payable: fl
     return samples
 
 
-def _whole_chips(fleet: _Fleet, rates: FloatArray, samples: FloatArray, shares: FloatArray) -> float:
+def _whole_chips(fleet: _Fleet, rates: FloatArray, samples: FloatArray, shares: FloatArray, withheld: int) -> float:
+    if withheld:
+        draw = GroupedDraw(
+            chips=fleet.chips,
+            drawn=samples,
+            shown=fleet.shown(rates)[0],
+            chip_flops_per_day=fleet.speeds,
+            flops_threshold=fleet.flops,
+            run_days=fleet.days,
+        )
+        return least_probability_despite([draw], withheld=withheld)[0]
     involved = np.ceil(shares * fleet.flops / (fleet.speeds * fleet.days) * (1 - 1e-12))
     seen = seen_probability(
         population=fleet.chips, marked=np.minimum(involved, fleet.chips), drawn=samples, shown=fleet.shown(rates)[0]

@@ -1,4 +1,4 @@
-"""Inspections that miss things: tampering that nobody sees, and replays that accept what they should not.
+"""Inspections that miss things: unnoticed tampering, and replays that accept what they should not.
 
 On a sampled involved chip the Prover has two ways. Left alone, the chip shows the run if it holds a snapshot (w) and
 the replay does not miss it (1 - replay_missed). Tampered with, it shows nothing but the tampering (1 -

@@ -35,8 +35,8 @@ from analysis.domain import (
     share,
     whole,
 )
-from analysis.exempt import monitored_flops, unmonitored_flops
 from analysis.planning import CostModel
+from analysis.unmonitored_chips import monitored_flops, unmonitored_flops
 
 _LARGEST_FILE = 2**20
 _LONGEST_TEXT = 2000
@@ -73,15 +73,16 @@ class Scenario:
         chips: Chips that are sampled from (C).
         chip_flops: FLOP/s of one; a is that times 86400.
         chip: Their entry in the catalogue, if they were named.
-        unmonitored_chips: Further chips of the Prover's, of the same kind, that nobody monitors.
+        unmonitored_chips: Further chips of the Prover's, of the same kind, that are not monitored.
         flops: Size of the violation in FLOPs (H), unmonitored chips not yet taken off.
         model: The model in the catalogue that says how large it is, if one was named.
         run_days: Length of the run in days (T).
         period_days: Monitoring period in days (T_m).
         rate: Snapshots per chip and day (f).
         wanted: Detection probability that is wanted (p).
-        samples: Samples a period that somebody has planned; None: as many as it takes.
+        samples: Planned samples a period; None: as many as it takes.
         missed: Probability that the inspection of an involved chip that holds a snapshot shows nothing.
+        withheld: Drawn chips a period that may stay unverified once the draw is known, whole.
         sample_cost: Cost of one sample.
         costs: What snapshots cost.
         budget: What inspections and snapshots may cost a year; None if no plan is wanted.
@@ -102,6 +103,7 @@ class Scenario:
     wanted: float
     samples: float | None
     missed: float
+    withheld: float
     sample_cost: float
     costs: CostModel
     budget: float | None
@@ -186,7 +188,7 @@ def parse(text: str, name: str = "scenario", *, models: Path | None = None, chip
 
 
 class _Table:
-    """One table of the file: hands out values by key and, in the end, refuses keys that nobody asked for."""
+    """One table of the file: hands out values by key and, in the end, refuses unknown keys."""
 
     def __init__(self, content: Mapping[str, Any], name: str | None) -> None:
         found = content if name is None else content.get(name, {})
@@ -288,6 +290,7 @@ def _scenario(content: Mapping[str, Any], models: Path | None, chips: Path | Non
     wanted = inspection.number("probability", probability, 0.9)
     samples = inspection.number_if_there("samples", _whole(1))
     missed = inspection.number("missed", share, 0.0)
+    withheld = inspection.number("withheld", _whole(0), 0.0)
     inspection.finish()
     if samples is not None and samples > count:
         raise ScenarioError(f"inspection.samples = {samples:.0f} is more than fleet.chips = {count:.0f}")
@@ -305,7 +308,7 @@ def _scenario(content: Mapping[str, Any], models: Path | None, chips: Path | Non
     scenario = Scenario(
         title=title, note=note, chips=count, chip_flops=speed, chip=chip, unmonitored_chips=unmonitored, flops=flops,
         model=model, run_days=days, period_days=period, rate=rate, wanted=wanted, samples=samples, missed=missed,
-        **_costs(top.table("costs"), period), replaying=_replaying(top, count),
+        withheld=withheld, **_costs(top.table("costs"), period), replaying=_replaying(top, count),
     )  # fmt: skip
     top.finish()
     return scenario

@@ -8,17 +8,23 @@ from analysis.domain import DetectionDomainError, FloatArray, Numbers, not_negat
 from analysis.hypergeometric import seen_probability
 
 
-def expected_samples(*, samples: Numbers, chips: Numbers, involved: Numbers, shown: Numbers) -> FloatArray:
+def expected_samples(
+    *, samples: Numbers, chips: Numbers, involved: Numbers, shown: Numbers, withheld: int = 0
+) -> FloatArray:
     """Returns how many chips are sampled on average if sampling stops at the first one that shows a violation.
 
     Without replacement, planned for `samples` chips. It is the sum over i < s of the probability to have seen nothing
     in i samples, which has the closed form (C + 1)/((n + 1) w) * P(seen in s of C + 1 chips with n + 1 involved).
+
+    A Prover who withholds chips as they are drawn hides the first of those that show the violation. Then sampling stops
+    at the next one, and the sum has such a term for each number of hidden chips: P(more than that many are seen).
 
     Args:
         samples: Different chips sampled if nothing is seen (s), whole, at most `chips`.
         chips: Number of chips (C), whole.
         involved: Involved chips (n), whole, at most `chips`; 0 gives `samples`.
         shown: Probability that a sampled involved chip shows the violation (w), 0 to 1; 0 gives `samples`.
+        withheld: Chips that the Prover may withhold once they are drawn, whole.
 
     Raises:
         DetectionDomainError: An argument is out of range.
@@ -31,7 +37,11 @@ def expected_samples(*, samples: Numbers, chips: Numbers, involved: Numbers, sho
     )
     # Checks the arguments too; those of the next line exceed them by one and would accept more.
     seen_probability(population=total, marked=some, drawn=drawn, shown=seen)
-    found = seen_probability(population=total + 1, marked=some + 1, drawn=drawn, shown=seen)
+    found = np.zeros(drawn.shape)
+    for hidden in range(int(whole("withheld", withheld, 0)) + 1):
+        found = found + seen_probability(
+            population=total + 1, marked=some + 1, drawn=drawn, shown=seen, withheld=hidden
+        )
     hopeless = (some == 0) | (seen == 0)
     return plain(np.where(hopeless, drawn, (total + 1) / ((some + 1) * np.where(hopeless, 1.0, seen)) * found))
 

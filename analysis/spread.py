@@ -82,20 +82,3 @@ def lemma_1_slope(*, ratio: Numbers, base: Numbers) -> FloatArray:
     g, b = _lemma(ratio, base)
     x = -np.log(b) / g
     return plain(-np.expm1(-x) - x * np.exp(-x))
-
-
-def lemma_1_slope_as_printed(*, ratio: Numbers, base: Numbers) -> FloatArray:
-    """Returns the derivative as the paper prints it, without the factor ln(b): 1 - b^(1/g) + b^(1/g) / g.
-
-    It is not the slope of `lemma_1`; it is here so that the erratum can be shown.
-
-    Args:
-        ratio: g = T/t, at least 1.
-        base: b = exp(-f T), between 0 and 1.
-
-    Raises:
-        DetectionDomainError: An argument is out of range.
-    """
-    g, b = _lemma(ratio, base)
-    root = b ** (1 / g)
-    return plain(1 - root + root / g)

@@ -3,7 +3,8 @@
 A `Strategy` has one knob for each move, and moves combine: longer on fewer chips, shorter on more, several runs
 reported for one, shared among Provers, chips sold afterwards, weights swapped out before snapshots, stopping early,
 tampering.
-`crews` turns it into who computes when, and which of that time incriminates. The simulator (`analysis.fleet`) and the
+`crews` turns it into who computes when, and which of that time incriminates. The simulator
+(`analysis.simulated_fleet`) and the
 attacker's formulas (`analysis.attack`) both start from there. Times are days, counted from the run's start.
 """
 
@@ -54,10 +55,12 @@ class Policy:
         replay_missed: Probability that an inspected chip's snapshots wrongly pass, anew at each inspection.
         tampering_missed: Probability that the inspection of a tampered chip does not notice.
         loss_excused: Probability that a drawn chip that cannot be presented is believed to be lost honestly.
-        swap_hidden: Probability that weights can be swapped out before a snapshot: 0 for moments that nobody can
-            foresee, 1 for announced ones.
+        swap_hidden: Probability that weights can be swapped out before a snapshot: 0 for unforeseeable
+            moments, 1 for announced ones.
         soundness_error: Probability that a run's transcript fools the replay, on every chip of the run at once.
         false_alarm: Probability that inspecting one honest chip raises an alarm.
+        withheld: Drawn chips of each inspection that may stay unverified once the draw is known. The Prover knows the
+            draw, and withholds those that would show a run, if they are no more than that.
         initialisation_checked: Whether runs must start from seeded random weights (or weights with provenance).
     """
 
@@ -72,6 +75,7 @@ class Policy:
     swap_hidden: float = 0.0
     soundness_error: float = 0.0
     false_alarm: float = 0.0
+    withheld: int = 0
     initialisation_checked: bool = True
 
     def __post_init__(self) -> None:
@@ -83,6 +87,7 @@ class Policy:
             "replay_missed", "tampering_missed", "loss_excused", "swap_hidden", "soundness_error", "false_alarm",
         ):  # fmt: skip
             share(name, getattr(self, name))
+        whole("withheld", self.withheld, 0)
 
     def check(self, holdings: tuple[Holding, ...]) -> None:
         """Refuses samples that do not fit the fleet.

@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prover.capture import Recording
-from prover.generators import Generators
-from weighbridge.hostmemory import array_of
-from weighbridge.numerics import decompositions, kernels
-from weighbridge.numerics.evaluate import bind, evaluate
-from weighbridge.numerics.rules import Kind, Op, composite, find, known, mutated
+from prover.capture.generators import Generators
+from prover.capture.recording_context import Recording
+from weighbridge.core.host_memory import array_of
+from weighbridge.numerics.evaluate import evaluate
+from weighbridge.numerics.rewrites import decompositions
+from weighbridge.numerics.rounding import cpu_kernels
+from weighbridge.numerics.rule_table import Kind, find, known
+from weighbridge.numerics.schemas import Op, bind, composite, mutated
 
 Tensor = torch.Tensor
 
@@ -97,7 +99,7 @@ class Noted(Bare):
 
 def _checksum(t: Tensor) -> int:
     dense = t if t.is_contiguous() else t.contiguous()
-    return int(kernels.pass_exact(array_of(dense).view(np.uint32)))
+    return int(cpu_kernels.pass_exact(array_of(dense).view(np.uint32)))
 
 
 def _place(value: Any) -> Any:

@@ -30,16 +30,17 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks import machine
-from prover import Job, Recorder, regenerate
-from weighbridge import openings
-from weighbridge.collectives import CHUNK
-from weighbridge.given import GIVEN
-from weighbridge.job import rank_name, read_job
-from weighbridge.job_worker import JobReplay
-from weighbridge.numerics.switches import conforming
-from weighbridge.openings import Commitments
-from weighbridge.replay_worker import Replay
-from weighbridge.tensorfile import TensorFile, write_tensors
+from prover import Job, Recorder
+from prover.keeping import collective_replay
+from weighbridge.execution import collective_openings
+from weighbridge.execution.collective_openings import Commitments
+from weighbridge.execution.given_results import GIVEN
+from weighbridge.execution.workers.job_worker import JobReplay
+from weighbridge.execution.workers.replay_worker import Replay
+from weighbridge.numerics.conformance.switches import conforming
+from weighbridge.transcript.collectives import CHUNK
+from weighbridge.transcript.job_record import rank_name, read_job
+from weighbridge.transcript.tensor_file import TensorFile, write_tensors
 
 STEPS, ROWS, WIDTH, HIDDEN = 3, 16, 256, 1024
 FALSE_SHARE = 0.05
@@ -125,16 +126,16 @@ def measure(ranks: int, directory: Path) -> dict[str, Any]:
     }  # fmt: skip
     whole, found = timed(lambda: JobReplay(request, [], lambda message: None).run())
     results = directory / "results"
-    regenerate.cell_results(path, 0, (1, STEPS + 1), results)
-    place = [read_job(path).encode().hex(), 0]
-    cell_request = {**request, "path": str(path / rank_name(0)), "place": place, "steps": [1, STEPS + 1]}
+    collective_replay.cell_results(path, 0, (1, STEPS + 1), results)
+    coordinate = [read_job(path).encode().hex(), 0]
+    cell_request = {**request, "path": str(path / rank_name(0)), "coordinate": coordinate, "steps": [1, STEPS + 1]}
     cell_request["results"] = str(results)
     cell, answer = timed(lambda: Replay(cell_request, [], lambda message: None).run())
     commitments = Commitments(path)
     targets = list(commitments.targets(0, (1, STEPS + 1)))
-    chosen = openings.choose(targets, 100, seed=1)
-    opened = regenerate.open_chunks(path, 0, chosen)
-    checking, findings = timed(lambda: openings.verify(commitments, 0, chosen, opened))
+    chosen = collective_openings.choose(targets, 100, seed=1)
+    opened = collective_replay.open_chunks(path, 0, chosen)
+    checking, findings = timed(lambda: collective_openings.verify(commitments, 0, chosen, opened))
     return {
         "ranks": ranks,
         "verdicts": [found["verdict"], answer["verdict"]],
@@ -142,7 +143,7 @@ def measure(ranks: int, directory: Path) -> dict[str, Any]:
         "cell_seconds": round(cell, 3),
         "chunks_of_cell": len(targets),
         "chunk_check_milliseconds": round(1000 * checking / len(opened), 3),
-        "chunk_opening_bytes": len(openings.encode(opened)) // len(opened),
+        "chunk_opening_bytes": len(collective_openings.encode(opened)) // len(opened),
         "chunk_findings": len(findings),
     }
 
@@ -159,13 +160,13 @@ def power(directory: Path) -> dict[str, Any]:
         kept[rank, pairing] = [file.read("in")], [file.read("out")]
     op = next(c.call.op for c in commitments.step(0, 2).values() if c.call.name == "all_reduce")
     targets = [t for t in commitments.targets(0, (2, 3)) if t.op == op]
-    opened = regenerate.opened(commitments, 0, targets, kept)
-    false = sum(bool(openings.verify(commitments, 0, [t], opened)) for t in targets)
+    opened = collective_replay.opened(commitments, 0, targets, kept)
+    false = sum(bool(collective_openings.verify(commitments, 0, [t], opened)) for t in targets)
     share = false / len(targets)
     rows = []
     for count in COUNTS:
-        draws = (openings.choose(targets, count, seed=count * TRIALS + trial) for trial in range(TRIALS))
-        caught = sum(bool(openings.verify(commitments, 0, draw, opened)) for draw in draws)
+        draws = (collective_openings.choose(targets, count, seed=count * TRIALS + trial) for trial in range(TRIALS))
+        caught = sum(bool(collective_openings.verify(commitments, 0, draw, opened)) for draw in draws)
         rows.append({"chunks": count, "caught": caught / TRIALS, "formula": round(1 - (1 - share) ** count, 4)})
     return {"false_chunks": false, "chunks": len(targets), "share": round(share, 4), "trials": TRIALS, "rows": rows}
 

@@ -32,9 +32,9 @@ from benchmarks import machine
 from firmware_sim import ChipProcess, Shim, provision
 from firmware_sim.device import boot
 from prover import Recorder
-from weighbridge import tokens
-from weighbridge.identity import CertificateAuthority
-from weighbridge.treehash import device_digest, storage_digest
+from weighbridge.attest import tokens
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.treehash.tree import device_digest, storage_digest
 
 KEY = bytes(range(32))
 TURNS = 3

@@ -28,8 +28,8 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks import machine, models
 from prover import Recorder
-from weighbridge.replay import replay
-from weighbridge.transcript import Transcript
+from weighbridge.execution.replay import replay
+from weighbridge.transcript.reader import Transcript
 
 NAMES = ("gpt2", "llama", "resnet", "perceptron", "lstm", "mlp-2m", "gpt2-2m")
 SEED = 11

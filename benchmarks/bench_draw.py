@@ -1,7 +1,7 @@
-"""What a draw that nobody can steer costs with a million chips: for the Verifier, and for whoever recomputes it.
+"""What a verifiable draw costs with a million chips: for the Verifier, and for a reader who recomputes it.
 
 `python -m benchmarks.bench_draw [--chips 1000000] [--samples 10000]` makes a population of owners, sites and chip types
-with heads of all logs but a few, and takes the steps of a draw with a log and a beacon of its own. Nobody waits: the
+with heads of all logs but a few, and takes the steps of a draw with a log and a beacon of its own. It never waits: the
 clock is turned. The steps run in one process, and its peak memory is read after each.
 
 Results go to benchmarks/results/draw.json.
@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks import machine
-from verifier.beacon import LocalBeacon
-from verifier.database import Database
-from verifier.draw import close_draw, commit_draw, detection, open_draw
-from verifier.drawcheck import Trusted, verify_draw
-from verifier.drawentries import Aim
-from verifier.drawrecord import DrawRecord, Logged, read_record, write_files
-from verifier.ownlog import PREFIX, OwnLog
-from verifier.strata import Population, encode_heads
-from weighbridge import tlog
-from weighbridge.tlog import NoteSigner
+from verifier.draw.beacon import LocalBeacon
+from verifier.draw.derivation import close_draw, commit_draw, detection, open_draw
+from verifier.draw.log_entries import Aim
+from verifier.draw.own_log import PREFIX, OwnLog
+from verifier.draw.recomputation import Trusted, verify_draw
+from verifier.draw.record import DrawRecord, Logged, read_record, write_files
+from verifier.model.strata import Population, encode_heads
+from verifier.store import revision
+from verifier.store.database import Database
+from weighbridge.attest import tlog
+from weighbridge.attest.tlog import NoteSigner
 
 T = TypeVar("T")
 START = 1_800_000_000
@@ -78,7 +79,7 @@ def measure(count: int, samples: int, path: Path) -> dict[str, Any]:
     heads = {ueid: (5, ueid[:16] * 2) for place, ueid in enumerate(population.ueids) if place % SILENT}
     beacon = bench.time("beacon_key", lambda: LocalBeacon.load(path / "beacon", period_s=1, clock=lambda: now[0]))
     database = Database(path / "log.sqlite")
-    database.create_tables()
+    revision.prepare(database)
     witness = NoteSigner("bench/witness", tlog.WITNESS, bytes(32))
     log = OwnLog(database.session, NoteSigner(PREFIX + "bench", tlog.LOG, bytes(32)), [witness], lambda: now[0])
     aim = Aim(

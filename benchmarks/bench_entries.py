@@ -25,9 +25,9 @@ import torch
 
 from benchmarks import machine
 from benchmarks.bench_logs import NAMES, PRECISIONS, SEED, recorded
-from weighbridge.numerics import roundlog
-from weighbridge.numerics.roundlog import OpEntries
-from weighbridge.replay import replay
+from weighbridge.execution.replay import replay
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.numerics.rounding.rounding_log import OpEntries
 
 PLACES = {"here": machine.HERE, **machine.ELSEWHERE}
 
@@ -66,8 +66,8 @@ def measure(name: str, precision: str, steps: int) -> dict[str, Any]:
     with recorded(name, precision, steps) as transcript:
         records = [transcript.step(number) for number in range(1, transcript.steps)]
         data = [transcript.rounding(record.step) for record in records]
-        logs = [roundlog.decode(log, max_entries=record.logged) for log, record in zip(data, records, strict=True)]
-        if any(roundlog.encode(log) != again for log, again in zip(logs, data, strict=True)):
+        logs = [rounding_log.decode(log, max_entries=record.logged) for log, record in zip(data, records, strict=True)]
+        if any(rounding_log.encode(log) != again for log, again in zip(logs, data, strict=True)):
             raise RuntimeError("a log was encoded in another way than it was recorded")
         entries = sum(record.logged for record in records)
         found: dict[str, Any] = {"steps": steps, "rounded": sum(r.rounded for r in records), "entries": entries}
@@ -75,8 +75,8 @@ def measure(name: str, precision: str, steps: int) -> dict[str, Any]:
             found |= {
                 "bits_per_entry": round(8 * sum(len(log) for log in data) / entries, 3),
                 "floor_per_entry": round(sum(floor(s) for log in logs for s in log) / entries, 3),
-                "encode_millions": _rate(entries, lambda: [roundlog.encode(log) for log in logs]),
-                "decode_millions": _rate(entries, lambda: [roundlog.decode(d, max_entries=1 << 40) for d in data]),
+                "encode_millions": _rate(entries, lambda: [rounding_log.encode(log) for log in logs]),
+                "decode_millions": _rate(entries, lambda: [rounding_log.decode(d, max_entries=1 << 40) for d in data]),
                 "width_above_8": sum(int((s.widths > 8).sum()) for log in logs for s in log),
             }
         found["replays"] = {place: _replayed(transcript.path, environment) for place, environment in PLACES.items()}

@@ -22,16 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.drawn_inspection import inspect_drawn
+
 from benchmarks import machine
 from firmware_sim.fleet import chips_in, provision_fleet
-from verifier.cache import Cache
-from verifier.clients import ChipClient
-from verifier.facts import Plan
-from verifier.firmware import FirmwarePolicy
-from verifier.inspection import Inspection
+from verifier.contact.clients import ChipClient
 from verifier.registry import Chip, Registry
-from verifier.sampling import draw, fresh_seed
-from weighbridge.identity import CertificateAuthority, Credentials
+from weighbridge.attest.identity import CertificateAuthority
 
 
 @dataclass
@@ -50,7 +47,7 @@ class Watch:
 @contextmanager
 def serving(chips: Path, credentials: Path, address_file: Path) -> Iterator[tuple[str, int]]:
     """Serves a fleet in a process of its own; yields address and process id."""
-    command = [sys.executable, "-m", "firmware_sim.fleet", "--dir", str(chips), "--rate", "1"]
+    command = [sys.executable, "-m", "weighbridge.cli", "chip", "fleet", "--dir", str(chips), "--rate", "1"]
     process = subprocess.Popen([*command, "--credentials", str(credentials), "--address-file", str(address_file)])
     try:
         while not address_file.exists():
@@ -75,33 +72,6 @@ def disk_bytes(directory: Path) -> int:
     """Blocks below a directory; a file with several names counts once."""
     found = {path.lstat().st_ino: path.lstat().st_blocks * 512 for path in directory.rglob("*")}
     return sum(found.values())
-
-
-def inspect(
-    path: Path, registry: Registry, samples: int, verifier: Credentials, manufacturer: CertificateAuthority, image: Path
-) -> dict[str, Any]:
-    """Inspects a draw from the registry and returns the report."""
-    seed = fresh_seed()
-    plan = Plan(
-        samples=samples,
-        seed=seed,
-        flops_threshold=2.0,
-        chip_flops_per_day=1.0,
-        period_days=2.0,
-        snapshot_rate_per_day=1.0,
-    )
-    drawn = draw([chip.ueid for chip in registry.chips()], samples, seed)
-    registry.start_inspection("fleet", seed=seed, plan=plan.to_json(), chips=drawn)
-    return Inspection(
-        identifier="fleet",
-        plan=plan,
-        registry=registry,
-        cache=Cache(path / "cache"),
-        credentials=verifier,
-        manufacturer=manufacturer.certificate,
-        firmware=FirmwarePolicy.of([image], manufacturer.certificate),
-        progress=lambda *_: None,
-    ).run()
 
 
 def measure_fleet(path: Path, count: int, samples: int) -> dict[str, Any]:
@@ -131,7 +101,10 @@ def measure_fleet(path: Path, count: int, samples: int) -> dict[str, Any]:
         result["chip_bytes"] = round((resident_bytes(pid) - before) / count)
         result["chip_disk_bytes"] = round(disk_bytes(path / "chips") / count)
         watch = Watch()
-        report = inspect(path, registry, samples, verifier, manufacturer, path / "chips" / "firmware.img")
+        report = inspect_drawn(
+            registry, samples, cache=path / "cache", image=path / "chips" / "firmware.img", verifier=verifier,
+            manufacturer=manufacturer,
+        )  # fmt: skip
         result["inspect"] = watch.each_ms(samples)
         result["verified"], result["findings"] = report["counts"]["verified"], len(report["findings"])
         registry.close()

@@ -40,21 +40,21 @@ from benchmarks.meter import Meter
 from firmware_sim.device import builtin_image
 from firmware_sim.fleet import chips_in
 from firmware_sim.process import ChipProcess
-from verifier.beacon import LocalBeacon
-from verifier.cache import Cache
-from verifier.clients import ChipClient
-from verifier.draw import DrawCommitment, open_draw
-from verifier.drawentries import Closing, Commitment, parse_as
-from verifier.records import entry
+from verifier.contact.clients import ChipClient
+from verifier.contact.witness import Witness
+from verifier.draw.beacon import LocalBeacon
+from verifier.draw.derivation import DrawCommitment, open_draw
+from verifier.draw.log_entries import Closing, Commitment, parse_as
+from verifier.model.fact_codec import entry
+from verifier.model.strata import parse_heads, parse_population
 from verifier.registry import Registry, csvfile
 from verifier.service import WITNESS_KEY
-from verifier.strata import parse_heads, parse_population
+from verifier.store.cache import Cache
 from verifier.units import Units
-from verifier.witness import Witness
-from weighbridge.cli._operator import Operator, connect
-from weighbridge.errors import WeighbridgeError
-from weighbridge.firmware_image import FirmwareSigner
-from weighbridge.identity import CertificateAuthority, Credentials
+from weighbridge.attest.firmware_image import FirmwareSigner
+from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.cli.inspect.operator import Operator, connect
+from weighbridge.core.errors import WeighbridgeError
 
 FLEET, SAMPLES, REPLAYS = 100_000, 1000, 20
 PERIOD_DAYS, RATE = 30.0, 1.0
@@ -152,15 +152,15 @@ class Site:
 
 
 @contextmanager
-def served(module: str, *arguments: str, address_file: Path) -> Iterator[tuple[str, int]]:
-    """Runs a service in a process of its own until the block ends; yields its address and process id."""
+def served(command: str, *arguments: str, address_file: Path) -> Iterator[tuple[str, int]]:
+    """Runs the service `weighbridge COMMAND` until the block ends; yields its address and process id."""
     address_file.unlink(missing_ok=True)
-    command = machine.command(module, *arguments, "--address-file", str(address_file))
-    process = subprocess.Popen(command, env={**os.environ, **machine.HERE})
+    words = [*command.split(), *arguments, "--address-file", str(address_file)]
+    process = subprocess.Popen(machine.command("weighbridge.cli", *words), env={**os.environ, **machine.HERE})
     try:
         while not address_file.exists():
             if process.poll() is not None:
-                raise RuntimeError(f"{module} did not start; its message is above")
+                raise RuntimeError(f"weighbridge {command} did not start; its message is above")
             time.sleep(0.02)
         yield address_file.read_text(), process.pid
         process.terminate()
@@ -272,7 +272,7 @@ def ready(site: Site, drawn: Sequence[bytes], size: Size) -> list[dict[str, Any]
 def fleet(site: Site, address: str, *, clock_speed: float) -> Iterator[str]:
     """Serves the drawn chips from one process; yields their address."""
     with served(
-        "firmware_sim.fleet", "--dir", str(site.drawn), "--rate", str(RATE), "--clock-speed", str(clock_speed),
+        "chip fleet", "--dir", str(site.drawn), "--rate", str(RATE), "--clock-speed", str(clock_speed),
         "--witness-key", str(site.witness_key), "--credentials", str(site.path / "chip"), "--address", address,
         address_file=site.path / "fleet.address",
     ) as (bound, _):  # fmt: skip
@@ -311,7 +311,7 @@ def measure(path: Path, chips: Path, size: Size, hosts: int = 2) -> dict[str, An
     prover_address = f"127.0.0.1:{prover_port}"
     result["registered"] = register(site, f"127.0.0.1:{chip_port}", prover_address)
     verifier = served(
-        "verifier.service", "--db", site.database, "--cache", str(path / "cache"), "--credentials",
+        "serve verifier", "--db", site.database, "--cache", str(path / "cache"), "--credentials",
         str(path / "verifier"), "--manufacturer", str(path / "manufacturer" / "authority.pem"), "--firmware",
         str(path / "firmware.img"), "--beacon", str(path / "beacon"), "--replay-devices", ",".join(["cpu"] * hosts),
         *LIMITS, address_file=path / "verifier.address",
@@ -327,7 +327,7 @@ def measure(path: Path, chips: Path, size: Size, hosts: int = 2) -> dict[str, An
         result["runs"] = ready(site, drawn, size)
         serving = fleet(site, f"127.0.0.1:{chip_port}", clock_speed=1.0)
         prover = served(
-            "prover.service", "--runs", str(path / "runs"), "--credentials", str(path / "prover"), "--address",
+            "serve prover", "--runs", str(path / "runs"), "--credentials", str(path / "prover"), "--address",
             prover_address, address_file=path / "prover.address",
         )  # fmt: skip
         with serving as chip_address, prover:
@@ -395,7 +395,7 @@ def tokens(site: Site, drawn: Sequence[bytes]) -> dict[str, Any]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports of this host that nobody listens at now."""
+    """Returns ports of this host that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

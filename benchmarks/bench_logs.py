@@ -31,7 +31,7 @@ from benchmarks.baselines import rounding, ternary
 from benchmarks.baselines.threshold import pivots
 from benchmarks.models import Step
 from prover import Recorder
-from weighbridge.transcript import Transcript
+from weighbridge.transcript.reader import Transcript
 
 NAMES = ("gpt2", "llama", "resnet")
 SEED = 11

@@ -4,9 +4,11 @@
 their weights after every segment: a byte-level GPT-2 on the sources of Python's library, and a convolutional net on
 scikit-learn's digits, each over fresh records in every step. Then, for every segment but the last ones:
 
-- memorisation: the score of `verifier.memorisation` for the segment's own batches (honest), and for batches of which
+- memorisation: the score of `verifier.report.memorisation` for the segment's own batches (honest), and for batches of
+which
   none, a half or three quarters were really trained on, the rest being records that no step ever saw (forged);
-- continuity: the score of `verifier.weightchange` for every segment of a run (honest), and for the segment in which a
+- continuity: the score of `verifier.model.weight_change` for every segment of a run (honest), and for the segment in
+which a
   run was glued to another one of the same kind: with another start, or with the same start and other data (forged).
 
 Written down are the ROC curves, their areas, and the share of forgeries found where 1 and 5 in 100 honest segments
@@ -35,9 +37,9 @@ from benchmarks import machine
 from prover.recipes.digits import Digits
 from prover.recipes.gpt2 import Gpt2
 from prover.recipes.recipe import Recipe
-from verifier.memorisation import BATCHES, compare
-from verifier.weightchange import scores
-from weighbridge.data import permutation
+from verifier.model.weight_change import scores
+from verifier.report.memorisation import BATCHES, compare
+from weighbridge.transcript.data import permutation
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "memorisation.svg"
 SHARES = (0.0, 0.5, 0.75)

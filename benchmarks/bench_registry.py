@@ -2,7 +2,7 @@
 
 `python -m benchmarks.bench_registry [--chips 1000000] [--lot 2000]` makes an SQLite registry by signed statements: lots
 of chips are made, tested, sold (signed by both sides) and installed. Then it looks up chips, draws some, audits,
-verifies the whole log again as somebody else would, and exports and imports all chips as a table. Each part runs in a
+verifies the whole log again as another party would, and exports and imports all chips as a table. Each part runs in a
 process of its own, so that its peak memory is its own.
 
 Results go to benchmarks/results/registry.json.
@@ -23,11 +23,11 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from benchmarks import machine
+from verifier.model.seeded_draw import draw
 from verifier.registry import Party, Registry, csvfile, load_key, published
 from verifier.registry.audit import audit
-from verifier.registry.replay import compare, replay_log
-from verifier.sampling import draw
-from weighbridge.custody import Kind, PrivateKey, Statement, countersign, encode_key, sign
+from verifier.registry.reconstruction import compare, replay_log
+from weighbridge.attest.custody_statements import Kind, PrivateKey, Statement, countersign, encode_key, sign
 
 OWNERS = 40
 START, DAY = 1_700_000_000, 86_400

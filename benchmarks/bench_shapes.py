@@ -1,8 +1,8 @@
 """How the size of rounding logs depends on a model's shape: rounded elements and log bytes of GPT-2s, one thing varied.
 
 `python -m benchmarks.bench_shapes` records two updates of each shape, in float32 under strict and in bfloat16 under
-calibrated bounds, from random weights. `analysis.economics` fits the counts and extrapolates them to runs that nobody
-can record here; `docs/economics.md` shows how well the fit describes what was measured.
+calibrated bounds, from random weights. `analysis.economics` fits the counts and extrapolates them to runs too large
+to record here; `docs/economics.md` shows how well the fit describes what was measured.
 
 Results go to benchmarks/results/shapes.json (two minutes).
 """
@@ -21,7 +21,7 @@ import torch
 
 from benchmarks import machine
 from prover import Recorder
-from weighbridge.transcript import Transcript
+from weighbridge.transcript.reader import Transcript
 
 SEED = 11
 STEPS = 2

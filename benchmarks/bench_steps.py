@@ -47,7 +47,7 @@ from benchmarks.baselines.hooks import Hooks
 from benchmarks.baselines.training import Trainer, update
 from benchmarks.soak import gpt2_124m, resnet50
 from prover import Recorder
-from weighbridge.hostmemory import keep_freed
+from weighbridge.core.host_memory import keep_freed
 
 NAMES = ("gpt2", "gpt2-11m", "resnet")
 FULL: dict[str, Callable[[], models.Step]] = {
@@ -145,7 +145,7 @@ def request(path: Path) -> dict[str, Any]:
 
 def replayed(path: Path) -> None:
     """Replays a transcript, one step for every line on stdin."""
-    from weighbridge import replay_worker
+    from weighbridge.execution.workers import replay_worker
 
     begin = 0.0
 

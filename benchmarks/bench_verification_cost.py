@@ -35,14 +35,14 @@ from benchmarks.bench_inspection import served
 from benchmarks.meter import seconds
 from firmware_sim.device import builtin_image, provision
 from firmware_sim.process import ChipProcess
-from verifier.cache import Cache
-from verifier.facts import Plan
-from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection
+from verifier.model.facts import Plan
+from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Chip, Registry
-from weighbridge.firmware_image import FirmwareSigner
-from weighbridge.identity import CertificateAuthority
-from weighbridge.replay import replay
+from verifier.store.cache import Cache
+from weighbridge.attest.firmware_image import FirmwareSigner
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.execution.replay import replay
 
 MODELS = ("gpt2", "resnet")
 RATES = (0.05, 0.1, 0.3)
@@ -140,7 +140,7 @@ def measure(path: Path, steps: int, models: Sequence[str] = MODELS, rates: Seque
     """Trains, records, inspects, and returns what all that cost."""
     site = Site.make(path)
     prover = served(
-        "prover.service", "--runs", str(path / "runs"), "--credentials", str(path / "prover"),
+        "serve prover", "--runs", str(path / "runs"), "--credentials", str(path / "prover"),
         address_file=path / "prover.address",
     )  # fmt: skip
     with prover as (address, _):

@@ -25,11 +25,11 @@ from typing import Any
 import torch
 
 from benchmarks.machine import processor
-from weighbridge.numerics import evaluate as evaluation
+from weighbridge.numerics.arrays.physical import dense_strides, flat, lay_out
 from weighbridge.numerics.bounds import Call, without_growth
-from weighbridge.numerics.physical import dense_strides, flat, lay_out
-from weighbridge.numerics.policy import TABLE
-from weighbridge.numerics.rounding import dense_bound
+from weighbridge.numerics.conformance.bound_policy import TABLE
+from weighbridge.numerics.operations import rounded
+from weighbridge.numerics.rounding.bound import dense_bound
 
 SAFETY = 4.0
 SETTINGS = [("default", 1), ("avx2", 2), ("avx512", 2)]
@@ -39,7 +39,7 @@ TO_FLOAT32 = 2.0**29
 
 def measure(ratios: dict[str, float], samples: dict[str, int]) -> Callable[[], None]:
     """Has every rounded operation measured; returns a function that undoes it."""
-    original = evaluation._limits
+    original = rounded._limits
 
     def limits(rule: Any, call: Call, policy: Any, wide: torch.dtype) -> Any:
         args = {k: v for k, v in call.args.items() if not k.startswith("__")}
@@ -64,8 +64,8 @@ def measure(ratios: dict[str, float], samples: dict[str, int]) -> Callable[[], N
                 samples[call.name] = samples.get(call.name, 0) + int(usable.sum())
         return original(rule, call, policy, wide)
 
-    evaluation._limits = limits
-    return lambda: setattr(evaluation, "_limits", original)
+    rounded._limits = limits
+    return lambda: setattr(rounded, "_limits", original)
 
 
 def _is_float(value: Any) -> bool:

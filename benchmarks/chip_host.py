@@ -18,9 +18,10 @@ from firmware_sim.device import boot
 from firmware_sim.firmware import DEFAULT_HOLD, Firmware
 from firmware_sim.fleet import chips_in, provision_fleet
 from firmware_sim.nvlog import NonVolatileLog
-from firmware_sim.reporting import Reporting, report_over, witness_key
-from weighbridge import rpc
-from weighbridge.identity import CertificateAuthority, Credentials
+from firmware_sim.reporting_policy import Reporting, witness_key
+from firmware_sim.witness_client import report_over
+from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.rpc import endpoints
 
 
 def make(directory: str, count: str, manufacturer: str) -> int:
@@ -32,7 +33,7 @@ def make(directory: str, count: str, manufacturer: str) -> int:
 def report(directory: str, credentials: str, address: str, key: str, rate: str) -> int:
     """Has each chip boot and report its log; returns how many did."""
     reporting, done = Reporting(witness=witness_key(Path(key))), 0
-    with rpc.channel(address, Credentials.load(Path(credentials)), "verifier") as channel:
+    with endpoints.channel(address, Credentials.load(Path(credentials)), "verifier") as channel:
         for done, ueid in enumerate(sorted(chips_in(Path(directory))), 1):  # noqa: B007 (the last number is the answer)
             home = Path(directory) / ueid.hex()
             with NonVolatileLog(home) as log:

@@ -1,4 +1,4 @@
-"""How large a transcript is that leaves out what a replay makes again.
+"""How large a transcript is that leaves out what a replay recomputes.
 
 `python -m benchmarks.export_size [--only NAME ...] [--steps N]` records each model from its initialisation with a
 checkpoint every two steps, makes a minimal copy, and replays the copy in a fresh process. Results go to
@@ -17,8 +17,8 @@ import torch
 
 from benchmarks import machine, soak
 from prover import Recorder
-from weighbridge.export import export
-from weighbridge.replay import Limits, replay
+from weighbridge.execution.replay import Limits, replay
+from weighbridge.transcript.export import export
 
 SUBJECTS = ("gpt2-124m", "gpt2")
 EVERY = 2

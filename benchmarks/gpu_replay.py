@@ -23,9 +23,9 @@ import torch
 from benchmarks import gpu_subjects, machine
 from benchmarks.gpu_subjects import SEED, SUBJECTS
 from prover import Recorder
-from weighbridge.errors import WeighbridgeError
-from weighbridge.replay import Limits, replay
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.replay import Limits, replay
+from weighbridge.transcript.reader import Transcript
 
 PAIRS = ("cpu,cuda", "cuda,cpu")
 LEAST_STEPS = 20

@@ -27,10 +27,11 @@ from benchmarks import gpu_subjects, machine
 from benchmarks.gpu_subjects import SEED, SUBJECTS
 from benchmarks.models import cast_floats
 from prover import Recorder
-from weighbridge.numerics import device_passes, kernels, philox, randomness
-from weighbridge.numerics.randomness import Draw
-from weighbridge.numerics.rounding import Bound
-from weighbridge.numerics.switches import conforming
+from weighbridge.numerics.conformance.switches import conforming
+from weighbridge.numerics.random import philox, variates
+from weighbridge.numerics.random.variates import Draw
+from weighbridge.numerics.rounding import cpu_kernels, device_passes
+from weighbridge.numerics.rounding.bound import Bound
 
 WARM = 2
 
@@ -54,7 +55,7 @@ def median(action: Callable[[int], object], rounds: int, device: str) -> float:
 
 
 def unrecorded(name: str, device: str, tiny: bool, wide: bool, rounds: int) -> float:
-    """Milliseconds of a step that nobody records."""
+    """Milliseconds of an unrecorded step."""
     torch.manual_seed(SEED)
     made = SUBJECTS[name](device, tiny)
     if not wide:
@@ -110,12 +111,12 @@ def passes(device: str, rows: int, rounds: int) -> dict[str, Any]:
         "rounding_pass": gpu_subjects.rounding_pass(device),
         "milliseconds": {
             "bare cast": median(lambda _: out.copy_(x), rounds, device),
-            "recording pass": median(lambda _: device_passes.record(x, bound, out, kernels.REACH), rounds, device),
+            "recording pass": median(lambda _: device_passes.record(x, bound, out, cpu_kernels.REACH), rounds, device),
             "recording pass of PyTorch operations": median(
-                lambda _: device_passes._record(x, bound, out, kernels.REACH), rounds, device
+                lambda _: device_passes._record(x, bound, out, cpu_kernels.REACH), rounds, device
             ),
             "replaying pass": median(lambda _: device_passes.round_plain(x, out), rounds, device),
-            "normal variates": median(lambda _: randomness.normal(draw, x.numel(), where), rounds, device),
+            "normal variates": median(lambda _: variates.normal(draw, x.numel(), where), rounds, device),
             "normal variates made on the CPU": median(
                 lambda _: torch.from_numpy(philox.normal_float32(philox.words(SEED, 0, 0, x.numel()))).to(where),
                 rounds,

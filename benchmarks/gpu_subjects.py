@@ -131,7 +131,7 @@ def about() -> dict[str, Any]:
 
 def rounding_pass(device: str) -> str:
     """Which rounding pass a device gets: `numba`, `triton` or `pytorch`."""
-    from weighbridge.numerics import device_passes
+    from weighbridge.numerics.rounding import device_passes
 
     if device == "cpu":
         return "numba"

@@ -24,8 +24,8 @@ from benchmarks import models
 from benchmarks.models import Batch, Step
 from firmware_sim import Shim
 from prover import Recorder, formulas
-from weighbridge.parentage import Parent
-from weighbridge.state import read_checkpoint
+from weighbridge.transcript.parentage import Parent
+from weighbridge.transcript.state import read_checkpoint
 
 SEED = 1
 EVERY = 10

@@ -3,7 +3,7 @@
 `python -m benchmarks.margins` measures, writes `results/margins.json` and docs/bounds.md; with `--table` only the page.
 With `--only RULE ...` it measures these rules alone and keeps the rest of the result: for lines that are new.
 
-The operations of tests/weighbridge/numerics/examples.py are evaluated in float32 with the bounds for u = 2^-24, and
+The operations of tests/support/operator_examples are evaluated in float32 with the bounds for u = 2^-24, and
 compared with the same evaluated in float64, beside which float32's errors are 2^29 times larger: PyTorch's kernels
 under every instruction set of the machine in fresh processes, and sums of products in other orders, in parts, one after
 the other, with and without fused multiply-add. Where there is a formula in long doubles, the float64 kernels are
@@ -15,31 +15,25 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from support.bound_errors import EXACT_SQUARES, copied, error_bound, listen, reductions, single_precision
+from support.operator_examples import EXAMPLES, REFERENCES, STYLES, Example, Maker, long
 
 from benchmarks import machine
-from weighbridge.numerics import bounds
-from weighbridge.numerics.embeddings import used_rows
-from weighbridge.numerics.evaluate import bind
-from weighbridge.numerics.rounding import Bound
-from weighbridge.numerics.rules import RULES, Kind
-from weighbridge.numerics.switches import conforming
+from weighbridge.numerics.bounds import Line
+from weighbridge.numerics.conformance.switches import conforming
+from weighbridge.numerics.operations.embeddings import used_rows
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rule_table import FAMILIES
+from weighbridge.numerics.schemas import bind
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "weighbridge" / "numerics"))
-
-from test_bounds import EXACT_SQUARES, REFERENCES, copied, error_bound, listen, long, reductions  # noqa: E402
-
-from examples import EXAMPLES, STYLES, Example, Maker  # noqa: E402
-
 PAGE = ROOT / "docs" / "bounds.md"
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -56,24 +50,6 @@ class Anywhere(Maker):
 
 EVERY_STYLE = (*STYLES, "far")
 ENVIRONMENTS: Mapping[str, machine.Environment] = {"own": machine.HERE, **machine.ELSEWHERE}
-
-
-@contextmanager
-def single_precision() -> Iterator[None]:
-    """Within it, bounds are those of float32 arithmetic; none is zero because a sum is exact in float64."""
-    families = [m for name, m in sys.modules.items() if name.startswith("weighbridge.numerics.bounds")]
-    exact = bounds._unless_exact
-    try:
-        for family in families:
-            if hasattr(family, "U"):
-                family.U = 2.0**-24  # type: ignore[attr-defined]
-        bounds._unless_exact = lambda total, least: total
-        yield
-    finally:
-        for family in families:
-            if hasattr(family, "U"):
-                family.U = 2.0**-53  # type: ignore[attr-defined]
-        bounds._unless_exact = exact
 
 
 # --- other ways of computing ----------------------------------------------------------------------------------------
@@ -223,78 +199,13 @@ def _orders(margins: Margins, make: Maker, n: int) -> None:
 
 # --- the page -------------------------------------------------------------------------------------------------------
 
-_SUMS = "Higham 2002, lemma 3.1 and section 4.2"
-_PRODUCTS = "Higham 2002, section 3.1; Cauchy-Schwarz"
-_VARIANCE = "Chan, Golub and LeVeque 1983, table 1"
-_EXPONENTIALS = "Blanchard, Higham and Higham 2021, sections 3 and 4"
-_ANALYSIS = "first-order analysis, stated in the code; Higham 2002, lemma 3.1"
-_FUNCTIONS = "CUDA, SLEEF and glibc, documented maxima of error"
 
-SOURCES = {
-    "mm": _PRODUCTS, "addmm": _PRODUCTS, "convolution": _PRODUCTS, "convolution_backward": _PRODUCTS,
-    "summation": _SUMS, "cumulative_sum": _SUMS, "norm": _SUMS, "product": "Higham 2002, lemma 3.1", "positive": _SUMS,
-    "linear": _SUMS, "max_pool_backward": _SUMS, "accumulate": _SUMS, "embedding_rows": _SUMS,
-    "variance": _VARIANCE, "layer_norm": _VARIANCE, "layer_norm_backward": _ANALYSIS,
-    "softmax": _EXPONENTIALS, "log_softmax": _EXPONENTIALS,
-    "log_sum_exp": _EXPONENTIALS, "log_add_exp": _EXPONENTIALS, "softmax_backward": _ANALYSIS,
-    "log_softmax_backward": _ANALYSIS, "nll_loss": _SUMS, "bce_with_logits": _ANALYSIS, "bce": _ANALYSIS,
-    "relative": _FUNCTIONS, "ramp": _ANALYSIS, "of_operand": _ANALYSIS, "silu_backward": _ANALYSIS,
-    "gelu_backward": _ANALYSIS, "elu": _ANALYSIS, "interpolation": _ANALYSIS,
-    "lgamma": _FUNCTIONS, "digamma": _ANALYSIS,
-    "cubic": "Keys 1981; first-order analysis in the code",
-}  # fmt: skip
-"""Where each family's bound comes from."""
-
-WORDS = {
-    "convolution_backward": (
-        "gamma(K) * norm(what a sum reads of one operand) * norm(what it reads of the other), for each "
-        "gradient"
-    ),
-    "summation": "gamma(n) * sum|x|; 0 where the sum is exact in float64 in any order",
-    "addmm": "gamma(K) * (|result| + 2*|alpha| * norm(row) * norm(column))",
-    "norm": "gamma(n + 32) * |result|, times 1/p for orders p < 1",
-    "product": "gamma(n) * |result|",
-    "positive": "gamma(n + 32) * |result|: terms do not cancel",
-    "linear": "gamma(n) * F(|x|), F being the operator: it sums positive multiples of at most n elements",
-    "interpolation": (
-        "gamma(n) * F(|x|) + 32*u*(longest side) * largest element of the plane (backward: sum of the plane)"
-    ),
-    "max_pool_backward": "gamma(window) * sum|gradient|; 0 where the sum is exact in float64 in any order",
-    "variance": "8*gamma(n + 8) * mean(x^2) for variances, gamma(n + 8) * sqrt(mean(x^2)) for means; roots accordingly",
-    "layer_norm": "errors of mean and variance, carried through: (rstd*d(mean) + d(rstd)/rstd) * (|weight| + |bias|)",
-    "layer_norm_backward": (
-        "rstd * gamma(n + 16) * (norm(a)/sqrt(n) + max|xhat| * norm(a) * (norm(xhat)/n + "
-        "|mean|*rstd/sqrt(n))) * 2, a = gradient*weight; weights: gamma(rows) * sum|gradient|*(|x| + "
-        "|mean|)*rstd"
-    ),
-    "softmax": "(gamma(n + 32) + 800*u) * |result|",
-    "softmax_backward": "gamma(n + 8) * |output| * (max|gradient| + sum|gradient*output|)",
-    "log_softmax": "2*gamma(n + 64) + 800*u + 8*u*(|result| + |max|)",
-    "log_sum_exp": "2*gamma(n + 64) + 800*u + 8*u*(|result| + |max|)",
-    "log_softmax_backward": "gamma(n + 16) * exp(output) * sum|gradient| + 8*u*|result|",
-    "log_add_exp": "800*u * (max(|x|, |y|) + 1)",
-    "nll_loss": "gamma(n + 16) * sum|chosen elements| * max|weight|, over the total weight if averaged",
-    "bce_with_logits": "32*u * (2|x| + 2) * (1 + |target|) * weights, summed with gamma(n + 32) or averaged",
-    "bce": "32*u * (|t log x| + (1 + |t|)*|log(1 - x)|) * weight, summed with gamma(n + 32) or averaged",
-    "silu_backward": "32*u * |gradient| * (|x| + 1) + 16*u*|result|",
-    "gelu_backward": "128*u * |gradient| + 32*u*|result|",
-    "elu": "16*u*|result|, and below zero 8*u*|alpha*scale|: some kernels subtract 1 from exp(x)",
-    "ramp": "16*u * max(|start|, |end|, |step|) + 4*u*|result|",
-    "accumulate": "gamma(n + 4) * (|self| + sum|source|)",
-    "embedding_rows": (
-        "gamma(uses of the row) * sum|gradient| over its uses; 0 where the sum is exact in float64 in any "
-        "order"
-    ),
-}  # fmt: skip
-"""The formulas of families whose docstrings begin with something else; u and n as in the page."""
-
-
-def _words(bound: Callable[..., Any]) -> tuple[str, str]:
-    """The family of a bound, and its formula in words: the first line of the docstring, with the parameters."""
-    family = bound.__qualname__.partition(".")[0]
-    owner = inspect.getmodule(bound)
-    text = WORDS.get(family) or (inspect.getdoc(getattr(owner, family)) or "").partition("\n")[0].rstrip(".")
-    free = inspect.getclosurevars(bound).nonlocals
+def _words(line: Line) -> tuple[str, str]:
+    """The function that makes the bound of a line, or is it, and the bound in words, with the parameters."""
+    family = line.bound.__qualname__.partition(".")[0]
+    owner = inspect.getmodule(line.bound)
+    text = line.words or (inspect.getdoc(getattr(owner, family)) or "").partition("\n")[0].rstrip(".")
+    free = inspect.getclosurevars(line.bound).nonlocals
     values = {
         k: v.__name__.strip("_") if callable(v) else f"{v:g}" if isinstance(v, float) else v for k, v in free.items()
     }
@@ -304,17 +215,12 @@ def _words(bound: Callable[..., Any]) -> tuple[str, str]:
 
 def page(result: Mapping[str, Any]) -> str:
     """Returns docs/bounds.md for measured margins."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for key, rule in RULES.items():
-        if rule.kind is Kind.ROUNDED and "::" not in key:
-            assert rule.bound is not None
-            rows.setdefault(_words(rule.bound), []).append(key)
+    rows = sorted((*_words(line), key, line.source) for f in FAMILIES for line in f.LINES for key in line.keys)
     lines = []
-    for (family, words), keys in sorted(rows.items()):
-        for key in sorted(keys):
-            found = result["rules"].get(key)
-            margin = f"{found['margin']:.3f} | {found['way']}" if found else "not measured | "
-            lines.append(f"| `{key}` | {words.replace('|', chr(92) + '|')} | {SOURCES[family]} | {margin} |")
+    for _, words, key, source in rows:
+        found = result["rules"].get(key)
+        margin = f"{found['margin']:.3f} | {found['way']}" if found else "not measured | "
+        lines.append(f"| `{key}` | {words.replace('|', chr(92) + '|')} | {source} | {margin} |")
     ways = ", ".join(f"{name}: {capability}" for name, capability in result["environments"].items())
     return _HEAD.format(**result, ways=ways) + "\n".join(lines) + "\n"
 
@@ -328,10 +234,11 @@ wide, which costs log entries and nothing else.
 
 u is the unit roundoff of the wide type, 2^-53 for float64, and gamma(n) = n*u/(1 - n*u) bounds n successive
 roundings. K and n count what is summed. Bounds hold for any order of summation, with or without fused multiply-add,
-rounding to nearest (`weighbridge.numerics.bounds`). Winograd, Fourier and NNPACK convolutions, TF32, split bfloat16
-and accumulation in 16 bits do not, so recording and replay switch them off (`weighbridge.numerics.switches`) and
-first test every device they use with small integer products, convolutions and subnormal numbers that only a
-conforming device gets right (`weighbridge.numerics.probes`). A device that fails is refused with `device.arithmetic`.
+rounding to nearest (`weighbridge.numerics.bounds`). Winograd, Fourier and NNPACK convolutions, TF32, split
+bfloat16 and accumulation in 16 bits do not, so recording and replay switch them off
+(`weighbridge.numerics.conformance.switches`) and first test every device they use with small integer products,
+convolutions and subnormal numbers that only a conforming device gets right
+(`weighbridge.numerics.conformance.probes`). A device that fails is refused with `device.arithmetic`.
 
 Measured on {date}: {processor}, torch {torch}, Python {python}; {elements:,} elements in {seeds} seeds of 4 styles
 (normal, around 30, around 3000, of very different size); instruction sets {ways}. Operations were evaluated in

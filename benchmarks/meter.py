@@ -91,9 +91,9 @@ def seconds(process: Path = Path("/proc/self")) -> tuple[float, float]:
 
 
 def _is_worker(process: Path) -> bool:
-    """Whether it is a nursery or was forked from one."""
+    """Whether it is a fork server or was forked from one."""
     try:
-        return b"weighbridge.nursery_process" in (process / "cmdline").read_bytes()
+        return b"weighbridge.execution.workers.fork_server_process" in (process / "cmdline").read_bytes()
     except OSError:
         return False
 

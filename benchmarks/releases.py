@@ -23,8 +23,8 @@ from torch import nn
 
 from benchmarks import machine, models
 from prover import Recorder
-from weighbridge.numerics.rules import table_digest
-from weighbridge.replay import replay
+from weighbridge.execution.replay import replay
+from weighbridge.numerics.rule_table import table_digest
 
 UPDATES = 4
 SEED = 11

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from prover import Recorder
-from weighbridge.data import DataCommitment
+from weighbridge.transcript.data import DataCommitment
 
 STEPS = 9
 ROWS = 4
@@ -45,7 +45,7 @@ def train(
     run: Path, *, steps: int = STEPS, seed: int = 7, width: int = 16, lr: float = 1e-2, shift: float = 0.0,
     fresh: bool = True, **options: Any,
 ) -> Generator[Recorder, None, None]:  # fmt: skip
-    """Trains, and yields inside each step and after it, so that whoever asks may stop it there.
+    """Trains, and yields inside each step and after it, so that the caller may stop it there.
 
     Args:
         run: The transcript.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.attack import found_probability
-from analysis.fleet import simulate
+from analysis.simulated_fleet import simulate
 from analysis.strategies import Goal, Holding, Policy, Strategy, crews
 
 CHIPS = 10_000_000

@@ -23,9 +23,9 @@ import torch
 from benchmarks import machine, models
 from benchmarks.models import Batch, Step
 from prover import Recorder
-from weighbridge.errors import WeighbridgeError
-from weighbridge.replay import Limits, replay
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.replay import Limits, replay
+from weighbridge.transcript.reader import Transcript
 
 SEED = 11
 MACHINES = (machine.SSE2, machine.AVX2)

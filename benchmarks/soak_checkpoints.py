@@ -30,9 +30,9 @@ import torch
 
 from benchmarks import machine, models
 from prover import Recorder
-from weighbridge.errors import WeighbridgeError
-from weighbridge.replay import replay
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.replay import replay
+from weighbridge.transcript.reader import Transcript
 
 SUBJECTS = ("mlp-2m", "gpt2-2m")
 SEED = 100

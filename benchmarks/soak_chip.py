@@ -34,14 +34,16 @@ from firmware_sim import ChipProcess, provision
 from firmware_sim.frames import Connection
 from firmware_sim.nvlog import MIN_CAPACITY
 from protos.weighbridge.v1 import witness_pb2_grpc
-from verifier import witness_service
-from verifier.clients import ChipClient
+from verifier.contact import witness_service
+from verifier.contact.clients import ChipClient
+from verifier.contact.witness import Witness, load_signer
 from verifier.registry import Chip, Registry
-from verifier.witness import Witness, load_signer
-from weighbridge import chiplog, merkle, rpc
-from weighbridge.errors import FormatError, WeighbridgeError
-from weighbridge.identity import CertificateAuthority
-from weighbridge.tokens import Token, verify, verify_log
+from weighbridge.attest import chip_log
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.tokens import Token, verify, verify_log
+from weighbridge.core import merkle
+from weighbridge.core.errors import FormatError, WeighbridgeError
+from weighbridge.rpc import endpoints
 
 NOTHING = {"leaves": b"", "weights": b"", "safepoint": False, "head": b"", "running": b"", "step": -1, "op": -1}
 COUNTERS = dict.fromkeys(["held", "kernels", "flops", "stall_us", "unobserved"], 0)
@@ -80,7 +82,7 @@ class Rig:
     @contextmanager
     def serve(self, address: str = "127.0.0.1:0") -> Iterator[str]:
         """Serves the witness; yields its address."""
-        server, bound = rpc.server(self.credentials, allow=witness_service.ALLOW, address=address)
+        server, bound = endpoints.server(self.credentials, allow=witness_service.ALLOW, address=address)
         witness_pb2_grpc.add_WitnessServiceServicer_to_server(  # type: ignore[no-untyped-call]
             witness_service.WitnessServicer(self.witness), server
         )
@@ -120,7 +122,7 @@ class Rig:
             note, data = client.checkpoint(nonce)
             head = verify(data, self.manufacturer.certificate).token
             assert head.nonce == nonce
-            checkpoint, _ = chiplog.open_checkpoint(note, head)
+            checkpoint, _ = chip_log.open_checkpoint(note, head)
             held = self.witness.entries(self.ueid, 0, checkpoint.size)
             entries = [*held, *client.entries(checkpoint.size, len(held))]
         assert merkle.root([merkle.leaf_hash(entry) for entry in entries]) == checkpoint.root
@@ -196,7 +198,7 @@ def kill_once(rig: Rig, known: Acknowledged, chip: ChipProcess, seconds: float, 
         known.entries[token.index] = str(token.body.get("name", ""))  # From now on it counts as known.
     # One that was in progress, and one of the chip's own about an interrupt that the client left standing.
     if len(untold) > 2:
-        return f"{len(untold)} entries are there that nobody was told of"
+        return f"{len(untold)} entries are there that were never reported"
     return "" if len(known.entries) > before or seconds < 0.2 else "nothing was logged"
 
 

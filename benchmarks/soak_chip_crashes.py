@@ -1,4 +1,4 @@
-"""Crashes honest trainings on chips at random moments and inspects them: nobody may be accused.
+"""Crashes honest trainings on chips at random moments and inspects them: no Prover may be accused.
 
 `python -m benchmarks.soak_chip_crashes [--jobs N] [--seed N]` runs `benchmarks.honest_job` in processes of its own,
 each on a chip that interrupts about once a second. Every second one dies right after the chip has signed a snapshot
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from weighbridge.cli._station import RunningChip, station
+from weighbridge.cli.demo.station import RunningChip, station
 
 JOB = "benchmarks.honest_job"
 RATE_PER_DAY = 1.0
@@ -83,7 +83,7 @@ def inspect(jobs: int, seed: int, out: Path, per_second: float = PER_SECOND) -> 
 
 
 def main() -> int:
-    """Runs the soak; returns 1 if anybody was accused."""
+    """Runs the soak; returns 1 if a Prover was accused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Inspects honest Provers, again and again: nobody may be accused, whatever they train, on what, and however it ends.
+"""Inspects honest Provers, again and again: none may be accused, whatever they train, on what, and however it ends.
 
 `python -m benchmarks.soak_honest [--inspections N] [--first N] [--workers N]` makes N seeded inspections. Each has a
 station of its own (chips, Prover and Verifier as processes, over mTLS). Its seed chooses the trainings (model,
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,13 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 from support import sharded_runs
 
 from benchmarks import machine
 from benchmarks.soak_chip_crashes import RATE_PER_DAY, crash, finish
-from weighbridge.cli._station import RunningChip, station
+from weighbridge.cli.demo.station import RunningChip, station
 
 SETS = {"native": machine.HERE, **machine.ELSEWHERE}
 MODELS = {"tiny": 40, "perceptron": 20, "lstm": 15, "llama": 10, "gpt2": 10, "resnet": 8, "mlp-2m": 10, "gpt2-2m": 8}
@@ -156,7 +153,7 @@ class Scenario:
 
 
 def accusations(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the findings of a report that say something against somebody."""
+    """Returns the findings of a report that count against a party."""
     return [finding for finding in report["findings"] if finding["severity"] != "info"]
 
 
@@ -201,7 +198,7 @@ class Tally:
 
 
 def main() -> int:
-    """Runs the soak; returns 1 if anybody was accused."""
+    """Runs the soak; returns 1 if a Prover was accused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inspections", type=int, default=200)
     parser.add_argument("--first", type=int, default=1, help="first seed")

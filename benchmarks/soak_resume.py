@@ -1,4 +1,4 @@
-"""Kills trainings at every kind of moment, starts them again, and compares the result with a run that nobody killed.
+"""Kills trainings at every kind of moment, starts them again, and compares the result with an undisturbed run.
 
 `python -m benchmarks.soak_resume [--kills N] [--seed N]` runs `benchmarks.resume_job` in processes of its own. Half of
 the kills come before a given change of a file (in the middle of a write, a segment, a checkpoint, the closing), half
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from weighbridge.replay import replay
-from weighbridge.transcript import Transcript
+from weighbridge.execution.replay import replay
+from weighbridge.transcript.reader import Transcript
 
 JOB = "benchmarks.resume_job"
 
@@ -93,7 +93,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="weighbridge-resume-") as directory:
         base = Path(directory)
         whole = run(base / "whole" / "run")
-        assert whole is not None, "nobody killed it"
+        assert whole is not None, "it was not killed"
         changes, seconds = whole
         reference = Transcript.open(base / "whole" / "run")
         state = reference.step(reference.steps - 1).state.hex()

@@ -1,6 +1,6 @@
 """Kills Verifiers at random points of inspections: `python -m benchmarks.soak_verifier_kills [--seeds N] [--kills K]`.
 
-Chips, trainings and a Prover are real processes: an honest run, one that nobody declared, one with a second model
+Chips, trainings and a Prover are real processes: an honest run, an undeclared one, one with a second model
 beside it, an idle chip and a dead one. One Verifier inspects them undisturbed. Then, for each seed, another one with a
 database of its own is killed with SIGKILL up to K times, each time after it has said a random number of lines and a
 random moment more, and started again. Its report must be the same but for times. Results go to
@@ -17,9 +17,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 from support.kills import Verifier, essence
+from support.populated_station import populate
 from support.station import Station
 
 from benchmarks import machine
@@ -38,14 +37,7 @@ def main() -> None:
     stages: Counter[str] = Counter()
     different = list[int]()
     with tempfile.TemporaryDirectory() as name, Station(Path(name)) as station:
-        for chip in (*JOBS, "idle", "dead"):
-            station.chip(chip)
-        if [job.wait() for job in [station.train(mode, name) for name, mode in JOBS.items()]] != [0] * len(JOBS):
-            raise RuntimeError("a training failed")
-        prover = station.prover()
-        for chip in station.chips:
-            station.register(chip, prover)
-        station.chips["dead"].kill()
+        populate(station, JOBS, "idle")
         calm = Verifier(station, "calm")
         calm.start()
         started = time.monotonic()

@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.page import Result, measured_on, table
 from benchmarks.tables_inspection import inspection, verification_cost
+from weighbridge.program.tape_policy import BUDGETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
@@ -70,6 +71,51 @@ def entries(result: Result) -> str:
     ]
     chosen = ("replay", "verdict", "entries", "overruled", "could bring in", "brought in", *(f"p: {n}" for n in names))
     return f"{measured_on(result)}\n\n{table(head, costs)}\n\n{table(chosen, brought)}"
+
+
+def roundings(result: Result) -> str:
+    """What honest logs are charged."""
+    rows: list[Sequence[object]] = []
+    for name, model in result["models"].items():
+        for precision, m in model.items():
+            for place, r in m["replays"].items():
+                one, of = r["only_here"] + r["only_logged"], r["only_here"] + r["only_logged"] + r["both"]
+                rows.append((
+                    f"{name}, {precision}, {place}", r["verdict"], f"{r['rounded']:,}", f"{r['overruled']:,}",
+                    f"{r['charged_bits']:,.1f}", f"{r['charged_step_bits']:,.1f}",
+                    f"{r['charged_bits'] / r['rounded']:.1e}", f"{one:,} of {of:,}",
+                ))  # fmt: skip
+    head = ("replay", "verdict", "rounded", "overruled", "bits charged", "in one step", "for each element", "one-sided")
+    totals = [
+        (
+            name, f"{t['trainings']}", f"{t['replays']}", t["inconclusive"], t["with_overruled"],
+            f"{t['most_charged_bits']:,.1f}", f"{t['most_charged_step_bits']:,.1f}",
+            f"{t['most_one_sided']:.1%} ({t['compared']})",
+        )
+        for name, t in (("models above", result["over_models"]), ("trainings of the zoo", result["over_zoo"]))
+    ]  # fmt: skip
+    over = ("maxima over", "trainings", "replays", "inconclusive", "with overruled", "bits charged", "in one step",
+            "one-sided (replays compared)")  # fmt: skip
+    return f"{measured_on(result)}\n\n{table(over, totals)}\n\n{table(head, rows)}"
+
+
+def chosen_bits(result: Result) -> str:
+    """What honest trainings chose, the budgets, and what counting costs."""
+    shown = ("structure", "literals", "schedule", "edits", "generators")
+    rows: list[Sequence[object]] = []
+    zoo = result["zoo"].values()
+    for name, m in [*result["models"].items(), ("all of the zoo, at most", None)]:
+        if m is None:
+            most = {channel: max((each["bits"].get(channel, 0.0) for each in zoo), default=0.0) for channel in shown}
+            sizes: tuple[object, ...] = (max(each["operations"] for each in zoo), "", "")
+            rows.append((name, *sizes, *(f"{most[channel]:,.0f}" for channel in shown)))
+            continue
+        share = m["examined_seconds"] / m["replay_seconds"]
+        sizes = f"{m['operations']:,}", f"{m['replay_seconds']:.1f}", f"{share:.1%}"
+        rows.append((name, *sizes, *(f"{m['bits'].get(channel, 0.0):,.0f}" for channel in shown)))
+    rows.append(("budget", "", "", "", *(f"{BUDGETS[channel]:,.0f}" for channel in shown)))
+    head = ("training", "operations", "replay, s", "examined", *shown)
+    return f"{measured_on(result)}\n\n{table(head, rows)}"
 
 
 def steps(result: Result) -> str:
@@ -291,12 +337,12 @@ def registry(result: Result) -> str:
 
 
 def draw(result: Result) -> str:
-    """What a draw that nobody can steer costs."""
+    """The cost of a draw that neither side can steer."""
     names = {
         "population": "population sorted", "commit": "divided, samples allocated, committed to",
         "close": "heads closed",
         "open": "drawn", "probability": "p, against the worst spread",
-        "read": "record read by somebody else",
+        "read": "record read again",
         "verify": "and recomputed",
     }  # fmt: skip
     rows = [
@@ -332,7 +378,7 @@ def honest(result: Result) -> str:
     ]
     sizes = (
         f"{result['inspections']:,} inspections (seeds {first} to {end}) in {result['seconds'] / 60:,.0f} minutes: "
-        f"**{len(result['accused'])} findings against anybody**, violations and warnings together."
+        f"**{len(result['accused'])} findings against any party**, violations and warnings together."
     )
     return f"{measured_on(result)}\n\n{sizes}\n\n{table(('what', 'how many'), rows)}"
 
@@ -425,7 +471,9 @@ def memorisation(result: Result) -> str:
 
 TABLES: dict[str, Callable[[Result], str]] = {
     "logs": logs,
+    "chosen_bits": chosen_bits,
     "entries": entries,
+    "roundings": roundings,
     "steps": steps,
     "differences": differences,
     "soak_checkpoints": checkpoints,

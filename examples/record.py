@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from prover import Recorder, formulas
-from weighbridge.replay import replay
+from weighbridge import replay
 
 RUN = Path("runs/example")
 FORMULAS = formulas.constant(1e-2) | formulas.adamw()  # the numbers that AdamW makes anew in every step

@@ -20,7 +20,7 @@ __all__ = ["ChipProcess", "Shim", "provision"]
 def __getattr__(name: str) -> Any:
     """Imports the shim when it is asked for: it needs torch, and the chip's own process does not."""
     if name == "Shim":
-        from firmware_sim.shim import Shim
+        from firmware_sim.shim import Shim  # noqa: PLC0415 (loads PyTorch)
 
         return Shim
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,18 +27,18 @@ from cryptography.x509.oid import NameOID
 
 from firmware_sim.counter import write_durably
 from firmware_sim.fuses import Fuses
-from weighbridge.digests import cbor
-from weighbridge.errors import ChipError
-from weighbridge.firmware_image import FirmwareImage, read_image
-from weighbridge.identity import certificate_builder
-from weighbridge.tcb import MAX_TEXT, MAX_VENDOR, Mode, TcbInfo
+from weighbridge.attest.firmware_image import FirmwareImage, read_image
+from weighbridge.attest.identity import certificate_builder
+from weighbridge.attest.tcb import MAX_TEXT, MAX_VENDOR, Mode, TcbInfo
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import ChipError
 
 SECRET_SIZE = 32
 SECRET, IDEVID, FLASH = "secret.bin", "idevid.der", "firmware.img"
 """Files of a chip's directory: the unique device secret, the IDevID certificate, and the image that it starts."""
 
 UNVERIFIED = "unverified"
-"""Version of a firmware that nobody signed: what it says about itself is worth nothing."""
+"""Version of an unsigned firmware: what it says about itself is worth nothing."""
 
 # Order of the group of P-384 (FIPS 186-5): scalars are derived with 64 bits to spare, so that their bias is negligible.
 _ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973

@@ -1,4 +1,4 @@
-"""The chip as a process: `python -m firmware_sim.chip --dir DIR ...`.
+"""The chip as a process: `weighbridge chip boot --dir DIR ...`.
 
 It boots the device in DIR, serves the shim on a Unix socket and Verifiers over mutual TLS, and interrupts at random
 moments until it gets SIGTERM or SIGINT. Exit codes: 0 asked to stop, 2 it could not start (one line says why).
@@ -17,20 +17,21 @@ from firmware_sim import device
 from firmware_sim.firmware import DEFAULT_HOLD, Firmware
 from firmware_sim.link import Interrupts, Link
 from firmware_sim.nvlog import DEFAULT_CAPACITY, NonVolatileLog, write_durably
-from firmware_sim.reporting import DEFAULT_PATIENCE_S, Reporter, Reporting, witness_key
+from firmware_sim.reporting_policy import DEFAULT_PATIENCE_S, Reporting, witness_key
 from firmware_sim.service import ALLOW, ChipServicer
+from firmware_sim.witness_client import Reporter
 from protos.weighbridge.v1 import chip_pb2_grpc
-from weighbridge import rpc
-from weighbridge.errors import UsageError, WeighbridgeError
-from weighbridge.identity import CertificateAuthority, Credentials
-from weighbridge.serving import AskedToStop
+from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.rpc import endpoints
+from weighbridge.rpc.serving import AskedToStop
 
 GRACE_SECONDS = 1.0
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command line of the chip process."""
-    result = argparse.ArgumentParser(prog="python -m firmware_sim.chip", description="Run one simulated chip.")
+    result = argparse.ArgumentParser(prog="weighbridge chip boot", description="Run one simulated chip.")
     result.add_argument("--dir", type=Path, required=True, help="the chip's own directory")
     result.add_argument("--manufacturer", type=Path, help="authority that provisions the device if DIR holds none yet")
     result.add_argument("--image", type=Path, help="firmware image to start, and to keep if it starts")
@@ -104,7 +105,7 @@ def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
         reporter = Reporter(firmware, options.witness, credentials) if options.witness else None
         link = Link(options.socket, firmware, allow_forced=options.allow_forced)
         interrupts = Interrupts(options.rate, options.clock_speed, link.interrupt)
-        server, address = rpc.server(credentials, allow=ALLOW, address=options.address)
+        server, address = endpoints.server(credentials, allow=ALLOW, address=options.address)
         chip_pb2_grpc.add_ChipServiceServicer_to_server(ChipServicer(firmware), server)  # type: ignore[no-untyped-call]
         server.start()
         threading.Thread(target=link.serve, name="link", daemon=True).start()
@@ -117,7 +118,7 @@ def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
         interrupts.stop()
         if reporter is not None:
             reporter.stop()
-        rpc.shut_down(server, GRACE_SECONDS).wait()
+        endpoints.shut_down(server, GRACE_SECONDS).wait()
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from weighbridge.digests import DIGEST_SIZE
-from weighbridge.errors import ChipError
-from weighbridge.tokens import GENESIS
+from weighbridge.attest.tokens import GENESIS
+from weighbridge.core.digests import DIGEST_SIZE
+from weighbridge.core.errors import ChipError
 
 _COUNT = 8
 

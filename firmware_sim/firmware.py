@@ -8,22 +8,21 @@ clock, boot, the roots over the leaves it was given) is computed here.
 from __future__ import annotations
 
 import secrets
-import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from firmware_sim.custody import Custody
 from firmware_sim.device import Device
 from firmware_sim.nvlog import NonVolatileLog, rolled_back, write_durably
-from firmware_sim.reporting import NO_WITNESS, Reporting
-from weighbridge import tokens
-from weighbridge.digests import DIGEST_SIZE, Leaf, salt_digest, snapshot_root
-from weighbridge.errors import ChipError, NotFoundError, UsageError
-from weighbridge.tokens import Kind, Token, Value
+from firmware_sim.outbox import Outbox
+from firmware_sim.reporting_policy import NO_WITNESS, Reporting
+from firmware_sim.snapshot_report import LEAF_SIZE, Report, pack_leaves, unpack_leaves
+from weighbridge.attest import tokens
+from weighbridge.attest.tokens import Kind, Token, Value
+from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
+from weighbridge.core.errors import ChipError, NotFoundError, UsageError
 
 SALT_SIZE = 32
 STILL_HERE_S = 5.0
@@ -32,62 +31,6 @@ STILL_HERE_S = 5.0
 DEFAULT_HOLD = 4096
 """Kernels that an interrupt waits for a safepoint. A Recorder's own work between two safepoints takes hundreds of
 kernels on a small network and more on a larger one. It must fit, or honest snapshots lose their position."""
-
-_LEAF = struct.Struct(f"<Q{DIGEST_SIZE}s")
-MAX_LEAVES = 1 << 18
-
-
-def pack_leaves(leaves: list[Leaf]) -> bytes:
-    """Returns leaves in ascending order, 40 bytes each: size (8 bytes, little endian) and digest."""
-    return b"".join(_LEAF.pack(size, digest) for size, digest in sorted(leaves))
-
-
-def unpack_leaves(data: bytes) -> list[Leaf]:
-    """Inverse of `pack_leaves`: pack_leaves(unpack_leaves(d)) == d for every d that is accepted.
-
-    Raises:
-        ChipError: It is no ascending list of leaves.
-    """
-    if len(data) % _LEAF.size or len(data) > MAX_LEAVES * _LEAF.size:
-        raise ChipError("The leaves of a snapshot are cut off or too many.", code="chip.snapshot.leaves")
-    leaves: list[Leaf] = list(_LEAF.iter_unpack(data))
-    if leaves != sorted(leaves) or any(size >= 1 << 63 for size, _ in leaves):
-        raise ChipError("The leaves of a snapshot are not in order or of impossible size.", code="chip.snapshot.leaves")
-    return leaves
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """What the shim saw when it stopped the kernels.
-
-    Attributes:
-        leaves: (bytes, keyed digest) of every live storage.
-        weights: The same for the declared weights region; each of them is among `leaves` too.
-        safepoint: Whether the workload offered the moment; if not, running is empty, and if it claims no position, head
-            is too, and step and op are -1.
-        head: The workload's claim of the transcript's running head.
-        running: The workload's claim of the digest of this step's operations so far.
-        step: The workload's claim of the step in progress.
-        op: The workload's claim of how many operations of it are complete.
-        held: Kernels that ran between the interrupt and the snapshot.
-        kernels: Kernels since the shim was attached.
-        flops: Estimated FLOPs since the shim was attached.
-        stall_us: Microseconds for which the kernels had been stopped when this was sent.
-        unobserved: Bytes that the workload's process holds where no live storage is.
-    """
-
-    leaves: list[Leaf]
-    weights: list[Leaf]
-    safepoint: bool
-    head: bytes
-    running: bytes
-    step: int
-    op: int
-    held: int
-    kernels: int
-    flops: int
-    stall_us: int
-    unobserved: int
 
 
 class Clock:
@@ -145,7 +88,7 @@ class Firmware:
         self.device, self.hold = device, hold
         self._log = log
         self._reporting = reporting or Reporting()
-        self._custody = Custody(log, device.ueid, device.key, self._reporting)
+        self._outbox = Outbox(log, device.ueid, device.key, self._reporting)
         self._snapshots = directory / "snapshots"
         self._snapshots.mkdir(exist_ok=True)
         self._lock = threading.Lock()
@@ -213,7 +156,7 @@ class Firmware:
                 self.salt + pack_leaves(report.leaves) + pack_leaves(report.weights),
             )
             index = self._log_entry("snapshot", body)
-            self._custody.newest_snapshot = index + 1
+            self._outbox.newest_snapshot = index + 1
             self._changed.notify_all()
             return index
 
@@ -230,7 +173,7 @@ class Firmware:
         deadline = time.monotonic() + self._reporting.patience_s
         while True:
             with self._changed:
-                obstacle = self._custody.obstacle(booted=self._boot is None)
+                obstacle = self._outbox.obstacle(booted=self._boot is None)
                 if obstacle is None:
                     return
                 left_s = deadline - time.monotonic()
@@ -246,7 +189,7 @@ class Firmware:
         In mode `wait` that is a snapshot which is not acknowledged; in both modes, a half-full NVRAM.
         """
         with self._changed:
-            return self._changed.wait_for(lambda: self._custody.is_due, timeout_s)
+            return self._changed.wait_for(lambda: self._outbox.is_due, timeout_s)
 
     def head(self, nonce: bytes) -> bytes:
         """Returns a fresh token over the log's size, newest entry and root.
@@ -270,16 +213,16 @@ class Firmware:
                 "size": size,
                 "last": self._log.last,
                 "root": self._log.tree.root(),
-                "log_key": self._custody.signer.key.public,
+                "log_key": self._outbox.signer.key.public,
                 "counter": self._log.counter.value,
             }
-            return self._custody.checkpoint(), self._sign("head", body, nonce), size
+            return self._outbox.checkpoint(), self._sign("head", body, nonce), size
 
     @property
     def cosigned(self) -> bytes:
         """The newest checkpoint that the witness has cosigned, as a note; empty if there is none."""
         with self._lock:
-            return self._log.cosigned if self._custody.cosigned_size else b""
+            return self._log.cosigned if self._outbox.cosigned_size else b""
 
     def consistency_proof(self, old_size: int, size: int) -> list[bytes]:
         """Returns the proof that the tree over the first `old_size` entries is a prefix of that over `size`.
@@ -314,8 +257,8 @@ class Firmware:
             UsageError: This chip trusts no witness.
         """
         with self._changed:
-            if self._custody.take_in(data):
-                self._custody.make_room()
+            if self._outbox.take_in(data):
+                self._outbox.make_room()
                 self._enter_boot()
                 self._changed.notify_all()
             return self._log.released
@@ -355,7 +298,7 @@ class Firmware:
             data = self._opening_path(index).read_bytes()
         except OSError as error:
             raise ChipError(f"The leaves of snapshot {index} are gone.", code="chip.snapshot.leaves") from error
-        end = SALT_SIZE + _LEAF.size * int(body["leaves"])
+        end = SALT_SIZE + LEAF_SIZE * int(body["leaves"])
         salt, leaves, weights = data[:SALT_SIZE], unpack_leaves(data[SALT_SIZE:end]), unpack_leaves(data[end:])
         if (snapshot_root(leaves, salt), snapshot_root(weights, salt)) != (body["root"], body["weights_root"]):
             raise ChipError(f"The leaves of snapshot {index} are damaged.", code="chip.snapshot.leaves")
@@ -376,7 +319,7 @@ class Firmware:
                 )
             previous = tokens.entry_digest(data)
             if newest.kind == "snapshot":
-                self._custody.newest_snapshot = index + 1
+                self._outbox.newest_snapshot = index + 1
         return newest
 
     def _enter_boot(self) -> None:
@@ -386,7 +329,7 @@ class Firmware:
 
     def _log_entry(self, kind: Kind, body: dict[str, Value]) -> int:
         index = self._log.append(self._sign(kind, body, None))
-        self._custody.make_room()
+        self._outbox.make_room()
         return index
 
     def _sign(self, kind: Kind, body: dict[str, Value], nonce: bytes | None) -> bytes:

@@ -1,9 +1,10 @@
-"""Thousands of simulated chips in one process, on one address: `python -m firmware_sim.fleet --dir DIR --count N ...`.
+"""Thousands of simulated chips in one process, on one address: `weighbridge chip fleet --dir DIR --count N ...`.
 
 Each chip has its own secret, key, log, counter and clock, in `DIR/<UEID in hex>`; what they share is the process and
-the port. A caller names the chip that it wants in the call's metadata (`weighbridge.rpc.CHIP`). A chip boots when
-somebody first asks for it, and then takes interrupts; no workload runs on any of them. For tests of registries,
-sampling and Verifiers at the size of a data centre.
+the port. A caller names the chip that it wants in the call's metadata (`weighbridge.rpc.endpoints.CHIP`). A chip
+boots at
+the first call for it, and then takes interrupts; no workload runs on any of them. For tests of registries, sampling
+and Verifiers at the size of a data centre.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from firmware_sim.device import boot, builtin_image, provision
 from firmware_sim.firmware import DEFAULT_HOLD, Firmware
 from firmware_sim.link import IDLE_EVENT, Interrupts
 from firmware_sim.nvlog import NonVolatileLog, write_durably
-from firmware_sim.reporting import Reporting, witness_key
+from firmware_sim.reporting_policy import Reporting, witness_key
 from firmware_sim.service import ALLOW, ChipServicer
 from protos.weighbridge.v1 import chip_pb2_grpc
-from weighbridge import rpc
-from weighbridge.errors import NotFoundError, UsageError, WeighbridgeError
-from weighbridge.firmware_image import FirmwareSigner
-from weighbridge.guards import CallLimits
-from weighbridge.identity import CertificateAuthority, Credentials
-from weighbridge.serving import AskedToStop
-from weighbridge.tlog import NoteKey
+from weighbridge.attest.firmware_image import FirmwareSigner
+from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.attest.tlog import NoteKey
+from weighbridge.core.errors import NotFoundError, UsageError, WeighbridgeError
+from weighbridge.rpc import endpoints
+from weighbridge.rpc.guards import CallLimits
+from weighbridge.rpc.serving import AskedToStop
 
 SPARE_FILES = 256
 """Open files of a process that has no chip: sockets, libraries, standard streams."""
@@ -65,7 +66,6 @@ class Fleet:
         *,
         rate_per_day: float = 0.0,
         clock_speed: float = 1.0,
-        hold: int = DEFAULT_HOLD,
         witness: NoteKey | None = None,
     ) -> None:
         """Finds the chips; none is booted yet.
@@ -74,19 +74,18 @@ class Fleet:
             directory: As `provision_fleet` made it.
             rate_per_day: Mean interrupts per day of each chip's clock; 0 for none.
             clock_speed: Seconds of the chips per second of the host.
-            hold: Kernels that an interrupt waits for a safepoint.
             witness: The witness that the chips trust, if any; they keep their logs until it reads them.
 
         Raises:
             UsageError: There is no chip, or more than this process may have files open for.
         """
-        if not (rate_per_day >= 0 and clock_speed > 0 and hold >= 0):
-            raise UsageError("The rate and the hold must not be negative, and the clock must run forwards.")
+        if not (rate_per_day >= 0 and clock_speed > 0):
+            raise UsageError("The rate must not be negative, and the clock must run forwards.")
         self._start = partial(
             Firmware,
             rate_per_day=rate_per_day,
             clock_speed=clock_speed,
-            hold=hold,
+            hold=DEFAULT_HOLD,
             reporting=Reporting(witness=witness),
         )
         self._slots = {ueid: _Slot(directory / ueid.hex()) for ueid in chips_in(directory)}
@@ -221,16 +220,16 @@ class FleetServicer(ChipServicer):
         self._fleet = fleet
 
     def _chosen(self, context: grpc.ServicerContext) -> Firmware:
-        named = [value for key, value in context.invocation_metadata() if key == rpc.CHIP]
+        named = [value for key, value in context.invocation_metadata() if key == endpoints.CHIP]
         if len(named) != 1 or not isinstance(named[0], bytes):
-            raise UsageError(f"A fleet answers here; name one chip by its UEID in the metadata `{rpc.CHIP}`.")
+            raise UsageError(f"A fleet answers here; name one chip by its UEID in the metadata `{endpoints.CHIP}`.")
         return self._fleet.firmware(named[0])
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command line of a fleet's process."""
     result = argparse.ArgumentParser(
-        prog="python -m firmware_sim.fleet", description="Serve many simulated chips on one address."
+        prog="weighbridge chip fleet", description="Serve many simulated chips on one address."
     )
     result.add_argument("--dir", type=Path, required=True, help="the fleet's own directory, one subdirectory a chip")
     result.add_argument("--count", type=int, default=0, help="provision chips until there are so many")
@@ -269,7 +268,7 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         witness=witness_key(options.witness_key),
     ) as fleet:
         limits = CallLimits(rate_per_s=100_000, burst=100_000)  # One caller may ask all of them.
-        server, address = rpc.server(
+        server, address = endpoints.server(
             Credentials.load(options.credentials), allow=ALLOW, address=options.address, limits=limits
         )
         chip_pb2_grpc.add_ChipServiceServicer_to_server(FleetServicer(fleet), server)  # type: ignore[no-untyped-call]
@@ -277,7 +276,7 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         write_durably(options.address_file, address.encode())
         ready(fleet, address)
         stop.wait()
-        rpc.shut_down(server, GRACE_SECONDS).wait()
+        endpoints.shut_down(server, GRACE_SECONDS).wait()
 
 
 def _read(path: Path) -> bytes:
@@ -285,17 +284,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}; name a signed firmware image.") from error
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the fleet and returns the exit code: 0 asked to stop, 2 it could not start."""
-    try:
-        until_stopped(parser().parse_args(arguments))
-    except WeighbridgeError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

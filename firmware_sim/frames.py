@@ -10,9 +10,9 @@ import socket
 import threading
 from typing import Any
 
-from weighbridge.digests import cbor
-from weighbridge.errors import FormatError
-from weighbridge.tokens import decode_cbor
+from weighbridge.attest.tokens import decode_cbor
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import FormatError
 
 MAX_FRAME_BYTES = 24 << 20
 """Room for two lists of 2^18 leaves of 40 bytes."""

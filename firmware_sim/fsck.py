@@ -10,8 +10,8 @@ from pathlib import Path
 from firmware_sim.boot import Nameplate
 from firmware_sim.fuses import Fuses
 from firmware_sim.nvlog import MIN_CAPACITY, NonVolatileLog, rolled_back
-from weighbridge import tokens
-from weighbridge.errors import ChipError, Finding, WeighbridgeError
+from weighbridge.attest import tokens
+from weighbridge.core.errors import ChipError, Finding, WeighbridgeError
 
 
 @dataclass(kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Checked:
 
 
 def check(directory: Path) -> Checked:
-    """Checks the records, their place after one another, their signatures and the counter.
+    """Checks the records, their order, their signatures and the counter.
 
     It works on a copy, so that it can do what a start does, and leave the evidence as it is.
 

@@ -14,11 +14,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from firmware_sim.counter import write_durably
-from weighbridge.digests import cbor
-from weighbridge.errors import ChipError, FormatError, IdentityError
-from weighbridge.identity import MAX_CERTIFICATE_BYTES, load_der
-from weighbridge.tcb import SVN_END, Mode
-from weighbridge.tokens import decode_cbor
+from weighbridge.attest.identity import MAX_CERTIFICATE_BYTES, load_der
+from weighbridge.attest.tcb import SVN_END, Mode
+from weighbridge.attest.tokens import decode_cbor
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import ChipError, FormatError, IdentityError
 
 _FILE = "fuses.cbor"
 _MODES: tuple[Mode, ...] = ("production", "debug")

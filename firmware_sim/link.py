@@ -21,9 +21,10 @@ from pathlib import Path
 from secrets import SystemRandom
 from typing import Any
 
-from firmware_sim.firmware import Firmware, Report, unpack_leaves
+from firmware_sim.firmware import Firmware
 from firmware_sim.frames import Connection
-from weighbridge.errors import ChipError, FormatError, UsageError, WeighbridgeError
+from firmware_sim.snapshot_report import Report, unpack_leaves
+from weighbridge.core.errors import ChipError, FormatError, UsageError, WeighbridgeError
 
 IDLE_EVENT = "interrupt-idle"
 UNSERVED_EVENT = "interrupt-unserved"

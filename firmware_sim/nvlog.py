@@ -1,8 +1,8 @@
 """The chip's non-volatile log: append-only, durable before it is acknowledged, repaired after a crash, of a fixed size.
 
-`nvram/log.bin` holds the place of its first entry (8 bytes, little endian) and records of a length (4 bytes, little
+`nvram/log.bin` holds the index of its first entry (8 bytes, little endian) and records of a length (4 bytes, little
 endian), the entry's BLAKE3-256 digest and the entry. An append makes the record durable first and the monotonic counter
-second, and is acknowledged after both. So a damaged record beyond the counter is a torn append that nobody was told of,
+second, and is acknowledged after both. So a damaged record beyond the counter is a torn, unacknowledged append,
 and is cut off. A damaged record below the counter is damage, and the chip refuses to start rather than to forget. A log
 that is whole but shorter than the counter says is an older copy: it can be read, and `missing` says what it lacks, but
 nothing more is appended to it.
@@ -20,11 +20,11 @@ from pathlib import Path
 from types import TracebackType
 
 from firmware_sim.counter import MonotonicCounter, write_all, write_durably
-from weighbridge.digests import DIGEST_SIZE, bytes_digest
-from weighbridge.errors import ChipError, NotFoundError, UsageError
-from weighbridge.merkle import HASH_SIZE, Tree, leaf_hash
-from weighbridge.tlog import MAX_NOTE_BYTES
-from weighbridge.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
+from weighbridge.attest.tlog import MAX_NOTE_BYTES
+from weighbridge.attest.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
+from weighbridge.core.digests import DIGEST_SIZE, bytes_digest
+from weighbridge.core.errors import ChipError, NotFoundError, UsageError
+from weighbridge.core.merkle import HASH_SIZE, Tree, leaf_hash
 
 __all__ = ["DEFAULT_CAPACITY", "MIN_CAPACITY", "NonVolatileLog", "rolled_back", "write_durably"]
 
@@ -36,7 +36,7 @@ _RELEASED = 8 + DIGEST_SIZE  # Count and last digest, before the hashes; a diges
 LARGEST_RECORD = _HEADER + MAX_TOKEN_BYTES
 MIN_CAPACITY = 6 * MAX_TOKEN_BYTES
 DEFAULT_CAPACITY = 16 << 20
-"""Bytes of NVRAM: room for some 9,000 entries that nobody has read yet, or the hashes of half a million."""
+"""Bytes of NVRAM: room for some 9,000 unread entries, or the hashes of half a million."""
 
 
 class NonVolatileLog:

@@ -13,8 +13,8 @@ from typing import Self
 
 from firmware_sim.firmware import DEFAULT_HOLD
 from firmware_sim.nvlog import DEFAULT_CAPACITY
-from firmware_sim.reporting import DEFAULT_PATIENCE_S, Mode
-from weighbridge.errors import ChipError
+from firmware_sim.reporting_policy import DEFAULT_PATIENCE_S, Mode
+from weighbridge.core.errors import ChipError
 
 START_TIMEOUT_S = 60.0
 

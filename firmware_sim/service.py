@@ -9,7 +9,7 @@ import grpc
 
 from firmware_sim.firmware import Firmware
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
-from weighbridge.digests import Leaf
+from weighbridge.core.digests import Leaf
 
 _SERVICE = "/weighbridge.v1.ChipService/"
 ALLOW = {
@@ -28,7 +28,7 @@ LEAVES_PER_MESSAGE = 4096
 
 
 class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
-    """Answers from one firmware; errors are mapped by `weighbridge.rpc`."""
+    """Answers from one firmware; errors are mapped by `weighbridge.rpc.endpoints`."""
 
     def __init__(self, firmware: Firmware) -> None:
         """Serves `firmware`."""

@@ -28,13 +28,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from firmware_sim.firmware import pack_leaves
 from firmware_sim.frames import Connection
-from weighbridge.chiplink import Position
-from weighbridge.digests import Leaf
-from weighbridge.errors import ChipError, FormatError
-from weighbridge.hostmemory import alive
-from weighbridge.treehash import storage_digest
+from firmware_sim.snapshot_report import pack_leaves
+from weighbridge.attest.chip_link import Position
+from weighbridge.core.digests import Leaf
+from weighbridge.core.errors import ChipError, FormatError
+from weighbridge.core.host_memory import alive
+from weighbridge.core.treehash.tree import storage_digest
 
 ANSWER_TIMEOUT_S = 60.0
 _DEVICES = frozenset({"cpu", "cuda"})
@@ -78,7 +78,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Attaches this process to a chip; implements `weighbridge.chiplink.ChipLink`.
+    """Attaches this process to a chip; implements `weighbridge.attest.chip_link.ChipLink`.
 
     Attributes:
         ueid: The chip's identity.
@@ -155,7 +155,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._dead = True
         self._connection.close()
 
-    # --- The workload's side: weighbridge.chiplink.ChipLink and what tests need beyond it.
+    # --- The workload's side: weighbridge.attest.chip_link.ChipLink and what tests need beyond it.
 
     def declare_weights(self, tensors: Iterable[Tensor]) -> None:
         """See `ChipLink.declare_weights`."""

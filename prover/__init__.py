@@ -1,19 +1,23 @@
-"""The Prover: records training runs and keeps their transcripts."""
+"""The Prover: records training runs and keeps their transcripts.
+
+`capture` turns one step into a tape, `ranks` adds what jobs on several ranks need, `recording` is the Recorder on top
+of both, and `keeping` looks after transcripts; `service` and `recipes` use them.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from prover.recorder import Recorder
+from prover.recording.recorder import Recorder
 
 if TYPE_CHECKING:
-    from prover.job import Job
+    from prover.ranks.job import Job
 
-__all__ = ["Job", "Recorder"]
+__all__ = ["Job", "Recorder", "formulas"]
 
 
 def __getattr__(name: str) -> Any:
     """Loads `Job` when it is asked for: it brings all of torch.distributed, which one process does without."""
     if name == "Job":
-        from prover.job import Job
+        from prover.ranks.job import Job  # noqa: PLC0415 (loads torch.distributed)
 
         return Job
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

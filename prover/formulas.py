@@ -15,9 +15,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from weighbridge.digests import DIGEST_SIZE
-from weighbridge.errors import TapeError, UsageError
-from weighbridge.formulas import Formulas
+from weighbridge.core.digests import DIGEST_SIZE
+from weighbridge.core.errors import TapeError, UsageError
+from weighbridge.transcript.formula_terms import Formulas
+
+__all__ = [
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamw",
+    "constant",
+    "cosine",
+    "cosine_annealing",
+    "decay",
+    "nadam",
+    "sgd",
+    "step_decay",
+    "warmup",
+]
 
 Declared = dict[str, str]
 

@@ -1,28 +1,25 @@
 """The Prover's gRPC service: says where snapshots came from and hands out transcripts.
 
-Run as a process: `python -m prover.service --runs DIR --credentials DIR --address-file F`.
+`weighbridge serve prover` runs it as a process.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
-from prover.archive import Archive
-from prover.cells import Cells
-from prover.records import Records
-from weighbridge import rpc, serving
-from weighbridge.errors import WeighbridgeError
-from weighbridge.guards import CallLimits
-from weighbridge.identity import Credentials
-from weighbridge.metrics import Metrics, shown
-from weighbridge.openings import Target
+from prover.keeping.archive import Archive
+from prover.keeping.cell_requests import Cells
+from prover.keeping.record_requests import Records
+from weighbridge.attest.identity import Credentials
+from weighbridge.execution.collective_openings import Target
+from weighbridge.rpc import endpoints
+from weighbridge.rpc.guards import CallLimits
+from weighbridge.rpc.metrics import Metrics
 
 _SERVICE = "/weighbridge.v1.ProverService/"
 _METHODS = ("ListTranscripts", "Explain", "FetchTranscript", "FetchResults", "OpenContributions", "OpenRecords")
@@ -36,7 +33,7 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
     """Answers for the transcripts of one archive; see `protos/weighbridge/v1/prover.proto`."""
 
     def __init__(self, archive: Archive, device: str = "cpu") -> None:
-        """Serves what `archive` holds at the moment of each call; what is made again is made on `device`."""
+        """Serves what `archive` holds at the moment of each call, and recomputes results on `device`."""
         self._archive, self._cells, self._records = archive, Cells(archive, device), Records(archive)
 
     def ListTranscripts(  # noqa: N802 (gRPC names the methods)
@@ -118,7 +115,7 @@ def serve(
     Raises:
         UsageError: `runs` is no directory, or the address cannot be bound.
     """
-    server, bound = rpc.server(credentials, allow=ALLOW, address=address, limits=limits, metrics=metrics)
+    server, bound = endpoints.server(credentials, allow=ALLOW, address=address, limits=limits, metrics=metrics)
     prover_pb2_grpc.add_ProverServiceServicer_to_server(  # type: ignore[no-untyped-call]
         ProverService(Archive(runs), device), server
     )
@@ -126,35 +123,4 @@ def serve(
     try:
         yield bound
     finally:
-        rpc.shut_down(server, GRACE_SECONDS).wait()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the service until SIGTERM or SIGINT; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m prover.service", description="Serve transcripts to Verifiers.")
-    parser.add_argument("--runs", required=True, type=Path, help="directory that holds the transcripts")
-    parser.add_argument("--credentials", required=True, type=Path, help="directory of the Prover's role certificate")
-    parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
-    parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
-    parser.add_argument("--device", default="cpu", help="torch device that jobs are replayed on when a Verifier asks")
-    serving.add_options(parser)
-    options = parser.parse_args(arguments)
-    stop = serving.AskedToStop()
-    try:
-        metrics, credentials = Metrics(), Credentials.load(options.credentials)
-        limits = serving.limits_of(options)
-        with (
-            shown(metrics, options.metrics),
-            serve(options.runs, credentials, options.address, options.device, limits=limits, metrics=metrics) as bound,
-        ):
-            if options.address_file is not None:
-                serving.write_address(options.address_file, bound)
-            stop.wait()
-    except WeighbridgeError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        endpoints.shut_down(server, GRACE_SECONDS).wait()

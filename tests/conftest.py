@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from support import workers_here
+from support.recording_store import RecordingStore
+from support.tiers import Tiers
 
 from prover import Recorder
 from prover.recipes.digits import Digits
 from prover.recipes.recipe import commit, train
-from weighbridge.cli.demo_cheat import CheatingRecorder, other_records
+from weighbridge.cli.demo.cheat import CheatingRecorder, other_records
 
 SMALL = Digits(width=4, batch_size=8)
 STEPS = 4
@@ -21,12 +23,15 @@ STEPS = 4
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-goldens` writes the golden files anew; look at what changed before committing it."""
     parser.addoption("--update-goldens", action="store_true", help="write golden files instead of comparing with them")
+    parser.addoption("--tier", choices=("quick", "all"), default="all", help="see tests/support/tiers.py")
+    parser.addoption("--update-durations", action="store_true", help="write what tests took to tests/durations.json")
     parser.addoption("--apart", action="store_true", help="give every replay of tests/findings a process of its own")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tells the tests of findings where their replays run."""
+    """Tells the tests of findings where their replays run, and chooses the tier."""
     workers_here.allowed = not config.getoption("--apart")
+    config.pluginmanager.register(Tiers(config.getoption("--tier"), config.getoption("--update-durations")))
 
 
 @pytest.fixture
@@ -52,21 +57,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def honest_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small declared and honest transcript; do not change it, copy it."""
-    path = tmp_path_factory.mktemp("runs") / "honest"
-    data = commit(SMALL, seed=3, steps=STEPS)
-    with Recorder(path, seed=3, data=data, checkpoint_every=2) as recorder:
-        train(SMALL, recorder, steps=STEPS, seed=3)
-    return path
+def recordings(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> RecordingStore:
+    """The recordings that tests of this session share."""
+    base = tmp_path_factory.getbasetemp()
+    return RecordingStore((base if worker_id == "master" else base.parent) / "recordings")
 
 
 @pytest.fixture(scope="session")
-def altered_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def honest_run(recordings: RecordingStore) -> Path:
+    """A small declared and honest transcript; do not change it, copy it."""
+
+    def make(path: Path) -> None:
+        data = commit(SMALL, seed=3, steps=STEPS)
+        with Recorder(path, seed=3, data=data, checkpoint_every=2) as recorder:
+            train(SMALL, recorder, steps=STEPS, seed=3)
+
+    return recordings.get("honest", make, SMALL, STEPS)
+
+
+@pytest.fixture(scope="session")
+def altered_run(recordings: RecordingStore) -> Path:
     """A small transcript whose training saw other data than it declares; do not change it, copy it."""
-    path = tmp_path_factory.mktemp("runs") / "altered"
-    data = commit(SMALL, seed=3, steps=STEPS)
-    with CheatingRecorder(path, seed=3, data=data, checkpoint_every=2) as recorder:
-        recorder.substitute = other_records(SMALL)
-        train(SMALL, recorder, steps=STEPS, seed=3)
-    return path
+
+    def make(path: Path) -> None:
+        data = commit(SMALL, seed=3, steps=STEPS)
+        with CheatingRecorder(path, seed=3, data=data, checkpoint_every=2) as recorder:
+            recorder.substitute = other_records(SMALL)
+            train(SMALL, recorder, steps=STEPS, seed=3)
+
+    return recordings.get("altered", make, SMALL, STEPS)

@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 from support.releases import need_jobs
 
-from weighbridge.cli._station import station
-from weighbridge.cli.demo import Case, judge, train
-from weighbridge.cli.inspect import write_report
+from weighbridge.cli.demo.command import Case, judge, train
+from weighbridge.cli.demo.station import station
+from weighbridge.cli.inspect.commands import write_report
 
 CASES = (
     Case("honest", "digits", "honest", 8, None, "declared"),
     Case("sharded", "sharded", "honest", 2, None, "declared, on 2 ranks", ranks=2),
-    Case("hidden", "digits", "hidden", 40, "snapshot.unexplained", "nobody declared it"),
+    Case("hidden", "digits", "hidden", 40, "snapshot.unexplained", "undeclared run"),
     Case("altered", "digits", "altered", 8, "replay.mismatch", "declared, trained on other data"),
 )
 DAY_FLOPS = 8.64e19
@@ -73,7 +73,7 @@ def test_each_run_comes_out_as_it_should(inspection: tuple[Path, dict[str, Any],
     hidden, altered = chips["hidden"]["ueid"], transcripts["altered"]
     assert any(name == "snapshot.unexplained" and hidden in subject for name, subject in violations)
     assert any(name == "replay.mismatch" and altered in subject for name, subject in violations)
-    for name, subject in violations:  # and nobody else is accused
+    for name, subject in violations:  # and no other party is accused
         assert hidden in subject or altered in subject or chips["altered"]["ueid"] in subject, (name, subject)
 
 
@@ -89,12 +89,16 @@ def test_mismatch_names_first_bad_step_and_operation(inspection: tuple[Path, dic
         assert difference["operation"]
 
 
-def test_probability_counts_only_what_was_verified(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:
+def test_chips_with_violations_are_not_silent(
+    inspection: tuple[Path, dict[str, Any], dict[str, str]],
+) -> None:
     _, report, _ = inspection
     assert report["counts"]["registered"] == report["counts"]["sampled"] == 6
-    assert report["probability"]["inputs"]["s"] == report["counts"]["verified"] == 4
-    # One of six chips involved, four verified, a snapshot on it with 1 - exp(-0.1 * 30).
-    assert report["probability"]["hypergeometric"] == pytest.approx(4 / 6 * (1 - 2.718281828459045**-3), rel=1e-9)
+    assert (report["counts"]["verified"], report["counts"]["found_against"]) == (4, 2)
+    inputs = report["probability"]["inputs"]
+    assert (inputs["s"], inputs["w"], report["counts"]["unverified_after_draw"]) == (6, 0, 0)
+    # One of six chips involved, all drawn, a snapshot on it with 1 - exp(-0.1 * 30).
+    assert report["probability"]["hypergeometric"] == pytest.approx(1 - 2.718281828459045**-3, rel=1e-9)
 
 
 def test_the_demo_judges_the_same(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:

@@ -11,26 +11,27 @@ from typing import Any
 
 from cryptography.x509 import Certificate
 
-from verifier import evidence, report, stages
-from verifier.cache import Cache
-from verifier.checking import Given
-from verifier.collected import Collected
-from verifier.conclusion import conclude
-from verifier.facts import Plan
-from verifier.farm import Farm, LocalFarm
-from verifier.firmware import FirmwarePolicy
-from verifier.regime import NO_RULES, Regime
+from verifier import stages
+from verifier.contact.uploaded_explanations import Uploaded
+from verifier.contact.uploads import Uploads
+from verifier.contact.witness import Witness
+from verifier.draw.chip_selection import Sampled
+from verifier.farm.local_farm import Farm, LocalFarm
+from verifier.model.check_runner import Given
+from verifier.model.collected import Collected
+from verifier.model.facts import Plan
+from verifier.model.reference_values import FirmwarePolicy
+from verifier.model.segments import Secret
 from verifier.registry import Registry
-from verifier.sampler import Sampled
-from verifier.segments import Secret
+from verifier.report import document, statistical_evidence
+from verifier.report.conclusion import conclude
+from verifier.report.regime import NO_RULES, Regime
 from verifier.stages.setting import Cancelled, InspectionStoppedError, Progress, Setting
+from verifier.store.cache import Cache
 from verifier.units import Units
-from verifier.uploaded import Uploaded
-from verifier.uploads import Uploads
-from verifier.witness import Witness
-from weighbridge.errors import UsageError
-from weighbridge.identity import Credentials
-from weighbridge.replay import Limits
+from weighbridge.attest.identity import Credentials
+from weighbridge.core.errors import UsageError
+from weighbridge.execution.replay import Limits
 
 __all__ = ["Inspection", "InspectionStoppedError", "Progress"]
 
@@ -52,7 +53,7 @@ class Inspection:
         witness: Witness | None = None,
         limits: Limits | None = None,
         farm: Farm | None = None,
-        passing: Progress | None = None,
+        transient: Progress | None = None,
         cancelled: Cancelled | None = None,
         secret: Secret | None = None,
         regime: Regime | None = None,
@@ -73,7 +74,7 @@ class Inspection:
             witness: Who holds the logs that were read before; by default one that cosigns nothing.
             limits: Of each replay.
             farm: Where replays run; by default one after the other on this machine.
-            passing: Told how far each unit of work is.
+            transient: Told how far each unit of work is.
             cancelled: Asked whether to end, from any thread; `run` raises `InspectionStoppedError` then.
             secret: The criteria that the plan commits to, if it does.
             regime: Rules, policy and benchmarks; by default no rules.
@@ -99,7 +100,7 @@ class Inspection:
             units=Units(registry.session, cache, identifier),
             farm=farm or LocalFarm(),
             progress=progress,
-            passing=passing or (lambda *_: None),
+            transient=transient or (lambda *_: None),
             cancelled=cancelled or (lambda: False),
             secret=secret,
             regime=regime or NO_RULES,
@@ -123,7 +124,7 @@ class Inspection:
             population=population,
             certain=() if sampled is None else sampled.certain,
         )
-        return report.build(
+        return document.build(
             inspection=setting.id,
             created_at=record.created_at,
             finished_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -135,7 +136,7 @@ class Inspection:
             transcripts=list(collected.transcripts.values()),
             findings=concluded.findings,
             verified=verified,
-            draw=None if sampled is None else sampled.section(verified),
+            draw=None if sampled is None else sampled.section(verified, collected.found_against()),
             conclusion=concluded,
-            evidence=evidence.build(collected),
+            evidence=statistical_evidence.build(collected),
         )

@@ -1,18 +1,15 @@
 """The Verifier's gRPC service: keeps the registry, runs inspections in the background, hands out reports.
 
-Run as a process: `python -m verifier.service --db F --credentials DIR --manufacturer F --firmware F --cache DIR
---address-file F`.
+`weighbridge serve verifier` runs it as a process.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import secrets
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -23,35 +20,38 @@ import grpc
 from cryptography.x509 import Certificate
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_grpc
-from verifier import ownlog, signing, units, upload_service, witness_service
-from verifier import regime as regimes
-from verifier.beacon import FileBeacon, LocalBeacon
-from verifier.cache import Cache, StorageError
-from verifier.drawing import Drawing
-from verifier.exclusive import claim
-from verifier.facts import Plan
-from verifier.farm import Farm, LocalFarm
-from verifier.firmware import FirmwarePolicy
+from verifier import units
+from verifier.contact import upload_service, witness_service
+from verifier.contact.uploads import Quota, Uploads
+from verifier.contact.witness import Witness, load_signer
+from verifier.draw import own_log
+from verifier.draw.beacon import FileBeacon, LocalBeacon
+from verifier.draw.chip_selection import Sampler
+from verifier.draw.own_log import OwnLog
+from verifier.draw.procedure import Drawing
+from verifier.draw.rolling_periods import Draws
+from verifier.farm.local_farm import Farm, LocalFarm
 from verifier.inspection import Inspection, InspectionStoppedError
-from verifier.ownlog import OwnLog
-from verifier.periods import Draws
-from verifier.ray_farm import chosen
-from verifier.regime import Regime
+from verifier.model.facts import Plan
+from verifier.model.reference_values import FirmwarePolicy
+from verifier.model.seeded_draw import draw
+from verifier.model.segments import Secret
+from verifier.plan_requests import plan_of
 from verifier.registry import FINISHED, Chip, Registry
-from verifier.requests import plan_of
-from verifier.sampler import Sampler
-from verifier.sampling import draw
-from verifier.segments import Secret
+from verifier.report import signing
+from verifier.report.regime import Regime
+from verifier.store.cache import Cache, StorageError
+from verifier.store.exclusive_lock import claim
 from verifier.units import Journal
-from verifier.uploads import Quota, Uploads
-from verifier.witness import Witness, load_signer
-from weighbridge import rpc, serving, tlog
-from weighbridge.errors import UsageError, WeighbridgeError
-from weighbridge.guards import CallLimits
-from weighbridge.identity import Credentials, load_certificate
-from weighbridge.manifest import SigningKey
-from weighbridge.metrics import Metrics, shown
-from weighbridge.replay import Limits
+from weighbridge.attest import tlog
+from weighbridge.attest.identity import Credentials
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.execution.replay import Limits
+from weighbridge.execution.transcript_facts import QUESTIONS
+from weighbridge.rpc import endpoints
+from weighbridge.rpc.guards import CallLimits
+from weighbridge.rpc.metrics import Metrics
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
 _METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport", "GetDraw")
@@ -212,7 +212,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
         stages: list[str] = []
         begun = time.monotonic()
 
-        def say(stage: str, done: int, total: int, message: str, *, passing: bool = False) -> None:
+        def say(stage: str, done: int, total: int, message: str, *, transient: bool = False) -> None:
             if self._stopping.is_set():
                 raise InspectionStoppedError("the Verifier is shutting down; the inspection goes on when it is back")
             nonlocal begun
@@ -221,12 +221,12 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
                 begun = time.monotonic()
                 stages.append(stage)
                 self._registry.set_stage(identifier, stage)
-            journal.say(stage, done, total, message, passing=passing)
+            journal.say(stage, done, total, message, transient=transient)
 
         try:
             plan, sampled = Plan.from_json(self._registry.inspection(identifier).plan), None
             if not plan.seed:
-                plan, sampled = self._sampler.draw(identifier, plan, say, partial(say, passing=True))
+                plan, sampled = self._sampler.draw(identifier, plan, say, partial(say, transient=True))
             inspection = Inspection(
                 identifier=identifier,
                 plan=plan,
@@ -240,7 +240,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
                 witness=self._witness,
                 limits=self._limits,
                 farm=self._farm,
-                passing=partial(journal.say, passing=True),
+                transient=partial(journal.say, transient=True),
                 cancelled=self._stopping.is_set,
                 regime=self._regime,
                 secret=self._secret,
@@ -262,7 +262,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
     def _end(
         self, identifier: str, journal: Journal, stage: str, message: str, report: Mapping[str, Any] | None = None
     ) -> None:
-        """Records how an inspection ended, before anybody is told."""
+        """Records how an inspection ended, before operators are told."""
         self._registry.set_stage(identifier, stage, report)
         self._metrics.stage(stage)
         self._metrics.findings(report["findings"] if report else ())
@@ -278,9 +278,9 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
         journal = self._journals.get(record.id) or Journal(self._registry.session, record.id)
         place, version = request.after, 0
         while context.is_active() and not self._stopping.is_set():
-            lines, passing, version = journal.after(place, version, timeout=0 if ended else 1.0)
+            lines, transient, version = journal.after(place, version, timeout=0 if ended else 1.0)
             place += len(lines)
-            for line, brief in [*((line, False) for line in lines), *((line, True) for line in passing)]:
+            for line, brief in [*((line, False) for line in lines), *((line, True) for line in transient)]:
                 yield verifier_pb2.WatchInspectionResponse(
                     stage=line.stage, done=line.done, total=line.total, message=line.message, passing=brief
                 )
@@ -363,11 +363,13 @@ def serve(
     try:
         with claim(registry.database):
             allow = {**ALLOW, **witness_service.ALLOW}
-            server, bound = rpc.server(credentials, allow=allow, address=address, limits=call_limits, metrics=metrics)
-            kept, signer = Cache(cache), load_signer(witness_key)
+            server, bound = endpoints.server(
+                credentials, allow=allow, address=address, limits=call_limits, metrics=metrics
+            )
+            kept, signer = Cache(cache, questions=limits or QUESTIONS), load_signer(witness_key)
             witness = Witness(registry, manufacturer, signer)
             keys = str(witness_key).removesuffix(WITNESS_KEY)
-            log = OwnLog(registry.session, load_signer(Path(keys + LOG_KEY), ownlog.PREFIX, tlog.LOG), [signer])
+            log = OwnLog(registry.session, load_signer(Path(keys + LOG_KEY), own_log.PREFIX, tlog.LOG), [signer])
             drawing = Drawing(
                 registry=registry, witness=witness, log=log, witnesses=(signer.key,),
                 beacon=FileBeacon(beacon) if beacon else LocalBeacon.load(Path(keys + BEACON_KEY)),
@@ -388,102 +390,8 @@ def serve(
             try:
                 yield bound
             finally:
-                stopped = rpc.shut_down(server, GRACE_SECONDS)
+                stopped = endpoints.shut_down(server, GRACE_SECONDS)
                 service.stop()
                 stopped.wait()
     finally:
         registry.close()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the service until SIGTERM or SIGINT; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m verifier.service", description="Run a Verifier.")
-    parser.add_argument("--db", required=True, help="the registry's SQLite file, created if missing, or a URL")
-    parser.add_argument("--witness-key", type=Path, help="the witness's key, made if missing; default: beside --db")
-    parser.add_argument(
-        "--beacon", type=Path, help="directory with info and public/<round> of a beacon, e.g. drand; default: one's own"
-    )
-    parser.add_argument("--credentials", required=True, type=Path, help="directory of the Verifier's role certificate")
-    parser.add_argument("--manufacturer", required=True, type=Path, help="PEM file of the chip manufacturer's root")
-    parser.add_argument(
-        "--firmware", required=True, type=Path, action="append", help="firmware image that chips may run; repeatable"
-    )
-    parser.add_argument(
-        "--minimal-svn", type=int, default=0, help="lowest security version number that is still trusted"
-    )
-    parser.add_argument("--rules", type=Path, help="signed rule set that inspections apply")
-    parser.add_argument("--parties", type=Path, help="TOML file with the keys of those who must sign it")
-    parser.add_argument("--policy", type=Path, help="TOML file with severities and settings of the ledger")
-    parser.add_argument("--benchmarks", type=Path, help="directory with the files that the rule set's benchmarks name")
-    parser.add_argument("--criteria", type=Path, help="file with secret criteria (weighbridge inspect criteria)")
-    parser.add_argument("--cache", required=True, type=Path, help="directory for fetched transcripts")
-    parser.add_argument(
-        "--replay-devices", default="", help="devices to replay on, one replay at a time each, e.g. cpu,cpu or cuda:*"
-    )
-    parser.add_argument("--farm", default="local", help="where to replay: local, ray (on this machine), ray:HOST:PORT")
-    parser.add_argument(
-        "--trust-ray-network", action="store_true", help="use a Ray without tokens that other machines may reach"
-    )
-    parser.add_argument("--replay-memory", type=int, default=16, help="GiB that one replay may use")
-    parser.add_argument("--upload-gib", type=int, default=1024, help="GiB that one Prover may upload and keep here")
-    parser.add_argument("--upload-files", type=int, default=1_000_000, help="files that one Prover may keep here")
-    parser.add_argument("--replay-seconds", type=int, default=6 * 3600, help="time that one replay may take")
-    parser.add_argument("--address", default="127.0.0.1:0", help="host:port to listen at; port 0 picks a free one")
-    parser.add_argument("--address-file", type=Path, help="write the address here once the service answers")
-    serving.add_options(parser)
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING)
-    stop = serving.AskedToStop()
-    try:
-        credentials = Credentials.load(options.credentials)
-        manufacturer = load_certificate(_read(options.manufacturer))
-        metrics = Metrics()
-        with (
-            shown(metrics, options.metrics),
-            serve(
-                db=options.db,
-                cache=options.cache,
-                credentials=credentials,
-                manufacturer=manufacturer,
-                firmware=FirmwarePolicy.of(options.firmware, manufacturer, minimal_svn=options.minimal_svn),
-                address=options.address,
-                witness_key=options.witness_key,
-                beacon=options.beacon,
-                regime=regimes.load(
-                    rules=options.rules,
-                    parties=options.parties,
-                    policy=options.policy,
-                    benchmarks=options.benchmarks,
-                ),
-                farm=chosen(options.farm, options.replay_devices, trusted=options.trust_ray_network),
-                limits=_limits(options.replay_memory, options.replay_seconds),
-                call_limits=serving.limits_of(options),
-                metrics=metrics,
-                secret=Secret.load(options.criteria) if options.criteria else None,
-                quota=Quota(total=options.upload_gib << 30, files=options.upload_files),
-            ) as bound,
-        ):
-            if options.address_file is not None:
-                serving.write_address(options.address_file, bound)
-            stop.wait()
-    except WeighbridgeError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-def _limits(gib: int, seconds: int) -> Limits:
-    if not (1 <= gib <= 1 << 20 and 1 <= seconds <= 1 << 30):
-        raise UsageError("a replay needs at least 1 GiB (--replay-memory) and 1 second (--replay-seconds)")
-    return Limits(memory=gib << 30, seconds=seconds)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); name the right file") from None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,17 +16,16 @@ from typing import Any, TypeVar
 
 import cbor2
 import zstandard
-from sqlalchemy import ForeignKey, func, select
-from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, sessionmaker
 
-from verifier import database
-from verifier.cache import Cache
-from verifier.database import Base
 from verifier.registry import FINISHED
-from verifier.registry.tables import InspectionRow
-from weighbridge.bounded import compress
-from weighbridge.digests import cbor, record_digest
-from weighbridge.errors import WeighbridgeError
+from verifier.store import database
+from verifier.store.cache import Cache
+from verifier.store.tables import AttemptRow, InspectionRow, ProgressLineRow, UnitRow
+from weighbridge.core.bounded import compress
+from weighbridge.core.digests import cbor, record_digest
+from weighbridge.core.errors import WeighbridgeError
 
 T = TypeVar("T")
 
@@ -36,32 +35,6 @@ FLUSH_SECONDS = 0.5
 """Progress is written down this often; who watches after a restart misses no more than this."""
 _MAX_MESSAGE = 500
 _log = logging.getLogger(__name__)
-
-
-class _UnitRow(Base):
-    __tablename__ = "inspection_units"
-    inspection: Mapped[str] = mapped_column(ForeignKey("inspections.id"), primary_key=True)
-    kind: Mapped[str] = mapped_column(primary_key=True)
-    key: Mapped[str] = mapped_column(primary_key=True)
-    value: Mapped[bytes]
-    object: Mapped[bytes]
-
-
-class _LineRow(Base):
-    __tablename__ = "inspection_progress"
-    inspection: Mapped[str] = mapped_column(ForeignKey("inspections.id"), primary_key=True)
-    place: Mapped[int] = mapped_column(primary_key=True)
-    stage: Mapped[str]
-    done: Mapped[int]
-    total: Mapped[int]
-    message: Mapped[str]
-
-
-class _AttemptRow(Base):
-    __tablename__ = "inspection_attempts"
-    inspection: Mapped[str] = mapped_column(ForeignKey("inspections.id"), primary_key=True)
-    attempts: Mapped[int]
-    units: Mapped[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +65,7 @@ class Units:
         """
         self._session, self._cache, self._inspection = session, cache, inspection
         with session() as opened:
-            query = select(_UnitRow.kind, _UnitRow.key).where(_UnitRow.inspection == inspection)
+            query = select(UnitRow.kind, UnitRow.key).where(UnitRow.inspection == inspection)
             self._there = {(kind, key) for kind, key in opened.execute(query)}
 
     def __contains__(self, unit: tuple[str, str]) -> bool:
@@ -136,12 +109,12 @@ class Units:
             data, digest = b"", self._cache.keep(data)
         with self._session.begin() as session:
             unit = {"inspection": self._inspection, "kind": kind, "key": key, "value": data, "object": digest}
-            database.put(session, _UnitRow, unit)
+            database.put(session, UnitRow, unit)
         self._there.add((kind, key))
 
     def _read(self, kind: str, key: str) -> Any:
         with self._session() as session:
-            row = session.get_one(_UnitRow, (self._inspection, kind, key))
+            row = session.get_one(UnitRow, (self._inspection, kind, key))
             data = self._cache.kept(row.object) if row.object else row.value
         return cbor2.loads(zstandard.ZstdDecompressor().decompress(data))
 
@@ -149,7 +122,7 @@ class Units:
 def count(session: sessionmaker[Session], inspection: str) -> int:
     """Returns how many units of an inspection have an outcome."""
     with session() as opened:
-        query = select(func.count()).select_from(_UnitRow).where(_UnitRow.inspection == inspection)
+        query = select(func.count()).select_from(UnitRow).where(UnitRow.inspection == inspection)
         return opened.scalar(query) or 0
 
 
@@ -168,17 +141,17 @@ def begin_attempt(session: sessionmaker[Session], inspection: str) -> int:
     """
     done = count(session, inspection)
     with session.begin() as opened:
-        row = opened.get(_AttemptRow, inspection)
+        row = opened.get(AttemptRow, inspection)
         attempts = row.attempts + 1 if row is not None and row.units == done else 1
-        opened.merge(_AttemptRow(inspection=inspection, attempts=attempts, units=done))
+        opened.merge(AttemptRow(inspection=inspection, attempts=attempts, units=done))
     return attempts
 
 
 class Journal:
     """The progress of one inspection: what it said from its beginning, also in former processes.
 
-    A line that is said in passing (`passing=True`) is replaced by the next one and not kept: a replay may say
-    thousands, and one that is hostile as many as it likes.
+    A transient line is replaced by the next one and not kept: a replay may say thousands, and one that is hostile as
+    many as it likes.
     """
 
     def __init__(self, session: sessionmaker[Session], inspection: str) -> None:
@@ -186,21 +159,23 @@ class Journal:
         self._session, self._inspection = session, inspection
         self._changed = threading.Condition()
         with session() as opened:
-            query = select(_LineRow).where(_LineRow.inspection == inspection).order_by(_LineRow.place)
+            query = (
+                select(ProgressLineRow).where(ProgressLineRow.inspection == inspection).order_by(ProgressLineRow.place)
+            )
             self._lines = [Line(row.stage, row.done, row.total, row.message) for row in opened.scalars(query)]
         self._stored = len(self._lines)
-        self._passing: Line | None = None
+        self._transient: Line | None = None
         self._version = 0
         self._flushed = 0.0
 
-    def say(self, stage: str, done: int, total: int, message: str, *, passing: bool = False) -> None:
+    def say(self, stage: str, done: int, total: int, message: str, *, transient: bool = False) -> None:
         """Adds a line; those of a new stage are durable at once, others soon."""
         text = "".join(each if each.isprintable() else "?" for each in message[:_MAX_MESSAGE])
         line = Line(stage, done, total, text)
         with self._changed:
             self._version += 1
-            self._passing = line if passing else None
-            if not passing:
+            self._transient = line if transient else None
+            if not transient:
                 fresh = not self._lines or self._lines[-1].stage != stage
                 self._lines.append(line)
                 if fresh or time.monotonic() - self._flushed > FLUSH_SECONDS:
@@ -216,7 +191,7 @@ class Journal:
         fresh = self._lines[self._stored :]
         with self._session.begin() as session:
             session.add_all(
-                _LineRow(
+                ProgressLineRow(
                     inspection=self._inspection, place=place, stage=line.stage, done=line.done, total=line.total,
                     message=line.message,
                 )
@@ -233,15 +208,15 @@ class Journal:
         """Waits for something new.
 
         Args:
-            place: Lines that are known, those in passing not counted.
+            place: Lines that are known, transient ones not counted.
             version: As it was returned before; 0 at first.
             timeout: Seconds after which to return with nothing.
 
         Returns:
-            The lines from `place` on; the newest in passing, if it is new; the version.
+            The lines from `place` on; the newest transient one, if it is new; the version.
         """
         with self._changed:
             if place >= len(self._lines) and version >= self._version:
                 self._changed.wait(timeout)
-            passing = [self._passing] if self._passing is not None and version < self._version else []
-            return self._lines[place:], passing, self._version
+            transient = [self._transient] if self._transient is not None and version < self._version else []
+            return self._lines[place:], transient, self._version

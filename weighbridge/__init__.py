@@ -4,8 +4,8 @@ This package is the protocol: what Prover, Verifier and chip must agree on bit f
 sibling packages `prover`, `verifier` and `firmware_sim`, which import this one and never each other.
 """
 
-from weighbridge.job_replay import JobReplayResult, replay_cell, replay_job
-from weighbridge.replay import Limits, ReplayResult, replay
+from weighbridge.execution.job_replay import JobReplayResult, replay_cell, replay_job
+from weighbridge.execution.replay import Limits, ReplayResult, replay
 
 __version__ = "0.1.0"
 __all__ = ["JobReplayResult", "Limits", "ReplayResult", "replay", "replay_cell", "replay_job"]

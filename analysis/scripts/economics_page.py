@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from analysis import answers, economics, measured
-from analysis.attribute import sample_size_exact
+from analysis import benchmark_results, economics, scenario_answers
+from analysis.attribute_sampling import sample_size_exact
 from analysis.catalog import System, load_systems
-from analysis.texts import percent, seconds, size
+from analysis.number_texts import percent, seconds, size
 
 SIZES = (1e21, 1e23, 1e25, 1e27)  # FLOPs
 CHIP_FLOPS = 1e15  # FLOP/s, as in the paper
@@ -43,9 +43,9 @@ def page(results: Path) -> str:
     Raises:
         DetectionDomainError: A result or a catalogue is not what it should be.
     """
-    machine, times = measured.step_times(results)
-    shaped, logs = measured.log_sizes(results)
-    stalled, stalls = measured.stalls(results)
+    machine, times = benchmark_results.step_times(results)
+    shaped, logs = benchmark_results.log_sizes(results)
+    stalled, stalls = benchmark_results.stalls(results)
     fits = {precision: fitted(rows) for precision, rows in logs.items()}
     widths = [row.shape.width for rows in logs.values() for row in rows]
     environment = Environment(
@@ -99,7 +99,7 @@ def _published(system: System) -> list[str]:
     ]
 
 
-def _times(each: measured.StepTime) -> list[str]:
+def _times(each: benchmark_results.StepTime) -> list[str]:
     ratios = (each.wide, each.recorded, each.replayed, each.published)
     return [each.model, figure(each.plain), *(figure(time / each.plain) for time in ratios)]
 
@@ -152,7 +152,7 @@ def _cell(key: str, name: str, text: Callable[[float], str], found: dict[str, An
     return text(found[key][name])
 
 
-def fitted(rows: tuple[measured.LogSize, ...]) -> dict[str, economics.Counts]:
+def fitted(rows: tuple[benchmark_results.LogSize, ...]) -> dict[str, economics.Counts]:
     """Returns what describes the rounded elements and the log bytes of recorded shapes."""
     shapes = [row.shape for row in rows]
     return {
@@ -179,7 +179,7 @@ def run(flops: float, fits: dict[str, dict[str, economics.Counts]]) -> dict[str,
             )
         )
 
-    proofs = answers.proofs(flops, RUN_DAYS)
+    proofs = scenario_answers.proofs(flops, RUN_DAYS)
     logs = {precision: fit["bytes"].of(shape) * steps for precision, fit in fits.items()}
     elements = {precision: fit["elements"].of(shape) * steps for precision, fit in fits.items()}
     return {

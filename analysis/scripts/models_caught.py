@@ -10,8 +10,8 @@ from pathlib import Path
 
 from analysis.catalog import load_models
 from analysis.domain import InfeasibleError
+from analysis.number_texts import percent
 from analysis.periods import accumulating_probability_hypergeometric
-from analysis.texts import percent
 
 CHIPS = 1e6
 CHIP_FLOPS_PER_DAY = 1e15 * 86400

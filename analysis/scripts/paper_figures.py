@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from analysis import figures, scenario
+from analysis import figure_files, scenario
 
 
 def main(arguments: list[str]) -> None:
@@ -16,10 +16,10 @@ def main(arguments: list[str]) -> None:
     directory = Path(arguments[0])
     directory.mkdir(parents=True, exist_ok=True)
     setting = scenario.load(Path(arguments[1])) if len(arguments) > 1 else scenario.paper()
-    for name in figures.DRAWINGS:
-        drawn = figures.figure(name, setting)
+    for name in figure_files.DRAWINGS:
+        drawn = figure_files.figure(name, setting)
         for suffix in (".svg", ".pdf"):
-            figures.save(drawn, directory / f"{name}{suffix}")
+            figure_files.save(drawn, directory / f"{name}{suffix}")
             print(directory / f"{name}{suffix}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.errors import LogError, UsageError
+from weighbridge.core.errors import LogError, UsageError
 
 DOWN, CLEAR, UP = 0, 1, 2
 """Rounded down near a boundary; far from any boundary; rounded up near a boundary."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.baselines import rounding
-from weighbridge.errors import LogError
+from weighbridge.core.errors import LogError
 
 Tensor = torch.Tensor
 
@@ -52,13 +52,11 @@ class Comparison:
         self.widths[kind] = max(self.widths.get(kind, 0.0), float(finite.max()) if finite.numel() else 0.0)
 
 
-def pivots(*widths: Mapping[str, float], bits: int = 32) -> dict[str, float]:
+def pivots(*widths: Mapping[str, float]) -> dict[str, float]:
     """Returns the pivot of each kind of module that covers every divergence measured.
 
     Args:
-        *widths: `Comparison.widths` of one or more runs.
-        bits: Of the grid; the band is at most the half of its spacing on either side of a boundary.
+        *widths: `Comparison.widths` of one or more runs; the band is at most half a unit on either side of a boundary.
     """
     kinds = {kind for measured in widths for kind in measured}
-    limit = 0.5 * 2 ** (32 - bits)
-    return {kind: 0.5 - min(limit, max(measured.get(kind, 0.0) for measured in widths)) for kind in sorted(kinds)}
+    return {kind: 0.5 - min(0.5, max(measured.get(kind, 0.0) for measured in widths)) for kind in sorted(kinds)}

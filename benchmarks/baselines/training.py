@@ -25,7 +25,7 @@ from benchmarks import models
 from benchmarks.baselines import rounding, ternary
 from benchmarks.baselines.hooks import Hooks
 from benchmarks.models import Batch, Step
-from weighbridge.errors import LogError
+from weighbridge.core.errors import LogError
 
 Tensor = torch.Tensor
 Observe = Callable[[str, Tensor], None]
@@ -48,27 +48,24 @@ class Trainer:
         near: How many of them were in the band.
     """
 
-    def __init__(
-        self, pivots: Mapping[str, float] | None = None, bits: int = 32, observe: Observe | None = None
-    ) -> None:
+    def __init__(self, pivots: Mapping[str, float] | None = None, observe: Observe | None = None) -> None:
         """Starts an empty log.
 
         Args:
             pivots: Pivot of the band by kind of module, as `threshold.pivots` measures them; 0.25 where none is given.
-            bits: Of the grid.
             observe: Sees every value.
         """
         self.log = bytearray()
         self.elements = self.near = 0
-        self._pivots, self._bits, self._observe = pivots or {}, bits, observe
+        self._pivots, self._observe = pivots or {}, observe
 
     def __call__(self, wide: Tensor, kind: str) -> Tensor:
         """Rounds one float64 result and logs which way each element went."""
         if self._observe is not None:
             self._observe(kind, wide)
-        rounded = rounding.to_grid(wide, self._bits)
+        rounded = rounding.to_float32(wide)
         pivot = self._pivots.get(kind, rounding.PIVOT)
-        codes = rounding.classify(wide, rounded, bits=self._bits, pivot=pivot).reshape(-1).numpy()
+        codes = rounding.classify(wide, rounded, pivot=pivot).reshape(-1).numpy()
         self.log += ternary.encode(codes)
         self.elements += codes.size
         self.near += int((codes != ternary.CLEAR).sum())
@@ -82,13 +79,11 @@ class Auditor:
         moved: How many roundings the log changed.
     """
 
-    def __init__(
-        self, log: bytes, pivots: Mapping[str, float] | None = None, bits: int = 32, observe: Observe | None = None
-    ) -> None:
-        """Starts at the beginning of a trainer's log; pivots and bits must be the trainer's."""
+    def __init__(self, log: bytes, pivots: Mapping[str, float] | None = None, observe: Observe | None = None) -> None:
+        """Starts at the beginning of a trainer's log; pivots must be the trainer's."""
         self.moved = 0
         self._log, self._position = log, 0
-        self._pivots, self._bits, self._observe = pivots or {}, bits, observe
+        self._pivots, self._observe = pivots or {}, observe
 
     def __call__(self, wide: Tensor, kind: str) -> Tensor:
         """Rounds one float64 result as the trainer did.
@@ -98,12 +93,12 @@ class Auditor:
         """
         if self._observe is not None:
             self._observe(kind, wide)
-        rounded = rounding.to_grid(wide, self._bits)
-        own = rounding.classify(wide, rounded, bits=self._bits, pivot=self._pivots.get(kind, rounding.PIVOT))
+        rounded = rounding.to_float32(wide)
+        own = rounding.classify(wide, rounded, pivot=self._pivots.get(kind, rounding.PIVOT))
         end = self._position + ternary.size(wide.numel())
         theirs = ternary.decode(self._log[self._position : end], wide.numel())
         self._position = end
-        rounded, moved = rounding.revise(rounded, own, theirs, bits=self._bits)
+        rounded, moved = rounding.revise(rounded, own, theirs)
         self.moved += moved
         return rounded
 

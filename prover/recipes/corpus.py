@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.errors import UsageError
+from weighbridge.core.errors import UsageError
 
 
 @lru_cache(maxsize=2)

@@ -14,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from prover.recipes.program import main
 from prover.recipes.recipe import Batch, Training
 
 
 @lru_cache(maxsize=1)
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Returns 1797 images (1, 8, 8) with values from 0 to 1, and their labels."""
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # noqa: PLC0415 (of the extra `demo`)
 
     bunch = load_digits()
     return (bunch.images[:, None] / 16).astype(np.float32), bunch.target.astype(np.int64)
@@ -88,6 +89,4 @@ class Digits:
 
 
 if __name__ == "__main__":
-    from prover.recipes.program import main
-
     main(Digits())

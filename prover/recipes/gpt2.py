@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from prover import formulas
 from prover.recipes.corpus import library_records
+from prover.recipes.program import main
 from prover.recipes.recipe import Batch, Training
 
 
@@ -59,7 +60,7 @@ class Gpt2:
 
     def build(self) -> Training:
         """Builds the model with fresh weights, AdamW and a linear warm-up."""
-        from transformers import GPT2Config, GPT2LMHeadModel
+        from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 (of the extra `demo`)
 
         config = GPT2Config(
             vocab_size=256,
@@ -97,6 +98,4 @@ class Gpt2:
 
 
 if __name__ == "__main__":
-    from prover.recipes.program import main
-
     main(Gpt2())

@@ -6,8 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from prover import Recorder
 from prover.recipes.recipe import Recipe, commit, train
-from weighbridge.errors import WeighbridgeError
+from weighbridge.core.errors import WeighbridgeError
 
 
 def main(recipe: Recipe) -> None:
@@ -19,8 +20,6 @@ def main(recipe: Recipe) -> None:
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps between checkpoints (default: 10)")
     parser.add_argument("--data-commitment", action="store_true", help="commit to the data and its order first")
     options = parser.parse_args()
-
-    from prover import Recorder
 
     def report(number: int, loss: float) -> None:
         print(f"step {number} of {options.steps}  loss {loss:.4f}", flush=True)

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weighbridge.data import DataCommitment, OrderSeed, permutation
-from weighbridge.errors import UsageError
-
-if TYPE_CHECKING:
-    from prover import Recorder
+from prover import Recorder
+from weighbridge.core.errors import UsageError
+from weighbridge.transcript.data import DataCommitment, OrderSeed, permutation
 
 Batch = dict[str, Tensor]
 
@@ -118,7 +116,7 @@ def train(
 
     Args:
         recipe: What to train.
-        recorder: An entered Recorder, or None for a run that nobody declares.
+        recorder: An entered Recorder, or None for an undeclared run.
         steps: Number of updates.
         seed: Fixes the order of the data and, without a Recorder, torch's generator (a Recorder has its own seed).
         on_model: Called once with the model when it exists, e.g. to tell a chip which memory holds the weights.

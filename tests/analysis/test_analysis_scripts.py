@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis import economics, figures
-from analysis.measured import ResultError
+from analysis import economics, figure_files
+from analysis.benchmark_results import ResultError
 from analysis.scripts import economics_page, paper_figures
 
 ROOT = Path(__file__).parents[2]
@@ -43,9 +43,9 @@ def test_models_caught(tmp_path: Path) -> None:
 
 
 def test_paper_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of the figures, to save time; each is drawn in test_drawings."""
+    """Two of the figures, to save time; each is drawn in test_figures."""
     names = ("samples", "stretch")
-    monkeypatch.setattr(figures, "DRAWINGS", {name: figures.DRAWINGS[name] for name in names})
+    monkeypatch.setattr(figure_files, "DRAWINGS", {name: figure_files.DRAWINGS[name] for name in names})
     paper_figures.main([str(tmp_path / "a")])
     paper_figures.main([str(tmp_path / "b"), str(ROOT / "examples" / "scenarios" / "treaty.toml")])
     for directory in (tmp_path / "a", tmp_path / "b"):

@@ -12,10 +12,10 @@ import pytest
 from analysis.attack import Attack, best_policy, best_strategy, found_probability
 from analysis.detection import detection_probability_eq1
 from analysis.domain import DetectionDomainError, InfeasibleError
-from analysis.fleet import simulate
+from analysis.simulated_fleet import simulate
 from analysis.spread import spread_probability
-from analysis.strata import best_samples
 from analysis.strategies import OUTSIDE, Goal, Holding, Policy, Strategy
+from analysis.stratified_sampling import best_samples
 from analysis.stretch import stretch_probability
 
 A = 8.64e19
@@ -123,7 +123,7 @@ def test_weak_points_are_found() -> None:
 
 
 def test_samples_in_proportion_to_computing_power_leave_nothing_to_choose() -> None:
-    """The equilibrium of `analysis.strata`: with it no sharing beats any other by more than rounding."""
+    """The equilibrium of `analysis.stratified_sampling`: with it no sharing beats any other by more than rounding."""
     flops = 500 * A * 30
     ideal = best_samples(
         budget=240, sample_cost=[1, 1, 1], flops_threshold=flops, chip_flops_per_day=[A, A, 2 * A],

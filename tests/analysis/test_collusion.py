@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.collusion import colluding_probability, global_probability, worst_collusion
+from analysis.detection import detection_probability_eq1
+from analysis.stratified_sampling import strata_probability, worst_shares
 
 A = 8.64e19
-FLEET = {"chip_flops_per_day": A, "run_days": 30.0, "snapshot_rate_per_day": 0.1}
+FLEET = {"chip_flops_per_day": A, "run_days": 30.0, "shown": -np.expm1(-3)}
 
 
 def test_inspecting_one_of_several_sees_only_its_share() -> None:
-    alone = colluding_probability(
+    alone = strata_probability(
         samples=[50, 0, 0, 0], shares=[1, 0, 0, 0], flops_threshold=100 * A * 30, chips=[1000] * 4, **FLEET
     )
-    shared = colluding_probability(
+    shared = strata_probability(
         samples=[50, 0, 0, 0], shares=[0.25] * 4, flops_threshold=100 * A * 30, chips=[1000] * 4, **FLEET
     )
     w = -np.expm1(-3)
@@ -30,12 +31,15 @@ def test_sampling_in_proportion_to_chips_leaves_collusion_nothing(chips: list[in
     """With samples in proportion to chips, the best that colluders can do is what one Prover with all chips can do."""
     flops = part * sum(chips) * A * 30
     samples = np.array(chips) * s / sum(chips)
-    worst = worst_collusion(samples=samples, flops_threshold=flops, chips=chips, **FLEET)
-    seen = colluding_probability(samples=samples, shares=worst, flops_threshold=flops, chips=chips, **FLEET)
-    together = global_probability(samples=s, flops_threshold=flops, chips=chips, **FLEET)
+    worst = worst_shares(samples=samples, flops_threshold=flops, chips=chips, **FLEET)
+    seen = strata_probability(samples=samples, shares=worst, flops_threshold=flops, chips=chips, **FLEET)
+    together = detection_probability_eq1(
+        samples=s, flops_threshold=flops, chip_flops_per_day=A, chips=sum(chips), run_days=30.0, period_days=30.0,
+        snapshot_rate_per_day=0.1,
+    )  # fmt: skip
     assert seen == pytest.approx(float(together), rel=1e-7)
 
 
 def test_colluders_avoid_the_inspected() -> None:
-    worst = worst_collusion(samples=[50, 0], flops_threshold=100 * A * 30, chips=[1000, 60], **FLEET)
+    worst = worst_shares(samples=[50, 0], flops_threshold=100 * A * 30, chips=[1000, 60], **FLEET)
     assert worst == pytest.approx(np.array([0.4, 0.6]))

@@ -12,12 +12,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from analysis.detection import (
-    DetectionDomainError,
     detection_probability_eq1,
     detection_probability_hypergeometric,
     involved_chips,
     samples_needed,
 )
+from analysis.domain import DetectionDomainError
 
 A = 8.64e19  # FLOP per day of one H100 at 10^15 FLOP/s, as in the paper's table 1
 

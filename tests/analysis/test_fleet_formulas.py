@@ -1,8 +1,8 @@
 """Every formula of `analysis` against the simulator, which uses none of them.
 
 Each comparison asks whether the formula's value lies in the simulation's confidence interval. The intervals of a family
-of comparisons are widened so that all of them hold together with probability 1 - 1e-4 (Bonferroni): whoever changes a
-seed will not see this fail by chance. `test_the_grid_would_notice` shows that they are still narrow enough to matter.
+of comparisons are widened so that all of them hold together with probability 1 - 1e-4 (Bonferroni): another
+seed will not make this fail by chance. `test_the_grid_would_notice` shows that they are still narrow enough to matter.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ import numpy as np
 import pytest
 
 from analysis import (
-    attribute,
-    collusion,
+    attribute_sampling,
     confidence,
     costs,
     detection,
-    early,
-    exempt,
+    early_detection,
     periods,
     planning,
     reliability,
     sequential,
-    smallest,
     spread,
-    strata,
+    stratified_sampling,
     stretch,
+    unmonitored_chips,
 )
-from analysis.fleet import Estimate, Outcome, draw, first_snapshots, simulate
+from analysis import smallest_run as smallest
+from analysis.simulated_fleet import Estimate, Outcome, draw, first_snapshots, simulate
 from analysis.strategies import OUTSIDE, Goal, Holding, Policy, Strategy
 
 A = 8.64e19
@@ -259,21 +258,22 @@ def test_runs_found_before_they_end() -> None:
     days = (28.0, 35.0, 42.0, 49.0, 62.9, 63.0)
     for day in days:
         found = outcome.detected(sure(len(days)), by_day=day)
-        said = float(early.probability_by_day(elapsed_days=day, **arguments))
+        said = float(early_detection.probability_by_day(elapsed_days=day, **arguments))
         assert found.low <= said <= found.high, day
     done = outcome.fraction_done(sure(1))
-    assert done.low <= float(early.fraction_done_when_detected(**arguments)) <= done.high
+    assert done.low <= float(early_detection.fraction_done_when_detected(**arguments)) <= done.high
     assert done.high < 0.9
-    half = float(early.threshold_to_catch(run_flops=2.0))
-    assert half == float(early.incriminating_flops(run_flops=2.0, flops_threshold=half))
+    half = float(early_detection.threshold_to_catch(run_flops=2.0))
+    assert half == float(early_detection.incriminating_flops(run_flops=2.0, flops_threshold=half))
 
 
 def test_collusion() -> None:
-    """`colluding_probability` for any shares, `worst_collusion` against others, `global_probability`."""
+    """Provers as strata: `strata_probability` for any shares, `worst_shares` against others, and all sampled as one."""
     chips, flops = [1000, 600, 400], 300 * A * 30
     holdings = tuple(Holding(count, A) for count in chips)
     samples = (20, 12, 0)
-    worst = collusion.worst_collusion(samples=samples, flops_threshold=flops, chips=chips, run_days=30.0, **FLEET)
+    provers = {"chips": chips, "chip_flops_per_day": A, "run_days": 30.0, "shown": -math.expm1(-3.0)}
+    worst = stratified_sampling.worst_shares(samples=samples, flops_threshold=flops, **provers)
     ways = [(1.0, 0.0, 0.0), (0.5, 0.3, 0.2), tuple(worst.tolist()), (0.0, 1.0, 0.0)]
     cases = []
     for shares in ways:
@@ -282,10 +282,9 @@ def test_collusion() -> None:
         )
         # The simulated Prover rounds its chips up at each holding; so does the formula here.
         whole = [math.ceil(part * 300 - 1e-9) for part in shares]
-        said = collusion.colluding_probability(
-            samples=samples, shares=np.array(whole) / sum(whole), flops_threshold=sum(whole) * A * 30, chips=chips,
-            run_days=30.0, **FLEET,
-        )  # fmt: skip
+        said = stratified_sampling.strata_probability(
+            samples=samples, shares=np.array(whole) / sum(whole), flops_threshold=sum(whole) * A * 30, **provers
+        )
         cases.append((repr(shares), outcome, float(said)))
     agree(cases)
     assert min(outcome.detected().value for _, outcome, _ in cases) == cases[2][1].detected().value
@@ -293,7 +292,9 @@ def test_collusion() -> None:
         play(0, 300, 32, holdings=holdings, strategy=Strategy(shares=shares), replacement=True)
         for shares in (ways[0], ways[1])
     ]
-    said = collusion.global_probability(samples=32, flops_threshold=flops, chips=chips, run_days=30.0, **FLEET)
+    said = detection.detection_probability_eq1(
+        samples=32, flops_threshold=flops, chips=sum(chips), run_days=30.0, period_days=30.0, **FLEET
+    )
     agree([("pooled", outcome, float(said)) for outcome in together])
 
 
@@ -304,17 +305,17 @@ def test_strata_of_different_chips() -> None:
         "shown": -math.expm1(-3.0),
     }  # fmt: skip
     holdings = (Holding(2000, A), Holding(500, 3 * A))
-    best = strata.whole_samples(
-        samples=strata.best_samples(budget=20, sample_cost=[1, 1], **arguments), chips=[2000, 500]
+    best = stratified_sampling.whole_samples(
+        samples=stratified_sampling.best_samples(budget=20, sample_cost=[1, 1], **arguments), chips=[2000, 500]
     )
-    worst = strata.worst_shares(samples=best, **arguments)
+    worst = stratified_sampling.worst_shares(samples=best, **arguments)
     samples = (int(best[0]), int(best[1]))
     cases = []
     for shares in ((0.5, 0.5), (0.9, 0.1), (float(worst[0]), float(worst[1]))):
         outcome = play(0, 300, samples, holdings=holdings, strategy=Strategy(shares=shares), replacement=True)
         whole = [math.ceil(300 * shares[0] - 1e-9), 3 * math.ceil(100 * shares[1] - 1e-9)]
         rounded = arguments | {"flops_threshold": sum(whole) * A * 30}
-        said = strata.strata_probability(samples=best, shares=np.array(whole) / sum(whole), **rounded)
+        said = stratified_sampling.strata_probability(samples=best, shares=np.array(whole) / sum(whole), **rounded)
         cases.append((repr(shares), outcome, float(said)))
     agree(cases)
     assert cases[2][2] <= min(cases[0][2], cases[1][2]) + 1e-3
@@ -348,12 +349,12 @@ def test_chips_that_nobody_monitors() -> None:
     """`unmonitored_flops`, `monitored_flops` and `sampled_waste`: legacy chips do their part for free."""
     holdings = (Holding(1000, A), Holding(200, A / 2, logs=False))
     free = float(
-        exempt.unmonitored_flops(
+        unmonitored_chips.unmonitored_flops(
             legacy_chips=200, legacy_flops_per_day=A / 2, exempt_chips=0, chip_flops_per_day=A, run_days=30.0
         )
     )
     flops = 250 * A * 30
-    left = float(exempt.monitored_flops(flops_threshold=flops, unmonitored=free))
+    left = float(unmonitored_chips.monitored_flops(flops_threshold=flops, unmonitored=free))
     hidden = Strategy(shares=(left / flops, free / flops))
     outcome = play(0, 250, (15, 0), holdings=holdings, strategy=hidden)
     pooled = play(0, 250, 18, holdings=holdings, strategy=hidden)
@@ -364,7 +365,7 @@ def test_chips_that_nobody_monitors() -> None:
     )
     agree([("separate", outcome, said)])
     # Drawing from all 1200 chips, sampled_waste times as many samples see about as much.
-    assert float(exempt.sampled_waste(chips=1200, exempt_chips=200)) == 18 / 15
+    assert float(unmonitored_chips.sampled_waste(chips=1200, exempt_chips=200)) == 18 / 15
     assert pooled.detected().value == pytest.approx(said, abs=0.02)
 
 
@@ -426,14 +427,14 @@ def test_attribute_samples_find_a_defect_as_often_as_wanted() -> None:
     rng, rows = np.random.default_rng(6), 40_000
     for population, defects in ((1000, 10), (60, 3)):
         question = {"population": population, "defects": defects, "probability": 0.9}
-        size = int(attribute.sample_size_exact(**question))
+        size = int(attribute_sampling.sample_size_exact(**question))
         found = (draw(rng, population, size, rows) < defects).any(axis=1).mean()
         fewer = (draw(rng, population, size - 1, rows) < defects).any(axis=1).mean()
         error = 4 * math.sqrt(0.09 / rows)
         assert found > 0.9 - error
         assert fewer < 0.9 + error
         assert found == pytest.approx(0.9, abs=0.02)
-        assert int(attribute.sample_size_binomial(**question)) >= size
+        assert int(attribute_sampling.sample_size_binomial(**question)) >= size
 
 
 def test_the_plan_for_a_budget_sees_what_it_says() -> None:

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.detection import (
-    DetectionDomainError,
     InfeasibleError,
     detection_probability_eq1,
     detection_probability_hypergeometric,
     samples_needed,
 )
+from analysis.domain import DetectionDomainError
 from analysis.periods import (
     accumulating_probability,
     accumulating_probability_followed,

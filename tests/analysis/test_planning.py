@@ -9,7 +9,7 @@ import pytest
 
 from analysis.domain import DetectionDomainError, InfeasibleError
 from analysis.planning import CostModel, Plan, Stratum, best_plan
-from analysis.strata import strata_probability, worst_shares
+from analysis.stratified_sampling import strata_probability, worst_shares
 
 A = 8.64e19
 COSTS = CostModel(

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import analysis.fleet
+import analysis.simulated_fleet
 from analysis.domain import DetectionDomainError, InfeasibleError
-from analysis.fleet import Outcome, draw, first_snapshots, fraction, mean, simulate
+from analysis.simulated_fleet import Outcome, draw, first_snapshots, fraction, mean, simulate
 from analysis.strategies import OUTSIDE, Crew, Goal, Holding, Policy, Strategy, crews, cycle_days
 
 A = 8.64e19
@@ -148,8 +148,8 @@ def test_it_agrees_with_a_simulation_chip_by_chip(strategy: Strategy, policy: Po
 
 def test_it_calls_no_formula() -> None:
     """The simulator checks the formulas only as long as it does not use them."""
-    for module in ("fleet", "strategies"):
-        tree = ast.parse((Path(analysis.fleet.__file__).parent / f"{module}.py").read_text())
+    for module in ("simulated_fleet", "strategies"):
+        tree = ast.parse((Path(analysis.simulated_fleet.__file__).parent / f"{module}.py").read_text())
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
         assert {name for name in imported if name.startswith("analysis")} <= {"analysis.domain", "analysis.strategies"}
 

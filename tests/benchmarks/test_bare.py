@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.bare import Bare, Noted
-from weighbridge.numerics import kernels
+from weighbridge.numerics.rounding import formats
 
 
 @pytest.mark.parametrize("mode", [Bare, Noted])
@@ -31,4 +31,4 @@ def test_notes_name_each_operation_and_weigh_what_it_computed() -> None:
     assert view[0] == made[0]
     assert (tuple(made[2]), tuple(view[2])) == ((2, 3), (3, 2))
     once, rows = torch.arange(6.0) * 3, turned.contiguous().view(-1)
-    assert noted.checksums == [kernels.torch_checksum(once), kernels.torch_checksum(rows)]
+    assert noted.checksums == [formats.checksum(once), formats.checksum(rows)]

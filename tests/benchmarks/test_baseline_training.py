@@ -16,7 +16,7 @@ from benchmarks.baselines.hooks import Hooks
 from benchmarks.baselines.threshold import Comparison, Values, pivots
 from benchmarks.baselines.training import Auditor, Party, Trainer, digests, update
 from benchmarks.models import Step
-from weighbridge.errors import LogError
+from weighbridge.core.errors import LogError
 
 
 class Residual(nn.Module):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.benchmark_results import log_sizes
 from analysis.economics import Shape as Counted
 from analysis.economics import fit_counts
-from analysis.measured import log_sizes
 from benchmarks.bench_shapes import POLICIES, SHAPES, Shape, measure
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

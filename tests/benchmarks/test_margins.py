@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.bound_errors import single_precision
 
 from benchmarks import machine, margins
 from benchmarks.margins import EXAMPLES, Anywhere
 from weighbridge.numerics import bounds
-from weighbridge.numerics.rounding import Bound
-from weighbridge.numerics.rules import RULES, Kind
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rule_table import FAMILIES, RULES, Kind
 
 AGAIN = "run python -m benchmarks.margins"
 ROUNDED = {key for key, rule in RULES.items() if rule.kind is Kind.ROUNDED and "::" not in key}
@@ -51,12 +52,11 @@ def test_several_instruction_sets_and_ways_were_measured(result: dict[str, Any])
 
 
 def test_every_family_has_a_source_and_words() -> None:
-    for key in ROUNDED:
-        bound = RULES[key].bound
-        assert bound is not None
-        family, words = margins._words(bound)
-        assert family in margins.SOURCES
-        assert len(words) > 10
+    lines = [line for family in FAMILIES for line in family.LINES]
+    assert {key for line in lines for key in line.keys} == ROUNDED
+    for line in lines:
+        assert len(margins._words(line)[1]) > 10
+        assert line.source
 
 
 def test_an_error_beyond_its_bound_shows() -> None:
@@ -68,7 +68,7 @@ def test_an_error_beyond_its_bound_shows() -> None:
 
 
 def test_bounds_are_for_float64_again_after_measuring() -> None:
-    with margins.single_precision():
+    with single_precision():
         assert bounds.gamma(1) > 2.0**-25
     assert bounds.gamma(1) < 2.0**-52
 

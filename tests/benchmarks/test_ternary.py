@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.baselines import ternary
-from weighbridge.errors import LogError, UsageError, WeighbridgeError
+from weighbridge.core.errors import LogError, UsageError, WeighbridgeError
 
 CODES = st.lists(st.sampled_from([ternary.DOWN, ternary.CLEAR, ternary.UP]), max_size=60)
 

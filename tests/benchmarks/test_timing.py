@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks import bench_steps
-from weighbridge.replay_worker import Replay
+from weighbridge.execution.workers.replay_worker import Replay
 
 
 def test_the_replay_worker_reports_after_every_step(honest_run: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import parquet
+from support.command_line import answer
 
 from analysis.detection import detection_probability_hypergeometric, samples_needed
 from weighbridge.cli.main import run
@@ -16,17 +16,8 @@ from weighbridge.cli.main import run
 FLEET = ["--chips", "1e5", "--flops", "5.76e23"]
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """Runs one command with --json and returns what it printed."""
-    code = run(["analysis", *arguments, "--json"])
-    captured = capsys.readouterr()
-    assert code == 0, captured
-    assert captured.err == ""
-    return json.loads(captured.out)
-
-
-def test_table_1_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = answer(capsys, "table1", "--mode", "printed")["rows"]
+def test_table_1_as_printed() -> None:
+    rows = answer("analysis", "table1", "--mode", "printed")["rows"]
     assert [row["model"] for row in rows][:2] == ["GPT-3", "Chinchilla"]
     assert rows[0] == {
         "model": "GPT-3", "flops": 3.14e23, "chip_days": 3640, "chips_one_year": 10,
@@ -39,16 +30,16 @@ def test_table_1_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(("mode", "gpt3"), [("exact", 229.08), ("hypergeometric", 231.17)])
 def test_table_1_otherwise(capsys: pytest.CaptureFixture[str], mode: str, gpt3: float) -> None:
-    rows = answer(capsys, "table1", "--mode", mode)["rows"]
+    rows = answer("analysis", "table1", "--mode", mode)["rows"]
     assert rows[0]["samples"]["1000"] == pytest.approx(gpt3, abs=0.01)
     assert rows[3]["samples"]["1000"] is None
     assert run(["analysis", "table1", "--mode", mode]) == 0
     assert "Chinchilla-10T" in capsys.readouterr().out
 
 
-def test_samples_reach_the_probability_and_one_fewer_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_reach_the_probability_and_one_fewer_does_not() -> None:
     found = answer(
-        capsys,
+        "analysis",
         "samples",
         *FLEET,
         "--period-days",
@@ -67,18 +58,18 @@ def test_samples_reach_the_probability_and_one_fewer_does_not(capsys: pytest.Cap
     for samples, reached in ((found["per_period"], True), (found["per_period"] - 1, False)):
         p = float(detection_probability_hypergeometric(samples=samples, snapshot_rate_per_day=0.1, **model))
         assert (p >= 0.9) is reached
-        assert answer(capsys, "probability", *FLEET, "--samples", str(samples))["detection_probability"] == p
-    eq1 = answer(capsys, "samples", *FLEET, "--probability", "0.9", "--method", "eq1")
+        assert answer("analysis", "probability", *FLEET, "--samples", str(samples))["detection_probability"] == p
+    eq1 = answer("analysis", "samples", *FLEET, "--probability", "0.9", "--method", "eq1")
     assert eq1["per_period"] - 1 < samples_needed(
         probability=0.9, period_days=30, snapshot_rate_per_day=0.1, **model
     ) <= eq1["per_period"]  # fmt: skip
 
 
 def test_probability_by_every_method_and_without_json(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "probability", *FLEET, "--samples", "1080", "--run-days", "90")
+    found = answer("analysis", "probability", *FLEET, "--samples", "1080", "--run-days", "90")
     by_method = found["by_method"]
     assert by_method["linearised"] < by_method["eq1"] < by_method["accumulating"] < by_method["hypergeometric"]
-    assert answer(capsys, "probability", *FLEET, "--samples", "9", "--run-days", "9")["by_method"]["eq1"] is None
+    assert answer("analysis", "probability", *FLEET, "--samples", "9", "--run-days", "9")["by_method"]["eq1"] is None
     assert run(["analysis", "probability", *FLEET, "--samples", "1080"]) == 0
     assert "p = 0.900017 (hypergeometric)" in capsys.readouterr().out
 
@@ -86,7 +77,16 @@ def test_probability_by_every_method_and_without_json(capsys: pytest.CaptureFixt
 def test_the_smallest_run_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
     for method in ("hypergeometric", "eq1"):
         found = answer(
-            capsys, "smallest-run", "--chips", "1e5", "--samples", "1080", "--probability", "0.9", "--method", method
+            "analysis",
+            "smallest-run",
+            "--chips",
+            "1e5",
+            "--samples",
+            "1080",
+            "--probability",
+            "0.9",
+            "--method",
+            method,
         )
         assert found["detection_probability"] == pytest.approx(0.9, abs=2e-3)
         assert found["run_flops"] == 2 * found["flops"]
@@ -97,19 +97,19 @@ def test_the_smallest_run_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_attribute(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["attribute", "--population", "1000", "--defects", "10", "--probability", "0.9"]
-    assert answer(capsys, *arguments) == {"exact": 205, "iaea": 206, "iaea_refined": 205, "binomial": 230}
+    assert answer("analysis", *arguments) == {"exact": 205, "iaea": 206, "iaea_refined": 205, "binomial": 230}
     assert run(["analysis", *arguments]) == 0
     assert "iaea refined  205" in capsys.readouterr().out
 
 
 def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    one = answer(capsys, "plan", "--budget", "1e6", *FLEET)
+    one = answer("analysis", "plan", "--budget", "1e6", *FLEET)
     assert one["costs"]["total"] <= 1e6
     assert one["samples"] > 0
-    assert answer(capsys, "plan", "--budget", "1e7", *FLEET)["detection_probability"] > one["detection_probability"]
+    assert answer("analysis", "plan", "--budget", "1e7", *FLEET)["detection_probability"] > one["detection_probability"]
     strata = ["--stratum", "new:chips=1e5", "--stratum", "old:chips=3e4,chip-flops=3e14,missed=0.2,cost=400"]
     legacy = ["--stratum", "legacy:chips=50,missed=1"]
-    two = answer(capsys, "plan", "--budget", "1e6", "--flops", "5.76e23", *strata, *legacy)
+    two = answer("analysis", "plan", "--budget", "1e6", "--flops", "5.76e23", *strata, *legacy)
     assert [each["name"] for each in two["strata"]] == ["new", "old", "legacy"]
     assert two["strata"][2]["samples"] == 0
     assert two["strata"][2]["worst_share"] == pytest.approx(50 * 8.64e19 * 30 / 5.76e23)
@@ -120,11 +120,11 @@ def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_sweeps_to_csv_parquet_and_standard_output_agree(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     sweep = ["sweep", "--quantity", "samples", "--vary", "rate=0.01:1:3:log", "--vary", "chips=100,1e5"]
     sweep += ["--flops", "5.76e23", "--probability", "0.9"]
-    columns = answer(capsys, *sweep)["columns"]
+    columns = answer("analysis", *sweep)["columns"]
     assert columns["samples"] == [None, 3963, None, 1080, None, 1027]
     assert columns["run-days"] == [30] * 6
     for name in ("table.csv", "table.parquet"):
-        summary = answer(capsys, *sweep, "--out", str(tmp_path / name))
+        summary = answer("analysis", *sweep, "--out", str(tmp_path / name))
         assert (summary["points"], summary["infeasible"]) == (6, 3)
     with (tmp_path / "table.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -137,14 +137,14 @@ def test_sweeps_to_csv_parquet_and_standard_output_agree(capsys: pytest.CaptureF
 
 
 def test_ranges_of_counts_are_whole_and_named_ones_must_be(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "sweep", "--vary", "samples=1:1000:7:log", *FLEET)
+    found = answer("analysis", "sweep", "--vary", "samples=1:1000:7:log", *FLEET)
     assert found["columns"]["samples"] == [1, 3, 10, 32, 100, 316, 1000]
-    assert answer(capsys, "sweep", "--vary", "samples=1:3:9", *FLEET)["points"] == 3
+    assert answer("analysis", "sweep", "--vary", "samples=1:3:9", *FLEET)["points"] == 3
     assert run(["analysis", "sweep", "--vary", "samples=1.5,2", *FLEET]) == 2
     assert "samples must be a whole number" in capsys.readouterr().err
 
 
-def test_every_quantity_can_be_swept_over_every_parameter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_quantity_can_be_swept_over_every_parameter() -> None:
     given = {"flops": "5.76e23", "chips": "1e5", "samples": "1080", "probability": "0.9"}
     names = {"chip-flops": "1e15", "period-days": "30", "run-days": "30", "rate": "0.1"} | given
     unused = {"probability": "probability", "samples": "samples", "smallest-run": "flops"}
@@ -153,9 +153,11 @@ def test_every_quantity_can_be_swept_over_every_parameter(capsys: pytest.Capture
             if name == spare:
                 continue
             others = [word for key, text in given.items() if key != name for word in (f"--{key}", text)]
-            found = answer(capsys, "sweep", "--quantity", quantity, "--vary", f"{name}={value}", *others)
+            found = answer("analysis", "sweep", "--quantity", quantity, "--vary", f"{name}={value}", *others)
             single = answer(
-                capsys, quantity, *(word for key, text in given.items() if key != spare for word in (f"--{key}", text))
+                "analysis",
+                quantity,
+                *(word for key, text in given.items() if key != spare for word in (f"--{key}", text)),
             )
             expected = single.get("per_period", single.get("flops", single["detection_probability"]))
             assert found["columns"][quantity] == [pytest.approx(expected, rel=1e-12)]

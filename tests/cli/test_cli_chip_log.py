@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import shutil
 from dataclasses import dataclass
@@ -11,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import weighbridge
 from support.damage import flipped
 
 from benchmarks.soak_chip import Rig, ask, connect
-from verifier.reading import acknowledge, read_log
+from verifier.contact.log_reading import acknowledge, read_log
 from verifier.registry import Chip
-from weighbridge import tiles, tlog
-from weighbridge.cli.main import run
-from weighbridge.tokens import MAX_TOKEN_BYTES
+from weighbridge.attest import tiles, tlog
+from weighbridge.attest.tokens import MAX_TOKEN_BYTES
 
 EVENTS = 5
 
@@ -68,13 +66,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
         assert code == 0
         assert [row["name"] for row in json.loads(out)["entries"]][-1] == "later"
     return house
-
-
-def weighbridge(*arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(arguments)
-    return code, out.getvalue(), err.getvalue()
 
 
 def found(*arguments: str) -> tuple[int, list[str]]:
@@ -134,7 +125,7 @@ def test_a_damaged_chip_is_found_out_and_left_as_it_is(house: House, tmp_path: P
 
 
 def test_entries_that_are_no_tokens_are_found(house: House, tmp_path: Path) -> None:
-    """Whoever rewrites records and counter together cannot sign."""
+    """A Prover who rewrites records and counter together cannot sign."""
     from firmware_sim.nvlog import NonVolatileLog
 
     chip = copy(house.chip, tmp_path)
@@ -189,7 +180,7 @@ def test_two_histories_come_out_when_checkpoints_are_exchanged(house: House, tmp
 def fork_signer(house: House) -> tlog.NoteSigner:
     """The chip's own log key, as a second copy of the chip would have it."""
     from firmware_sim import device
-    from firmware_sim.custody import log_seed
+    from firmware_sim.outbox import log_seed
 
     return tlog.NoteSigner(tlog.origin(house.rig.ueid), tlog.LOG, log_seed(device.boot(house.chip).key))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import signal
 import subprocess
@@ -15,32 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import answer, fails, weighbridge
 
-from weighbridge.cli.main import run
-from weighbridge.identity import CertificateAuthority
+from weighbridge.attest.identity import CertificateAuthority
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def weighbridge(*arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(arguments)
-    return code, out.getvalue(), err.getvalue()
-
-
-def fails(*arguments: str) -> str:
-    """Asserts exit code 2 and one line on standard error, and returns the reason code in it."""
-    code, out, err = weighbridge(*arguments)
-    assert (code, out) == (2, ""), (code, out, err)
-    (line,) = err.splitlines()
-    return line.split(": ")[1]
-
-
-def said(*arguments: str, code: int = 0) -> Any:
-    found, out, err = weighbridge(*arguments, "--json")
-    assert found == code, err
-    return json.loads(out)
 
 
 @dataclass(frozen=True)
@@ -97,7 +74,7 @@ def chip(maker: Maker, request: pytest.FixtureRequest) -> str:
 
 
 def test_a_chip_from_the_factory_to_its_update(maker: Maker, chip: str) -> None:
-    new = said("chip", "show", maker / chip)
+    new = answer("chip", "show", maker / chip)
     assert new["findings"] == []
     assert new["chip"]["manufacturer"] == "Maker"
     assert (new["chip"]["firmware"]["version"], new["chip"]["mode"], new["chip"]["minimal_svn"]) == (
@@ -108,7 +85,7 @@ def test_a_chip_from_the_factory_to_its_update(maker: Maker, chip: str) -> None:
     assert new["chip"]["entries"] == 0
     with maker.booted(chip) as first:
         assert (first["ueid"], first["version"], first["svn"]) == (new["chip"]["ueid"], "1.0", 1)
-        running = said(*maker.show(first["address"]))["chip"]
+        running = answer(*maker.show(first["address"]))["chip"]
     assert running["firmware"] == {"version": "1.0", "svn": 1, "measurement": first["measurement"]}
     assert (running["ueid"], running["mode"], running["entries"], running["boots"]) == (
         first["ueid"],
@@ -118,7 +95,7 @@ def test_a_chip_from_the_factory_to_its_update(maker: Maker, chip: str) -> None:
     )
     with maker.booted(chip, "--image", maker / "2.img") as second:
         assert (second["ueid"], second["version"]) == (first["ueid"], "2.0")
-    updated = said("chip", "show", maker / chip)["chip"]
+    updated = answer("chip", "show", maker / chip)["chip"]
     assert (updated["firmware"]["version"], updated["minimal_svn"], updated["entries"]) == ("2.0", 2, 2)
 
 
@@ -130,22 +107,22 @@ def test_a_chip_does_not_go_back(maker: Maker, chip: str) -> None:
     assert fails("chip", "boot", *options, "--image", maker / "1.img") == "chip.image.rollback"
     assert fails("chip", "boot", *options, "--image", maker / "authority.pem") == "chip.image.malformed"
     Path(maker / chip, "firmware.img").write_bytes(Path(maker / "1.img").read_bytes())
-    (finding,) = said("chip", "show", maker / chip, code=1)["findings"]
+    (finding,) = answer("chip", "show", maker / chip, code=1)["findings"]
     assert finding["id"] == "chip.image.rollback"
 
 
 def test_an_unlocked_chip_says_so_to_whoever_asks(maker: Maker, chip: str) -> None:
-    before = said("chip", "show", maker / chip)["chip"]["firmware"]["measurement"]
+    before = answer("chip", "show", maker / chip)["chip"]["firmware"]["measurement"]
     assert weighbridge("chip", "unlock", maker / chip)[0] == 0
     Path(maker / "evil.img").write_bytes(b"anything")
     with maker.booted(chip, "--image", maker / "evil.img") as booted:
-        shown = said(*maker.show(booted["address"]))["chip"]
+        shown = answer(*maker.show(booted["address"]))["chip"]
         code, out, _ = weighbridge(*maker.show(booted["address"]))
     assert (shown["mode"], shown["firmware"]["version"]) == ("debug", "unverified")
     assert shown["firmware"]["measurement"] != before
     assert code == 0
     assert "debug" in out
-    assert said("chip", "show", maker / chip)["chip"]["mode"] == "debug"
+    assert answer("chip", "show", maker / chip)["chip"]["mode"] == "debug"
 
 
 def test_a_chip_of_another_manufacturer_is_not_believed(maker: Maker, chip: str, tmp_path: Path) -> None:
@@ -174,9 +151,9 @@ def test_what_cannot_be_made_is_refused(maker: Maker, chip: str, tmp_path: Path)
 
 
 def test_provisioning_says_who_it_made(maker: Maker, tmp_path: Path) -> None:
-    made = said("chip", "provision", str(tmp_path / "chip"), "--manufacturer", maker / "", "--model", "WB-9")
-    shown = said("chip", "show", str(tmp_path / "chip"))["chip"]
+    made = answer("chip", "provision", str(tmp_path / "chip"), "--manufacturer", maker / "", "--model", "WB-9")
+    shown = answer("chip", "show", str(tmp_path / "chip"))["chip"]
     assert (shown["ueid"], shown["model"]) == (made["ueid"], "WB-9")
     (tmp_path / "chip" / "firmware.img").unlink()
-    (finding,) = said("chip", "show", str(tmp_path / "chip"), code=1)["findings"]
+    (finding,) = answer("chip", "show", str(tmp_path / "chip"), code=1)["findings"]
     assert finding["id"] == "chip.image.missing"

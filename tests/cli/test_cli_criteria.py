@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import stat
 from pathlib import Path
 
 import pytest
+from support.command_line import weighbridge
 from support.station import Station, service
 
-from verifier.segments import Criterion, Secret
-from weighbridge.cli._operator import connect
-from weighbridge.cli.main import run
-from weighbridge.errors import FormatError, UsageError
-
-
-def weighbridge(*arguments: str | Path) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(list(map(str, arguments)))
-    return code, out.getvalue(), err.getvalue()
+from verifier.model.segments import Criterion, Secret
+from weighbridge.cli.inspect.operator import connect
+from weighbridge.core.errors import FormatError, UsageError
 
 
 def test_criteria_are_written_once_and_for_their_owner_only(tmp_path: Path) -> None:
@@ -74,7 +65,7 @@ def test_a_verifier_commits_to_its_criteria_in_every_plan(tmp_path: Path) -> Non
             *("--firmware", str(root / "firmware.img")),
         ]
         with (
-            service("verifier.service", arguments, root / "verifier.address") as address,
+            service("serve verifier", arguments, root / "verifier.address") as address,
             connect(address, root / "operator") as operator,
         ):
             operator.register(ueid=station.ueids["idle"], chip=station.chips["idle"].address, prover="")

@@ -1,9 +1,7 @@
-"""`weighbridge inspect verify-draw` and `beacon`, as somebody uses them who does not trust the Verifier."""
+"""`weighbridge inspect verify-draw` and `beacon`, as a reader uses them who does not trust the Verifier."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import time
 from collections.abc import Iterator
@@ -12,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import weighbridge
+from support.draws import House, fleet, heads_of
 
-from tests.support.draws import House, fleet, heads_of
-from verifier.beacon import parse_info, parse_round, verify_round
-from verifier.drawrecord import DrawRecord, write_files
-from weighbridge import tlog
-from weighbridge.cli.main import run
-from weighbridge.tlog import NoteSigner
+from verifier.draw.beacon import parse_info, parse_round, verify_round
+from verifier.draw.record import DrawRecord, write_files
+from weighbridge.attest import tlog
+from weighbridge.attest.tlog import NoteSigner
 
 FLEET = fleet(30)
 
@@ -28,14 +26,6 @@ def house(tmp_path: Path) -> Iterator[House]:
     house = House(tmp_path)
     yield house
     house.close()
-
-
-def weighbridge(*arguments: str | Path) -> tuple[int, str, str]:
-    """Runs the command line in this process; returns its exit code and what it wrote."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(list(map(str, arguments)))
-    return code, out.getvalue(), err.getvalue()
 
 
 def saved(record: DrawRecord, house: House, path: Path) -> Path:
@@ -63,7 +53,7 @@ def test_an_honest_draw_is_what_its_record_says(house: House, tmp_path: Path) ->
     )  # fmt: skip
     assert (code, found["findings"]) == (0, [])
     assert len(found["assumed"]) == 2
-    assert found["assumed"][1] == "whoever runs the beacon did not tell anybody its values in advance"
+    assert found["assumed"][1] == "the beacon's operator kept its values secret until their time"
     assert found["draw"]["state"] == "opening"
     assert (found["draw"]["drawn"], found["draw"]["certain"]) == (8, 1)
 

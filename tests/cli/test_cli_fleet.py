@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.command_line import answer
 
 from analysis.attack import best_strategy
-from analysis.fleet import simulate
+from analysis.simulated_fleet import simulate
 from analysis.strategies import OUTSIDE, Goal, Holding, Policy, Strategy
-from weighbridge.cli._fleet import _holding
+from weighbridge.cli.analysis.fleets import _holding
 from weighbridge.cli.main import run
-from weighbridge.errors import UsageError
+from weighbridge.core.errors import UsageError
 
 FLEET = ["--chips", "1e4", "--flops", "5.76e23"]
 DAY = 86400e15
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """Runs one command with --json and returns what it printed."""
-    code = run(["analysis", *arguments, "--json"])
-    captured = capsys.readouterr()
-    assert code == 0, captured
-    assert captured.err == ""
-    return json.loads(captured.out)
-
-
-def test_a_simulation_is_the_librarys(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "simulate", *FLEET, "--samples", "100", "--trials", "4000", "--seed", "5", "--workers", "1")
+def test_a_simulation_is_the_librarys() -> None:
+    found = answer(
+        "analysis", "simulate", *FLEET, "--samples", "100", "--trials", "4000", "--seed", "5", "--workers", "1"
+    )
     played = simulate(
         holdings=(Holding(10_000, DAY),), policy=Policy(100, 30.0, 0.1), goal=Goal(5.76e23, 30.0), strategy=Strategy(),
         trials=4000, seed=5,
@@ -41,10 +32,10 @@ def test_a_simulation_is_the_librarys(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["accused"] is None
 
 
-def test_moves_and_weaknesses_reach_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+def test_moves_and_weaknesses_reach_the_library() -> None:
     """Every option once; the same seed gives the same outcome as the library's own objects."""
     found = answer(
-        capsys, "simulate", "--flops", "5.76e23", "--holding", "chips=6000,samples=60,share=0.6",
+        "analysis", "simulate", "--flops", "5.76e23", "--holding", "chips=6000,samples=60,share=0.6",
         "--holding", "chips=4000,chip-flops=2e15,samples=40,share=0.4", "--run-days", "25", "--period-days", "20",
         "--rate", "0.2", "--innocent-flops", "1e23", "--stretch", "1.5", "--spread", "2", "--sliced", "--split", "2",
         "--sell-to", "nobody", "--sell-after-days", "2", "--swap", "--stop-at", "0.9", "--tampered", "0.25",
@@ -73,7 +64,7 @@ def test_moves_and_weaknesses_reach_the_library(capsys: pytest.CaptureFixture[st
 
 
 def test_an_honest_prover(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "simulate", *FLEET, "--samples", "10", "--honest", "--years", "1", "--trials", "50")
+    found = answer("analysis", "simulate", *FLEET, "--samples", "10", "--honest", "--years", "1", "--trials", "50")
     assert (found["detection"], found["formula"], found["runs"]) == (None, None, 0)
     assert found["accused"]["value"] == 0
     assert found["inspections"] == 12
@@ -81,8 +72,8 @@ def test_an_honest_prover(capsys: pytest.CaptureFixture[str]) -> None:
     assert "false alarm: 0 [0, " in capsys.readouterr().out
 
 
-def test_stopping_at_the_first_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "simulate", *FLEET, "--samples", "100", "--stop-at-first", "--trials", "500")
+def test_stopping_at_the_first_finding() -> None:
+    found = answer("analysis", "simulate", *FLEET, "--samples", "100", "--stop-at-first", "--trials", "500")
     assert found["inspected"]["high"] < 60 < found["drawn"]
 
 
@@ -98,7 +89,7 @@ def test_any_text_is_a_holding_or_one_error(text: str) -> None:
 
 def test_the_best_attack(capsys: pytest.CaptureFixture[str]) -> None:
     weak = ["--tampering-missed", "0.6", "--longest-days", "60"]
-    found = answer(capsys, "attack", *FLEET, "--samples", "90", *weak, "--trials", "4000")
+    found = answer("analysis", "attack", *FLEET, "--samples", "90", *weak, "--trials", "4000")
     policy = Policy(90, 30.0, 0.1, tampering_missed=0.6)
     said = best_strategy(holdings=(Holding(10_000, DAY),), policy=policy, goal=Goal(5.76e23, 30.0), longest_days=60.0)
     assert found["strategy"]["tampered"] == said.strategy.tampered == 1.0
@@ -109,9 +100,9 @@ def test_the_best_attack(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tampered 1" in capsys.readouterr().out
 
 
-def test_the_best_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_policy() -> None:
     found = answer(
-        capsys, "attack", *FLEET, "--longest-days", "30", "--samples-per-year", "1200", "--within-days", "45",
+        "analysis", "attack", *FLEET, "--longest-days", "30", "--samples-per-year", "1200", "--within-days", "45",
         "--trials", "2000",
     )  # fmt: skip
     tried = found["periods_tried"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from weighbridge.cli.main import run
-from weighbridge.numerics import memo, rules
-from weighbridge.numerics.rules import table_digest
+from weighbridge.numerics import overload_cache, rule_table
+from weighbridge.numerics.rule_table import table_digest
 
 aten = torch.ops.aten
 
@@ -51,10 +51,10 @@ def test_what_is_missing_is_listed_and_is_a_finding(
 ) -> None:
     assert run(["ops", "--missing"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
-    monkeypatch.delitem(rules.RULES, "mm.default")
-    memo.forget()
+    monkeypatch.delitem(rule_table.RULES, "mm.default")
+    overload_cache.forget()
     try:
         assert run(["ops", "--missing", "--json"]) == 1
         assert set(json.loads(capsys.readouterr().out)["operations"]) == {"mm.default", "mm.out"}
     finally:
-        memo.forget()
+        overload_cache.forget()

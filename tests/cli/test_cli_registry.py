@@ -13,8 +13,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from support.custody_trade import Trade, ueid
 
+from weighbridge.attest.custody_statements import read, sign
 from weighbridge.cli.main import run
-from weighbridge.custody import read, sign
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "registry.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)

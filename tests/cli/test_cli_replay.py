@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import command_line
 
 from weighbridge.cli.main import run
 
@@ -74,7 +75,7 @@ def test_one_flipped_byte_is_one_finding(honest_run: Path, tmp_path: Path, json_
         data[len(data) // 2] ^= 1
         (copy / name).write_bytes(data)
         arguments = ["replay", str(copy), *(["--json"] if json_wanted else [])]
-        stdout, stderr, code = in_process(arguments)
+        code, stdout, stderr = command_line.weighbridge(*arguments)
         assert code in (1, 2), name
         if json_wanted:
             assert len(json.loads(stdout)["findings"]) == 1, name
@@ -83,27 +84,16 @@ def test_one_flipped_byte_is_one_finding(honest_run: Path, tmp_path: Path, json_
         shutil.rmtree(copy)
 
 
-def in_process(arguments: list[str]) -> tuple[str, str, int]:
-    """Runs the command line without a new interpreter, which a test over many files could not afford."""
-    import contextlib
-    import io
-
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(arguments)
-    return out.getvalue(), err.getvalue(), code
-
-
 def test_missing_and_foreign_files_are_findings(honest_run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(honest_run, copy)
     (copy / "extra").write_text("x")
-    _, stderr, code = in_process(["replay", str(copy)])
+    code, _, stderr = command_line.weighbridge("replay", str(copy))
     assert code == 1
     assert "transcript.file.unlisted" in one_error_line(stderr)
     (copy / "extra").unlink()
     (copy / "draft.cbor").unlink()
-    _, stderr, code = in_process(["show", str(copy)])
+    code, _, stderr = command_line.weighbridge("show", str(copy))
     assert code == 1
     assert "transcript.file.missing" in one_error_line(stderr)
 
@@ -140,7 +130,7 @@ def test_missing_and_foreign_files_are_findings(honest_run: Path, tmp_path: Path
 )
 def test_bad_usage_is_exit_2_and_one_line(honest_run: Path, arguments: list[str]) -> None:
     arguments = [str(honest_run) if argument == "RUN" else argument for argument in arguments]
-    stdout, stderr, code = in_process(arguments)
+    code, stdout, stderr = command_line.weighbridge(*arguments)
     assert code == 2, (stdout, stderr)
     assert one_error_line(stderr).startswith("weighbridge: usage")
     assert stdout == ""
@@ -150,7 +140,7 @@ def test_bad_usage_is_exit_2_and_one_line(honest_run: Path, arguments: list[str]
         and len(arguments) > 1
         and "samples" not in arguments
     ):
-        stdout, stderr, code = in_process([*arguments, "--json"])
+        code, stdout, stderr = command_line.weighbridge(*arguments, "--json")
         assert code == 2
         assert json.loads(stdout)["error"]["code"].startswith("usage")
 
@@ -160,7 +150,7 @@ def test_a_bug_is_exit_3_without_a_traceback(honest_run: Path, monkeypatch: pyte
         raise RuntimeError("wires crossed")
 
     monkeypatch.setattr("weighbridge.cli.show.describe", broken)
-    stdout, stderr, code = in_process(["show", str(honest_run)])
+    code, stdout, stderr = command_line.weighbridge("show", str(honest_run))
     assert (stdout, code) == ("", 3)
     line = one_error_line(stderr)
     assert "wires crossed" in line
@@ -170,16 +160,16 @@ def test_a_bug_is_exit_3_without_a_traceback(honest_run: Path, monkeypatch: pyte
 
 
 def test_terminal_escapes_in_messages_are_neutral(tmp_path: Path) -> None:
-    _, stderr, code = in_process(["replay", str(tmp_path / "\x1b[2Jrun\nsecond line")])
+    code, _, stderr = command_line.weighbridge("replay", str(tmp_path / "\x1b[2Jrun\nsecond line"))
     assert code == 2
     assert "\x1b" not in one_error_line(stderr)
 
 
 def test_show_lists_what_a_transcript_contains(honest_run: Path) -> None:
-    stdout, _, code = in_process(["show", str(honest_run), "--json"])
+    code, stdout, _ = command_line.weighbridge("show", str(honest_run), "--json")
     facts = json.loads(stdout)
     assert code == 0
     assert facts["steps"] == {"init": 1, "step": 4}
     assert facts["complete"] is True
     assert facts["checkpoints"] == [1, 3, 5]
-    assert in_process(["show", str(honest_run)])[0].startswith("name")
+    assert command_line.weighbridge("show", honest_run)[1].startswith("name")

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.reported import build, collect
 
-from verifier import signing
-from verifier.regime import Regime
+from verifier.report import signing
+from verifier.report.regime import Regime
 from verifier.rules import ruleset
+from weighbridge.attest.dsse import Trust
+from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.cli.main import run
-from weighbridge.dsse import Trust
-from weighbridge.manifest import SigningKey, load_or_create_key
 
 KEY = SigningKey.generate()
 SOURCE = """
@@ -101,7 +101,7 @@ def test_a_hostile_report_is_shown_or_refused(
 
 def test_verify_passes_what_is_signed_and_follows(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["report", "verify", str(files / "report.dsse"), "--key", str(files / "key.pub")]
-    rules = ["--rules", str(files / "rules.dsse"), "--parties", str(files / "parties.toml")]
+    rules = ["--rule-set", str(files / "rules.dsse"), "--parties", str(files / "parties.toml")]
     assert run(common) == 0
     assert run([*common, *rules, "--json"]) == 0
     assert json.loads(capsys.readouterr().out.partition("\n")[2]) == {"verified": True, "findings": []}
@@ -134,7 +134,7 @@ def test_verify_catches_what_is_not(files: Path, capsys: pytest.CaptureFixture[s
         (["report", "show", "{rules.toml}"], "is no report"),
         (["report", "show", "{rules.dsse}"], "another kind"),
         (["report", "verify", "{report.dsse}", "--key", "ab"], "64 hexadecimal digits"),
-        (["report", "verify", "{report.dsse}", "--key", "{key.pub}", "--rules", "{rules.dsse}"], "go together"),
+        (["report", "verify", "{report.dsse}", "--key", "{key.pub}", "--rule-set", "{rules.dsse}"], "go together"),
         (["rules", "check", "{report.json}"], "has no 'format'"),
         (["rules", "check", "nothing.toml"], "cannot read"),
         (["rules", "sign", "{rules.toml}", "--key", "nothing.key", "--out", "x"], "weighbridge rules key"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import fails, weighbridge
 
-from weighbridge.cli._station import Station, station
-from weighbridge.cli.demo import MARKER, prepare
-from weighbridge.cli.main import run
-from weighbridge.errors import UsageError
+from weighbridge.cli.demo.command import MARKER, prepare
+from weighbridge.cli.demo.station import Station, station
+from weighbridge.core.errors import UsageError
 
-DEAD = "127.0.0.1:9"  # the discard port: nobody listens there
+DEAD = "127.0.0.1:9"  # the discard port: no service listens there
 
 
 @dataclass(frozen=True)
@@ -45,23 +43,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         yield House(directory, running)
 
 
-def weighbridge(*arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(arguments)
-    return code, out.getvalue(), err.getvalue()
-
-
-def fails(*arguments: str) -> str:
-    """Asserts exit code 2 and one line on standard error, and returns the reason code in it."""
-    code, out, err = weighbridge(*arguments)
-    assert (code, out) == (2, ""), (code, out, err)
-    (line,) = err.splitlines()
-    program, reason, _ = line.split(": ", 2)
-    assert program == "weighbridge"
-    return reason
-
-
 def plan(*changes: str) -> list[str]:
     return ["--samples", "2", "--threshold", "1e21", "--chip-flops-per-day", "8e19", "--period", "30", *changes]
 
@@ -81,7 +62,7 @@ def test_a_clean_inspection_from_the_command_line(house: House, tmp_path: Path) 
     out_dir = ["--out", str(tmp_path / "report")]
     code, out, err = weighbridge("inspect", "report", started["inspection"], *house.operator, *out_dir)
     assert code == 0, out + err
-    assert out.startswith("clean\n2 of 2 chips sampled, 2 verified")
+    assert out.startswith("nothing was due, nothing was checked\n2 of 2 chips drawn; 2 have nothing against them")
     report: dict[str, Any] = json.loads((tmp_path / "report" / "report.json").read_text())
     assert (report["plan"]["seed"], report["plan"]["sharded"], report["plan"]["chunks"]) == (seed, "cells", 7)
     assert (tmp_path / "report" / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")

@@ -10,8 +10,8 @@ import pytest
 from support.forging import at_step, forge
 
 from weighbridge.cli.main import run
-from weighbridge.tape import Tape
-from weighbridge.transcript import Transcript
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -27,8 +27,8 @@ def test_the_summary_names_what_a_person_asks_for(honest_run: Path, capsys: pyte
     assert "image: f32[8, 1, 8, 8]" in text
     assert "model.0.weight" in text
     assert "<- itself, batch " in text
-    assert "FREE" not in text
-    assert "free tensor" not in text
+    assert "UNDECLARED" not in text
+    assert "undeclared tensor" not in text
     assert len(text.splitlines()) < 60
 
 
@@ -56,7 +56,7 @@ def test_json_has_flops_origins_and_reach(honest_run: Path, capsys: pytest.Captu
     assert sum(facts["others"].values()) == 5
 
 
-def test_free_values_and_overwrites_are_named(
+def test_undeclared_values_and_overwrites_are_named(
     honest_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same transcript with another number in one step: it would not replay, and here it shows."""
@@ -66,7 +66,7 @@ def test_free_values_and_overwrites_are_named(
 
     forged = forge(honest_run, tmp_path / "forged", at_step(3, change))
     text = shown(capsys, str(forged), "--step", "3")
-    assert "follow no formula: FREE (0.123" in text
+    assert "follow no formula: UNDECLARED (0.123" in text
     assert "tape.free_input" in text
 
 

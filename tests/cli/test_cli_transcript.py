@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.resume_job import train
 from weighbridge.cli.main import run
-from weighbridge.transcript import Transcript
+from weighbridge.transcript.reader import Transcript
 
 
 def test_export_prints_sizes_before_and_after(

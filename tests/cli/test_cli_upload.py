@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.small_transcripts import write_transcript
 from support.station import Station, service
+from support.untrained_transcripts import write_transcript
 
 from weighbridge.cli.main import run
-from weighbridge.job import RECORD, JobRecord, Place, rank_name
+from weighbridge.transcript.job_record import RECORD, JobRecord, MeshCoordinate, rank_name
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def verifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Station
             *("--db", str(root / "v.db"), "--cache", str(root / "cache"), "--credentials", str(root / "verifier")),
             *("--manufacturer", str(root / "manufacturer.pem"), "--firmware", str(root / "firmware.img")),
         ]
-        with service("verifier.service", arguments, root / "v.address") as address:
+        with service("serve verifier", arguments, root / "v.address") as address:
             yield station, address
 
 
@@ -49,7 +49,7 @@ def test_a_transcript_and_again(
 def test_all_ranks_of_a_job(verifier: tuple[Station, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = JobRecord(b"i" * 16, (("data", 2),))
     names = [
-        write_transcript(tmp_path / rank_name(rank), name=str(rank), draft={"job": Place(job, rank).to_map()})
+        write_transcript(tmp_path / rank_name(rank), name=str(rank), draft={"job": MeshCoordinate(job, rank).to_map()})
         for rank in range(2)
     ]
     (tmp_path / RECORD).write_bytes(job.encode())

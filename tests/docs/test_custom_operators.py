@@ -41,18 +41,18 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replayed(directory: Path, *options: str, **environment: str) -> tuple[int, dict[str, object]]:
-    words = [word for word in COMMAND.split() if word not in ("--rules", "mylib.py")]
+    words = [word for word in COMMAND.split() if word not in ("--op-rules", "mylib.py")]
     done = run(directory, "-m", "weighbridge.cli", *words, *options, "--json", **environment)
     return done.returncode, json.loads(done.stdout)
 
 
 def test_the_page_has_what_this_test_types() -> None:
     assert set(FILES) == {"mylib.py", "train.py"}
-    assert COMMAND == "replay runs/custom --rules mylib.py"
+    assert COMMAND == "replay runs/custom --op-rules mylib.py"
 
 
 def test_with_the_rule_it_replays_on_another_instruction_set(recorded: Path) -> None:
-    code, result = replayed(recorded, "--rules", "mylib.py", ATEN_CPU_CAPABILITY="default")
+    code, result = replayed(recorded, "--op-rules", "mylib.py", ATEN_CPU_CAPABILITY="default")
     assert (code, result["verdict"]) == (0, "match")
     assert result["steps"] == [0, 4]
 
@@ -61,7 +61,7 @@ def test_without_the_rule_nobody_is_accused(recorded: Path) -> None:
     code, result = replayed(recorded)
     assert code == 2
     assert result["error"]["code"] == "replay.rules.unknown"  # type: ignore[index]
-    assert "--rules" in result["error"]["message"]  # type: ignore[index]
+    assert "--op-rules" in result["error"]["message"]  # type: ignore[index]
 
 
 def test_a_verifier_whose_operator_computes_something_else_finds_a_mismatch_there(
@@ -69,7 +69,7 @@ def test_a_verifier_whose_operator_computes_something_else_finds_a_mismatch_ther
 ) -> None:
     other = tmp_path / "mylib.py"
     other.write_text(FILES["mylib.py"].replace("return x / torch", "return x * 1.001 / torch", 1), encoding="utf-8")
-    code, result = replayed(recorded, "--rules", str(other))
+    code, result = replayed(recorded, "--op-rules", str(other))
     assert (code, result["verdict"]) == (1, "mismatch")
     assert result["first_difference"]["operation"] == "mylib::unit_rows.default"  # type: ignore[index]
 
@@ -77,7 +77,7 @@ def test_a_verifier_whose_operator_computes_something_else_finds_a_mismatch_ther
 @pytest.mark.slow
 def test_rules_that_cannot_be_loaded_are_bad_usage(recorded: Path) -> None:
     (recorded / "broken.py").write_text("raise RuntimeError('not today')\n", encoding="utf-8")
-    code, result = replayed(recorded, "--rules", "broken.py")
+    code, result = replayed(recorded, "--op-rules", "broken.py")
     assert code == 2
     assert result["error"]["code"] == "usage"  # type: ignore[index]
     assert "not today" in result["error"]["message"]  # type: ignore[index]
@@ -90,7 +90,7 @@ def test_rules_may_not_change_how_the_device_computes(recorded: Path) -> None:
     (recorded / "flushing.py").write_text(
         "import torch\ntorch.set_flush_denormal(True)\nimport mylib\n", encoding="utf-8"
     )
-    code, result = replayed(recorded, "--rules", "flushing", PYTHONPATH=str(recorded))
+    code, result = replayed(recorded, "--op-rules", "flushing", PYTHONPATH=str(recorded))
     assert code == 2
     assert result["error"]["code"] == "device.arithmetic"  # type: ignore[index]
     assert [each["id"] for each in result["findings"]] == ["device.arithmetic"]  # type: ignore[attr-defined, index]

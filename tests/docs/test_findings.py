@@ -24,8 +24,9 @@ def identifiers_in(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
             if node.value.endswith((".log", ".service", ".cbor", ".json", ".sqlite", ".html", ".dsse")):
                 continue  # a file or a module
-            if (ROOT / node.value.replace(".", "/")).with_suffix(".py").exists():
-                continue  # a module of ours
+            named = ROOT / node.value.replace(".", "/")
+            if named.with_suffix(".py").exists() or (named / "__init__.py").exists():
+                continue  # a module or package of ours
             yield node.value
         elif isinstance(node, ast.ClassDef):
             for line in node.body:

@@ -45,7 +45,7 @@ def test_the_page_works_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_options_of_the_page_exist() -> None:
-    command = [sys.executable, "-m", "verifier.service", "--help"]
+    command = [sys.executable, "-m", "weighbridge.cli", "serve", "verifier", "--help"]
     help_text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     options = set(re.findall(r"`(--[a-z-]+)`", PAGE))
     assert {"--metrics", "--streams"} < options

@@ -9,9 +9,9 @@ import cbor2
 import nacl.signing
 from blake3 import blake3
 
-from verifier import signing
+from verifier.report import signing
 from verifier.rules import ruleset
-from weighbridge.manifest import SigningKey
+from weighbridge.attest.manifest import SigningKey
 
 RULES = {"format": 1, "id": "a", "version": 1, "title": "t", "rules": [{"id": "r", "title": "t", "holds": "true"}]}
 
@@ -32,9 +32,9 @@ def payload_of(data: bytes, kind: str) -> bytes:
 
 
 def test_a_report_by_the_page() -> None:
-    report = {"schema": "weighbridge-report/2", "verdict": "clean", "p": 0.5, "text": "größer"}
+    report = {"schema": "weighbridge-report/3", "verdict": "clean", "p": 0.5, "text": "größer"}
     data = signing.sign(report, SigningKey.generate())
-    assert json.loads(payload_of(data, "application/vnd.weighbridge.report.v2+json")) == report
+    assert json.loads(payload_of(data, "application/vnd.weighbridge.report.v3+json")) == report
 
 
 def test_a_rule_set_by_the_page() -> None:

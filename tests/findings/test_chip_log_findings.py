@@ -14,10 +14,10 @@ from support.false_chips import FalseChips, Shown, attested
 from support.station import Station
 
 from firmware_sim.device import boot, builtin_image, unlock
-from verifier.clients import MAX_ENTRIES
-from verifier.firmware import FirmwarePolicy
-from weighbridge.firmware_image import FirmwareImage, FirmwareSigner
-from weighbridge.identity import CertificateAuthority
+from verifier.contact.clients import MAX_ENTRIES
+from verifier.model.reference_values import FirmwarePolicy
+from weighbridge.attest.firmware_image import FirmwareImage, FirmwareSigner
+from weighbridge.attest.identity import CertificateAuthority
 
 NEWER = replace(builtin_image(), version="2.0", svn=2)
 
@@ -74,7 +74,7 @@ def altered(shown: Shown) -> None:
 
 
 def old_head(shown: Shown) -> None:
-    """The head that was signed for somebody else."""
+    """The head that was signed for another Verifier."""
     old = shown.log.head(b"another nonce")
     shown.head = lambda nonce: old
 

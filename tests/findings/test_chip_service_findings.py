@@ -14,10 +14,10 @@ from support.station import Station
 from benchmarks.soak_chip import COUNTERS, NOTHING, ask, connect
 from firmware_sim import Shim
 from firmware_sim.nvlog import MIN_CAPACITY
-from verifier.clients import ChipClient
+from verifier.contact.clients import ChipClient
+from verifier.contact.witness import Witness, load_signer
 from verifier.registry import Registry
-from verifier.witness import Witness, load_signer
-from weighbridge.errors import ChipError
+from weighbridge.core.errors import ChipError
 
 
 @pytest.fixture(scope="module")

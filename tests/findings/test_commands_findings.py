@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.clean_runs import forged
 from support.exactly import refused
 from support.forging import at_step
-from support.small_runs import forged, record
 from support.written_chips import Bench
 
-from verifier.firmware import FirmwarePolicy
+from verifier.model.reference_values import FirmwarePolicy
 from verifier.service import serve
-from weighbridge.cli._operator import connect
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        record(bench.runs / "honest")
-        yield bench
+from weighbridge.cli.inspect.operator import connect
 
 
 @pytest.mark.finding("replay.comparison")
-def test_a_run_that_does_not_replay_cannot_be_compared(bench: Bench, tmp_path: Path) -> None:
+def test_a_run_that_does_not_replay_cannot_be_compared(honest: Path, tmp_path: Path) -> None:
     """Its checksums are of something else than its tape computes, so what it had there is not known."""
-    honest = bench.runs / "honest"
     liar = forged(honest, tmp_path / "liar", at_step(1, lambda _, f: f.update(checksums=bytes(8) + f["checksums"][8:])))
     assert refused("compare", honest, liar) == "replay.comparison"
 
 
 @pytest.mark.finding("inspection.failed")
-def test_an_inspection_whose_verifier_lost_its_disk(bench: Bench, tmp_path: Path) -> None:
+def test_an_inspection_whose_verifier_lost_its_disk(bench: Bench, honest: Path, tmp_path: Path) -> None:
     """A file lies where the directory of fetched transcripts was; the Prover is not blamed for it."""
-    chip = bench.at_end(bench.runs / "honest")
+    chip = bench.at_end(honest)
     root = bench.manufacturer.certificate
     with (
         bench.shown(bench.runs) as prover,

@@ -14,7 +14,7 @@ from support.station import Station
 
 from protos.weighbridge.v1 import verifier_pb2
 from verifier.registry import Chip, Party, Registry, load_key
-from weighbridge.custody import FIELDS, Kind, Statement, encode_key, sign
+from weighbridge.attest.custody_statements import FIELDS, Kind, Statement, encode_key, sign
 
 SAID: dict[str, tuple[tuple[Kind, str], ...]] = {
     "registry.gap": (("installed", "thief"),),

@@ -10,31 +10,19 @@ from typing import Any
 
 import cbor2
 import pytest
+from support.clean_runs import RECORDS, record
 from support.exactly import exactly, found
 from support.forging import resign
-from support.small_runs import RECORDS, record
 from support.written_chips import Bench
 
 from protos.weighbridge.v1 import prover_pb2
 from prover.service import ProverService
-from verifier.segmentpolicy import SegmentPolicy
-from verifier.transcriptpolicy import TranscriptPolicy
-from weighbridge.data import DataCommitment
-from weighbridge.digests import cbor
-from weighbridge.writer import DRAFT, LEAVES, ORDER
+from verifier.model.policies import SegmentPolicy, TranscriptPolicy
+from weighbridge.core.digests import cbor
+from weighbridge.transcript.data import DataCommitment
+from weighbridge.transcript.writer import DRAFT, LEAVES, ORDER
 
 EVERY = SegmentPolicy(records=len(RECORDS))
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
-
-
-@pytest.fixture(scope="module")
-def honest(bench: Bench) -> Path:
-    return record(bench.runs / "honest")
 
 
 def test_an_honest_run_that_opens_its_records_has_no_findings(bench: Bench, honest: Path) -> None:

@@ -13,11 +13,11 @@ from support.console import command, refused
 from support.exactly import exactly
 from support.reported import build, collect
 
-from verifier import signing
-from verifier.regime import Regime
+from verifier.report import signing
+from verifier.report.regime import Regime
 from verifier.rules import ruleset
-from weighbridge.dsse import Trust
-from weighbridge.manifest import SigningKey, load_or_create_key
+from weighbridge.attest.dsse import Trust
+from weighbridge.attest.manifest import SigningKey, load_or_create_key
 
 KEY = SigningKey.generate()
 SOURCE = """
@@ -71,7 +71,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 def verify(house: House, report: dict[str, Any], path: Path, key: SigningKey = KEY) -> tuple[int, str, str]:
     """Verifies a report that the Verifier with a key signed, against the key and the rule set that a reader knows."""
     path.write_bytes(signing.sign(report, key))
-    rules: list[str | Path] = ["--rules", house.path / "rules.dsse", "--parties", house.path / "parties.toml"]
+    rules: list[str | Path] = ["--rule-set", house.path / "rules.dsse", "--parties", house.path / "parties.toml"]
     return command("report", "verify", path, "--key", KEY.public.hex(), *rules, "--json")
 
 
@@ -91,7 +91,7 @@ def test_a_report_that_somebody_else_signed(house: House, tmp_path: Path) -> Non
 def test_a_report_that_promises_too_much(house: House, tmp_path: Path) -> None:
     """The Verifier itself says that a violation would have been caught more likely than follows from its samples."""
     report = json.loads(json.dumps(house.report))
-    report["miss"]["miss_at_most"] /= 2
+    report["miss"]["unseen_at_most"] /= 2
     status, out, _ = verify(house, report, tmp_path / "report.dsse")
     exactly(json.loads(out), "report.inconsistent")
     assert status == 1
@@ -148,7 +148,7 @@ def altered(house: House) -> bytes:
 
 
 def of_one_party(house: House) -> bytes:
-    return house.sign(SOURCE, "a", "c")  # c is nobody
+    return house.sign(SOURCE, "a", "c")  # c is not a known signer
 
 
 def of_no_version_after(house: House) -> bytes:

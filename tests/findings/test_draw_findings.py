@@ -13,14 +13,14 @@ from support.console import command, refused
 from support.draws import House, beacon_key, fleet, heads_of, ueid
 from support.exactly import exactly
 
-from verifier.beacon import LocalBeacon
-from verifier.draw import DrawCommitment, close_draw, open_draw
-from verifier.drawentries import Abandonment, Closing, entry_digest, seed_of
-from verifier.drawrecord import DrawRecord, write_files
+from verifier.draw.beacon import LocalBeacon
+from verifier.draw.derivation import DrawCommitment, close_draw, open_draw
+from verifier.draw.log_entries import Abandonment, Closing, entry_digest, seed_of
+from verifier.draw.record import DrawRecord, write_files
+from verifier.model.strata import Heads, Population
 from verifier.registry import Chip, Registry, load_key, published
-from verifier.strata import Heads, Population
-from weighbridge import tlog
-from weighbridge.tlog import NoteSigner
+from weighbridge.attest import tlog
+from weighbridge.attest.tlog import NoteSigner
 
 PAST = 1_700_000_000
 """Everything happened in 2023, so that for the command, which has the real clock, nothing is still to come."""
@@ -30,7 +30,7 @@ FEWER = {each: head for each, head in HEADS.items() if each != ueid(9)}
 OTHER = bytes(31) + b"\x07"
 
 Shown = tuple[DrawRecord, list[str | Path]]
-"""A record of a draw, and options for whoever verifies it."""
+"""A record of a draw, and options for its reader."""
 
 
 @pytest.fixture

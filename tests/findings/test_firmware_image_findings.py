@@ -13,9 +13,9 @@ from support.console import command, refused
 from firmware_sim import ChipProcess, provision
 from firmware_sim.boot import FLASH, SECRET, BootRom
 from firmware_sim.device import builtin_image
-from weighbridge.errors import ChipError
-from weighbridge.firmware_image import FirmwareImage, FirmwareSigner
-from weighbridge.identity import CertificateAuthority
+from weighbridge.attest.firmware_image import FirmwareImage, FirmwareSigner
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.errors import ChipError
 
 
 @dataclass(frozen=True)

@@ -12,36 +12,30 @@ from typing import Any
 
 import pytest
 import torch
+from support.clean_runs import forged
 from support.exactly import command, exactly, findings_of, found, refused
 from support.forging import Change, at_step, node, where
-from support.sharded_runs import record
-from support.small_runs import forged
+from support.recording_store import RecordingStore
+from support.sharded_runs import recorded
 from support.written_chips import Bench, WrittenChip
 
-from prover.archive import Archive
-from prover.cells import Cells
+from prover.keeping.archive import Archive
+from prover.keeping.cell_requests import Cells
 from prover.service import ProverService
 from weighbridge.cli.main import run as weighbridge
-from weighbridge.job import RECORD, rank_name
-from weighbridge.openings import Opening, Target
-from weighbridge.state import Checkpoint, checkpoint_digest
-from weighbridge.tape import Node, Tape
-from weighbridge.transcript import Transcript
+from weighbridge.execution.collective_openings import Opening, Target
+from weighbridge.transcript.job_record import RECORD, rank_name
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.state import Checkpoint, checkpoint_digest
+from weighbridge.transcript.tape import Node, Tape
 
 ALL_REDUCE = "weighbridge::all_reduce.default"
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
-
-
-@pytest.fixture(scope="module")
-def job(bench: Bench) -> Path:
+def job(bench: Bench, recordings: RecordingStore) -> Path:
     """An honest job on two ranks."""
-    record(["ddp"], 2, bench.runs)
-    return bench.runs / "ddp"
+    return shutil.copytree(recorded(recordings, ["ddp"], 2) / "ddp", bench.runs / "ddp")
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from support.console import command, refused
 from support.exactly import exactly
 
 from benchmarks.soak_chip import Rig, ask, connect
-from weighbridge import chiplog, tlog
-from weighbridge.tlog import NoteSigner
+from weighbridge.attest import chip_log, tlog
+from weighbridge.attest.tlog import NoteSigner
 
 EVENTS = 3
 
@@ -43,8 +43,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
             ask(connection, {"do": "event", "name": f"event {number}", "digest": bytes(32)})
         options = ["--credentials", path / "verifier", *house.root]
         assert command("chip", "log", "export", chip.address, path / "log", *options)[0] == 0
-    log = chiplog.read_directory(path / "log", rig.manufacturer.certificate)
-    (path / "proof").write_bytes(chiplog.prove(log, 2).encode())
+    log = chip_log.read_directory(path / "log", rig.manufacturer.certificate)
+    (path / "proof").write_bytes(chip_log.prove(log, 2).encode())
     (path / "entry").write_bytes(log.entries[2])
     return house
 
@@ -79,7 +79,7 @@ def test_a_proof_that_is_cut_off(house: House, tmp_path: Path) -> None:
 
 
 def forge(log: Path) -> None:
-    """Signs the checkpoint anew, as somebody does who has not the chip's key."""
+    """Signs the checkpoint anew, without the chip's key."""
     note = tlog.parse_note((log / "checkpoint").read_bytes())
     forger = NoteSigner(tlog.parse_checkpoint(note.text).origin, tlog.LOG, bytes(32))
     (log / "checkpoint").write_bytes(tlog.Note(note.text, (forger.sign(note.text),)).encode())

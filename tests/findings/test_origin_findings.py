@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.clean_runs import END, forged, record
 from support.exactly import exactly, found
-from support.small_runs import END, forged, record
 from support.written_chips import Bench, WrittenChip
 from torch import Tensor
 
-from weighbridge.parentage import Parent
-from weighbridge.tape import Tape
-from weighbridge.transcript import Transcript
+from weighbridge.transcript.parentage import Parent
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
 
 Weights = dict[str, Tensor]
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
 
 
 @pytest.fixture(scope="module")

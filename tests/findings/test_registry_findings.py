@@ -18,8 +18,8 @@ from support.exactly import exactly
 
 from verifier.registry import Registry, load_key, published
 from verifier.registry.entries import statement_entry
-from verifier.registry.tables import ChipRow
-from weighbridge.custody import Statement, countersign, read, sign
+from verifier.store.tables import ChipRow
+from weighbridge.attest.custody_statements import Statement, countersign, read, sign
 
 BEGAN = int(time.time()) - 200 * DAY
 """The commands have the real clock: losses of a year ago would not count any more."""
@@ -133,7 +133,7 @@ def test_somebody_wrote_to_the_tables(trade: Trade, tmp_path: Path) -> None:
 @pytest.mark.finding("registry.log.altered")
 @pytest.mark.parametrize("part", ["0", "entries"])
 def test_a_copy_was_altered(trade: Trade, tmp_path: Path, part: str) -> None:
-    """Whoever altered it, the registry neither logged what is in the copy now nor signed a second history."""
+    """The registry neither logged what is in the altered copy now nor signed a second history."""
     (tmp_path / "before").write_bytes(trade.registry.checkpoint())
     published.write(trade.registry, tmp_path / "log")
     (tile,) = (tmp_path / "log" / "tile" / part).rglob("*.p/*")

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.clean_runs import Batch, forged, record, update
 from support.exactly import exactly, found
 from support.forging import Change, at_step, node, where
-from support.hostile import crash
-from support.small_runs import Batch, forged, record, update
+from support.hostile_tapes import crash
 from support.written_chips import Bench
 from torch import nn
 
-from weighbridge.chipnotes import ChipNotes
-from weighbridge.numerics import roundlog
-from weighbridge.tape import Node, Tape
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.transcript.chip_notes import ChipNotes
+from weighbridge.transcript.tape import Node, Tape
 
 Fields = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
-
-
-@pytest.fixture(scope="module")
-def honest(bench: Bench) -> Path:
-    return record(bench.runs / "honest")
 
 
 def test_an_honest_run_has_no_findings(bench: Bench, honest: Path) -> None:
@@ -55,10 +44,10 @@ def entry(position: int, width: int, bits: int) -> Callable[[Tape, Fields], None
 
     def change(tape: Tape, fields: Fields) -> None:
         at = where(tape, "addmm.default")
-        kept = [e for e in roundlog.decode(fields["rounding"], max_entries=1 << 20) if e.op != at]
+        kept = [e for e in rounding_log.decode(fields["rounding"], max_entries=1 << 20) if e.op != at]
         one = (np.array([position]), np.array([width], dtype=np.uint8), np.array([bits], dtype=np.uint64))
-        entries = sorted([*kept, roundlog.OpEntries(at, 0, *one)], key=lambda e: (e.op, e.output))
-        fields["rounding"], fields["logged"] = roundlog.encode(entries), sum(len(e.positions) for e in entries)
+        entries = sorted([*kept, rounding_log.OpEntries(at, 0, *one)], key=lambda e: (e.op, e.output))
+        fields["rounding"], fields["logged"] = rounding_log.encode(entries), sum(len(e.positions) for e in entries)
 
     return change
 
@@ -156,6 +145,20 @@ NAMES = [f"model.{n}.{kind}" for n in (2, 4) for kind in ("bias", "weight")]
 WEIGHTS = ChipNotes(tuple(sorted([*NAMES, "model.0.weight"])))
 
 
+def wide() -> nn.Sequential:
+    """A classifier whose weights are more than what may go undeclared."""
+    return nn.Sequential(nn.Embedding(12, 8), nn.Flatten(), nn.Linear(24, 48), nn.GELU(), nn.Linear(48, 4))
+
+
+@pytest.mark.finding("tape.weights.undeclared")
+def test_a_run_that_declares_no_weights(bench: Bench, tmp_path: Path) -> None:
+    plain = record(tmp_path / "plain", make=wide)
+    passes = forged(plain, tmp_path / "passes" / "run", notes=WEIGHTS)
+    assert found(bench.inspected(tmp_path / "passes", bench.at_end(passes))) == set()
+    run = forged(plain, tmp_path / "runs" / "run", notes=ChipNotes(()))
+    exactly(bench.inspected(tmp_path / "runs", bench.at_end(run)), "tape.weights.undeclared")
+
+
 def around(step: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     update(step, batch, model, optimizer)
     with torch.no_grad():
@@ -170,3 +173,22 @@ def test_weights_that_change_around_the_loss(bench: Bench, honest: Path, tmp_pat
     run = record(tmp_path / "plain", around)
     run = forged(run, tmp_path / "runs" / "run", notes=WEIGHTS)
     exactly(bench.inspected(tmp_path / "runs", bench.at_end(run)), "tape.no_gradient")
+
+
+SPELLED = np.random.default_rng(5).bytes(40_000)
+
+
+def spells(step: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """References into a table of all bytes spell what any tensor could hold."""
+    update(step, batch, model, optimizer)
+    table = torch.arange(256, dtype=torch.uint8).split(1)
+    torch.cat([table[byte] for byte in SPELLED])
+
+
+@pytest.mark.finding("transcript.chosen_bits")
+def test_a_program_that_spells_data_with_its_structure(bench: Bench, tmp_path: Path) -> None:
+    run = record(tmp_path / "runs" / "run", spells)
+    report = bench.inspected(tmp_path / "runs", bench.at_end(run))
+    exactly(report, "transcript.chosen_bits")
+    (finding,) = [each for each in report["findings"] if each["id"] == "transcript.chosen_bits"]
+    assert finding["evidence"]["channel"] == "structure"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,30 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.clean_runs import forged
 from support.exactly import exactly, found
 from support.forging import at_step
 from support.recordings import replay_here, train
-from support.small_runs import forged
 from support.written_chips import Bench
 from torch import Tensor, nn
 
-from weighbridge.data import DataCommitment
-from weighbridge.following import Seen
-from weighbridge.numerics import kernels, roundlog
-from weighbridge.numerics.physical import flat
-from weighbridge.numerics.rounding import ordered
-from weighbridge.numerics.roundlog import OpEntries
-from weighbridge.replay_worker import Replay
-from weighbridge.tape import Tape
+from weighbridge.execution.following import Seen
+from weighbridge.execution.workers.replay_worker import Replay
+from weighbridge.numerics.arrays.physical import flat
+from weighbridge.numerics.rounding import formats, rounding_log
+from weighbridge.numerics.rounding.contested import ordered
+from weighbridge.numerics.rounding.rounding_log import OpEntries
+from weighbridge.transcript.data import DataCommitment
+from weighbridge.transcript.tape import Tape
 
 SIZE = 64
 Fields = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
 
 
 def committed(batch: dict[str, Tensor]) -> DataCommitment:
@@ -49,15 +43,15 @@ def recorded(path: Path, build: Callable[[], tuple[Any, ...]], step: Callable[..
 
 def relogged(fields: Fields, change: Callable[[OpEntries], OpEntries | None]) -> None:
     """Has every part of a step's log changed, or left out."""
-    entries = [change(each) for each in roundlog.decode(fields["rounding"], max_entries=1 << 20)]
+    entries = [change(each) for each in rounding_log.decode(fields["rounding"], max_entries=1 << 20)]
     kept = [each for each in entries if each is not None]
-    fields["rounding"], fields["logged"] = roundlog.encode(kept), sum(len(each.positions) for each in kept)
+    fields["rounding"], fields["logged"] = rounding_log.encode(kept), sum(len(each.positions) for each in kept)
 
 
 def rechecked(fields: Fields, number: int, result: Tensor) -> None:
     """Puts the checksum of another result into a step's record."""
     sums = np.frombuffer(fields["checksums"], dtype="<u8").copy()
-    sums[number] = np.uint64(kernels.torch_checksum(flat(result)))
+    sums[number] = np.uint64(formats.checksum(flat(result)))
     fields["checksums"] = sums.tobytes()
 
 
@@ -98,15 +92,12 @@ def square(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Op
     optimizer.zero_grad()
 
 
-@pytest.mark.finding("replay.inconclusive")
-def test_a_difference_next_to_a_boundary(bench: Bench, tmp_path: Path) -> None:
+def moved(honest: Path, target: Path, element: int = 0, **drafted: Any) -> Path:
     """The run of a device that rounded one element the other way, and whose bound was too small to log that."""
-    honest = recorded(tmp_path / "honest" / "run", ones, square, ties())
-    assert found(bench.inspected(tmp_path / "honest", bench.at_end(honest))) == set()
     seen = results(honest, (5, 3))[0]
     assert seen.entries is not None
     assert seen.wide is not None
-    at = int(seen.entries.positions[0])
+    at = int(seen.entries.positions[element])
     own, wide = flat(seen.out)[at], float(flat(seen.wide)[at])
     other = seen.out.clone()
     flat(other)[at] = torch.nextafter(own, torch.tensor(np.inf if wide > float(own) else -np.inf))
@@ -115,11 +106,64 @@ def test_a_difference_next_to_a_boundary(bench: Bench, tmp_path: Path) -> None:
         relogged(fields, lambda entries: None if entries.op == seen.op else entries)
         rechecked(fields, seen.index, other)
 
-    run = forged(honest, tmp_path / "runs" / "run", at_step(1, elsewhere))
+    return forged(honest, target, at_step(1, elsewhere), **drafted)
+
+
+ELSEWHERE = "cpu of a kind that this machine is not"
+
+
+@pytest.mark.finding("replay.inconclusive")
+def test_a_difference_next_to_a_boundary(bench: Bench, tmp_path: Path) -> None:
+    honest = recorded(tmp_path / "honest" / "run", ones, square, ties())
+    assert found(bench.inspected(tmp_path / "honest", bench.at_end(honest))) == set()
+    run = moved(honest, tmp_path / "runs" / "run", device=ELSEWHERE)
     report = bench.inspected(tmp_path / "runs", bench.at_end(run, replays=False))
     exactly(report, "replay.inconclusive")
-    assert report["findings"][0]["severity"] == "info"
+    (finding,) = report["findings"]
+    assert (finding["severity"], finding["evidence"]["declared"]) == ("info", ELSEWHERE)
     assert report["counts"]["verified"] == 0
+
+
+@pytest.mark.finding("replay.inconclusive.many")
+def test_differences_next_to_boundaries_in_run_after_run(bench: Bench, tmp_path: Path) -> None:
+    """A Prover who leaves entries out whenever a replay would show what it did."""
+    honest = recorded(tmp_path / "honest" / "run", ones, square, ties())
+    chips = [
+        bench.at_end(moved(honest, tmp_path / "runs" / f"run{n}", n, device=ELSEWHERE), replays=False) for n in range(2)
+    ]
+    report = bench.inspected(tmp_path / "runs", *chips)
+    exactly(report, "replay.inconclusive.many", ["replay.inconclusive"])  # it counts these
+    (many,) = [each for each in report["findings"] if each["id"] == "replay.inconclusive.many"]
+    assert many["severity"] == "warning"
+    assert ELSEWHERE in many["message"]
+    assert report["counts"]["verified"] == 0
+
+
+# -- entries that are left out -----------------------------------------------------------------------------------------
+
+
+def halves() -> dict[str, Tensor]:
+    """The rows of `ties`, eight times."""
+    return {"x": ties()["x"].repeat(8, 1)}
+
+
+def look(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """So many products, all of them contested, that those which a replay draws say something; whatever it draws."""
+    with torch.no_grad():
+        for _ in range(64):
+            model(batch["x"])
+
+
+@pytest.mark.finding("replay.rounding.one_sided")
+def test_a_log_whose_entries_were_left_out(bench: Bench, tmp_path: Path) -> None:
+    """On the kind of device that recorded the run nothing changes; elsewhere a replay would come to no verdict."""
+    honest = recorded(tmp_path / "honest" / "run", ones, look, halves())
+    assert found(bench.inspected(tmp_path / "honest", bench.at_end(honest))) == set()
+    run = forged(honest, tmp_path / "runs" / "run", at_step(1, lambda _, fields: relogged(fields, lambda each: None)))
+    report = bench.inspected(tmp_path / "runs", bench.at_end(run))
+    exactly(report, "replay.rounding.one_sided")
+    (finding,) = report["findings"]
+    assert (finding["severity"], finding["found"]) == ("warning", "100%")
 
 
 # -- a log as an input -------------------------------------------------------------------------------------------------

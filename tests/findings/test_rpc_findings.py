@@ -15,9 +15,9 @@ from support.station import service
 
 from firmware_sim.device import builtin_image
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
-from weighbridge import rpc
-from weighbridge.firmware_image import FirmwareSigner
-from weighbridge.identity import CertificateAuthority
+from weighbridge.attest.firmware_image import FirmwareSigner
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.rpc import endpoints
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         "--firmware": path / "firmware.img", "--cache": path / "cache", "--calls-per-second": 1e-4, "--burst": 1,
     }  # fmt: skip
     arguments = [str(word) for pair in options.items() for word in pair]
-    with service("verifier.service", arguments, path / "address") as address:
+    with service("serve verifier", arguments, path / "address") as address:
         yield House(path, authority, address)
 
 
@@ -66,16 +66,16 @@ def test_a_request_that_breaks_a_rule_of_its_file(house: House) -> None:
 @pytest.mark.finding("rpc.deadline")
 def test_a_call_without_a_deadline(house: House) -> None:
     """No client of ours makes one, so this is another's."""
-    with rpc.channel(house.address, house.authority.issue_role("operator", "patient"), "verifier") as channel:
+    with endpoints.channel(house.address, house.authority.issue_role("operator", "patient"), "verifier") as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
         with pytest.raises(grpc.RpcError) as caught:
             stub.ListChips(verifier_pb2.ListChipsRequest())
-    assert rpc.from_rpc_error(caught.value).reason == "rpc.deadline"
+    assert endpoints.from_rpc_error(caught.value).reason == "rpc.deadline"
 
 
 @pytest.mark.finding("rpc.failed")
 def test_a_verifier_that_lost_its_tables(house: House) -> None:
-    """What happens in it is nobody else's business, so its answer does not say."""
+    """What happens in it does not concern its callers, so its answer does not say."""
     with closing(sqlite3.connect(house.path / "registry.db")) as database:
         database.execute("ALTER TABLE chips RENAME TO gone")
         try:

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.exactly import exactly, found
-from support.small_runs import record
 from support.written_chips import Bench, WrittenChip
 
-from verifier import regime
 from verifier.checks import chip_rate
-from verifier.regime import Regime
+from verifier.report import regime
+from verifier.report.regime import Regime
 from verifier.rules import ruleset
-from weighbridge.digests import bytes_digest
-from weighbridge.manifest import SigningKey
-from weighbridge.tensorfile import write_tensors
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.digests import bytes_digest
+from weighbridge.transcript.tensor_file import write_tensors
 
 KEY = SigningKey.generate()
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        record(bench.runs / "honest")
-        yield bench
-
-
-@pytest.fixture(scope="module")
-def chip(bench: Bench) -> WrittenChip:
-    return bench.at_end(bench.runs / "honest")
+def chip(bench: Bench, honest: Path) -> WrittenChip:
+    return bench.at_end(honest)
 
 
 def ruled(root: Path, holds: str, *, benchmark: dict[str, torch.Tensor] | None = None, **more: Any) -> Regime:
@@ -66,7 +57,7 @@ def test_a_rule_that_holds_has_no_findings(bench: Bench, chip: WrittenChip, tmp_
         pytest.param("runs.all(r, r.flops < 1.0)", {}, "rule.violated", marks=pytest.mark.finding("rule.violated")),
         pytest.param(
             "runs.all(r, r.parameters < 1000)", {}, "rule.undecided", marks=pytest.mark.finding("rule.undecided")
-        ),  # nobody has said which state of this run holds weights
+        ),  # which state of this run holds weights is undeclared
         pytest.param(
             "runs.all(r, r.complete)", {"threshold": 3.0}, "rule.unbacked", marks=pytest.mark.finding("rule.unbacked")
         ),  # the plan is for an H of 2

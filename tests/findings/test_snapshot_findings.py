@@ -1,6 +1,6 @@
 """What each finding about a snapshot takes to appear alone in a report: a chip that signed something else.
 
-One honest training on a real chip is behind all of them. Its log is then in the hands of somebody with the chip's key,
+One honest training on a real chip is behind all of them. Its log is then in the hands of a party with the chip's key,
 who changes one claim and signs everything anew; the Prover and its transcript stay honest.
 """
 
@@ -19,13 +19,13 @@ import torch
 from support.exactly import alone, found, marked
 from support.false_chips import FalseChips, Opened, Shown, taken
 from support.shared_work import SharedWork
-from support.small_run import train
 from support.station import Station
+from support.training_on_chip import train
 
 from firmware_sim import Shim
-from verifier.cache import Cache
 from verifier.registry import Registry
-from weighbridge.tokens import read_own
+from verifier.store.cache import Cache
+from weighbridge.attest.tokens import read_own
 
 LARGE = 8192
 """Bytes of the first layer's weights, and of each of their two moments."""

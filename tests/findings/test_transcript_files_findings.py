@@ -13,31 +13,20 @@ from typing import Any
 
 import pytest
 import torch
+from support.clean_runs import END
 from support.exactly import exactly, found, refused
 from support.forging import resign
-from support.small_runs import END, record
 from support.written_chips import Bench, WrittenChip
 
 from protos.weighbridge.v1 import prover_pb2
 from prover.service import ProverService
-from verifier.cache import Cache, FetchLimits
-from weighbridge.bounded import DEFAULT_LIMITS
-from weighbridge.numerics import roundlog
-from weighbridge.state import read_checkpoint, write_checkpoint
-from weighbridge.steps import checkpoint_path, pack_logs, read_logs
-from weighbridge.tensorfile import TensorFile, write_tensors
-from weighbridge.writer import MANIFEST
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
-
-
-@pytest.fixture(scope="module")
-def honest(bench: Bench) -> Path:
-    return record(bench.runs / "honest")
+from verifier.store.cache import Cache, FetchLimits
+from weighbridge.core.bounded import DEFAULT_LIMITS
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.transcript.state import read_checkpoint, write_checkpoint
+from weighbridge.transcript.steps import checkpoint_path, pack_logs, read_logs
+from weighbridge.transcript.tensor_file import TensorFile, write_tensors
+from weighbridge.transcript.writer import MANIFEST
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +91,8 @@ def other_log(run: Path) -> None:
     """The Prover signs other logs beside the old records; and so on."""
     file = last(run, "rounding")
     logs = read_logs(file, DEFAULT_LIMITS)
-    entries = roundlog.decode(logs[-1], max_entries=1 << 20)
-    logs[-1] = roundlog.encode(entries[1:]) if entries else b"\1" + logs[-1]
+    entries = rounding_log.decode(logs[-1], max_entries=1 << 20)
+    logs[-1] = rounding_log.encode(entries[1:]) if entries else b"\1" + logs[-1]
     file.write_bytes(pack_logs(logs))
     resign(run)
 

@@ -13,8 +13,8 @@ from support.console import command, refused
 from support.station import ROOT
 
 from verifier.registry import Registry
+from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.cli import main, ops
-from weighbridge.identity import CertificateAuthority
 
 RUN = ["--flops", "5.76e23"]
 SCENARIOS = sorted((ROOT / "examples" / "scenarios").glob("*.toml"))[:2]
@@ -90,9 +90,9 @@ def test_a_chip_of_the_demo_has_no_place_for_its_socket(tmp_path: Path) -> None:
     status, _, said = exactly.command("demo", "--out", tmp_path / "demo", env={"TMPDIR": str(temporary)})
     assert status == 2
     (line,) = (line for line in said.splitlines() if line.startswith("weighbridge: "))
-    assert line.startswith("weighbridge: process.failed: firmware_sim.chip ended with 2")
+    assert line.startswith("weighbridge: process.failed: weighbridge chip boot ended with 2")
     log = Path(line.rpartition("see ")[2])
-    assert log.read_text().startswith("chip.socket: ")
+    assert log.read_text().startswith("weighbridge: chip.socket: ")
 
 
 @pytest.mark.finding("internal")

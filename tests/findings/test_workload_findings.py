@@ -1,6 +1,6 @@
 """What each finding about a chip's workload takes to appear alone: real trainings on real chips, one after another.
 
-Nobody has a chip's key here. What a workload may do is end badly, begin late, go on elsewhere, or show the same twice.
+No chip's key is known here. What a workload may do is end badly, begin late, go on elsewhere, or show the same twice.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from support.exactly import alone, exactly, found
 from support.shared_work import SharedWork
-from support.small_run import STEPS, SmallRun, train
 from support.station import Station
+from support.training_on_chip import STEPS, TrainingOnChip, train
 
 from firmware_sim import Shim
-from verifier.cache import Cache
+from verifier.store.cache import Cache
 
 CHIPS = ("honest", "begun", "loading", "crashing", "repeating", "shared")
 
@@ -57,7 +57,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 def test_an_honest_run_has_no_finding(bench: Bench) -> None:
     """Its interrupt comes between two steps; in the middle of one, and on a chip with other runs, see below."""
-    with bench.attach("honest") as chip, SmallRun(bench.run("honest"), chip, seed=2) as run:
+    with bench.attach("honest") as chip, TrainingOnChip(bench.run("honest"), chip, seed=2) as run:
         run.begin()
         for number in range(1, STEPS + 1):
             if number == 3:
@@ -78,7 +78,7 @@ def test_a_program_that_had_only_begun(bench: Bench) -> None:
 @pytest.mark.finding("snapshot.setup")
 def test_a_program_that_was_loading_its_weights(bench: Bench) -> None:
     """Weights that are all the same need no origin; this chip waits for no safepoint."""
-    with bench.attach("loading") as chip, SmallRun(bench.run("loading"), chip) as run:
+    with bench.attach("loading") as chip, TrainingOnChip(bench.run("loading"), chip) as run:
         run.begin_with(0.5, before=chip.request_snapshot)
         for _ in range(STEPS):
             run.step()
@@ -92,7 +92,7 @@ def crash(bench: Bench, name: str, seed: int) -> None:
         raise MemoryError("of the program's own")
 
     def run() -> None:
-        with bench.attach("crashing") as chip, SmallRun(bench.run(name), chip, seed=seed) as run:
+        with bench.attach("crashing") as chip, TrainingOnChip(bench.run(name), chip, seed=seed) as run:
             run.begin()
             run.step()
             run.step()
@@ -117,7 +117,7 @@ def test_a_crash_in_a_step_with_a_snapshot(bench: Bench, crashed: None) -> None:
 @pytest.mark.finding("snapshot.tail.many")
 def test_crash_after_crash_in_a_step_with_a_snapshot(bench: Bench, crashed: None) -> None:
     crash(bench, "crashed again", seed=5)
-    # Each of the two is said, too, and accuses nobody.
+    # Each of the two is said, too, and is not evidence against the Prover.
     exactly(bench.inspect("crashing"), "snapshot.tail.many", beside={"snapshot.tail"})
 
 
@@ -171,7 +171,7 @@ def test_two_runs_that_share_the_time_of_a_chip(bench: Bench) -> None:
     with ExitStack() as stack:
         with bench.attach("shared") as chip:
             relay.to(chip)
-            run = stack.enter_context(SmallRun(bench.run("before and after"), relay, seed=7))
+            run = stack.enter_context(TrainingOnChip(bench.run("before and after"), relay, seed=7))
             run.begin()
             run.step()
             run.step(chip.request_snapshot)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from firmware_sim import device
 from firmware_sim.boot import Device, boot
 from firmware_sim.fuses import Fuses
-from weighbridge.digests import cbor
-from weighbridge.errors import ChipError
-from weighbridge.firmware_image import FirmwareImage, FirmwareSigner, read_image
-from weighbridge.identity import CertificateAuthority, verify_device_chain
+from weighbridge.attest.firmware_image import FirmwareImage, FirmwareSigner, read_image
+from weighbridge.attest.identity import CertificateAuthority, verify_device_chain
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import ChipError
 
 ROOT = CertificateAuthority.create("Manufacturer")
 SIGNER = FirmwareSigner.issue(ROOT)
@@ -113,7 +113,7 @@ def test_bad_images_do_not_start_and_change_nothing(chip: Path, name: str) -> No
     assert caught.value.reason == reason
     assert {path.name: path.read_bytes() for path in chip.iterdir()} == before
     assert scalar(boot(chip)) == scalar(good)
-    (chip / "firmware.img").write_bytes(bad)  # Whoever can write the flash gains nothing either.
+    (chip / "firmware.img").write_bytes(bad)  # Write access to the flash gains nothing either.
     with pytest.raises(ChipError) as caught:
         boot(chip)
     assert caught.value.reason == reason

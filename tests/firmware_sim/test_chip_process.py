@@ -9,19 +9,20 @@ import time
 from pathlib import Path
 
 import pytest
-from chips import Station
+from support.chip_station import ChipStation
 
 from firmware_sim import ChipProcess
 from firmware_sim.frames import Connection, encode
 from firmware_sim.link import Interrupts
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
-from weighbridge import rpc, tokens
-from weighbridge.errors import ChipError, IdentityError, UsageError
+from weighbridge.attest import tokens
+from weighbridge.core.errors import ChipError, IdentityError, UsageError
+from weighbridge.rpc import endpoints
 
 
 @pytest.fixture
-def station(tmp_path: Path) -> Station:
-    return Station.create(tmp_path)
+def station(tmp_path: Path) -> ChipStation:
+    return ChipStation.create(tmp_path)
 
 
 def attach(chip: ChipProcess) -> Connection:
@@ -46,7 +47,7 @@ def snapshot(**changes: object) -> dict[str, object]:
     return {**fields, **changes}
 
 
-def test_a_restart_continues_the_log(station: Station) -> None:
+def test_a_restart_continues_the_log(station: ChipStation) -> None:
     with station.chip() as chip:
         ask(connection := attach(chip), {"do": "event", "name": "one", "digest": bytes(32)})
         connection.close()
@@ -59,7 +60,7 @@ def test_a_restart_continues_the_log(station: Station) -> None:
     assert [token.boot_count for token in second] == [1, 1, 2]
 
 
-def test_a_power_cut_loses_nothing_acknowledged(station: Station) -> None:
+def test_a_power_cut_loses_nothing_acknowledged(station: ChipStation) -> None:
     with station.chip() as chip:
         connection = attach(chip)
         for number in range(5):
@@ -72,7 +73,7 @@ def test_a_power_cut_loses_nothing_acknowledged(station: Station) -> None:
     assert [token.body.get("name") for token in log] == [None, *(f"event {n}" for n in range(5)), None]
 
 
-def test_damage_below_the_counter_stops_the_chip(station: Station) -> None:
+def test_damage_below_the_counter_stops_the_chip(station: ChipStation) -> None:
     with station.chip() as chip:
         chip.stop()
         path = station.path / "chip" / "nvram" / "log.bin"
@@ -84,7 +85,7 @@ def test_damage_below_the_counter_stops_the_chip(station: Station) -> None:
     assert caught.value.reason == "chip.start"
 
 
-def test_damage_while_running_reaches_the_verifier_as_one_error(station: Station) -> None:
+def test_damage_while_running_reaches_the_verifier_as_one_error(station: ChipStation) -> None:
     with station.chip() as chip:
         path = station.path / "chip" / "nvram" / "log.bin"
         content = bytearray(path.read_bytes())
@@ -96,19 +97,19 @@ def test_damage_while_running_reaches_the_verifier_as_one_error(station: Station
         assert caught.value.details == {"index": "0"}
 
 
-def test_one_process_for_one_chip(station: Station) -> None:
+def test_one_process_for_one_chip(station: ChipStation) -> None:
     with station.chip() as chip, pytest.raises(ChipError, match="Another process"):
         station.chip().start()
     chip.stop()
 
 
-def test_an_unprovisioned_chip_does_not_start(station: Station) -> None:
+def test_an_unprovisioned_chip_does_not_start(station: ChipStation) -> None:
     chip = ChipProcess(station.path / "none", station.path / "credentials")
     with pytest.raises(ChipError, match="provision"):
         chip.start()
 
 
-def test_asked_to_stop_it_stops(station: Station) -> None:
+def test_asked_to_stop_it_stops(station: ChipStation) -> None:
     with station.chip() as chip:
         process = chip._process
         assert process is not None
@@ -116,12 +117,12 @@ def test_asked_to_stop_it_stops(station: Station) -> None:
         assert process.wait(timeout=10) == 0
 
 
-def test_wrong_options_are_refused(station: Station) -> None:
+def test_wrong_options_are_refused(station: ChipStation) -> None:
     with pytest.raises(ChipError, match="usage"):
         station.chip(clock_speed=-1.0).start()
 
 
-def test_a_dead_chip_is_unreachable(station: Station) -> None:
+def test_a_dead_chip_is_unreachable(station: ChipStation) -> None:
     with station.chip() as chip:
         chip.kill()
         with pytest.raises(ChipError) as caught:
@@ -129,32 +130,32 @@ def test_a_dead_chip_is_unreachable(station: Station) -> None:
     assert caught.value.reason == "chip.unreachable"
 
 
-def test_identity_over_the_wire(station: Station) -> None:
-    with station.chip() as chip, rpc.channel(chip.address, station.verifier(), "chip") as channel:
+def test_identity_over_the_wire(station: ChipStation) -> None:
+    with station.chip() as chip, endpoints.channel(chip.address, station.verifier(), "chip") as channel:
         stub = chip_pb2_grpc.ChipServiceStub(channel)
-        answer = rpc.call(stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=b"12345678"))
+        answer = endpoints.call(stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=b"12345678"))
         verified = tokens.verify(answer.token, station.manufacturer.certificate)
         assert verified.token.nonce == b"12345678"
         assert verified.identity.ueid == answer.ueid
         assert verified.identity.tcb.measurement == answer.firmware_digest
         assert verified.identity.tcb.version == answer.firmware_version
         with pytest.raises(UsageError):
-            rpc.call(stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=b"short"))
+            endpoints.call(stub.GetIdentity, chip_pb2.GetIdentityRequest(nonce=b"short"))
         with pytest.raises(UsageError):
-            list(rpc.stream(stub.ListEntries, chip_pb2.ListEntriesRequest(start=0, end=1 << 40)))
+            list(endpoints.stream(stub.ListEntries, chip_pb2.ListEntriesRequest(start=0, end=1 << 40)))
 
 
-def test_only_a_verifier_opens_snapshots(station: Station) -> None:
+def test_only_a_verifier_opens_snapshots(station: ChipStation) -> None:
     with station.chip() as chip:
         operator = station.authority.issue_role("operator", "operator")
-        with rpc.channel(chip.address, operator, "chip") as channel:
+        with endpoints.channel(chip.address, operator, "chip") as channel:
             stub = chip_pb2_grpc.ChipServiceStub(channel)
-            assert rpc.call(stub.GetHead, chip_pb2.GetHeadRequest(nonce=bytes(8))).token
+            assert endpoints.call(stub.GetHead, chip_pb2.GetHeadRequest(nonce=bytes(8))).token
             with pytest.raises(IdentityError):
-                list(rpc.stream(stub.OpenSnapshot, chip_pb2.OpenSnapshotRequest(index=0)))
+                list(endpoints.stream(stub.OpenSnapshot, chip_pb2.OpenSnapshotRequest(index=0)))
 
 
-def test_hostile_shims_harm_nobody(station: Station) -> None:
+def test_hostile_shims_harm_nobody(station: ChipStation) -> None:
     """Garbage drops the link, nonsense is refused, and the next shim and the Verifier are served as before."""
     with station.chip(allow_forced=True) as chip:
         for garbage in (b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", encode({"do": "hello"})[:-2], b""):
@@ -204,7 +205,7 @@ def test_gaps_are_exponential() -> None:
     assert abs(variance - 1) < 7 * (8 / count) ** 0.5
 
 
-def test_a_chip_interrupts_at_its_rate(station: Station) -> None:
+def test_a_chip_interrupts_at_its_rate(station: ChipStation) -> None:
     """About 8 a second for 4 seconds, each served at once. Below 6 or above 75 has a chance under 1e-7.
 
     The lower limit leaves room for slow disks: while a snapshot is being logged no other is drawn.
@@ -226,7 +227,7 @@ def test_a_chip_interrupts_at_its_rate(station: Station) -> None:
     assert days == pytest.approx(4, abs=2.5)  # The last gap may reach over the end.
 
 
-def test_every_interrupt_leaves_an_entry(station: Station) -> None:
+def test_every_interrupt_leaves_an_entry(station: ChipStation) -> None:
     """Idle, then attached to a workload that is killed without serving. 40 a second: none in 2 seconds has 1e-35."""
     with station.chip(rate_per_day=40.0, clock_speed=86_400.0) as chip:
         time.sleep(2)
@@ -240,7 +241,7 @@ def test_every_interrupt_leaves_an_entry(station: Station) -> None:
     assert set(names[:before]) == set(after) == {"interrupt-idle"}
 
 
-def test_the_chip_does_not_import_torch(station: Station) -> None:
+def test_the_chip_does_not_import_torch(station: ChipStation) -> None:
     """Its process is small, and what it trusts is little."""
     code = "import sys, firmware_sim.chip; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,9 +8,9 @@ import pytest
 
 from firmware_sim import device
 from firmware_sim.fuses import Fuses
-from weighbridge.errors import ChipError, UsageError
-from weighbridge.firmware_image import read_image
-from weighbridge.identity import CertificateAuthority, verify_device_chain
+from weighbridge.attest.firmware_image import read_image
+from weighbridge.attest.identity import CertificateAuthority, verify_device_chain
+from weighbridge.core.errors import ChipError, UsageError
 
 
 @pytest.fixture(scope="module")

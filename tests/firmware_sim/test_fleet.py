@@ -1,4 +1,4 @@
-"""Many chips in one process: each is a chip of its own, and a Verifier takes nobody's word for which one answered."""
+"""Many chips in one process: each is a chip of its own, and a Verifier checks which one answered."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.drawn_inspection import inspect_drawn
 
 from firmware_sim import fleet as fleets
 from firmware_sim.fleet import Fleet, FleetServicer, chips_in, provision_fleet
 from firmware_sim.service import ALLOW
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
-from verifier.cache import Cache
-from verifier.clients import ChipClient
-from verifier.facts import Plan
-from verifier.firmware import FirmwarePolicy
-from verifier.inspection import Inspection
+from verifier.contact.clients import ChipClient
 from verifier.registry import Chip, Registry
-from verifier.sampling import draw, fresh_seed
-from weighbridge import rpc, tlog
-from weighbridge.errors import ChipError, UsageError
-from weighbridge.identity import CertificateAuthority, Credentials
-from weighbridge.merkle import leaf_hash, verify_inclusion
-from weighbridge.tlog import NoteError
-from weighbridge.tokens import entry_digest, verify, verify_log
+from weighbridge.attest import tlog
+from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.attest.tlog import NoteError
+from weighbridge.attest.tokens import entry_digest, verify, verify_log
+from weighbridge.core.errors import ChipError, UsageError
+from weighbridge.core.merkle import leaf_hash, verify_inclusion
+from weighbridge.rpc import endpoints
 
 COUNT, SAMPLES = 200, 20
 
@@ -80,28 +77,10 @@ def inspect(site: Site, path: Path, address: str, ueids: list[bytes], samples: i
     registry = Registry(path / "registry.db")
     for ueid in ueids:
         registry.register(Chip(ueid=ueid, address=address))
-    seed = fresh_seed()
-    plan = Plan(
-        samples=samples,
-        seed=seed,
-        flops_threshold=2.0,
-        chip_flops_per_day=1.0,
-        period_days=2.0,
-        snapshot_rate_per_day=1.0,
-    )
-    drawn = draw([chip.ueid for chip in registry.chips()], samples, seed)
-    registry.start_inspection("fleet", seed=seed, plan=plan.to_json(), chips=drawn)
-    image = site.path / "chips" / "firmware.img"
-    report = Inspection(
-        identifier="fleet",
-        plan=plan,
-        registry=registry,
-        cache=Cache(path / "cache"),
-        credentials=site.authority.issue_role("verifier", "verifier"),
-        manufacturer=site.manufacturer.certificate,
-        firmware=FirmwarePolicy.of([image], site.manufacturer.certificate),
-        progress=lambda *_: None,
-    ).run()
+    report = inspect_drawn(
+        registry, samples, cache=path / "cache", image=site.path / "chips" / "firmware.img",
+        verifier=site.authority.issue_role("verifier", "verifier"), manufacturer=site.manufacturer,
+    )  # fmt: skip
     registry.close()
     return report
 
@@ -124,7 +103,7 @@ def test_every_chip_is_its_own(site: Site) -> None:
 
 
 def test_an_inspection_draws_from_the_fleet(site: Site, tmp_path: Path) -> None:
-    """Registered, drawn, read and verified over mutual TLS; nothing is found, and each drawn chip counts as sampled."""
+    """Registered, drawn, read and verified over mutual TLS; nothing is found, each drawn chip counts as verified."""
     report = inspect(site, tmp_path, site.address, site.ueids, SAMPLES)
     assert report["findings"] == []
     counts = report["counts"]
@@ -151,16 +130,16 @@ def test_a_call_must_name_a_chip_of_the_fleet(site: Site) -> None:
     for ueid in (b"", b"\x01" + bytes(16), bytes(4000)):
         with site.client(ueid) as client, pytest.raises(UsageError, match="fleet"):
             client.head(b"n" * 16)
-    with rpc.channel(site.address, site.authority.issue_role("verifier", "v"), "chip") as channel:
+    with endpoints.channel(site.address, site.authority.issue_role("verifier", "v"), "chip") as channel:
         stub = chip_pb2_grpc.ChipServiceStub(channel)  # type: ignore[no-untyped-call]
-        twice = [(rpc.CHIP, site.ueids[0]), (rpc.CHIP, site.ueids[1])]
+        twice = [(endpoints.CHIP, site.ueids[0]), (endpoints.CHIP, site.ueids[1])]
         with pytest.raises(UsageError, match="name one chip"):
-            rpc.call(stub.GetHead, chip_pb2.GetHeadRequest(nonce=b"n" * 16), metadata=twice)
+            endpoints.call(stub.GetHead, chip_pb2.GetHeadRequest(nonce=b"n" * 16), metadata=twice)
 
 
 @contextmanager
 def served(site: Site, servicer: FleetServicer) -> Iterator[str]:
-    server, address = rpc.server(Credentials.load(site.path / "credentials"), allow=ALLOW)
+    server, address = endpoints.server(Credentials.load(site.path / "credentials"), allow=ALLOW)
     chip_pb2_grpc.add_ChipServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     server.start()
     yield address

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_sim import frames
-from weighbridge.errors import FormatError
+from weighbridge.core.errors import FormatError
 
 values = st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.binary() | st.text()
 messages = st.dictionaries(st.text(), values, max_size=5)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.damage import flipped
 
 from firmware_sim.nvlog import MIN_CAPACITY, NonVolatileLog, write_durably
-from weighbridge import merkle
-from weighbridge.errors import ChipError, UsageError
-from weighbridge.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
+from weighbridge.attest.tokens import GENESIS, MAX_TOKEN_BYTES, entry_digest
+from weighbridge.core import merkle
+from weighbridge.core.errors import ChipError, UsageError
 
 ENTRIES = [b"first", b"second entry", b"x" * 3000]
 _BITS = 8 * (8 + sum(4 + 32 + len(entry) for entry in ENTRIES))

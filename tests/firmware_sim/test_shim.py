@@ -6,27 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-from chips import Station
+from support.chip_station import ChipStation
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from firmware_sim import ChipProcess, Shim
-from weighbridge.chiplink import ChipLink
-from weighbridge.digests import Leaf, region_digest, snapshot_root
-from weighbridge.errors import ChipError
+from weighbridge.attest.chip_link import ChipLink
+from weighbridge.core.digests import Leaf, region_digest, snapshot_root
+from weighbridge.core.errors import ChipError
 
 HOLD = 20
 RUNNING, HEAD = b"r" * 32, b"h" * 32
 
 
 @pytest.fixture(scope="module")
-def station(tmp_path_factory: pytest.TempPathFactory) -> Station:
-    return Station.create(tmp_path_factory.mktemp("station"))
+def station(tmp_path_factory: pytest.TempPathFactory) -> ChipStation:
+    return ChipStation.create(tmp_path_factory.mktemp("station"))
 
 
 @pytest.fixture(scope="module")
-def chip(station: Station) -> Iterator[ChipProcess]:
+def chip(station: ChipStation) -> Iterator[ChipProcess]:
     with station.chip(hold=HOLD, allow_forced=True) as process:
         yield process
 
@@ -49,7 +49,7 @@ def test_nothing_is_taken_unasked(chip: ChipProcess) -> None:
         assert offer(shim) is None
 
 
-def test_a_snapshot_is_the_memory(chip: ChipProcess, station: Station) -> None:
+def test_a_snapshot_is_the_memory(chip: ChipProcess, station: ChipStation) -> None:
     """The signed root equals the root over a recomputation from the live tensors, in the middle of training."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 4))
@@ -85,7 +85,7 @@ def test_a_snapshot_is_the_memory(chip: ChipProcess, station: Station) -> None:
     assert flushed == [True]  # Before anything was signed.
 
 
-def test_an_uncooperative_workload_is_snapshotted_after_the_hold(chip: ChipProcess, station: Station) -> None:
+def test_an_uncooperative_workload_is_snapshotted_after_the_hold(chip: ChipProcess, station: ChipStation) -> None:
     x = torch.ones(4)
     with Shim.connect(chip.socket) as shim:
         shim.request_snapshot()
@@ -103,7 +103,7 @@ def test_an_uncooperative_workload_is_snapshotted_after_the_hold(chip: ChipProce
     assert (token.body["head"], token.body["running"], token.body["held"]) == (b"", b"", HOLD)
 
 
-def test_views_count_once_and_the_dead_not_at_all(chip: ChipProcess, station: Station) -> None:
+def test_views_count_once_and_the_dead_not_at_all(chip: ChipProcess, station: ChipStation) -> None:
     base = torch.arange(12.0)
     with Shim.connect(chip.socket) as shim:
         view = base.view(3, 4)[1:]
@@ -118,7 +118,7 @@ def test_views_count_once_and_the_dead_not_at_all(chip: ChipProcess, station: St
     assert leaves == sorted([leaf(base, salt), leaf(kept, salt)])
 
 
-def test_keyword_outputs_and_nested_arguments_are_seen(chip: ChipProcess, station: Station) -> None:
+def test_keyword_outputs_and_nested_arguments_are_seen(chip: ChipProcess, station: ChipStation) -> None:
     parts, target = [torch.ones(2), torch.zeros(3)], torch.empty(5)
     with Shim.connect(chip.socket) as shim:
         torch.cat(parts, out=target)
@@ -129,7 +129,7 @@ def test_keyword_outputs_and_nested_arguments_are_seen(chip: ChipProcess, statio
     assert leaves == sorted(leaf(t, salt) for t in (*parts, target))
 
 
-def test_only_kernels_on_memory_count(chip: ChipProcess, station: Station) -> None:
+def test_only_kernels_on_memory_count(chip: ChipProcess, station: ChipStation) -> None:
     """Fake and meta tensors leave no trace; a wrapper's inner kernels are seen in its place."""
     with Shim.connect(chip.socket) as shim:
         with FakeTensorMode() as fake:
@@ -176,7 +176,7 @@ def test_backward_is_seen(chip: ChipProcess) -> None:
         assert shim.flops == 2 * forward  # Only the weight needs a gradient.
 
 
-def test_events_are_logged(chip: ChipProcess, station: Station) -> None:
+def test_events_are_logged(chip: ChipProcess, station: ChipStation) -> None:
     with Shim.connect(chip.socket) as shim:
         index = shim.log_event("manifest-draft", b"d" * 32)
         with pytest.raises(ChipError) as caught:
@@ -195,7 +195,7 @@ def test_one_workload_at_a_time(chip: ChipProcess) -> None:
     Shim.connect(chip.socket).close()
 
 
-def test_who_leaves_with_an_interrupt_pending_is_snapshotted(chip: ChipProcess, station: Station) -> None:
+def test_who_leaves_with_an_interrupt_pending_is_snapshotted(chip: ChipProcess, station: ChipStation) -> None:
     x = torch.ones(3)
     noted: list[int] = []
     with Shim.connect(chip.socket) as shim:
@@ -209,7 +209,7 @@ def test_who_leaves_with_an_interrupt_pending_is_snapshotted(chip: ChipProcess, 
     assert leaves == [leaf(x, salt)]
 
 
-def test_a_workload_says_where_it_was_when_nobody_asked(chip: ChipProcess, station: Station) -> None:
+def test_a_workload_says_where_it_was_when_nobody_asked(chip: ChipProcess, station: ChipStation) -> None:
     """The claim is signed with the snapshot, so it is there even if a crash keeps the workload from noting anything."""
     with Shim.connect(chip.socket) as shim:
         shim.on_snapshot(None, lambda: (3, 14, HEAD))
@@ -218,7 +218,7 @@ def test_a_workload_says_where_it_was_when_nobody_asked(chip: ChipProcess, stati
     assert (body["safepoint"], body["step"], body["op"], body["head"], body["running"]) == (False, 3, 14, HEAD, b"")
 
 
-def test_weights_are_part_of_memory_before_any_kernel_reads_them(chip: ChipProcess, station: Station) -> None:
+def test_weights_are_part_of_memory_before_any_kernel_reads_them(chip: ChipProcess, station: ChipStation) -> None:
     weights, other = torch.ones(7), torch.ones(9)
     with Shim.connect(chip.socket, weights=[weights]) as shim:
         other.add_(1)
@@ -241,7 +241,7 @@ class Wrapper(torch.Tensor):
         raise NotImplementedError(func)
 
 
-def test_a_wrapper_has_no_memory_of_its_own(chip: ChipProcess, station: Station) -> None:
+def test_a_wrapper_has_no_memory_of_its_own(chip: ChipProcess, station: ChipStation) -> None:
     """A DTensor's storage has the size of the whole tensor and nothing behind it; what it wraps is memory."""
     inner = torch.ones(5)
     wrapper = Wrapper._make_wrapper_subclass(Wrapper, (10,), dtype=torch.float32)  # type: ignore[attr-defined]
@@ -254,7 +254,7 @@ def test_a_wrapper_has_no_memory_of_its_own(chip: ChipProcess, station: Station)
     assert leaves == [leaf(inner, salt)]
 
 
-def test_a_moment_in_which_memory_is_being_freed_is_passed_over(chip: ChipProcess, station: Station) -> None:
+def test_a_moment_in_which_memory_is_being_freed_is_passed_over(chip: ChipProcess, station: ChipStation) -> None:
     """The interrupt waits for the next moment. A wrapper's storage stands for one that another thread is freeing."""
     kept = torch.ones(5)
     dying = Wrapper._make_wrapper_subclass(Wrapper, (10,), dtype=torch.float32)  # type: ignore[attr-defined]
@@ -271,7 +271,7 @@ def test_a_moment_in_which_memory_is_being_freed_is_passed_over(chip: ChipProces
     assert leaves == [leaf(kept, salt)]
 
 
-def test_a_forked_worker_leaves_the_chip_alone(chip: ChipProcess, station: Station) -> None:
+def test_a_forked_worker_leaves_the_chip_alone(chip: ChipProcess, station: ChipStation) -> None:
     """Workers of a DataLoader are forked from a process whose shim is entered, here while an interrupt stands."""
     data = torch.utils.data.TensorDataset(torch.arange(12.0))
     with Shim.connect(chip.socket) as shim:
@@ -285,7 +285,7 @@ def test_a_forked_worker_leaves_the_chip_alone(chip: ChipProcess, station: Stati
     assert snapshots[-1] == log[-1].index
 
 
-def test_a_failed_flush_takes_no_snapshot(chip: ChipProcess, station: Station) -> None:
+def test_a_failed_flush_takes_no_snapshot(chip: ChipProcess, station: ChipStation) -> None:
     def fail() -> None:
         raise OSError("disk full")
 
@@ -300,15 +300,15 @@ def test_a_failed_flush_takes_no_snapshot(chip: ChipProcess, station: Station) -
 
 
 @pytest.mark.finding("chip.forced")
-def test_forcing_needs_permission(station: Station) -> None:
+def test_forcing_needs_permission(station: ChipStation) -> None:
     with station.chip("unforced") as process, Shim.connect(process.socket) as shim:
         with pytest.raises(ChipError) as caught:
             shim.request_snapshot()
         assert caught.value.reason == "chip.forced"
-        torch.zeros(2)  # The refusal harms nobody.
+        torch.zeros(2)  # The refusal does no harm.
 
 
-def test_without_its_chip_no_kernel_runs(station: Station) -> None:
+def test_without_its_chip_no_kernel_runs(station: ChipStation) -> None:
     process = station.chip("dead", allow_forced=True)
     with process:
         shim = Shim.connect(process.socket)

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from chips import Station
+from support.chip_station import ChipStation
 
 from firmware_sim import Shim
-from weighbridge.digests import region_digest
+from weighbridge.core.digests import region_digest
 
 
 @pytest.mark.gpu
 def test_a_snapshot_of_device_memory(tmp_path: Path) -> None:
-    station = Station.create(tmp_path)
+    station = ChipStation.create(tmp_path)
     model = torch.nn.Linear(8, 4, device="cuda")
     batch = torch.randn(3, 8, device="cuda")
     with station.chip(allow_forced=True) as chip:

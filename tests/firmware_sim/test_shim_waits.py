@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.soak_chip import Rig
 from firmware_sim import Shim
-from weighbridge.errors import ChipError
+from weighbridge.core.errors import ChipError
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def test_no_kernel_runs_before_the_witness_has_the_snapshot(rig: Rig) -> None:
     with rig.serve() as address:
-        pass  # A port that is free again: nobody is there yet.
+        pass  # A port that is free again: no service is there yet.
     with rig.chip(report="wait", witness=address, hold=0) as chip, Shim.connect(chip.socket) as shim:
         tensor = torch.ones(3)
         shim.request_snapshot()

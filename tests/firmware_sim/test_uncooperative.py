@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from chips import Station
+from support.chip_station import ChipStation
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from firmware_sim import ChipProcess, Shim
-from weighbridge.digests import Leaf
-from weighbridge.treehash import storage_digest
+from weighbridge.core.digests import Leaf
+from weighbridge.core.treehash.tree import storage_digest
 
 HOLD = 30
 
 
 @pytest.fixture
-def station(tmp_path: Path) -> Station:
-    return Station.create(tmp_path)
+def station(tmp_path: Path) -> ChipStation:
+    return ChipStation.create(tmp_path)
 
 
-def chip_of(station: Station, per_second: float) -> ChipProcess:
+def chip_of(station: ChipStation, per_second: float) -> ChipProcess:
     return station.chip(rate_per_day=per_second, clock_speed=86_400.0, hold=HOLD)
 
 
@@ -33,7 +33,7 @@ def leaves_of(model: nn.Module, salt: bytes) -> list[Leaf]:
 
 
 @pytest.mark.parametrize("way", ["eager", "compiled"])
-def test_plain_training_is_snapshotted_at_random(station: Station, way: str) -> None:
+def test_plain_training_is_snapshotted_at_random(station: ChipStation, way: str) -> None:
     """Fused optimizer over lists, batches from a forked worker, a compiled model; no word of it to the chip."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
@@ -65,7 +65,7 @@ def test_plain_training_is_snapshotted_at_random(station: Station, way: str) -> 
     assert len({token.body["root"] for token in snapshots}) == len(snapshots)
 
 
-def test_the_stall_is_measured(station: Station) -> None:
+def test_the_stall_is_measured(station: ChipStation) -> None:
     """Hashing 64 MiB takes longer than hashing next to nothing, and both are logged."""
     with station.chip(allow_forced=True) as chip:
         with Shim.connect(chip.socket) as shim:
@@ -80,7 +80,7 @@ def test_the_stall_is_measured(station: Station) -> None:
     assert 0 < stalls[0] < stalls[1]
 
 
-def test_what_nobody_can_look_at_is_counted(station: Station) -> None:
+def test_what_nobody_can_look_at_is_counted(station: ChipStation) -> None:
     """The interpreter and freed blocks are memory too; a snapshot says how much there is of it."""
     with station.chip(allow_forced=True) as chip:
         with Shim.connect(chip.socket) as shim:
@@ -98,7 +98,7 @@ def test_what_nobody_can_look_at_is_counted(station: Station) -> None:
     assert first.body["root"] == second.body["root"]
 
 
-def test_unhooking_the_shim_is_outside_the_simulation(station: Station) -> None:
+def test_unhooking_the_shim_is_outside_the_simulation(station: ChipStation) -> None:
     """Who runs kernels behind the shim's back is not seen here. On a real chip there is no shim to go behind."""
     with station.chip(allow_forced=True) as chip:
         with Shim.connect(chip.socket) as shim:

@@ -14,15 +14,17 @@ from gpu.trainings import KINDS, UPDATES
 from support.forging import at_step, forge
 
 from prover import Recorder
-from weighbridge.numerics import device_passes, kernels, narrow, quotients, randomness, rounding, writes
-from weighbridge.numerics.physical import flat
-from weighbridge.numerics.randomness import Draw
-from weighbridge.numerics.rounding import Bound
-from weighbridge.numerics.switches import conforming
-from weighbridge.replay import replay
-from weighbridge.replay_worker import Replay
-from weighbridge.tape import Tape
-from weighbridge.transcript import Transcript
+from weighbridge.execution.replay import replay
+from weighbridge.execution.workers.replay_worker import Replay
+from weighbridge.numerics.arrays.physical import flat
+from weighbridge.numerics.conformance.switches import conforming
+from weighbridge.numerics.operations import quotients, writes
+from weighbridge.numerics.random import variates
+from weighbridge.numerics.random.variates import Draw
+from weighbridge.numerics.rounding import contested, cpu_kernels, cpu_passes, device_passes, formats, narrow
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -86,11 +88,11 @@ def draws_agree(device: str) -> None:
     for seed, counter, count in ((0, 0, 1), (7, 1 << 40, 1003), (2**64 - 1, 2**64 - 1, 70_001)):
         draw = Draw(seed, 1 << 12, counter)
         for make in (
-            lambda at: randomness.unit(draw, count, at),  # noqa: B023
-            lambda at: randomness.normal(draw, count, at),  # noqa: B023
-            lambda at: randomness.integers(draw, -3, 1 << 30, count, at),  # noqa: B023
-            lambda at: randomness.integers(draw, 0, 1 << 62, count, at),  # noqa: B023
-            lambda at: randomness.permutation(draw, count, at),  # noqa: B023
+            lambda at: variates.unit(draw, count, at),  # noqa: B023
+            lambda at: variates.normal(draw, count, at),  # noqa: B023
+            lambda at: variates.integers(draw, -3, 1 << 30, count, at),  # noqa: B023
+            lambda at: variates.integers(draw, 0, 1 << 62, count, at),  # noqa: B023
+            lambda at: variates.permutation(draw, count, at),  # noqa: B023
         ):
             same_bits(make(torch.device("cpu")), make(where))
 
@@ -193,17 +195,17 @@ def passes_agree(device: str) -> None:
             bound = Bound(2.0**-45, 2.0**-150, factors)
             moved = Bound(bound.rel, bound.absolute, tuple(f.to(device) for f in factors))
             ours = torch.empty(x.shape)
-            checksum, positions, _, es = rounding._cpu_pass(x, bound, ours)
+            checksum, positions, _, es = cpu_passes.record(x, bound, ours)
             theirs = torch.empty(x.shape, device=device)
-            found = device_passes.record(x.to(device), moved, theirs, kernels.REACH)
+            found = device_passes.record(x.to(device), moved, theirs, cpu_kernels.REACH)
             same_bits(ours, theirs)
             assert checksum == found[0]
             assert positions.tolist() == found[1].tolist()
             np.testing.assert_array_equal(es, found[2].cpu().numpy())
-            out, again = rounding.round_plain(x.to(device))
+            out, again = contested.round_plain(x.to(device))
             same_bits(ours, out)
             assert again == checksum
-        for dtype in narrow.NARROW:
+        for dtype in formats.NARROW:
             mine, total = narrow.round_plain(x.float(), dtype)
             yours = torch.empty(x.shape, dtype=dtype, device=device)
             assert device_passes.round_plain(x.float().to(device), yours) == total

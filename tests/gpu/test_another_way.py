@@ -17,27 +17,19 @@ import torch
 from gpu import both_ways
 from support.recordings import replay_here
 
-from prover import recorder
-from weighbridge.numerics import (
-    batch_norm_loops,
-    chains,
-    device_passes,
-    kernels,
-    narrow,
-    quotients,
-    randomness,
-    reductions,
-    rounding,
-    sums,
-)
-from weighbridge.numerics.physical import flat
-from weighbridge.numerics.rounding import Bound
+from prover.recording import recorder
+from weighbridge.numerics.arrays import reductions
+from weighbridge.numerics.arrays.physical import flat
+from weighbridge.numerics.operations import batch_norm_loops, chains, quotients, sums
+from weighbridge.numerics.random import variates
+from weighbridge.numerics.rounding import contested, cpu_kernels, cpu_passes, device_passes, narrow
+from weighbridge.numerics.rounding.bound import Bound
 
 Tensor = torch.Tensor
 
 
 def _pass(x: Tensor, bound: Bound, out: Tensor) -> tuple[int, Any, Any, Any]:
-    checksum, positions, es = device_passes.record(x, bound, out, kernels.REACH)
+    checksum, positions, es = device_passes.record(x, bound, out, cpu_kernels.REACH)
     return checksum, positions.numpy(), flat(x)[positions].numpy(), es.numpy()
 
 
@@ -65,12 +57,12 @@ def as_on_a_gpu(used: set[str] | None = None) -> Iterator[None]:
         return noted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounding, "_cpu_pass", noting("pass", _pass))
-        patch.setattr(rounding, "round_plain", noting("plain", _plain))
+        patch.setattr(cpu_passes, "record", noting("pass", _pass))
+        patch.setattr(contested, "round_plain", noting("plain", _plain))
         patch.setattr(narrow, "round_plain", noting("narrow", _plain_narrow))
-        for module in (rounding, narrow):
+        for module in (contested, narrow):
             patch.setattr(module, "canonicalise", noting("canonicalise", device_passes.canonicalise))
-        patch.setattr(randomness, "COMPILED", frozenset())
+        patch.setattr(variates, "COMPILED", frozenset())
         for module in (reductions, sums):
             patch.setattr(module, "plan_of", noting("sums", lambda *operands: None))
         patch.setattr(chains, "_plain", noting("chains", lambda *operands: False))

@@ -12,8 +12,10 @@ import pytest
 import torch
 from gpu import both_ways, trainings
 
-from weighbridge.numerics import device_passes, policy, probes, reductions
-from weighbridge.numerics.switches import conforming
+from weighbridge.numerics.arrays import reductions
+from weighbridge.numerics.conformance import bound_policy, probes
+from weighbridge.numerics.conformance.switches import conforming
+from weighbridge.numerics.rounding import device_passes
 
 pytestmark = pytest.mark.gpu
 
@@ -102,8 +104,8 @@ def tf32_wanted() -> Iterator[None]:
 
 @pytest.mark.usefixtures("tf32_wanted")
 def test_the_probes_pass_with_tf32_switched_off_for_the_user() -> None:
-    probes.require("cuda", policy.STRICT)
-    probes.require("cuda", policy.calibrated())
+    probes.require("cuda", bound_policy.STRICT)
+    probes.require("cuda", bound_policy.calibrated())
     with conforming():
         assert probes.products_conform(torch.mm, torch.float32, torch.device("cuda"))
 

@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 
 from firmware_sim import device
-from firmware_sim.firmware import Firmware, Report
+from firmware_sim.firmware import Firmware
 from firmware_sim.nvlog import NonVolatileLog
-from weighbridge import tlog, tokens
-from weighbridge.digests import region_digest
-from weighbridge.identity import CertificateAuthority
+from firmware_sim.snapshot_report import Report
+from weighbridge.attest import tlog, tokens
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.digests import region_digest
 
 pytestmark = pytest.mark.interop
 

@@ -22,8 +22,8 @@ from protos.weighbridge.v1 import (
     verifier_pb2,
     verifier_pb2_grpc,
 )
-from weighbridge import rpc
-from weighbridge.errors import NotFoundError
+from weighbridge.core.errors import NotFoundError
+from weighbridge.rpc import endpoints
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def missing(call: Callable[[], Any]) -> tuple[str, str]:
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
     info = error_details_pb2.ResourceInfo()
     assert any(each.Unpack(info) for each in rpc_status.from_call(caught.value).details)
-    ours = rpc.from_rpc_error(caught.value)
+    ours = endpoints.from_rpc_error(caught.value)
     assert isinstance(ours, NotFoundError)
     assert (ours.details["resource"], ours.details["name"]) == (info.resource_type, info.resource_name)
     return info.resource_type, info.resource_name
@@ -47,7 +47,7 @@ def missing(call: Callable[[], Any]) -> tuple[str, str]:
 
 @contextmanager
 def stub_of(station: Station, address: str, own: str, role: str, kind: Any) -> Iterator[Any]:
-    with rpc.channel(address, station.authority.issue_role(own, "x"), role) as channel:
+    with endpoints.channel(address, station.authority.issue_role(own, "x"), role) as channel:
         yield kind(channel)
 
 
@@ -78,10 +78,10 @@ def test_a_fleet_without_the_chip(station: Station) -> None:
         *("--credentials", str(root / "chip")),
     ]
     with (
-        service("firmware_sim.fleet", arguments, address_file) as address,
+        service("chip fleet", arguments, address_file) as address,
         stub_of(station, address, "verifier", "chip", chip_pb2_grpc.ChipServiceStub) as stub,
     ):
-        request, named = chip_pb2.GetHeadRequest(nonce=b"fresh nonce"), [(rpc.CHIP, b"u" * 17)]
+        request, named = chip_pb2.GetHeadRequest(nonce=b"fresh nonce"), [(endpoints.CHIP, b"u" * 17)]
         assert missing(lambda: stub.GetHead(request, timeout=20, metadata=named)) == ("chip", (b"u" * 17).hex())
 
 
@@ -92,7 +92,7 @@ def test_a_verifier_without_the_inspection(station: Station) -> None:
         *("--manufacturer", str(root / "manufacturer.pem"), "--firmware", str(root / "firmware.img")),
     ]
     with (
-        service("verifier.service", arguments, root / "v.address") as address,
+        service("serve verifier", arguments, root / "v.address") as address,
         stub_of(station, address, "operator", "verifier", verifier_pb2_grpc.VerifierServiceStub) as stub,
     ):
         for method, kind in (

@@ -23,10 +23,11 @@ import protos.weighbridge.v1
 from firmware_sim.service import ALLOW as CHIP
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 from prover.service import ALLOW as PROVER
+from verifier.contact.witness_service import ALLOW as WITNESS
 from verifier.service import ALLOW as VERIFIER
-from verifier.witness_service import ALLOW as WITNESS
-from weighbridge import identity, rpc
-from weighbridge.identity import CertificateAuthority, Credentials
+from weighbridge.attest import identity
+from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.rpc import endpoints
 
 ALLOW = {**CHIP, **PROVER, **VERIFIER, **WITNESS}
 SERVERS = {
@@ -94,7 +95,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             ),
             *("--manufacturer", str(root / "manufacturer.pem"), "--firmware", str(root / "firmware.img")),
         ]
-        verifier = stack.enter_context(service("verifier.service", arguments, root / "verifier.address"))
+        verifier = stack.enter_context(service("serve verifier", arguments, root / "verifier.address"))
         foreign = CertificateAuthority.create("Station")  # the same name, another key
         callers = {role: station.authority.issue_role(role, "x") for role in identity.ROLES}
         for role in identity.ROLES:
@@ -129,7 +130,7 @@ def code_of(channel: grpc.Channel, name: str, data: bytes = b"") -> grpc.StatusC
 def test_only_the_roles_of_the_table_are_served(site: Site, name: str) -> None:
     server = SERVERS[name.split("/")[1].rpartition(".")[2]]
     for role in identity.ROLES:
-        with rpc.channel(site.addresses[server], site.callers[role], server) as channel:
+        with endpoints.channel(site.addresses[server], site.callers[role], server) as channel:
             code = code_of(channel, name)
         refused = code == grpc.StatusCode.PERMISSION_DENIED
         assert refused == (role not in ALLOW[name]), f"{role}: {code}"
@@ -141,7 +142,7 @@ def test_no_expired_or_foreign_certificate_gets_through_tls(site: Site, name: st
     server = SERVERS[name.split("/")[1].rpartition(".")[2]]
     role = min(ALLOW[name])
     for caller in (f"expired {role}", f"foreign {role}"):
-        with rpc.channel(site.addresses[server], site.callers[caller], server) as channel:
+        with endpoints.channel(site.addresses[server], site.callers[caller], server) as channel:
             assert code_of(channel, name) == grpc.StatusCode.UNAVAILABLE, caller
     bare = grpc.ssl_channel_credentials(root_certificates=site.station.authority.pem)
     options = [("grpc.ssl_target_name_override", identity.role_domain(server))]
@@ -154,10 +155,10 @@ def test_no_expired_or_foreign_certificate_gets_through_tls(site: Site, name: st
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_nonsense_of_the_right_role_is_refused(site: Site, name: str) -> None:
     server = SERVERS[name.split("/")[1].rpartition(".")[2]]
-    with rpc.channel(site.addresses[server], site.callers[min(ALLOW[name])], server) as channel:
+    with endpoints.channel(site.addresses[server], site.callers[min(ALLOW[name])], server) as channel:
         for data in (b"\xff" * 40, b"\x00", b"\x0a\xff\xff\xff\xff\x0f", b"\x0b" * 200):
             assert code_of(channel, name, data) in (grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT)
-        huge = bytes(rpc.MAX_MESSAGE_BYTES + 1)
+        huge = bytes(endpoints.MAX_MESSAGE_BYTES + 1)
         assert code_of(channel, name, huge) == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -174,7 +175,7 @@ def test_fields_at_their_extremes_are_answered_with_a_reason(site: Site, name: s
         descriptor.FieldDescriptor.TYPE_INT64: -(2**63),
         descriptor.FieldDescriptor.TYPE_DOUBLE: float("nan"),
     }
-    with rpc.channel(site.addresses[server], site.callers[min(ALLOW[name])], server) as channel:
+    with endpoints.channel(site.addresses[server], site.callers[min(ALLOW[name])], server) as channel:
         for field in METHODS[name].input_type.fields:
             if field.type not in extremes:
                 continue
@@ -188,10 +189,10 @@ def test_fields_at_their_extremes_are_answered_with_a_reason(site: Site, name: s
 
 
 def test_after_all_of_it_the_services_are_as_before(site: Site) -> None:
-    with rpc.channel(site.addresses["verifier"], site.callers["operator"], "verifier") as channel:
+    with endpoints.channel(site.addresses["verifier"], site.callers["operator"], "verifier") as channel:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
-        assert not rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips
-    with rpc.channel(site.addresses["chip"], site.callers["verifier"], "chip") as channel:
+        assert not endpoints.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips
+    with endpoints.channel(site.addresses["chip"], site.callers["verifier"], "chip") as channel:
         chip = chip_pb2_grpc.ChipServiceStub(channel)  # type: ignore[no-untyped-call]
-        assert rpc.call(chip.GetHead, chip_pb2.GetHeadRequest(nonce=b"fresh nonce")).token
+        assert endpoints.call(chip.GetHead, chip_pb2.GetHeadRequest(nonce=b"fresh nonce")).token
     assert not list((site.station.root / "cache").glob("**/*.json"))

@@ -6,15 +6,15 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from support.breaking import breaking
-from support.small_transcripts import write_transcript
+from support.breaking_network import breaking
+from support.untrained_transcripts import write_transcript
 
-from prover.archive import Archive
+from prover.keeping.archive import Archive
 from prover.service import serve
-from verifier import clients
-from verifier.clients import ProverClient
-from weighbridge.errors import ProverError, UsageError
-from weighbridge.identity import CertificateAuthority
+from verifier.contact import clients
+from verifier.contact.clients import ProverClient
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.errors import ProverError, UsageError
 
 MIB = 1 << 20
 BLOB = hashlib.shake_256(b"blob").digest(6 * MIB + 5)

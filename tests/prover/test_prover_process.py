@@ -16,9 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.station import ROOT, wait_for
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
-from weighbridge import rpc
-from weighbridge.errors import ChipError
-from weighbridge.identity import CertificateAuthority
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.errors import ChipError
+from weighbridge.rpc import endpoints
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -28,14 +28,14 @@ def test_sigterm_says_so_first_and_lets_a_running_stream_finish(tmp_path: Path) 
     authority.issue_role("prover", "p").save(tmp_path / "prover")
     (tmp_path / "runs").mkdir()
     address_file = tmp_path / "address"
-    command = [sys.executable, "-m", "prover.service", "--runs", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "weighbridge.cli", "serve", "prover", "--runs", str(tmp_path / "runs")]
     command += ["--credentials", str(tmp_path / "prover"), "--address-file", str(address_file)]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         wait_for(address_file.exists, process)
-        with rpc.channel(address_file.read_text(), authority.issue_role("verifier", "v"), "prover") as channel:
+        with endpoints.channel(address_file.read_text(), authority.issue_role("verifier", "v"), "prover") as channel:
             stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]
-            rpc.call(stub.ListTranscripts, prover_pb2.ListTranscriptsRequest())
+            endpoints.call(stub.ListTranscripts, prover_pb2.ListTranscriptsRequest())
             watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=60)
             assert next(watched).status == SERVING
             seen: list[Any] = []
@@ -47,8 +47,8 @@ def test_sigterm_says_so_first_and_lets_a_running_stream_finish(tmp_path: Path) 
             assert process.poll() is None  # A call is running: this one.
             watched.cancel()
             assert process.wait(20) == 0
-            with pytest.raises((ChipError, rpc.RpcError)):
-                rpc.call(stub.ListTranscripts, prover_pb2.ListTranscriptsRequest(), deadline_s=2)
+            with pytest.raises((ChipError, endpoints.RpcError)):
+                endpoints.call(stub.ListTranscripts, prover_pb2.ListTranscriptsRequest(), deadline_s=2)
     finally:
         process.kill()
         process.wait()
@@ -59,12 +59,12 @@ def test_a_stream_that_nobody_ends_holds_a_process_no_longer_than_its_grace(tmp_
     authority.issue_role("prover", "p").save(tmp_path / "prover")
     (tmp_path / "runs").mkdir()
     address_file = tmp_path / "address"
-    command = [sys.executable, "-m", "prover.service", "--runs", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "weighbridge.cli", "serve", "prover", "--runs", str(tmp_path / "runs")]
     command += ["--credentials", str(tmp_path / "prover"), "--address-file", str(address_file)]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         wait_for(address_file.exists, process)
-        with rpc.channel(address_file.read_text(), authority.issue_role("verifier", "v"), "prover") as channel:
+        with endpoints.channel(address_file.read_text(), authority.issue_role("verifier", "v"), "prover") as channel:
             watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=120)
             assert next(watched).status == SERVING
             process.send_signal(signal.SIGTERM)
@@ -81,8 +81,8 @@ def test_a_stream_that_nobody_ends_holds_a_process_no_longer_than_its_grace(tmp_
 @pytest.mark.parametrize("options", [["--metrics", "nowhere"], ["--streams", "0"], ["--calls-per-second", "-1"]])
 def test_a_bad_command_line_says_what_to_do(tmp_path: Path, options: list[str]) -> None:
     CertificateAuthority.create("Station").issue_role("prover", "p").save(tmp_path / "prover")
-    command = [sys.executable, "-m", "prover.service", "--runs", str(tmp_path), "--credentials"]
+    command = [sys.executable, "-m", "weighbridge.cli", "serve", "prover", "--runs", str(tmp_path), "--credentials"]
     done = subprocess.run([*command, str(tmp_path / "prover"), *options], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("usage: ")
+    assert done.stderr.startswith("weighbridge: usage: ")
     assert "Traceback" not in done.stderr

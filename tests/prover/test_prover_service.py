@@ -1,4 +1,4 @@
-"""The Prover's service as a process: what Verifiers get, and that nobody else gets anything."""
+"""The Prover's service as a process: what Verifiers get, and that no other role gets anything."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.small_transcripts import UEID, write_transcript
 from support.station import service
+from support.untrained_transcripts import UEID, write_transcript
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
-from verifier.cache import Cache
-from verifier.clients import ProverClient
-from weighbridge import rpc
-from weighbridge.errors import IdentityError, NotFoundError, ProverError
-from weighbridge.identity import CertificateAuthority
+from verifier.contact.clients import ProverClient
+from verifier.store.cache import Cache
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.errors import IdentityError, NotFoundError, ProverError
+from weighbridge.rpc import endpoints
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def address(authority: CertificateAuthority, runs: Path, tmp_path_factory: pytes
     root = tmp_path_factory.mktemp("prover")
     authority.issue_role("prover", "p").save(root / "credentials")
     arguments = ["--runs", str(runs), "--credentials", str(root / "credentials")]
-    with service("prover.service", arguments, root / "address") as address:
+    with service("serve prover", arguments, root / "address") as address:
         yield address
 
 
@@ -41,14 +41,14 @@ def test_a_verifier_lists_explains_and_fetches(
 ) -> None:
     identifier = write_transcript(runs / "one", name="one")  # declared while the service runs
     credentials = authority.issue_role("verifier", "v")
-    with rpc.channel(address, credentials, "prover") as channel:
+    with endpoints.channel(address, credentials, "prover") as channel:
         stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]
-        listed = rpc.call(stub.ListTranscripts, prover_pb2.ListTranscriptsRequest()).transcripts
+        listed = endpoints.call(stub.ListTranscripts, prover_pb2.ListTranscriptsRequest()).transcripts
         assert [(each.id, each.name, each.steps) for each in listed] == [(identifier, "one", 3)]
         assert listed[0].manifest_digest.hex() == identifier
-        known = rpc.call(stub.Explain, prover_pb2.ExplainRequest(ueid=UEID, log_index=12))
+        known = endpoints.call(stub.Explain, prover_pb2.ExplainRequest(ueid=UEID, log_index=12))
         assert (known.explained, known.transcript_id, known.step, known.op) == (True, identifier, 2, 4)
-        unknown = rpc.call(stub.Explain, prover_pb2.ExplainRequest(ueid=UEID, log_index=99))
+        unknown = endpoints.call(stub.Explain, prover_pb2.ExplainRequest(ueid=UEID, log_index=99))
         assert not unknown.explained
     with ProverClient(address, credentials) as client:
         transcript = Cache(tmp_path / "cache").get(identifier, client.pieces(identifier))

@@ -12,14 +12,14 @@ import cbor2
 from cryptography.x509 import Certificate
 
 from firmware_sim.device import Device, boot, provision
-from verifier.facts import Entry, LogFacts
+from verifier.model.facts import Entry, LogFacts
 from verifier.registry import Chip
-from weighbridge import merkle
-from weighbridge.digests import Leaf, salt_digest, snapshot_root
-from weighbridge.errors import WeighbridgeError
-from weighbridge.identity import CertificateAuthority
-from weighbridge.tlog import LOG, Checkpoint, Note, NoteSigner, origin
-from weighbridge.tokens import GENESIS, Token, Value, Verified, decode_claims, entry_digest, sign, verify
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.tlog import LOG, Checkpoint, Note, NoteSigner, origin
+from weighbridge.attest.tokens import GENESIS, Token, Value, Verified, decode_claims, entry_digest, sign, verify
+from weighbridge.core import merkle
+from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
+from weighbridge.core.errors import WeighbridgeError
 
 SALT = bytes(range(32))
 

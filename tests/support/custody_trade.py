@@ -8,7 +8,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from verifier.registry import Party, Registry, load_key
-from weighbridge.custody import Kind, PrivateKey, Statement, countersign, encode_key, sign
+from weighbridge.attest.custody_statements import Kind, PrivateKey, Statement, countersign, encode_key, sign
 
 START = 1_700_000_000
 DAY = 86_400

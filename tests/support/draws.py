@@ -10,15 +10,16 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from verifier.beacon import LocalBeacon, Round
-from verifier.database import Database
-from verifier.draw import Draw, DrawCommitment, close_draw, commit_draw, open_draw
-from verifier.drawentries import Aim, Closing
-from verifier.drawrecord import DrawRecord, Logged
-from verifier.ownlog import PREFIX, OwnLog
-from verifier.strata import Heads, Population, encode_heads
-from weighbridge import tlog
-from weighbridge.tlog import NoteSigner
+from verifier.draw.beacon import LocalBeacon, Round
+from verifier.draw.derivation import Draw, DrawCommitment, close_draw, commit_draw, open_draw
+from verifier.draw.log_entries import Aim, Closing
+from verifier.draw.own_log import PREFIX, OwnLog
+from verifier.draw.record import DrawRecord, Logged
+from verifier.model.strata import Heads, Population, encode_heads
+from verifier.store import revision
+from verifier.store.database import Database
+from weighbridge.attest import tlog
+from weighbridge.attest.tlog import NoteSigner
 
 START = 1_800_000_000
 AIM = Aim(flops_threshold=3.0, chip_flops_per_day=1.0, period_days=1.0, snapshot_rate_per_day=2.0)
@@ -73,7 +74,7 @@ class House:
     def new_log(self) -> OwnLog:
         """Returns an empty log with the house's keys."""
         database = Database(self.path / f"{len(self.logs)}.sqlite")
-        database.create_tables()
+        revision.prepare(database)
         self.logs.append(database)
         signer = NoteSigner(PREFIX + "example", tlog.LOG, bytes(31) + b"\x01")
         return OwnLog(database.session, signer, [self.witness], lambda: self.time)

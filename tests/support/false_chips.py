@@ -2,7 +2,7 @@
 """Chips that show what they like: logs made to order, under real device keys, from a real service over mutual TLS.
 
 Each has a device that the station's manufacturer provisioned and a boot ROM that measured its firmware; what is false
-is what the firmware of such a chip, or whoever has its key, signs and shows.
+is what the firmware of such a chip, or the holder of its key, signs and shows.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from support.station import Station
 
 from firmware_sim.boot import IDEVID, SECRET, identity_key
 from firmware_sim.device import Device, boot, provision
-from firmware_sim.firmware import SALT_SIZE, unpack_leaves
+from firmware_sim.firmware import SALT_SIZE
 from firmware_sim.nvlog import NonVolatileLog
 from firmware_sim.service import ALLOW
+from firmware_sim.snapshot_report import unpack_leaves
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
 from verifier.registry import Chip
-from weighbridge import merkle, rpc
-from weighbridge.digests import Leaf, salt_digest, snapshot_root
-from weighbridge.errors import UsageError
-from weighbridge.identity import CertificateAuthority, certificate_builder
-from weighbridge.tcb import TcbInfo
-from weighbridge.tlog import Checkpoint, Note, origin
-from weighbridge.tokens import Token, Value, entry_digest, read_own, sign
+from weighbridge.attest.identity import CertificateAuthority, certificate_builder
+from weighbridge.attest.tcb import TcbInfo
+from weighbridge.attest.tlog import Checkpoint, Note, origin
+from weighbridge.attest.tokens import Token, Value, entry_digest, read_own, sign
+from weighbridge.core import merkle
+from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
+from weighbridge.core.errors import UsageError
+from weighbridge.rpc import endpoints
 
 LEAF_BYTES = 40
 
@@ -103,7 +105,7 @@ class _Servicer(chip_pb2_grpc.ChipServiceServicer):
         self._shown = shown
 
     def _chosen(self, context: grpc.ServicerContext) -> Shown:
-        (ueid,) = (value for key, value in context.invocation_metadata() if key == rpc.CHIP)
+        (ueid,) = (value for key, value in context.invocation_metadata() if key == endpoints.CHIP)
         assert isinstance(ueid, bytes)
         return self._shown[ueid]
 
@@ -149,7 +151,7 @@ class FalseChips:
 
     def __enter__(self) -> Self:
         credentials = self._station.authority.issue_role("chip", "false")
-        self._server, self._address = rpc.server(credentials, allow=ALLOW)
+        self._server, self._address = endpoints.server(credentials, allow=ALLOW)
         chip_pb2_grpc.add_ChipServiceServicer_to_server(_Servicer(self._shown), self._server)  # type: ignore[no-untyped-call]
         self._server.start()
         return self
@@ -184,7 +186,7 @@ class FalseChips:
 
 
 def taken(directory: Path, scratch: Path) -> Shown:
-    """What a chip of `firmware_sim` has in its directory, in the hands of somebody who has its key."""
+    """What a chip of `firmware_sim` has in its directory, in the hands of a party with its key."""
     shutil.copytree(directory / "nvram", scratch / "nvram")
     shutil.copy(directory / "counter", scratch / "counter")
     with NonVolatileLog(scratch) as log:

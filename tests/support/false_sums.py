@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from prover import regenerate
-from prover.archive import Archive
-from prover.cells import PIECE, Cells
-from weighbridge.given import write_results
-from weighbridge.job import Place, read_job
-from weighbridge.openings import Commitments, Opening, Target
-from weighbridge.tensorfile import TensorFile
+from prover.keeping import collective_replay
+from prover.keeping.archive import Archive
+from prover.keeping.cell_requests import PIECE, Cells
+from weighbridge.execution.collective_openings import Commitments, Opening, Target
+from weighbridge.execution.given_results import write_results
+from weighbridge.transcript.job_record import MeshCoordinate, read_job
+from weighbridge.transcript.tensor_file import TensorFile
 
 Kept = dict[tuple[int, Any], tuple[list[torch.Tensor], list[torch.Tensor]]]
 
@@ -51,7 +51,7 @@ class Lying(Cells):
                 for pairing, committed in commitments.step(rank, step).items()
                 for number, out in enumerate(self.kept[rank, pairing][1])
             }
-            write_results(file, Place(commitments.record, rank), results)
+            write_results(file, MeshCoordinate(commitments.record, rank), results)
             data = file.read_bytes()
             yield from (data[at : at + PIECE] for at in range(0, len(data), PIECE))
 
@@ -61,7 +61,7 @@ class Lying(Cells):
         with self._job(transcript_id, ranks) as (path, rank):
             commitments = Commitments(path)
             if commitments.record.id == self.job:
-                yield from regenerate.opened(commitments, rank, targets, self.kept)
+                yield from collective_replay.opened(commitments, rank, targets, self.kept)
             else:
                 yield from super().openings(transcript_id, ranks, targets, going)
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weighbridge import digests
-from weighbridge.bounded import DEFAULT_LIMITS, file_digest
-from weighbridge.chipnotes import ChipNotes
-from weighbridge.data import DataCommitment
-from weighbridge.manifest import Predicate, SigningKey, open_manifest, sign_manifest
-from weighbridge.state import Checkpoint
-from weighbridge.steps import StepRecord, pack_records, read_records
-from weighbridge.tape import Tape
-from weighbridge.transcript import Transcript
-from weighbridge.writer import DRAFT, MANIFEST, RANK_LAYOUT, TranscriptWriter
+from weighbridge.attest.manifest import Predicate, SigningKey, open_manifest, sign_manifest
+from weighbridge.core import digests
+from weighbridge.core.bounded import DEFAULT_LIMITS, file_digest
+from weighbridge.transcript.chip_notes import ChipNotes
+from weighbridge.transcript.data import DataCommitment
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.state import Checkpoint
+from weighbridge.transcript.steps import StepRecord, pack_records, read_records
+from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.writer import DRAFT, MANIFEST, RANK_LAYOUT, TranscriptWriter
 
 Change = Callable[[int, Tape, dict[str, Any]], None]
-"""Does what it likes with (step, tape, fields of the record, the rounding log, batch and free tensors among them)."""
+"""Does what it likes with (step, tape, fields of the record, the rounding log, batch and undeclared tensors too)."""
 
 
 def forge(
@@ -59,10 +59,13 @@ def forge(
         if record.step in old.checkpoint_steps:
             writer.checkpoint(checkpoint(old.checkpoint(record.step)))
         tape = Tape.decode(old.tape(record.tape))
-        fields = {name: getattr(record, name) for name in StepRecord.__slots__ if name not in ("step", "batch")}
-        fields.pop("record_digests")
+        others = ("step", "batch", "free", "record_digests")
+        fields = {name: getattr(record, name) for name in StepRecord.__slots__ if name not in others}
         fields.update(
-            rounding=old.rounding(record.step), batch=old.batch(record.step), free=old.free(record.step), records=None
+            rounding=old.rounding(record.step),
+            batch=old.batch(record.step),
+            undeclared=old.undeclared(record.step),
+            records=None,
         )
         change(record.step, tape, fields)
         writer.append_step(**{**fields, "tape": writer.put_tape(tape.encode())})

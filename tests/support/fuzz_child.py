@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from support.inventions import bent, invented
 from support.mutations import Case, Choices, mutated, steps_of
+from support.operator_examples import EXAMPLES, Maker
 
-from examples import EXAMPLES, Maker
-from weighbridge import confinement
-from weighbridge.errors import WeighbridgeError
-from weighbridge.executor import Executor
-from weighbridge.following import DifferenceError
-from weighbridge.numerics import roundlog
-from weighbridge.replay_worker import _prepare
-from weighbridge.tape import Tape
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.executor import Executor
+from weighbridge.execution.following import DifferenceError
+from weighbridge.execution.workers import confinement
+from weighbridge.execution.workers.replay_worker import _prepare
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
 
 MEMORY = 64 << 20
 """Bytes that a tape may use."""
@@ -41,7 +41,7 @@ def outcome(case: Case) -> str:
         executor = Executor("cpu", case.seed, MEMORY)
         if case.checkpoint is not None:
             executor.load(case.checkpoint)
-        log = roundlog.LogReader(case.log, max_entries=1 << 20)
+        log = rounding_log.LogReader(case.log, max_entries=1 << 20)
         executor.run(tape, bytes(32), case.record, log, case.batch, case.free)
         executor.state_digest()
     except DifferenceError as error:

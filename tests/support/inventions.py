@@ -11,10 +11,11 @@ import torch
 from support.mutations import NUMBERS, SCALARS, Case, Choices, overloads
 from torch import Tensor
 
-from weighbridge.numerics import roundlog
-from weighbridge.numerics.rules import RULES, Kind, Op
-from weighbridge.steps import StepRecord
-from weighbridge.tape import DTYPE_NAMES, DTYPES, MEMORY_FORMATS, Input, Node, Ref, Tape
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.numerics.rule_table import RULES, Kind
+from weighbridge.numerics.schemas import Op
+from weighbridge.transcript.steps import StepRecord
+from weighbridge.transcript.tape import DTYPE_NAMES, DTYPES, MEMORY_FORMATS, Input, Node, Ref, Tape
 
 
 @dataclass
@@ -104,7 +105,7 @@ def single(op: Op, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequenc
         state=bytes(32), checksums=bytes(8 * 8), rounding=bytes(32), batch=bytes(32), records=[], record_digests=[],
         free=sorted(bench.free), snapshots=[], rounded=0, logged=0,
     )  # fmt: skip
-    return Case(bench.tape, record, roundlog.encode([]), {}, bench.free, None, 1)
+    return Case(bench.tape, record, rounding_log.encode([]), {}, bench.free, None, 1)
 
 
 SHAPES = (

@@ -17,7 +17,7 @@ from support.station import ROOT, Station, wait_for
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier.registry import FINISHED, Chip, Registry
-from weighbridge import rpc
+from weighbridge.rpc import endpoints
 
 SAMPLES_SEED = b"0123456789abcdef"
 
@@ -34,6 +34,7 @@ CHANGING = frozenset(
         "p_many",
         "facts",
         "ledger",
+        "observed",
     }
 )
 """Fields of a report that depend on when the inspection was, and so differ between two that find the same."""
@@ -49,28 +50,21 @@ class Verifier:
             station: Where the chips are.
             name: Of the Verifier's files.
             db: Its database; by default an SQLite file.
-            options: Of `verifier.service`.
+            options: Of `weighbridge serve verifier`.
         """
         self.root, self._station = station.root, station
         self.db = db or str(station.root / f"{name}.db")
         self._address_file = station.root / f"{name}.address"
         self._command = [
+            *(sys.executable, "-m", "weighbridge.cli", "serve", "verifier", "--db", self.db),
+            *("--cache", str(station.root / f"{name}-cache"), "--credentials", str(station.root / "verifier")),
             *(
-                sys.executable,
-                "-m",
-                "verifier.service",
-                "--db",
-                self.db,
-                "--cache",
-                str(station.root / f"{name}-cache"),
-            ),
-            *(
-                "--credentials",
-                str(station.root / "verifier"),
                 "--manufacturer",
                 str(station.root / "manufacturer.pem"),
+                "--firmware",
+                str(station.root / "firmware.img"),
             ),
-            *("--firmware", str(station.root / "firmware.img"), "--address-file", str(self._address_file), *options),
+            *("--address-file", str(self._address_file), *options),
         ]
         registry = Registry(self.db)
         for chip in station.registry.chips():
@@ -106,17 +100,17 @@ class Verifier:
 
     def call(self, method: str, request: Any) -> Any:
         """Makes one unary call as an operator."""
-        with rpc.channel(self._address_file.read_text(), self._station.operator, "verifier") as channel:
+        with endpoints.channel(self._address_file.read_text(), self._station.operator, "verifier") as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
-            return rpc.call(getattr(stub, method), request)
+            return endpoints.call(getattr(stub, method), request)
 
     def watch(self, inspection: str, until: Callable[[list[Any]], bool] = lambda seen: False) -> list[Any]:
         """Follows an inspection to its end, or until it has said something; returns what it said."""
         seen: list[Any] = []
-        with rpc.channel(self._address_file.read_text(), self._station.operator, "verifier") as channel:
+        with endpoints.channel(self._address_file.read_text(), self._station.operator, "verifier") as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
             request = verifier_pb2.WatchInspectionRequest(inspection_id=inspection)
-            for update in rpc.stream(stub.WatchInspection, request, deadline_s=600):
+            for update in endpoints.stream(stub.WatchInspection, request, deadline_s=600):
                 seen.append(update)
                 if until(seen):
                     break

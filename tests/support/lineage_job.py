@@ -15,9 +15,9 @@ from torch import nn
 
 from firmware_sim import Shim
 from prover import Recorder
-from weighbridge.data import DataCommitment
-from weighbridge.parentage import Parent
-from weighbridge.state import read_checkpoint
+from weighbridge.transcript.data import DataCommitment
+from weighbridge.transcript.parentage import Parent
+from weighbridge.transcript.state import read_checkpoint
 
 STEPS = 6
 SNAPSHOT_IN = 3

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weighbridge.errors import WeighbridgeError
-from weighbridge.numerics import roundlog
-from weighbridge.numerics.rules import RULES
-from weighbridge.operands import resolve
-from weighbridge.state import Checkpoint
-from weighbridge.steps import StepRecord
-from weighbridge.tape import DTYPES, MEMORY_FORMATS, Tape, references
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.numerics.rule_table import RULES
+from weighbridge.program.operands import resolve
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.state import Checkpoint
+from weighbridge.transcript.steps import StepRecord
+from weighbridge.transcript.tape import DTYPES, MEMORY_FORMATS, Tape, references
 
 
 class Choices:
@@ -69,7 +69,7 @@ def steps_of(transcript: Transcript) -> list[Case]:
         cases.append(
             Case(
                 Tape.decode(transcript.tape(record.tape)), record,
-                transcript.rounding(step), dict(transcript.batch(step)), dict(transcript.free(step)),
+                transcript.rounding(step), dict(transcript.batch(step)), dict(transcript.undeclared(step)),
                 transcript.checkpoint(step), int(transcript.draft["seed"]),
             )
         )  # fmt: skip
@@ -297,7 +297,7 @@ def _values(case: Case, pick: Choices) -> None:
 
 
 def _tensors(case: Case, pick: Choices) -> None:
-    """Odd contents or shapes of what enters: batch, free tensors, state."""
+    """Odd contents or shapes of what enters: batch, undeclared tensors, state."""
     tables: list[dict[str, Tensor]] = [t for t in (case.batch, case.free) if t]
     if case.checkpoint is not None and case.checkpoint.storages:
         case.checkpoint = replace(case.checkpoint, storages=dict(case.checkpoint.storages))
@@ -334,16 +334,16 @@ def _log(case: Case, pick: Choices) -> None:
         case.log = bytes(log)
         return
     try:
-        entries = roundlog.decode(case.log, max_entries=1 << 20)
+        entries = rounding_log.decode(case.log, max_entries=1 << 20)
     except WeighbridgeError:
         return  # it was changed before
     width = 1 + pick.below(31)
-    odd = roundlog.OpEntries(
+    odd = rounding_log.OpEntries(
         pick.below(len(case.tape.nodes) + 1), pick.below(2), np.array([pick.of(SIZES[:10])], dtype=np.int64),
         np.array([width], dtype=np.uint8), np.array([pick.below(1 << width)], dtype=np.uint64),
     )  # fmt: skip
     entries = [e for e in entries if (e.op, e.output) != (odd.op, odd.output)]
-    case.log = roundlog.encode(
+    case.log = rounding_log.encode(
         sorted([*entries, odd] if pick.below(4) else entries[1:], key=lambda e: (e.op, e.output))
     )
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from prover import Recorder
-from weighbridge.comparison_worker import Comparison
-from weighbridge.job_worker import JobReplay
-from weighbridge.replay_worker import Replay
+from weighbridge.execution.workers.comparison_worker import Comparison
+from weighbridge.execution.workers.job_worker import JobReplay
+from weighbridge.execution.workers.replay_worker import Replay
 
 Build = Callable[[], tuple[Any, ...]]
 Step = Callable[..., None]

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from support.chip_logs import SALT, LogBuilder, attempt, facts, make_device
-from support.small_transcripts import write_transcript
+from support.untrained_transcripts import write_transcript
 
-from verifier import report
-from verifier.collected import Collected
-from verifier.conclusion import conclude
-from verifier.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
-from verifier.firmware import FirmwarePolicy
-from verifier.regime import Regime
+from verifier.model.collected import Collected
+from verifier.model.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
+from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Chip
-from weighbridge.digests import Leaf
-from weighbridge.errors import ChipError, Finding, TranscriptError
-from weighbridge.identity import CertificateAuthority
-from weighbridge.replay import ReplayResult
-from weighbridge.runfacts import Program, RunFacts
-from weighbridge.tokens import Verified
-from weighbridge.transcript import Transcript
+from verifier.report import document
+from verifier.report.conclusion import conclude
+from verifier.report.regime import Regime
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.tokens import Verified
+from weighbridge.core.digests import Leaf
+from weighbridge.core.errors import ChipError, Finding, TranscriptError
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.run_facts import Program, RunFacts
+from weighbridge.execution.transcript_facts import open_confined
 
 LEAVES: list[Leaf] = [(8, b"a" * 32), (100, b"b" * 32)]
 PLAN = Plan(
@@ -41,12 +42,12 @@ def collect(root: Path, *, text: str = "plain", honest: bool = False) -> Collect
 
     Args:
         root: A fresh directory.
-        text: Name, site and message wherever somebody outside chooses one.
+        text: Name, site and message wherever another party chooses one.
         honest: Only the chip with nothing against it.
     """
     manufacturer = CertificateAuthority.create("Manufacturer")
     write_transcript(root / "run", name=text)
-    transcript = Transcript.open(root / "run")
+    transcript = open_confined(root / "run")
     good = TranscriptFacts(id=transcript.digest, opened=transcript)
     bad = TranscriptFacts(id="f" * 64, opened=TranscriptError(text, code="transcript.file.altered"))
     found = Collected()
@@ -89,12 +90,13 @@ def collect(root: Path, *, text: str = "plain", honest: bool = False) -> Collect
 
 def build(collected: Collected, regime: Regime | None = None) -> dict[str, Any]:
     """Returns the report over what was collected."""
-    concluded = conclude(collected, PLAN, regime or Regime(), population=POPULATION)
-    return report.build(
+    plan = replace(PLAN, samples=len(collected.logs))
+    concluded = conclude(collected, plan, regime or Regime(), population=POPULATION)
+    return document.build(
         inspection="0123456789abcdef",
         created_at="2026-01-01T00:00:00Z",
         finished_at="2026-01-01T00:01:00Z",
-        plan=PLAN,
+        plan=plan,
         firmware=FirmwarePolicy(),
         population=POPULATION,
         logs=collected.logs,

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weighbridge.numerics import custom, memo, rules
+from weighbridge.numerics import custom, overload_cache, rule_table
 
 
 @contextmanager
 def restored() -> Iterator[None]:
     """Puts the tables back as they were."""
-    before, decomposed = dict(rules.RULES), dict(custom.TABLE)
+    before, decomposed = dict(rule_table.RULES), dict(custom.TABLE)
     try:
         yield
     finally:
-        rules.RULES.clear()
-        rules.RULES.update(before)
+        rule_table.RULES.clear()
+        rule_table.RULES.update(before)
         custom.TABLE.clear()
         custom.TABLE.update(decomposed)
-        memo.forget()
+        overload_cache.forget()

@@ -33,9 +33,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from firmware_sim import Shim
 from prover import Job, Recorder
 from prover.formulas import adamw, constant
-from weighbridge.collectives import CHUNK
-from weighbridge.data import DataCommitment
-from weighbridge.tensorfile import write_tensors
+from weighbridge.transcript.collectives import CHUNK
+from weighbridge.transcript.data import DataCommitment
+from weighbridge.transcript.tensor_file import write_tensors
 
 STEPS = 3
 FALSE_CHUNKS = 4
@@ -115,7 +115,7 @@ def cut(job: Job) -> Built:
     updates = itertools.count(1)
 
     def die(*_: object) -> None:
-        if next(updates) == STEPS and job.place.rank == 1:
+        if next(updates) == STEPS and job.coordinate.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     optimizer.register_step_pre_hook(die)
@@ -134,7 +134,7 @@ def tensor(job: Job) -> Built:
 
 
 def fsdp(job: Job) -> Built:
-    mesh = init_device_mesh("cpu", (job.place.job.ranks,), mesh_dim_names=("data",))
+    mesh = init_device_mesh("cpu", (job.coordinate.job.ranks,), mesh_dim_names=("data",))
     model = network()
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -150,7 +150,7 @@ def fsdp_tensor(job: Job) -> Built:
 
 
 def meta(job: Job) -> Built:
-    mesh = init_device_mesh("cpu", (job.place.job.ranks,), mesh_dim_names=("data",))
+    mesh = init_device_mesh("cpu", (job.coordinate.job.ranks,), mesh_dim_names=("data",))
     with torch.device("meta"):
         model = network()
     fully_shard(model, mesh=mesh)
@@ -175,7 +175,7 @@ def train(kind: str, recorder: Recorder, job: Job, steps: int, chip: Shim | None
         chip.declare_weights(model.parameters())
         optimizer.register_step_pre_hook(lambda *_: chip.request_snapshot() if recorder.step_number == 2 else None)
     recorder.attach(model, optimizer)
-    replica = job.place.coordinate("data")
+    replica = job.coordinate.along("data")
     for step in range(1, steps + 1):
         batch = batch_of(step, replica)
         with recorder.step(batch):
@@ -187,7 +187,7 @@ def train(kind: str, recorder: Recorder, job: Job, steps: int, chip: Shim | None
 
 def train_pipeline(recorder: Recorder, job: Job, steps: int) -> None:
     """Two stages with four microbatches each, by PyTorch's schedule of one forward, one backward."""
-    rank = job.place.rank
+    rank = job.coordinate.rank
     examples = torch.zeros(1, WIDTH), torch.zeros(1, 12, requires_grad=True)
     with recorder.initialisation():
         whole = network()
@@ -245,7 +245,7 @@ BUILDERS["false"] = false
 
 def primitives(recorder: Recorder, job: Job) -> None:
     """Every collective once or twice, in an edit."""
-    rank, ranks = job.place.rank, job.place.job.ranks
+    rank, ranks = job.coordinate.rank, job.coordinate.job.ranks
     kept = torch.zeros(3)
     recorder.attach(kept=kept)
     x = torch.arange(6, dtype=torch.float32).view(2, 3) / 7 + rank
@@ -282,7 +282,7 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None) -
     if kind == "false":
         job.__class__ = FalseJob
         job.kept, job.large, job.calls = {}, 0, 0  # type: ignore[attr-defined]
-    data = committed(job.place.coordinate("data")) if kind in BUILDERS else None
+    data = committed(job.coordinate.along("data")) if kind in BUILDERS else None
     with Recorder(out / kind, seed=7, job=job, chip=chip, data=data, formulas=FORMULAS, checkpoint_every=2) as recorder:
         if kind == "pipeline":
             train_pipeline(recorder, job, STEPS)

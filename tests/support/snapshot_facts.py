@@ -7,18 +7,20 @@ from typing import Any
 from support.chip_logs import SALT, LogBuilder
 
 from firmware_sim.device import Device
-from verifier.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
+from verifier.model.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
 from verifier.registry import Chip
-from weighbridge.digests import Leaf, salt_digest, snapshot_root
-from weighbridge.identity import CertificateAuthority, verify_device_chain
-from weighbridge.replay import ReplayResult
-from weighbridge.tokens import Verified
-from weighbridge.transcript import Transcript
+from weighbridge.attest.identity import CertificateAuthority, verify_device_chain
+from weighbridge.attest.tokens import Verified
+from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.transcript_facts import OpenedTranscript
 
 LEAVES: list[Leaf] = [(8, b"a" * 32), (8, b"a" * 32), (100, b"b" * 32)]
 
 
-def make(device: Device, manufacturer: CertificateAuthority, transcript: Transcript, **claims: Any) -> SnapshotFacts:
+def make(
+    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript, **claims: Any
+) -> SnapshotFacts:
     """A snapshot at step 2, operation 4, explained, opened and replayed, of a committed transcript.
 
     `claims` replace what the chip signed; the last storage is the model's weights.

@@ -16,16 +16,16 @@ from support.shared_work import SharedWork
 
 from firmware_sim import ChipProcess, provision
 from firmware_sim.device import builtin_image
-from verifier.cache import Cache
-from verifier.facts import Plan
-from verifier.firmware import FirmwarePolicy
 from verifier.inspection import Inspection
+from verifier.model.facts import Plan
+from verifier.model.reference_values import FirmwarePolicy
+from verifier.model.seeded_draw import draw
 from verifier.registry import Chip, Registry
-from verifier.sampling import draw
+from verifier.store.cache import Cache
 from verifier.units import Units
-from weighbridge.firmware_image import FirmwareSigner
-from weighbridge.identity import CertificateAuthority
-from weighbridge.replay import Limits
+from weighbridge.attest.firmware_image import FirmwareSigner
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.execution.replay import Limits
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("train_job.py")
@@ -82,7 +82,7 @@ class Station:
     def prover(self) -> str:
         """Starts the Prover's service over all runs; returns its address."""
         arguments = ["--runs", str(self.runs), "--credentials", str(self.root / "prover")]
-        return self._stack.enter_context(service("prover.service", arguments, self.root / "prover.address"))
+        return self._stack.enter_context(service("serve prover", arguments, self.root / "prover.address"))
 
     def inspect(
         self,
@@ -105,16 +105,14 @@ class Station:
         everybody = [chip.ueid for chip in self.registry.chips()]
         seeds = (number.to_bytes(16, "big") for number in range(100_000))
         seed = next(seed for seed in seeds if sorted(draw(everybody, len(names), seed)) == wanted)
-        plan = Plan(
-            samples=len(names),
-            seed=seed,
-            flops_threshold=2.0,
-            chip_flops_per_day=1.0,
-            period_days=2.0,
-            snapshot_rate_per_day=1.0,
-            replay_env={"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"},
-            **also,
-        )
+        usual: dict[str, Any] = {
+            "flops_threshold": 2.0,
+            "chip_flops_per_day": 1.0,
+            "period_days": 2.0,
+            "snapshot_rate_per_day": 1.0,
+            "replay_env": {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"},
+        }
+        plan = Plan(samples=len(names), seed=seed, **{**usual, **also})
         identifier = f"inspection {self._count}"
         self.registry.start_inspection(
             identifier, seed=seed, plan=plan.to_json(), chips=draw(everybody, len(names), seed)
@@ -141,10 +139,10 @@ class Station:
 
 
 @contextmanager
-def service(module: str, arguments: list[str], address_file: Path) -> Iterator[str]:
-    """Runs `python -m module`, waits for its address, and checks that SIGTERM ends it in order."""
-    command = [sys.executable, "-m", module, *arguments, "--address-file", str(address_file)]
-    process = subprocess.Popen(command, cwd=ROOT)
+def service(command: str, arguments: list[str], address_file: Path) -> Iterator[str]:
+    """Runs `weighbridge COMMAND`, waits for its address, and checks that SIGTERM ends it in order."""
+    words = [*command.split(), *arguments, "--address-file", str(address_file)]
+    process = subprocess.Popen([sys.executable, "-m", "weighbridge.cli", *words], cwd=ROOT)
     try:
         wait_for(address_file.exists, process)
         yield address_file.read_text()

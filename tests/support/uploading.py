@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from protos.weighbridge.v1 import verifier_pb2
-from weighbridge.digests import bytes_digest
-from weighbridge.errors import WeighbridgeError
-from weighbridge.manifest import Predicate, SigningKey, open_manifest, sign_manifest
-from weighbridge.rpc import from_rpc_error
-from weighbridge.writer import MANIFEST
+from weighbridge.attest.manifest import Predicate, SigningKey, open_manifest, sign_manifest
+from weighbridge.core.digests import bytes_digest
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.rpc.endpoints import from_rpc_error
+from weighbridge.transcript.writer import MANIFEST
 
 CHUNK = 1 << 20
 Request = verifier_pb2.UploadTranscriptRequest

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from weighbridge import job_replay, runfacts, runfacts_worker, scoring, scoring_worker
-from weighbridge.errors import WeighbridgeError
-from weighbridge.job_worker import JobReplay
-from weighbridge.replay_worker import Replay
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution import cell_questions, job_replay, run_facts, scoring, transcript_facts
+from weighbridge.execution.workers import cell_worker, run_facts_worker, scoring_worker, transcript_facts_worker
+from weighbridge.execution.workers.job_worker import JobReplay
+from weighbridge.execution.workers.replay_worker import Replay
+from weighbridge.transcript.reader import Transcript
 
 allowed = True
 """False with `--apart`."""
@@ -27,15 +28,21 @@ allowed = True
 Answered = Callable[[dict[str, Any], Callable[[Any], None]], dict[str, Any]]
 
 WORKERS: dict[str, Answered] = {
-    "weighbridge.replay_worker": lambda request, send: Replay(request, [], send).run(),
-    "weighbridge.job_worker": lambda request, send: JobReplay(request, [], send).run(),
-    "weighbridge.runfacts_worker": lambda request, send: runfacts_worker.count(Transcript.open(request["path"])),
-    "weighbridge.scoring_worker": lambda request, send: scoring_worker.score(request, [], send),
+    "weighbridge.execution.workers.replay_worker": lambda request, send: Replay(request, [], send).run(),
+    "weighbridge.execution.workers.job_worker": lambda request, send: JobReplay(request, [], send).run(),
+    "weighbridge.execution.workers.run_facts_worker": lambda request, send: run_facts_worker.count(
+        Transcript.open(request["path"])
+    ),
+    "weighbridge.execution.workers.transcript_facts_worker": lambda request, send: transcript_facts_worker.answer(
+        request
+    ),
+    "weighbridge.execution.workers.cell_worker": lambda request, send: cell_worker.answer(request),
+    "weighbridge.execution.workers.scoring_worker": lambda request, send: scoring_worker.score(request, [], send),
 }
 
 
 def run_worker(module: str, request: Mapping[str, Any], *_: Any) -> dict[str, Any]:
-    """Answers as `weighbridge.replay.run_worker` does, without confinement and limits on time."""
+    """Answers as `weighbridge.execution.replay.run_worker` does, without confinement and limits on time."""
     try:
         with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
             result = WORKERS[module](json.loads(json.dumps(request)), lambda message: None)
@@ -52,6 +59,13 @@ def workers_here() -> Iterator[None]:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sys.modules["weighbridge.replay"], job_replay, runfacts, scoring):
+        for module in (
+            sys.modules["weighbridge.execution.replay"],
+            job_replay,
+            run_facts,
+            scoring,
+            transcript_facts,
+            cell_questions,
+        ):
             patch.setattr(module, "run_worker", run_worker)
         yield

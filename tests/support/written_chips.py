@@ -1,7 +1,7 @@
 """Chips whose logs a test writes: real keys and signatures, served over mutual TLS as a chip serves its own log.
 
 For inspections of runs that a dishonest Prover wrote to order: the chip logs what it would have seen of such a run,
-without anybody having to train it on a chip.
+without training on a chip.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from support.workers_here import workers_here
 from firmware_sim.service import ALLOW as CHIP_ALLOW
 from firmware_sim.service import ChipServicer
 from protos.weighbridge.v1 import chip_pb2_grpc, prover_pb2_grpc
-from prover.archive import Archive
+from prover.keeping.archive import Archive
 from prover.service import ALLOW as PROVER_ALLOW
 from prover.service import ProverService
-from verifier.cache import Cache
 from verifier.checks.commitment import EVENT
 from verifier.registry import Chip
-from weighbridge import merkle, rpc
-from weighbridge.digests import Leaf, snapshot_root
-from weighbridge.identity import CertificateAuthority
-from weighbridge.job import is_job
-from weighbridge.transcript import Transcript
+from verifier.store.cache import Cache
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core import merkle
+from weighbridge.core.digests import Leaf, snapshot_root
+from weighbridge.rpc import endpoints
+from weighbridge.transcript.job_record import is_job
+from weighbridge.transcript.reader import Transcript
 
 
 class WrittenChip:
@@ -115,7 +116,7 @@ class _Service(ChipServicer):
         self._chips = chips
 
     def _chosen(self, context: grpc.ServicerContext) -> Any:
-        named = next(value for key, value in context.invocation_metadata() if key == rpc.CHIP)
+        named = next(value for key, value in context.invocation_metadata() if key == endpoints.CHIP)
         assert isinstance(named, bytes)
         return self._chips[named]
 
@@ -127,7 +128,7 @@ class Bench(Station):
         """Starts the service of the chips that will be written."""
         super().__init__(root)
         self._written: dict[bytes, WrittenChip] = {}
-        server, self.address = rpc.server(self.authority.issue_role("chip", "written"), allow=CHIP_ALLOW)
+        server, self.address = endpoints.server(self.authority.issue_role("chip", "written"), allow=CHIP_ALLOW)
         service = _Service(self._written)
         chip_pb2_grpc.add_ChipServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         server.start()
@@ -152,7 +153,7 @@ class Bench(Station):
     @contextmanager
     def shown(self, runs: Path, service: type[ProverService] = ProverService, **options: Any) -> Iterator[str]:
         """Serves a Prover over some runs; yields its address."""
-        server, address = rpc.server(self.authority.issue_role("prover", "p"), allow=PROVER_ALLOW)
+        server, address = endpoints.server(self.authority.issue_role("prover", "p"), allow=PROVER_ALLOW)
         prover = service(Archive(runs), **options)
         prover_pb2_grpc.add_ProverServiceServicer_to_server(prover, server)  # type: ignore[no-untyped-call]
         server.start()

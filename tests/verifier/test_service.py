@@ -17,11 +17,11 @@ from support.station import ROOT, Station, service, wait_for
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier import units
 from verifier.registry import Chip, Registry
+from verifier.report.signing import open_report
 from verifier.service import MAX_ATTEMPTS
-from verifier.signing import open_report
-from weighbridge import rpc
-from weighbridge.cli._operator import VerifierUnreachableError, connect
-from weighbridge.errors import IdentityError, UsageError
+from weighbridge.cli.inspect.operator import VerifierUnreachableError, connect
+from weighbridge.core.errors import IdentityError, UsageError
+from weighbridge.rpc import endpoints
 
 DEAD = b"\x01" + b"d" * 16
 
@@ -46,13 +46,13 @@ def arguments(station: Station, name: str) -> list[str]:
 def stub(station: Station) -> Iterator[Any]:
     """A Verifier with one living and one dead chip, seen by an operator."""
     with (
-        service("verifier.service", arguments(station, "service"), station.root / "verifier.address") as address,
-        rpc.channel(address, station.operator, "verifier") as channel,
+        service("serve verifier", arguments(station, "service"), station.root / "verifier.address") as address,
+        endpoints.channel(address, station.operator, "verifier") as channel,
     ):
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
         for ueid, chip_address in ((station.ueids["idle"], station.chips["idle"].address), (DEAD, "127.0.0.1:1")):
             request = verifier_pb2.RegisterChipRequest(ueid=ueid, chip_address=chip_address, owner="o", site="s")
-            rpc.call(stub.RegisterChip, request)
+            endpoints.call(stub.RegisterChip, request)
         yield stub
 
 
@@ -69,22 +69,22 @@ def plan(**changes: Any) -> verifier_pb2.StartInspectionRequest:
 
 
 def watch(stub: Any, identifier: str) -> list[Any]:
-    return list(rpc.stream(stub.WatchInspection, verifier_pb2.WatchInspectionRequest(inspection_id=identifier)))
+    return list(endpoints.stream(stub.WatchInspection, verifier_pb2.WatchInspectionRequest(inspection_id=identifier)))
 
 
 def fetch(stub: Any, identifier: str) -> dict[str, Any]:
-    pieces = rpc.stream(stub.GetReport, verifier_pb2.GetReportRequest(inspection_id=identifier))
+    pieces = endpoints.stream(stub.GetReport, verifier_pb2.GetReportRequest(inspection_id=identifier))
     return open_report(b"".join(piece.data for piece in pieces)).report
 
 
 def test_the_registry_is_listed_in_order(station: Station, stub: Any) -> None:
-    listed = rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips
+    listed = endpoints.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips
     assert [chip.ueid for chip in listed] == sorted([station.ueids["idle"], DEAD])
     assert {chip.chip_address for chip in listed} == {station.chips["idle"].address, "127.0.0.1:1"}
 
 
 def test_an_inspection_from_start_to_report(station: Station, stub: Any) -> None:
-    identifier = rpc.call(stub.StartInspection, plan()).inspection_id
+    identifier = endpoints.call(stub.StartInspection, plan()).inspection_id
     updates = watch(stub, identifier)
     assert updates[0].stage == "draw"
     assert updates[-1].stage == "done"
@@ -97,7 +97,7 @@ def test_an_inspection_from_start_to_report(station: Station, stub: Any) -> None
 
 
 def test_a_seed_is_made_if_none_is_given(stub: Any) -> None:
-    identifier = rpc.call(stub.StartInspection, plan(seed=b"", samples=1)).inspection_id
+    identifier = endpoints.call(stub.StartInspection, plan(seed=b"", samples=1)).inspection_id
     assert watch(stub, identifier)[-1].stage == "done"
     assert len(bytes.fromhex(fetch(stub, identifier)["plan"]["seed"])) == 32
 
@@ -118,7 +118,7 @@ def test_a_seed_is_made_if_none_is_given(stub: Any) -> None:
 )
 def test_a_plan_that_makes_no_sense_is_refused(stub: Any, changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        rpc.call(stub.StartInspection, plan(**changes))
+        endpoints.call(stub.StartInspection, plan(**changes))
 
 
 def test_unknown_inspections_are_refused(stub: Any) -> None:
@@ -131,10 +131,10 @@ def test_unknown_inspections_are_refused(stub: Any) -> None:
 def test_only_operators_are_served(station: Station) -> None:
     address = (station.root / "verifier.address").read_text()
     for role in ("verifier", "prover", "chip"):
-        with rpc.channel(address, station.authority.issue_role(role, "x"), "verifier") as channel:
+        with endpoints.channel(address, station.authority.issue_role(role, "x"), "verifier") as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
             with pytest.raises(IdentityError):
-                rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest())
+                endpoints.call(stub.ListChips, verifier_pb2.ListChipsRequest())
     with grpc.insecure_channel(address) as plain:
         stub = verifier_pb2_grpc.VerifierServiceStub(plain)  # type: ignore[no-untyped-call]
         with pytest.raises(grpc.RpcError):
@@ -142,19 +142,19 @@ def test_only_operators_are_served(station: Station) -> None:
 
 
 def test_an_inspection_goes_on_where_a_killed_verifier_left_it(station: Station) -> None:
-    command = [sys.executable, "-m", "verifier.service", *arguments(station, "killed")]
+    command = [sys.executable, "-m", "weighbridge.cli", "serve", "verifier", *arguments(station, "killed")]
     address_file = station.root / "killed.address"
     process = subprocess.Popen([*command, "--address-file", str(address_file)], cwd=ROOT)
     listener = socket.create_server(("127.0.0.1", 0))
     mute = f"127.0.0.1:{listener.getsockname()[1]}"
     try:
         wait_for(address_file.exists, process)
-        with rpc.channel(address_file.read_text(), station.operator, "verifier") as channel:
+        with endpoints.channel(address_file.read_text(), station.operator, "verifier") as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
-            # Somebody who listens and never says a word keeps the inspection busy until its deadline.
+            # A peer that listens and never says a word keeps the inspection busy until its deadline.
             request = verifier_pb2.RegisterChipRequest(ueid=DEAD, chip_address=mute)
-            rpc.call(stub.RegisterChip, request)
-            identifier = rpc.call(stub.StartInspection, plan(samples=1)).inspection_id
+            endpoints.call(stub.RegisterChip, request)
+            identifier = endpoints.call(stub.StartInspection, plan(samples=1)).inspection_id
             before = [next(iter(watch_until(stub, identifier, "log")))]
     finally:
         process.send_signal(signal.SIGKILL)
@@ -162,8 +162,8 @@ def test_an_inspection_goes_on_where_a_killed_verifier_left_it(station: Station)
         listener.close()
     address_file.unlink()
     with (
-        service("verifier.service", arguments(station, "killed"), address_file) as address,
-        rpc.channel(address, station.operator, "verifier") as channel,
+        service("serve verifier", arguments(station, "killed"), address_file) as address,
+        endpoints.channel(address, station.operator, "verifier") as channel,
     ):
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
         updates = watch(stub, identifier)
@@ -172,8 +172,8 @@ def test_an_inspection_goes_on_where_a_killed_verifier_left_it(station: Station)
         assert updates[-1].stage == "done"
         assert [each["id"] for each in fetch(stub, identifier)["findings"]] == ["chip.unreachable"]
         later = verifier_pb2.WatchInspectionRequest(inspection_id=identifier, after=len(updates) - 1)
-        assert [update.stage for update in rpc.stream(stub.WatchInspection, later)] == ["done"]
-        # Nobody else may run inspections on this database meanwhile.
+        assert [update.stage for update in endpoints.stream(stub.WatchInspection, later)] == ["done"]
+        # No other Verifier may run inspections on this database meanwhile.
         second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert second.returncode == 2
         assert "another Verifier" in second.stderr
@@ -186,7 +186,7 @@ def test_a_watcher_outlives_a_killed_verifier(station: Station) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address_file = station.root / "watched.address"
-    command = [sys.executable, "-m", "verifier.service", *arguments(station, "watched")]
+    command = [sys.executable, "-m", "weighbridge.cli", "serve", "verifier", *arguments(station, "watched")]
     command += ["--address", f"127.0.0.1:{port}", "--address-file", str(address_file)]
     process = subprocess.Popen(command, cwd=ROOT)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -221,7 +221,7 @@ def test_a_watcher_outlives_a_killed_verifier(station: Station) -> None:
 
 def watch_until(stub: Any, identifier: str, stage: str) -> Iterator[Any]:
     request = verifier_pb2.WatchInspectionRequest(inspection_id=identifier)
-    for update in rpc.stream(stub.WatchInspection, request):
+    for update in endpoints.stream(stub.WatchInspection, request):
         yield update
         if update.stage == stage:
             return
@@ -238,13 +238,13 @@ def test_an_inspection_that_kills_every_verifier_is_given_up(station: Station) -
     assert units.unfinished(registry.session) == ["doomed"]
     registry.close()
     with (
-        service("verifier.service", arguments(station, "doomed"), station.root / "doomed.address") as address,
-        rpc.channel(address, station.operator, "verifier") as channel,
+        service("serve verifier", arguments(station, "doomed"), station.root / "doomed.address") as address,
+        endpoints.channel(address, station.operator, "verifier") as channel,
     ):
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
         (update,) = watch(stub, "doomed")
         assert (update.stage, update.message[:28]) == ("failed", "the Verifier ended 10 times ")
-        assert len(rpc.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips) == 1
+        assert len(endpoints.call(stub.ListChips, verifier_pb2.ListChipsRequest()).chips) == 1
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,8 @@ def test_a_bad_command_line_is_one_line_and_exit_code_2(
     line = arguments(station, "bad")
     (tmp_path / "empty").mkdir()
     line[line.index(missing) + 1] = str(tmp_path / "empty" if missing != "--manufacturer" else tmp_path / "none.pem")
-    done = subprocess.run(
-        [sys.executable, "-m", "verifier.service", *line], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "weighbridge.cli", "serve", "verifier", *line]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(code)
+    assert done.stderr.startswith(f"weighbridge: {code}")
     assert "Traceback" not in done.stderr

@@ -11,11 +11,11 @@ import pytest
 from support.damage import flipped
 
 from verifier import units
-from verifier.cache import Cache
-from verifier.exclusive import claim
 from verifier.registry import Chip, Registry
+from verifier.store.cache import Cache
+from verifier.store.exclusive_lock import claim
 from verifier.units import INLINE_BYTES, Journal, Units, key_of
-from weighbridge.errors import ChipError, TranscriptError, UsageError
+from weighbridge.core.errors import ChipError, TranscriptError, UsageError
 
 UEID = b"\x01" + b"u" * 16
 
@@ -86,12 +86,12 @@ def test_progress_is_there_for_those_who_come_later(registry: Registry) -> None:
     journal.say("log", 0, 2, "first")
     journal.say("replay", 0, 2, "second\n\0\x1b[31m" + "x" * 1000)
     for step in range(1000):
-        journal.say("replay", 0, 2, f"step {step}", passing=True)
-    lines, passing, version = journal.after(0, 0, timeout=0)
+        journal.say("replay", 0, 2, f"step {step}", transient=True)
+    lines, transient, version = journal.after(0, 0, timeout=0)
     assert [line.stage for line in lines] == ["log", "replay"]
     assert lines[1].message.isprintable()
     assert len(lines[1].message) == 500
-    assert [line.message for line in passing] == ["step 999"]
+    assert [line.message for line in transient] == ["step 999"]
     assert journal.after(2, version, timeout=0) == ([], [], version)
     journal.flush()
     later = Journal(registry.session, "one")

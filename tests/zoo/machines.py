@@ -17,12 +17,15 @@ from typing import Any
 import torch
 from support.recordings import Build, Step, replay_here, train
 
-from weighbridge.transcript import Transcript
+from weighbridge.transcript.reader import Transcript
 
 ELSEWHERE = (
     {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "OMP_NUM_THREADS": "2"},
     {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OMP_NUM_THREADS": "3"},
 )
+
+NOTES = "WEIGHBRIDGE_ZOO_ROUNDINGS"
+"""Names the file for what the logs chose, if that is wanted."""
 
 
 class Machine:
@@ -74,12 +77,25 @@ class Zoo:
         results = [replay_here(self.path), *(machine.answer() for machine in self.machines)]
         transcript = Transcript.open(self.path)
         final = transcript.step(transcript.steps - 1).state.hex()
+        if NOTES in os.environ:
+            self._note(transcript, results, Path(os.environ[NOTES]))
         for result in results:
             where = result["device"]
             assert result["verdict"] == "match", f"{where}: {result['first_difference']} {result['findings']}"
             assert result["steps"] == [0, transcript.steps]
             assert result["state"] == final, where
+            assert not [f for f in result["findings"] if f["id"].startswith("replay.rounding")], where
         return results
+
+    def _note(self, transcript: Transcript, results: list[dict[str, Any]], file: Path) -> None:
+        """Adds to a file what the log of this training chose in each replay, for `benchmarks.bench_roundings`."""
+        facts = {
+            "steps": transcript.steps,
+            "policy": transcript.draft["policy"],
+            "replays": [{"verdict": each["verdict"], **each["evidence"]} for each in results],
+        }
+        with file.open("a") as notes:
+            notes.write(json.dumps(facts) + "\n")
 
     def trains_as_without(self, build: Build, step: Step, batches: Iterable[Any]) -> None:
         """Asserts that recording, whose checkpoints follow every step, changed the parameters by roundings only.

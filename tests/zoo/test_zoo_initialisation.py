@@ -12,8 +12,8 @@ from torch import nn
 from zoo.machines import Zoo
 from zoo.material import classify, perceptron, rows
 
-from weighbridge.state import Checkpoint
-from weighbridge.transcript import Transcript
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.state import Checkpoint
 
 init = nn.init
 FILLS: dict[str, Callable[[torch.Tensor], Any]] = {

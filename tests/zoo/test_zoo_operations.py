@@ -14,7 +14,7 @@ from torch import nn
 from zoo.machines import Zoo
 from zoo.material import Batch, descend, real, rows, with_sgd
 
-from weighbridge.errors import WeighbridgeError
+from weighbridge.core.errors import WeighbridgeError
 
 Tensor = torch.Tensor
 Operation = Callable[[Tensor], Tensor]

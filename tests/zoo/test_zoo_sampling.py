@@ -13,7 +13,7 @@ from support.recordings import train
 from zoo.machines import Zoo
 from zoo.material import Batch, descend, rows, with_sgd
 
-from weighbridge.errors import RefusedOperationError
+from weighbridge.core.errors import RefusedOperationError
 
 Tensor = torch.Tensor
 

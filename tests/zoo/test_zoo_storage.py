@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from zoo.machines import Zoo
 from zoo.material import Batch, classify, perceptron, real, rows, whole, with_sgd
 
-from weighbridge.transcript import Transcript
+from weighbridge.transcript.reader import Transcript
 
 Tensor = torch.Tensor
 

@@ -1,7 +1,7 @@
-"""The checks of an inspection, one file each: functions over `verifier.facts` that return findings.
+"""The checks of an inspection, one file each: functions over `verifier.model.facts` that return findings.
 
 A check fetches nothing, changes nothing and raises nothing on bad facts; so none can stop another. It is registered
-here, in the list of what it looks at. All checks of a list run, in this order (`verifier.checking.judge`).
+here, in the list of what it looks at. All checks of a list run, in this order (`verifier.model.check_runner.judge`).
 
 To add one: write `verifier/checks/NAME.py` with `check(facts, ...) -> list[Finding]`, add a line to the list below with
 the facts that it needs, add its findings to docs/findings.md, and test it with an attacker who is caught and an honest
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verifier.checking import Check, Given
 from verifier.checks import (
-    cells,
+    cell_openings,
     chip_clock,
     chip_custody,
     chip_firmware,
@@ -26,27 +25,29 @@ from verifier.checks import (
     chip_witness,
     chip_work,
     commitment,
-    data,
+    committed_data,
+    data_records,
+    inconclusive_replays,
     interrupts,
     memory,
     order,
-    parentage,
+    parent_runs,
     positions,
     provenance,
-    records,
-    replay,
-    segments,
+    replay_outcome,
+    segment_replays,
     tapes,
     weights,
     work,
 )
-from verifier.collected import Collected
-from verifier.facts import CustodyFacts, LogFacts, SnapshotFacts, TranscriptFacts
-from verifier.peaks import peak_of
-from weighbridge.errors import Finding
+from verifier.model.check_runner import Check, Given
+from verifier.model.collected import Collected
+from verifier.model.facts import CustodyFacts, LogFacts, SnapshotFacts, TranscriptFacts
+from verifier.model.peak_flops import peak_of
+from weighbridge.core.errors import Finding
 
 CUSTODY: Sequence[Check[CustodyFacts]] = (
-    Check("chip_custody", lambda facts, given: chip_custody.check(facts), "beside"),
+    Check("chip_custody", lambda facts, given: chip_custody.check(facts), "reported_only"),
 )
 """Over what the registry knows of each drawn chip."""
 
@@ -57,8 +58,8 @@ LOG: Sequence[Check[LogFacts]] = (
     Check("chip_clock", lambda log, given: chip_clock.check(log)),
     Check("chip_rate", lambda log, given: chip_rate.check(log, given.plan)),
     Check("chip_work", lambda log, given: chip_work.check(log, peak_of(log.chip.chip_type, given.plan.peak_flops))),
-    Check("chip_witness", lambda log, given: chip_witness.check(log, given.witness), "beside"),
-    Check("interrupts", lambda log, given: interrupts.check(log, given.plan.snapshots), "unsampled"),
+    Check("chip_witness", lambda log, given: chip_witness.check(log, given.witness), "reported_only"),
+    Check("interrupts", lambda log, given: interrupts.check(log, given.plan.snapshots), "not_sampled"),
 )
 """Over each chip's log, right after it was read."""
 
@@ -66,39 +67,52 @@ LOGS: Sequence[Check[Sequence[LogFacts]]] = (Check("chip_fork", lambda logs, giv
 """Over all logs together. `chips` in a finding's evidence names the chips whose logs are worth nothing then."""
 
 TRANSCRIPT: Sequence[Check[TranscriptFacts]] = (
-    Check("data", lambda facts, given: data.check(facts), "beside"),
-    Check("order", lambda facts, given: order.check(facts, given.plan.transcripts), "beside"),
+    Check("committed_data", lambda facts, given: committed_data.check(facts), "reported_only"),
+    Check("order", lambda facts, given: order.check(facts, given.plan.transcripts), "reported_only"),
 )
 """Over each transcript that a Prover named, right after it was fetched."""
 
 SNAPSHOT: Sequence[Check[SnapshotFacts]] = (
     Check("provenance", lambda snapshot, given: provenance.check(snapshot, given.plan.snapshots)),
-    Check("cells", lambda snapshot, given: cells.check(snapshot)),
-    Check("replay", lambda snapshot, given: replay.check(snapshot)),
+    Check("cell_openings", lambda snapshot, given: cell_openings.check(snapshot)),
+    Check("replay_outcome", lambda snapshot, given: replay_outcome.check(snapshot)),
     Check("memory", lambda snapshot, given: memory.check(snapshot, given.plan.snapshots)),
     Check("weights", lambda snapshot, given: weights.check(snapshot)),
     Check("work", lambda snapshot, given: work.check(snapshot, given.plan.snapshots)),
-    Check("commitment", lambda snapshot, given: commitment.check(snapshot), "unsampled"),
-    Check("tapes", lambda snapshot, given: tapes.check(snapshot), "beside"),
+    Check("commitment", lambda snapshot, given: commitment.check(snapshot), "not_sampled"),
+    Check("tapes", lambda snapshot, given: tapes.check(snapshot), "reported_only"),
 )
 """Over each snapshot, once it was explained, opened and replayed as far as that could be done."""
 
 CHIP: Sequence[Check[Sequence[SnapshotFacts]]] = (
-    Check("positions", lambda snapshots, given: positions.check(snapshots, given.plan.snapshots), "beside"),
-    Check("chip_time", lambda snapshots, given: chip_time.check(snapshots, _peak(snapshots, given)), "beside"),
+    Check("positions", lambda snapshots, given: positions.check(snapshots, given.plan.snapshots), "reported_only"),
+    Check("chip_time", lambda snapshots, given: chip_time.check(snapshots, _peak(snapshots, given)), "reported_only"),
 )
 """Over all snapshots of one chip, in the order of its log."""
 
 INSPECTION: Sequence[Check[Collected]] = (
-    Check("parentage", lambda all_, given: _parentage(all_, given), "beside"),
-    Check("records", lambda all_, given: [f for each in all_.records for f in records.check(each)], "beside"),
-    Check("segments", lambda all_, given: [f for each in all_.segments for f in segments.check(each)], "beside"),
+    Check("parent_runs", lambda all_, given: _parentage(all_, given), "reported_only"),
+    Check(
+        "data_records",
+        lambda all_, given: [f for one in all_.records for f in data_records.check(one)],
+        "reported_only",
+    ),
+    Check("segment_replays", lambda all_, given: _segments(all_), "reported_only"),
+    Check(
+        "inconclusive_replays",
+        lambda all_, given: inconclusive_replays.check(all_, given.plan.snapshots),
+        "reported_only",
+    ),
 )
 """Over everything that the inspection collected, at its end."""
 
 
 def _parentage(collected: Collected, given: Given) -> list[Finding]:
-    return [found for line in collected.lineages for found in parentage.check(line, given.plan.transcripts)]
+    return [found for line in collected.lineages for found in parent_runs.check(line, given.plan.transcripts)]
+
+
+def _segments(collected: Collected) -> list[Finding]:
+    return [found for segment in collected.segments for found in segment_replays.check(segment)]
 
 
 def _peak(snapshots: Sequence[SnapshotFacts], given: Given) -> float | None:

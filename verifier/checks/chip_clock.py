@@ -1,9 +1,9 @@
-"""Did the chip's clock run? Interrupts come on it, so whoever pauses it has fewer snapshots taken."""
+"""Did the chip's clock run? Interrupts come on it, so a paused clock means fewer snapshots."""
 
 from __future__ import annotations
 
-from verifier.facts import LogFacts
-from weighbridge.errors import Finding, WeighbridgeError
+from verifier.model.facts import LogFacts
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 TOLERANCE = 0.01
 """How much slower than the Verifier's clock it may run: far more than a quartz does."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from verifier.facts import LogFacts
-from verifier.firmware import FirmwarePolicy
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.tcb import TcbInfo
+from verifier.model.facts import LogFacts
+from verifier.model.reference_values import FirmwarePolicy
+from weighbridge.attest.tcb import TcbInfo
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 
 def check(log: LogFacts, policy: FirmwarePolicy) -> list[Finding]:
@@ -56,10 +56,10 @@ def check(log: LogFacts, policy: FirmwarePolicy) -> list[Finding]:
 
 
 def _firmware(log: LogFacts) -> Iterator[tuple[str, bool, TcbInfo]]:
-    """Yields (place, whether it is new to the Verifier, firmware) of everything that verified, oldest first."""
-    for place, entry in enumerate(log.entries):
+    """Yields (where, whether it is new to the Verifier, firmware) of everything that verified, oldest first."""
+    for index, entry in enumerate(log.entries):
         if not isinstance(entry.verified, WeighbridgeError):
-            yield f"entry {place}", place >= log.chip.witnessed_size, entry.verified.identity.tcb
+            yield f"entry {index}", index >= log.chip.witnessed_size, entry.verified.identity.tcb
     if not isinstance(log.head, WeighbridgeError):
         yield "head", True, log.head.identity.tcb
 

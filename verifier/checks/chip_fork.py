@@ -1,8 +1,8 @@
 """Did one key sign two histories? What a device secret that was copied into another chip leaves behind.
 
 A chip's counter names each entry once. Two logs of one inspection in which the same device signed different entries
-under the same counter cannot both be its history. Claims are compared, not bytes: anybody can change a valid ECDSA
-signature into another. Whether a log continues what was witnessed of it before is a matter of `chip_log`.
+under the same counter cannot both be its history. Claims are compared, not bytes: one valid ECDSA signature can be
+changed into another without the key. Whether a log continues what was witnessed of it before is a matter of `chip_log`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from verifier.facts import LogFacts
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.tokens import Token, Verified
+from verifier.model.facts import LogFacts
+from weighbridge.attest.tokens import Token, Verified
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _forks(logs: list[LogFacts]) -> Iterator[Finding]:
 def _contradicts(logs: list[LogFacts], one: _Seen, other: _Seen) -> bool:
     """Whether two heads of a device cannot both be of one log, which only grows.
 
-    Several chips are read at a time. Of heads that were asked for in the same moments nobody knows which is older.
+    Several chips are read at a time. Which of two heads is older is unknown if they were asked for at the same moment.
     """
     if one.token.index == other.token.index:
         return one.token.body["last"] != other.token.body["last"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from verifier.facts import LogFacts
-from weighbridge.errors import Finding, WeighbridgeError
+from verifier.model.facts import LogFacts
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 
 def check(log: LogFacts) -> list[Finding]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from verifier.facts import Entry, LogFacts, digest, number
-from weighbridge import merkle
-from weighbridge.errors import Finding, ProofError, WeighbridgeError
-from weighbridge.tokens import GENESIS, Token
+from verifier.model.facts import Entry, LogFacts, digest, number
+from weighbridge.attest.tokens import GENESIS, Token
+from weighbridge.core import merkle
+from weighbridge.core.errors import Finding, ProofError, WeighbridgeError
 
 
 def check(log: LogFacts) -> list[Finding]:
@@ -24,7 +24,7 @@ def _chip(log: LogFacts) -> str:
 def _head(log: LogFacts) -> list[Finding]:
     if isinstance(log.head, WeighbridgeError):
         found = log.head.finding(subject=_chip(log))
-        # Whoever holds the chip by the registry has to show it.
+        # The registered holder of the chip has to show it.
         return [replace(found, evidence={**found.evidence, "holder": log.chip.owner})]
     token = log.head.token
     if token.kind != "head" or token.nonce != log.nonce:
@@ -68,13 +68,13 @@ def _entries(log: LogFacts) -> list[Finding]:
     findings = []
     before: Entry | None = None
     counted = True
-    for place, entry in enumerate(log.entries):
-        subject = f"{_chip(log)} entry {place}"
+    for index, entry in enumerate(log.entries):
+        subject = f"{_chip(log)} entry {index}"
         if isinstance(entry.verified, WeighbridgeError):
             findings.append(entry.verified.finding(subject=subject))
         else:
             token = entry.verified.token
-            if token.index != place or token.kind == "head":
+            if token.index != index or token.kind == "head":
                 if not counted:
                     continue  # every entry after a missing one is out of place
                 counted = False
@@ -82,7 +82,7 @@ def _entries(log: LogFacts) -> list[Finding]:
                     Finding(
                         id="chip.log.counter",
                         message="the monotonic counter does not follow the log: entries were dropped, doubled or moved",
-                        expected=f"entry with counter {place}",
+                        expected=f"entry with counter {index}",
                         found=f"{token.kind} with counter {token.index}",
                         subject=subject,
                     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from verifier.facts import LogFacts, Plan, number
-from weighbridge.errors import Finding, WeighbridgeError
+from verifier.model.facts import LogFacts, Plan, number
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 
 def check(log: LogFacts, plan: Plan) -> list[Finding]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from verifier.checks.memory import replayed
-from verifier.facts import Explanation, SnapshotFacts
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.transcript import Transcript
+from verifier.model.facts import Explanation, SnapshotFacts
+from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.execution.transcript_facts import OpenedTranscript
 
 TOLERANCE = 0.01
 """Share by which the chip's clock, and a peak that was rounded in a data sheet, may be off."""
@@ -30,7 +30,7 @@ def check(snapshots: Iterable[SnapshotFacts], peak: float | None) -> list[Findin
     return [*_twice(ordered), *([] if peak is None else _too_much(ordered, peak))]
 
 
-def _claim(snapshot: SnapshotFacts) -> tuple[bytes, Transcript, Explanation] | None:
+def _claim(snapshot: SnapshotFacts) -> tuple[bytes, OpenedTranscript, Explanation] | None:
     """Returns run, transcript and position of a snapshot that a readable transcript explains, else None.
 
     A run is named by its draft: of one that goes on, a later transcript tells more.
@@ -52,7 +52,7 @@ def _pairs(ordered: list[SnapshotFacts]) -> Iterator[tuple[int, int]]:
         last[found[0]] = place
 
 
-def _cut(transcript: Transcript, first: int, second: int) -> bool:
+def _cut(transcript: OpenedTranscript, first: int, second: int) -> bool:
     """Whether the run was cut off and resumed between a position in step `first` and one in step `second`."""
     return any(r.step >= first and r.begin <= second for r in transcript.resumptions)
 

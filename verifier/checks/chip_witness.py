@@ -1,10 +1,10 @@
-"""To whom does the chip report, and what? What it reports to somebody else, it may drop before this Verifier has it."""
+"""To which witness does the chip report? What it reports to another one, it may drop before this Verifier has it."""
 
 from __future__ import annotations
 
-from verifier.facts import LogFacts, digest
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.tlog import NoteKey
+from verifier.model.facts import LogFacts, digest
+from weighbridge.attest.tlog import NoteKey
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 
 def check(log: LogFacts, own: NoteKey | None) -> list[Finding]:

@@ -1,18 +1,18 @@
 """Did the chip do more work than it can in the time that it says has passed?
 
-Interrupts come on the chip's own clock. Whoever slows that clock has fewer snapshots taken, and nothing in the log
-contradicts it while nobody looks; but the work that the chip counts goes on. So too many kernels or FLOPs for the time
-are what a slowed clock looks like, or counters that were made up.
+Interrupts come on the chip's own clock. A slowed clock means fewer snapshots, and between readings nothing in the log
+contradicts it; but the chip goes on counting work. So too many kernels or FLOPs for the time mean a slowed clock, or
+invented counters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from verifier.facts import LogFacts, number
-from verifier.peaks import KERNELS_PER_SECOND
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.tokens import Token
+from verifier.model.facts import LogFacts, number
+from verifier.model.peak_flops import KERNELS_PER_SECOND
+from weighbridge.attest.tokens import Token
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 TOLERANCE = 0.01
 """Share by which a quartz, and a peak that was rounded in a data sheet, may be off."""

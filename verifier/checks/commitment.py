@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from verifier.facts import SnapshotFacts
-from weighbridge.errors import Finding, WeighbridgeError
+from verifier.model.facts import SnapshotFacts
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 EVENT = "manifest-draft"
 """Name of the chip's log event that carries the draft's digest."""

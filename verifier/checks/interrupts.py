@@ -8,10 +8,10 @@ from typing import Any
 
 from scipy.special import pdtr, pdtrc
 
-from verifier.facts import LogFacts, number
-from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.tokens import Token
+from verifier.model.facts import LogFacts, number
+from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
+from weighbridge.attest.tokens import Token
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 IDLE, UNSERVED = "interrupt-idle", "interrupt-unserved"
 """The chip's own events: an interrupt found no workload; a workload was lost while one stood."""
@@ -19,10 +19,10 @@ IDLE, UNSERVED = "interrupt-idle", "interrupt-unserved"
 _MS_PER_DAY = 86_400_000
 
 
-def check(log: LogFacts, policy: SnapshotPolicy = AS_DESIGNED) -> list[Finding]:
+def check(log: LogFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
     """Reports interrupts without a snapshot, and snapshots that came later than the firmware waits.
 
-    A chip with a finding of this check does not count as sampled: something ran on it that it could not look at.
+    A chip with a finding of this check does not count as verified: something ran on it that it could not look at.
     """
     tokens = list(_entries(log))
     return [*_unserved(log, tokens, policy), *_late(log, tokens)]
@@ -68,8 +68,8 @@ def _late(log: LogFacts, tokens: list[Token]) -> list[Finding]:
 def evidence(log: LogFacts) -> dict[str, Any]:
     """Counts a chip's interrupts, and says how likely so few or so many are at its rate over its uptime.
 
-    The p-values accuse nobody: interrupts that come while one waits merge with it, and a chip that was allowed to be
-    asked for interrupts has more.
+    The p-values are not evidence against the Prover: interrupts that come while one waits merge with it, and a chip
+    that was allowed to be asked for interrupts has more.
 
     Returns:
         `snapshots`, `idle`, `unserved`: what interrupts led to; `uptime_days` over all boots, `expected` interrupts;

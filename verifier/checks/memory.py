@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from verifier.facts import MATCHES, Explanation, Opening, SnapshotFacts, digest, number
-from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
-from weighbridge.digests import Leaf, salt_digest, snapshot_root
-from weighbridge.errors import ChipError, Finding, Severity, WeighbridgeError
-from weighbridge.replay import ReplayResult
+from verifier.model.facts import MATCHES, Explanation, Opening, SnapshotFacts, digest, number
+from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
+from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
+from weighbridge.core.errors import ChipError, Finding, Severity, WeighbridgeError
+from weighbridge.execution.replay import ReplayResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,10 +19,10 @@ class Accounting:
 
     Attributes:
         explained: Bytes that both the chip and the replay hold.
-        declared: Bytes that only the chip holds and whose content the transcript declares: its batches and free
-            tensors, of this step or one next to it. (The Recorder's own buffers lie in the host's memory.)
+        declared: Bytes that only the chip holds and whose content the transcript declares: its batches and
+            undeclared tensors, of this step or one next to it. (The Recorder's own buffers lie in the host's memory.)
         temporary: Off a safepoint, bytes that only the chip holds and that the operation in progress may have made.
-            Nobody can look at these again.
+            They cannot be looked at again.
         unexplained: Bytes that only the chip holds.
         missing: Bytes that only the replay holds, but for batches: a chip knows a batch only once a kernel has read it.
         unexplained_storages: Number of storages that only the chip holds.
@@ -79,7 +79,7 @@ def _bytes(leaves: Counter[Leaf]) -> int:
     return sum(size * count for (size, _), count in leaves.items())
 
 
-def accounting(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> Accounting | None:
+def accounting(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> Accounting | None:
     """Returns the accounting of a snapshot that was opened and has a matching replay, else None."""
     result = replayed(snapshot)
     if result is None or not isinstance(snapshot.opening, Opening) or is_setup(snapshot, policy):
@@ -104,7 +104,7 @@ def leaves(result: ReplayResult) -> list[Leaf]:
     return [(size, bytes.fromhex(keyed)) for size, keyed in result.live or ()]
 
 
-def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> list[Finding]:
+def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
     """Checks the opening against the signed root, and the opened storages against the replayed ones."""
     opening = snapshot.opening
     if opening is None:
@@ -150,7 +150,7 @@ def is_setup(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> bool:
     try:
         return number(snapshot.verified.token, "flops") <= policy.setup_flops and not facts.opened.initialises()
     except WeighbridgeError:
-        return False  # the file was altered after it was opened
+        return False  # the tape of step 0 cannot be read, as the replay says
 
 
 def _setup(snapshot: SnapshotFacts) -> Finding:

@@ -1,7 +1,8 @@
 """Does the order of the data, and with it the seed of W_0, follow from the data themselves?
 
-Choi, Shavit and Duvenaud (2023) derive one seed from all records, and from it W_0 and the order. Who has to do that
-cannot look for a seed whose run comes out as wished, nor make up data that lead from one given state to another.
+Choi, Shavit and Duvenaud (2023) derive one seed from all records, and from it W_0 and the order. That rules out seed
+grinding (trying many seeds and keeping one whose run comes out as wished), and data made up to lead from one given
+state to another.
 Whether the transcript used the committed order is a matter of `data`; here it is asked who chose it.
 """
 
@@ -9,30 +10,24 @@ from __future__ import annotations
 
 from typing import Literal
 
-from verifier.facts import TranscriptFacts
-from verifier.transcriptpolicy import TRANSCRIPTS_AS_DESIGNED, TranscriptPolicy
-from weighbridge.data import OrderSeed, VerifiableOrder
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.transcript import Transcript
+from verifier.model.facts import TranscriptFacts
+from verifier.model.policies import TRANSCRIPTS_AS_DESIGNED, TranscriptPolicy
+from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.execution.transcript_facts import OpenedTranscript
 
 Order = Literal["verifiable", "seeded", "listed", "uncommitted"]
 """`verifiable`: its seed follows from the data. `seeded`: from a seed that the Prover chose. `listed`: the Prover gave
 it record by record. `uncommitted`: there was no commitment before training, as with data that come while it runs."""
 
 
-def order_of(transcript: Transcript) -> Order:
+def order_of(transcript: OpenedTranscript) -> Order:
     """Returns who chose the order of a transcript's data."""
-    if transcript.data is None:
-        return "uncommitted"
-    if isinstance(transcript.data.order, VerifiableOrder):
-        return "verifiable"
-    return "seeded" if isinstance(transcript.data.order, OrderSeed) else "listed"
+    return "uncommitted" if transcript.data is None else transcript.data.order
 
 
-def seed_follows(transcript: Transcript) -> bool:
+def seed_follows(transcript: OpenedTranscript) -> bool:
     """Whether the seed of all randomness inside steps, W_0's too, is the one that follows from the data."""
-    data = transcript.data
-    return order_of(transcript) == "verifiable" and data is not None and transcript.draft.get("seed") == data.seed()
+    return transcript.data is not None and transcript.data.seed_follows
 
 
 def check(facts: TranscriptFacts, policy: TranscriptPolicy = TRANSCRIPTS_AS_DESIGNED) -> list[Finding]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from verifier.checks.provenance import is_tail
-from verifier.facts import Explanation, SnapshotFacts
-from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
-from weighbridge.errors import Finding, WeighbridgeError
+from verifier.model.facts import Explanation, SnapshotFacts
+from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 
-def check(snapshots: Iterable[SnapshotFacts], policy: SnapshotPolicy = AS_DESIGNED) -> list[Finding]:
+def check(snapshots: Iterable[SnapshotFacts], policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
     """Checks the snapshots of one chip against each other.
 
     A run passes each position once. Who shows one and the same position at every interrupt may do anything in between.
-    Steps that were made again after a crash are excepted, and snapshots off a safepoint, of which a long operation may
+    Steps that were recomputed after a crash are excepted, and snapshots off a safepoint, of which a long operation may
     see several.
     """
     findings: list[Finding] = []
@@ -37,7 +37,7 @@ def check(snapshots: Iterable[SnapshotFacts], policy: SnapshotPolicy = AS_DESIGN
         findings.append(
             Finding(
                 id="snapshot.tail.many",
-                message="run after run on this chip ended in a step with a snapshot, which nobody can replay; ask why",
+                message="run after run on this chip ended in a step with a snapshot, which cannot be replayed; ask why",
                 expected=f"at most {policy.tails}",
                 found=f"{len(runs)} runs that ended so, first at entry {tails[0].index}",
                 subject=f"chip {tails[0].chip.ueid.hex()}",
@@ -60,10 +60,7 @@ def _recorded(snapshot: SnapshotFacts) -> Explanation | None:
         return None
     if not snapshot.verified.token.body["safepoint"] or not 0 <= claim.step < facts.opened.steps:
         return None
-    try:
-        named = facts.opened.step(claim.step).snapshots
-    except WeighbridgeError:
-        return None  # the file was altered after it was opened
+    named = facts.opened.recorded(claim.step)
     return claim if (snapshot.chip.ueid, snapshot.index, claim.op) in named else None
 
 

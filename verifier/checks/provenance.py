@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from verifier.facts import Explanation, SnapshotFacts, digest, number
-from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.resumption import made_again
-from weighbridge.tokens import claims_position
-from weighbridge.transcript import Transcript
+from verifier.model.facts import Explanation, SnapshotFacts, digest, number
+from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
+from weighbridge.attest.tokens import claims_position
+from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.execution.transcript_facts import OpenedTranscript
+from weighbridge.transcript.resumption_notes import recomputed
 
 
-def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> list[Finding]:
+def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
     """Checks that there is a claim, that token and transcript have its position, and that the running heads agree."""
     claim = snapshot.explanation
     if isinstance(claim, WeighbridgeError):
@@ -23,7 +23,7 @@ def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> list
 
 
 def is_tail(snapshot: SnapshotFacts) -> bool:
-    """Whether a snapshot was taken in the step that ended an incomplete transcript: nobody can replay that."""
+    """Whether a snapshot was taken in the step that ended an incomplete transcript, which cannot be replayed."""
     claim, facts = snapshot.explanation, snapshot.transcript
     if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
         return False
@@ -149,20 +149,17 @@ def _head(snapshot: SnapshotFacts, claim: Explanation) -> list[Finding]:
     ]
 
 
-def _named(transcript: Transcript, snapshot: SnapshotFacts, claim: Explanation) -> bool:
+def _named(transcript: OpenedTranscript, snapshot: SnapshotFacts, claim: Explanation) -> bool:
     """Whether the transcript names the snapshot; else a position would explain those of other chips and times too.
 
     A crash may come between the chip's signature and the Recorder's note of it, and after the last step nothing more is
-    noted. So a snapshot that claims a position needs no name in a step that was made again after a crash, or after the
+    noted. So a snapshot that claims a position needs no name in a step that was recomputed after a crash, or after the
     last one, if this chip had been told of this run.
     """
-    try:
-        if (snapshot.chip.ueid, snapshot.index, claim.op) in transcript.snapshots(claim.step):
-            return True
-    except WeighbridgeError:
-        return False  # the file was altered after it was opened
+    if (snapshot.chip.ueid, snapshot.index, claim.op) in transcript.snapshots(claim.step):
+        return True
     if not claims_position(snapshot.verified.token):
         return False
     told = any(draft == transcript.draft_digest for _, draft in snapshot.drafts)
-    crashed = any(made_again(r.begin, r.step, claim.step, claim.op) for r in transcript.resumptions)
+    crashed = any(recomputed(r.begin, r.step, claim.step, claim.op) for r in transcript.resumptions)
     return told and (crashed or claim.step == transcript.steps)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from verifier.checks.replay import within
-from verifier.facts import SnapshotFacts
-from weighbridge import tapepolicy
-from weighbridge.errors import Finding, WeighbridgeError
+from verifier.checks.replay_outcome import within
+from verifier.model.facts import SnapshotFacts
+from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.program import tape_policy
 
 
 def check(snapshot: SnapshotFacts) -> list[Finding]:
@@ -22,5 +22,5 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
     return [
         replace(finding, subject=within(subject, finding.subject))
         for finding in result.findings
-        if finding.id in tapepolicy.IDS
+        if finding.id in tape_policy.IDS
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from verifier.checks.memory import replayed
-from verifier.facts import Explanation, Opening, SnapshotFacts
-from weighbridge.errors import Finding
+from verifier.model.facts import Explanation, Opening, SnapshotFacts
+from weighbridge.core.errors import Finding
 
 
 def check(snapshot: SnapshotFacts) -> list[Finding]:

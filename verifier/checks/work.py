@@ -7,12 +7,12 @@ which to hide another model; the work that it did on that model stays in the chi
 from __future__ import annotations
 
 from verifier.checks.memory import replayed
-from verifier.facts import SnapshotFacts, number
-from verifier.snapshotpolicy import AS_DESIGNED, SnapshotPolicy
-from weighbridge.errors import Finding
+from verifier.model.facts import SnapshotFacts, number
+from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
+from weighbridge.core.errors import Finding
 
 
-def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = AS_DESIGNED) -> list[Finding]:
+def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
     """Compares the chip's FLOPs since the workload was attached with those of the transcript up to the position.
 
     Fewer are no fault: a recording that was resumed is attached again. Work beside the transcript need not be a

@@ -1,8 +1,8 @@
 """The audit of the registry: what in the histories of chips cannot be, or should not be, by a policy.
 
 Contradictions were kept when statements came in; the rest is counted in the tables. A finding names the statement or
-the holder that has to be explained. That a chip cannot be found is known only to who looked for it; whoever holds it by
-the registry answers for it.
+the holder that has to be explained. That a chip cannot be found is known only to who looked for it; its registered
+holder answers for it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from sqlalchemy import case, func, select
 
 from verifier.registry.directory import Registry
-from verifier.registry.tables import ChipRow, ContradictionRow
 from verifier.registry.transitions import Contradiction
-from weighbridge.errors import Finding, Severity, UsageError
+from verifier.store.tables import ChipRow, ContradictionRow
+from weighbridge.core.errors import Finding, Severity, UsageError
 
 DAY_S = 86_400
 _NAMED = 5
 _MESSAGES: Mapping[str, str] = {
-    "registry.gap": "a statement about chips by somebody who did not have them; ask for the hand-over that is missing",
+    "registry.gap": "a statement about chips by a party that did not hold them; ask for the hand-over that is missing",
     "registry.order": "something was said of chips that cannot follow on what was said before; ask what happened",
     "registry.duplicate": "chips of one identity were made twice; inspect both",
     "registry.reappeared": "chips that were lost are at work again; read their logs of the time between",
@@ -78,7 +78,7 @@ def missing(registry: Registry, ueids: Iterable[bytes]) -> list[Finding]:
             Finding(
                 id="registry.missing",
                 message="a chip cannot be found; its most recent holder has to produce it, or show who has it",
-                expected=f"{chip.state}{f' at {chip.site}' if chip.site else ''}, with {chip.owner or 'nobody named'}",
+                expected=f"{chip.state}{f' at {chip.site}' if chip.site else ''}, with {chip.owner or 'no holder'}",
                 found="nothing there",
                 subject=f"chip {ueid.hex()}",
                 evidence={"holder": chip.owner, "history": registry.history(ueid)},
@@ -109,12 +109,12 @@ def _contradictions(registry: Registry, policy: AuditPolicy) -> list[Finding]:
     )
     findings = []
     with registry.session() as session:
-        for place, reason, expected, found, count, _ in session.execute(query):
-            chips = select(row.ueid).where(row.place == place, row.reason == reason, row.expected == expected)
+        for index, reason, expected, found, count, _ in session.execute(query):
+            chips = select(row.ueid).where(row.place == index, row.reason == reason, row.expected == expected)
             first = session.scalars(chips.order_by(row.ueid).limit(_NAMED))
-            each = Contradiction(place=place, reason=reason, expected=expected, found=found)
-            evidence = {"place": place, "chips": count, "first": [ueid.hex() for ueid in first]}
-            subject = f"{count} chips in entry {place} of the registry's log"
+            each = Contradiction(index=index, reason=reason, expected=expected, found=found)
+            evidence = {"place": index, "chips": count, "first": [ueid.hex() for ueid in first]}
+            subject = f"{count} chips in entry {index} of the registry's log"
             findings.append(contradiction(each, subject, evidence, policy))
     return findings
 

@@ -13,7 +13,7 @@ from typing import IO
 from verifier.registry.directory import Registry
 from verifier.registry.entries import Listing
 from verifier.registry.listings import Lister, check
-from weighbridge.errors import UsageError
+from weighbridge.core.errors import UsageError
 
 COLUMNS = ("ueid", "state", "owner", "site", "chip_type", "address", "prover_address")
 _NEEDED = {"ueid"}

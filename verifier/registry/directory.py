@@ -13,15 +13,16 @@ from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from verifier.database import Database
 from verifier.registry.entries import Listing, Opened, opened_entry
 from verifier.registry.listings import Lister, check, rfc3339, unpacked
 from verifier.registry.log import Log
 from verifier.registry.statements import Statements
-from verifier.registry.tables import ChipRow, ContradictionRow, InspectionRow, LogHeadRow, SampledRow
 from verifier.registry.transitions import DRAWN, Contradiction
-from weighbridge.errors import NotFoundError, UsageError
-from weighbridge.tlog import NoteSigner
+from verifier.store import revision
+from verifier.store.database import Database
+from verifier.store.tables import ChipRow, ContradictionRow, InspectionRow, LogHeadRow, SampledRow
+from weighbridge.attest.tlog import NoteSigner
+from weighbridge.core.errors import NotFoundError, UsageError
 
 _CHUNK = 500
 FINISHED = ("done", "failed")
@@ -35,7 +36,7 @@ class Chip:
     Attributes:
         ueid: The chip's identity (EAT UEID), 17 to 33 bytes.
         address: `host:port` of the chip's ChipService.
-        prover_address: `host:port` of the ProverService that answers for it; empty if nobody declared one.
+        prover_address: `host:port` of the ProverService that answers for it; empty if none was declared.
         owner: Who answers for the chip.
         site: Where it stands.
         chip_type: Its model, in words.
@@ -109,7 +110,7 @@ class Registry:
         """Opens the registry, creating it if there is none.
 
         Args:
-            where: An SQLite file or a database's URL, as `verifier.database.database_url` takes them.
+            where: An SQLite file or a database's URL, as `verifier.store.database.database_url` takes them.
             signer: The registry's key, for parties' statements and for checkpoints; see `verifier.registry.load_key`.
             clock: Seconds since 1970.
 
@@ -121,16 +122,12 @@ class Registry:
         self._signer, self._clock = signer, clock
         self.log = Log(self.database)
         self.statements = Statements(self.session, self.log, self.now)
-        self.create_tables()
+        revision.prepare(self.database)
         self._begin()
 
     def now(self) -> int:
         """Seconds since 1970 on the registry's clock."""
         return int(self._clock())
-
-    def create_tables(self) -> None:
-        """Creates the tables that are missing."""
-        self.database.create_tables()
 
     def _begin(self) -> None:
         """Puts into a new log what it begins with: chips of a registry that had none yet, and the registry's key."""
@@ -201,7 +198,7 @@ class Registry:
         return self.log.checkpoint(self._signer)
 
     def submit(self, data: bytes) -> int:
-        """Logs a party's statement and applies it; returns its place in the log.
+        """Logs a party's statement and applies it; returns its index in the log.
 
         Raises:
             CustodyError: It is not authentic, or logged already; see `Statements.submit`.
@@ -259,7 +256,7 @@ class Registry:
             return {state: count for state, count in rows}
 
     def history(self, ueid: bytes) -> list[int]:
-        """Returns the places of the entries of the registry's log that list a chip or speak of it.
+        """Returns the indices of the entries of the registry's log that list a chip or speak of it.
 
         Raises:
             NotFoundError: No such chip is registered.
@@ -275,7 +272,7 @@ class Registry:
         with self.session() as session:
             query = select(ContradictionRow).where(ContradictionRow.ueid == ueid).order_by(ContradictionRow.place)
             return tuple(
-                Contradiction(place=row.place, reason=row.reason, expected=row.expected, found=row.found)
+                Contradiction(index=row.place, reason=row.reason, expected=row.expected, found=row.found)
                 for row in session.scalars(query)
             )
 
@@ -329,7 +326,7 @@ class Registry:
                 session.flush()
                 session.add_all(SampledRow(inspection=inspection, place=n, ueid=ueid) for n, ueid in enumerate(chips))
         except IntegrityError:
-            raise UsageError(f"inspection {inspection} exists already, or samples a chip nobody registered") from None
+            raise UsageError(f"inspection {inspection} exists already, or samples an unregistered chip") from None
 
     def set_sample(self, inspection: str, *, seed: bytes, chips: Sequence[bytes]) -> None:
         """Records what an inspection drew, if it was not known at its start; twice the same is the same as once."""

@@ -2,13 +2,13 @@
 
 An entry is CBOR: [time of receipt in seconds since 1970, form, content].
 
-    statement   the bytes of a custody statement (`weighbridge.custody`)
+    statement   the bytes of a custody statement (`weighbridge.attest.custody_statements`)
     listed      the registry lists chips: rows [ueid, state, owner, site, type, address, Prover's address]
     addressed   the registry corrects addresses: rows [ueid, address, Prover's address]
     party       the registry declares a party: [name, [roles], public key]; without roles, it is withdrawn
     opened      the registry's name and the Ed25519 key that signs its checkpoints
 
-So whoever has the log can work out which chips there are, who answers for each, and why.
+So a reader of the log can work out which chips there are, who answers for each, and why.
 docs/formats/custody-events.md has the bytes.
 """
 
@@ -19,11 +19,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from verifier.registry.transitions import STATES
-from weighbridge.bounded import decode_cbor
-from weighbridge.custody import MAX_TEXT, TIME_END, UEID_SIZES, CustodyError, Signed, decode_key, is_name, read
-from weighbridge.digests import cbor
-from weighbridge.errors import FormatError
-from weighbridge.tiles import MAX_ENTRY_BYTES
+from weighbridge.attest.custody_statements import (
+    MAX_TEXT,
+    TIME_END,
+    UEID_SIZES,
+    CustodyError,
+    Signed,
+    decode_key,
+    is_name,
+    read,
+)
+from weighbridge.attest.tiles import MAX_ENTRY_BYTES
+from weighbridge.core.bounded import decode_cbor
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import FormatError
 
 ROLES = ("manufacturer", "owner", "inspector")
 """What a party can be; it may be several."""

@@ -16,22 +16,22 @@ from sqlalchemy.orm import Session
 
 from verifier.registry.entries import Addressed, Listing, addressed_entries, listed_entries
 from verifier.registry.log import Log
-from verifier.registry.tables import ChipRow
 from verifier.registry.transitions import STATES
-from weighbridge.custody import MAX_TEXT, UEID_SIZES
-from weighbridge.errors import UsageError
+from verifier.store.tables import ChipRow
+from weighbridge.attest.custody_statements import MAX_TEXT, UEID_SIZES
+from weighbridge.core.errors import UsageError
 
 PLACE_BYTES = 8
 _ADDRESS = re.compile(r"[A-Za-z0-9._\-]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:]{2,39}\]:[0-9]{1,5}")
 
 
-def packed(place: int) -> bytes:
-    """Returns a place of the log as `ChipRow.history` has it."""
-    return place.to_bytes(PLACE_BYTES)
+def packed(index: int) -> bytes:
+    """Returns the index of a log entry as `ChipRow.history` has it."""
+    return index.to_bytes(PLACE_BYTES)
 
 
 def unpacked(history: bytes) -> list[int]:
-    """Returns the places in `ChipRow.history`."""
+    """Returns the indices in `ChipRow.history`."""
     return [int.from_bytes(history[at : at + PLACE_BYTES]) for at in range(0, len(history), PLACE_BYTES)]
 
 
@@ -130,7 +130,7 @@ class Lister:
 
     def _list(self, chips: Sequence[Listing], *, known: bool) -> None:
         for entry, part in listed_entries(self.now, chips):
-            place, self.size = self.size, self.log.append(self.session, self.size, [entry])
+            index, self.size = self.size, self.log.append(self.session, self.size, [entry])
             rows = [
                 {
                     "ueid": chip.ueid,
@@ -141,7 +141,7 @@ class Lister:
                     "address": chip.address,
                     "prover_address": chip.prover_address,
                     "since_s": self.now,
-                    "history": packed(place),  # a new listing takes the place of one before
+                    "history": packed(index),  # a new listing takes the place of one before
                 }
                 for chip in part
             ]

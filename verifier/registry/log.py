@@ -15,11 +15,12 @@ from pathlib import Path
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
-from verifier.database import Database
-from verifier.registry.tables import LogEntryRow, LogHeadRow
-from weighbridge import merkle, tlog
-from weighbridge.errors import UsageError
-from weighbridge.tlog import Checkpoint, Note, NoteSigner
+from verifier.store.database import Database
+from verifier.store.tables import LogEntryRow, LogHeadRow
+from weighbridge.attest import tlog
+from weighbridge.attest.tlog import Checkpoint, Note, NoteSigner
+from weighbridge.core import merkle
+from weighbridge.core.errors import UsageError
 
 _ORIGIN = "weighbridge/registry/"
 _PAGE = 256
@@ -43,7 +44,7 @@ class Log:
         return True
 
     def lock(self, session: Session) -> int:
-        """Returns the number of entries, after which nobody else appends any until the transaction ends.
+        """Returns the number of entries; no other process appends any until the transaction ends.
 
         It must be the first thing in the transaction: it then waits its turn instead of failing.
         """
@@ -75,7 +76,7 @@ class Log:
             return session.scalar(select(LogHeadRow.size)) or 0
 
     def entries(self, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yields the entries start <= place < end, a few at a time."""
+        """Yields the entries start <= index < end, a few at a time."""
         end = self.size if end is None else end
         for first in range(start, end, _PAGE):
             with self._database.session() as session:
@@ -84,12 +85,12 @@ class Log:
                 )
                 yield from session.scalars(query.order_by(LogEntryRow.place)).all()
 
-    def pick(self, session: Session, places: Iterable[int]) -> dict[int, bytes]:
-        """Returns the entries at these places."""
-        query = select(LogEntryRow.place, LogEntryRow.data).where(LogEntryRow.place.in_(set(places)))
-        return {place: data for place, data in session.execute(query)}
+    def pick(self, session: Session, indices: Iterable[int]) -> dict[int, bytes]:
+        """Returns the entries of these indices."""
+        query = select(LogEntryRow.place, LogEntryRow.data).where(LogEntryRow.place.in_(set(indices)))
+        return {index: data for index, data in session.execute(query)}
 
-    def place_of(self, session: Session, digest: bytes) -> int | None:
+    def index_of(self, session: Session, digest: bytes) -> int | None:
         """Returns where a statement was logged, or None."""
         return session.scalar(select(LogEntryRow.place).where(LogEntryRow.digest == digest))
 
@@ -102,14 +103,14 @@ class Log:
         with self._lock:
             return self._grown().root(size)
 
-    def inclusion_proof(self, place: int, size: int) -> list[bytes]:
+    def inclusion_proof(self, index: int, size: int) -> list[bytes]:
         """Returns the proof that an entry is in the tree over the first `size`.
 
         Raises:
             UsageError: There is no such entry.
         """
         with self._lock:
-            return self._grown().inclusion_proof(place, size)
+            return self._grown().inclusion_proof(index, size)
 
     def checkpoint(self, signer: NoteSigner) -> bytes:
         """Returns the signed checkpoint of the log as it is now."""

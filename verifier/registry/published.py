@@ -1,7 +1,7 @@
 """The registry's log as files: a directory of tiles that any web server can offer, and proofs of single entries.
 
 A party that keeps a checkpoint can tell later whether the registry still has the log that it had then, and a proof file
-shows anybody, without the log, that an entry is in it.
+shows, without the log, that an entry is in it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verifier.registry.directory import Registry
-from weighbridge import merkle, tiles, tlog
-from weighbridge.errors import Finding, UsageError
-from weighbridge.tlog import Checkpoint, Note, NoteKey
+from weighbridge.attest import tiles, tlog
+from weighbridge.attest.tlog import Checkpoint, Note, NoteKey
+from weighbridge.core import merkle
+from weighbridge.core.errors import Finding, UsageError
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,7 +62,7 @@ def read(directory: Path, key: NoteKey) -> Copy:
 
     Args:
         directory: With `checkpoint` and `tile`.
-        key: The registry's, from somebody who is trusted to know it.
+        key: The registry's, from a trusted source.
 
     Raises:
         WeighbridgeError: The checkpoint is not signed by the key, or entries are missing: nothing can be said then.
@@ -111,15 +112,15 @@ def continues(copy: Copy, older: bytes, key: NoteKey) -> list[Finding]:
     ]
 
 
-def prove(registry: Registry, place: int) -> tlog.Proof:
-    """Returns the proof that an entry is in the log as it is now; `weighbridge.tlog.verify_proof` checks it.
+def prove(registry: Registry, index: int) -> tlog.Proof:
+    """Returns the proof that an entry is in the log as it is now; `weighbridge.attest.tlog.verify_proof` checks it.
 
     Raises:
         UsageError: There is no such entry, or the registry was opened without its key.
     """
     note = tlog.parse_note(registry.checkpoint())
     size = tlog.parse_checkpoint(note.text).size
-    return tlog.Proof(place, tuple(registry.log.inclusion_proof(place, size)), note)
+    return tlog.Proof(index, tuple(registry.log.inclusion_proof(index, size)), note)
 
 
 def check_proof(proof: bytes, entry: bytes, key: NoteKey) -> Checkpoint:

@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session, sessionmaker
 from verifier.registry.entries import Listing, Party, check_party, decode, party_entry, statement_entry
 from verifier.registry.listings import packed, rfc3339, unpacked
 from verifier.registry.log import Log
-from verifier.registry.tables import ChipRow, ContradictionRow, PartyRow
 from verifier.registry.transitions import Contradiction, Custody, Event, fold, roles_for, step
-from weighbridge.custody import CustodyError, Signed, Statement, decode_key, read, verify
-from weighbridge.errors import UsageError
+from verifier.store.tables import ChipRow, ContradictionRow, PartyRow
+from weighbridge.attest.custody_statements import CustodyError, Signed, Statement, decode_key, read, verify
+from weighbridge.core.errors import UsageError
 
 CLOCK_SLACK_S = 300
 """How far a party's clock may be ahead of the registry's."""
@@ -49,9 +49,7 @@ def check_statement(signed: Signed, registry: str, at_s: int, lookup: Lookup) ->
             code="registry.foreign",
         )
     if statement.time_s > at_s + CLOCK_SLACK_S:
-        raise CustodyError(
-            "The statement is from the future; correct the clock of whoever made it.", code="registry.time"
-        )
+        raise CustodyError("The statement is from the future; correct its signer's clock.", code="registry.time")
     roles_by, roles_to = roles_for(statement.kind)
     by = _party(lookup, statement.by, roles_by, statement)
     to = _party(lookup, statement.to, roles_to, statement) if statement.to else None
@@ -61,7 +59,7 @@ def check_statement(signed: Signed, registry: str, at_s: int, lookup: Lookup) ->
 def _party(lookup: Lookup, name: str, roles: Sequence[str], statement: Statement) -> Party:
     party = lookup(name)
     if party is None:
-        raise CustodyError(f"Nobody declared the party {name}; declare it first.", code="registry.party")
+        raise CustodyError(f"The party {name} is not declared; declare it first.", code="registry.party")
     if not set(roles) & set(party.roles):
         raise CustodyError(
             f"{name} is {' and '.join(party.roles) or 'withdrawn'}; of chips that were {statement.kind} only "
@@ -71,10 +69,10 @@ def _party(lookup: Lookup, name: str, roles: Sequence[str], statement: Statement
     return party
 
 
-def event_of(place: int, statement: Statement, *, inspector: bool) -> Event:
+def event_of(index: int, statement: Statement, *, inspector: bool) -> Event:
     """Returns a statement as it concerns each of its chips."""
     return Event(
-        place=place,
+        index=index,
         kind=statement.kind,
         by=statement.by,
         to=statement.to,
@@ -123,7 +121,7 @@ class Statements:
         """Returns a party as it is declared now.
 
         Raises:
-            UsageError: Nobody declared it.
+            UsageError: It is not declared.
         """
         with self._session() as session:
             found = _declared(session, name)
@@ -138,7 +136,7 @@ class Statements:
         return list({row.name: _party_of(row) for row in rows}.values())
 
     def submit(self, registry: str, data: bytes) -> int:
-        """Logs a statement and applies it, and returns its place in the log.
+        """Logs a statement and applies it, and returns its index in the log.
 
         Args:
             registry: This registry's name.
@@ -150,23 +148,23 @@ class Statements:
         """
         signed = read(data)
         with self._session.begin() as session:
-            place = self._log.lock(session)
-            known = self._log.place_of(session, signed.digest)
+            index = self._log.lock(session)
+            known = self._log.index_of(session, signed.digest)
             if known is not None:
                 raise CustodyError(
                     f"The statement is entry {known} of the log already; there is nothing to do.",
                     code="registry.replayed",
-                    place=known,
+                    index=known,
                 )
             now = self._now()
             check_statement(signed, registry, now, lambda name: _declared(session, name))
-            self._log.append(session, place, [statement_entry(now, data)], signed.digest)
-            self._apply(session, place, signed.statement)
-        return place
+            self._log.append(session, index, [statement_entry(now, data)], signed.digest)
+            self._apply(session, index, signed.statement)
+        return index
 
-    def _apply(self, session: Session, place: int, statement: Statement) -> None:
+    def _apply(self, session: Session, index: int, statement: Statement) -> None:
         by = _declared(session, statement.by)
-        event = event_of(place, statement, inspector=by is not None and "inspector" in by.roles)
+        event = event_of(index, statement, inspector=by is not None and "inspector" in by.roles)
         for first in range(0, len(statement.chips), _CHUNK):
             chips = statement.chips[first : first + _CHUNK]
             for lot, ueids in _lots(session, chips).items():
@@ -178,19 +176,19 @@ class Statements:
                 after, wrong = step(custody, event)
                 if custody is None:
                     _insert(session, ueids, self._now())
-                _update(session, ueids, after, history + packed(place))
+                _update(session, ueids, after, history + packed(index))
                 _contradict(session, ueids, wrong)
 
     def _replay(self, session: Session, ueid: bytes, history: bytes, event: Event) -> None:
         """Works out a chip's custody anew, because an event came late."""
         entries = self._log.pick(session, unpacked(history))
         events, listed = [event], None
-        for place, entry in sorted(entries.items()):
+        for index, entry in sorted(entries.items()):
             at_s, content = decode(entry)
             if isinstance(content, Signed):
-                by = _declared(session, content.statement.by, place)
+                by = _declared(session, content.statement.by, index)
                 inspector = by is not None and "inspector" in by.roles
-                events.append(event_of(place, content.statement, inspector=inspector))
+                events.append(event_of(index, content.statement, inspector=inspector))
             elif isinstance(content, tuple):
                 for row in content:
                     if isinstance(row, Listing) and row.ueid == ueid:
@@ -198,12 +196,12 @@ class Statements:
         custody, wrong = fold(listed, events)
         assert custody is not None  # there is an event
         session.execute(delete(ContradictionRow).where(ContradictionRow.ueid == ueid))
-        _update(session, [ueid], custody, history + packed(event.place))
+        _update(session, [ueid], custody, history + packed(event.index))
         _contradict(session, [ueid], wrong)
 
 
 def _declared(session: Session, name: str, before: int | None = None) -> Party | None:
-    """Returns a party as it was declared before a place of the log; now, if none is given."""
+    """Returns a party as it was declared before an entry of the log; now, if none is given."""
     query = select(PartyRow).where(PartyRow.name == name)
     if before is not None:
         query = query.where(PartyRow.place < before)
@@ -271,7 +269,7 @@ def _update(session: Session, ueids: Sequence[bytes], custody: Custody, history:
 
 def _contradict(session: Session, ueids: Sequence[bytes], wrong: Sequence[Contradiction]) -> None:
     rows = [
-        {"ueid": ueid, "place": each.place, "reason": each.reason, "expected": each.expected, "found": each.found}
+        {"ueid": ueid, "place": each.index, "reason": each.reason, "expected": each.expected, "found": each.found}
         for ueid in ueids
         for each in wrong
     ]

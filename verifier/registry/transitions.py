@@ -1,8 +1,8 @@
 """What events do to a chip's custody: who answers for it, where it is, and what is wrong with its history.
 
-Three rules. Responsibility moves only with the signature of who has it: a statement by anybody else changes nothing and
-is a finding, so nobody can take chips out of the registry, or into it, that are not theirs. The events of a chip count
-in the order in which they happened, not in which they arrived: so a missing link that comes late heals the gap. What
+Three rules. Responsibility moves only with its holder's signature: a statement by another party changes nothing and is
+a finding, so no party can move other parties' chips out of the registry or into it. The events of a chip count in the
+order in which they happened, not in which they arrived: so a missing link that comes late heals the gap. What
 the registry listed without being told how it came about is taken as it stands.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from weighbridge.custody import HAND_OVERS, Kind
+from weighbridge.attest.custody_statements import HAND_OVERS, Kind
 
 STATES = ("made", "tested", "shipped", "sold", "installed", "damaged", "lost", "scrapped")
 """What a chip can be: its last event, where `moved` leaves it installed and `resold` makes it sold."""
@@ -57,7 +57,7 @@ class Event:
     """One event, as it concerns a single chip.
 
     Attributes:
-        place: Of its entry in the registry's log.
+        index: Of its entry in the registry's log.
         kind: What happened.
         by: Who says so.
         to: The other party, or empty.
@@ -67,7 +67,7 @@ class Event:
         inspector: Whether `by` was an inspector then.
     """
 
-    place: int
+    index: int
     kind: Kind
     by: str
     to: str
@@ -105,13 +105,13 @@ class Contradiction:
     """Something in a chip's history that cannot be.
 
     Attributes:
-        place: Entry of the log that does not fit.
+        index: Of the entry of the log that does not fit.
         reason: Identifier of the finding.
         expected: What would have fitted.
         found: What is there.
     """
 
-    place: int
+    index: int
     reason: str
     expected: str
     found: str
@@ -157,7 +157,7 @@ def fold(listed: Custody | None, events: Iterable[Event]) -> tuple[Custody | Non
         events: In any order.
     """
     custody, wrong = listed, list[Contradiction]()
-    for event in sorted(events, key=lambda event: (event.time_s, event.place)):
+    for event in sorted(events, key=lambda event: (event.time_s, event.index)):
         custody, more = step(custody, event)
         wrong += more
     return custody, tuple(wrong)
@@ -187,4 +187,4 @@ def _after(before: Custody, event: Event) -> Custody:
 
 
 def _contradiction(event: Event, reason: str, expected: str, found: str) -> Contradiction:
-    return Contradiction(place=event.place, reason=reason, expected=expected, found=found)
+    return Contradiction(index=event.index, reason=reason, expected=expected, found=found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weighbridge.errors import WeighbridgeError
+from weighbridge.core.errors import WeighbridgeError
 
 
 class RuleError(WeighbridgeError):

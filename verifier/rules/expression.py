@@ -344,9 +344,16 @@ class _Checker:
         kind = {"FLOAT_LIT": DOUBLE, "INT_LIT": INT, "STRING_LIT": STRING, "BOOL_LIT": BOOL}.get(parts[0].type)
         if kind is None:
             raise RuleError(f"rules cannot use {str(parts[0])[:40]!r}; write a text, a number, true or false")
-        if kind == INT and abs(int(parts[0], 0)) >= 1 << 63:
-            raise RuleError(f"{str(parts[0])[:40]} does not fit into 64 bits; write it as a double")
+        if kind == INT and not _fits(str(parts[0])):
+            raise RuleError(f"{str(parts[0])[:40]} is no number of 64 bits; write a double, or leave out zeros")
         return _Checked(kind)
+
+
+def _fits(literal: str) -> bool:
+    try:
+        return abs(int(literal, 0)) < 1 << 63
+    except ValueError:  # CEL's grammar lets zeros stand before a number, Python's does not
+        return False
 
 
 _ADVICE = "; write 3.0 instead of 3, or double(...)"

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from analysis.early import threshold_to_catch
+from analysis.early_detection import threshold_to_catch
 from verifier.rules.errors import RuleError
 from verifier.rules.expression import UndecidedError
 from verifier.rules.ruleset import Rule, RuleSet
 from verifier.rules.schema import FACTS, conform, instances, record
-from weighbridge.errors import Finding
+from weighbridge.core.errors import Finding
 
 Outcome = Literal["holds", "violated", "undecided"]
 
@@ -148,7 +148,8 @@ def findings(rules: RuleSet, judgements: list[Judgement]) -> list[Finding]:
             out.append(
                 Finding(
                     id="rule.undecided",
-                    message=f"{each.rule.title}: the facts do not decide whether the rule holds; this accuses nobody",
+                    message=f"{each.rule.title}: the facts do not decide whether the rule holds; this is not evidence "
+                    "against the Prover",
                     expected=each.rule.holds,
                     found=why,
                     subject=about,

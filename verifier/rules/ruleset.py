@@ -18,11 +18,11 @@ from typing import Any, Literal, cast, get_args
 from verifier.rules.errors import RuleError
 from verifier.rules.expression import Expression, check
 from verifier.rules.schema import DOUBLE, FACTS, STRING, Schema, listed, record
-from weighbridge.bounded import decode_cbor
-from weighbridge.digests import cbor, record_digest
-from weighbridge.dsse import Trust, open_envelope, seal
-from weighbridge.errors import FormatError, Severity
-from weighbridge.manifest import SigningKey
+from weighbridge.attest.dsse import Trust, open_envelope, seal
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.bounded import decode_cbor
+from weighbridge.core.digests import cbor, record_digest
+from weighbridge.core.errors import FormatError, Severity
 
 FORMAT = 1
 MEDIA_TYPE = "application/vnd.weighbridge.rules.v1+cbor"
@@ -59,7 +59,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """An evaluation that the Verifier makes of a run's final state (`weighbridge.scoring`).
+    """An evaluation that the Verifier makes of a run's final state (`weighbridge.execution.scoring`).
 
     Attributes:
         id: Its key in `scores`.
@@ -279,7 +279,7 @@ def sign(rules: RuleSet, keys: Sequence[SigningKey], former: bytes | None = None
 
 
 def read(data: bytes) -> tuple[RuleSet, tuple[bytes, ...]]:
-    """Reads a signed rule set; returns it and the keys that signed it, whoever's they are.
+    """Reads a signed rule set; returns it and the keys that signed it, trusted or not.
 
     Raises:
         DocumentError: The document is malformed, or a signature does not verify.

@@ -70,7 +70,7 @@ FACTS: Schema = {
     "fleet": {
         "registered": (INT, "chips in the registry"),
         "sampled": (INT, "chips drawn"),
-        "verified": (INT, "chips that count as sampled"),
+        "verified": (INT, "chips that count as verified"),
     },
     "ledger": {
         "explained_hours": (DOUBLE, "chip-hours that transcripts explain"),

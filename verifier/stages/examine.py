@@ -8,21 +8,22 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from verifier import records, runs
-from verifier.collected import Collected
+from verifier.model import fact_codec
+from verifier.model.collected import Collected
+from verifier.report import run_facts_for_rules
 from verifier.stages.setting import Setting
-from weighbridge.errors import WeighbridgeError
-from weighbridge.runfacts import RunFacts, examine
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.run_facts import RunFacts, examine
+from weighbridge.execution.transcript_facts import OpenedTranscript
 
 
 def run(setting: Setting, collected: Collected) -> None:
     """Examines every transcript of a run that explains a snapshot; why one cannot be is kept in its place."""
     wanted = [
         (facts.id, facts.opened)
-        for ranks in runs.grouped(collected).values()
+        for ranks in run_facts_for_rules.grouped(collected).values()
         for facts in ranks
-        if isinstance(facts.opened, Transcript)
+        if isinstance(facts.opened, OpenedTranscript)
     ]
     with ThreadPoolExecutor(max_workers=setting.farm.slots, thread_name_prefix="examine") as pool:
         begun = {
@@ -37,14 +38,14 @@ def run(setting: Setting, collected: Collected) -> None:
                     "examined",
                     opened.digest,
                     begun[opened.digest].result if opened.digest in begun else partial(_examine, setting, opened),
-                    to=records.examined_to,
-                    of=records.examined_of,
+                    to=fact_codec.examined_to,
+                    of=fact_codec.examined_of,
                 )
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _examine(setting: Setting, transcript: Transcript) -> RunFacts | WeighbridgeError:
+def _examine(setting: Setting, transcript: OpenedTranscript) -> RunFacts | WeighbridgeError:
     try:
         return examine(transcript.path, limits=setting.limits, env=setting.plan.replay_env)
     except WeighbridgeError as error:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from verifier import records
-from verifier.clients import ProverClient
-from verifier.collected import Collected
-from verifier.facts import Explanation, SnapshotFacts
+from verifier.contact.clients import ProverClient
+from verifier.model import fact_codec
+from verifier.model.collected import Collected
+from verifier.model.facts import Explanation, SnapshotFacts
 from verifier.stages.setting import Setting
-from weighbridge.errors import WeighbridgeError
+from weighbridge.core.errors import WeighbridgeError
 
 
 def run(setting: Setting, collected: Collected) -> None:
@@ -24,8 +24,8 @@ def run(setting: Setting, collected: Collected) -> None:
                 "explanation",
                 f"{snapshot.chip.ueid.hex()}/{snapshot.index}",
                 partial(_ask, setting, collected, snapshot),
-                to=records.explanation_to,
-                of=records.explanation_of,
+                to=fact_codec.explanation_to,
+                of=fact_codec.explanation_of,
             )
             if isinstance(answer, WeighbridgeError):
                 collected.remember_silence(snapshot.chip.prover_address, answer)

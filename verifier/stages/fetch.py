@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from verifier import checks, jobs, records
-from verifier.clients import ProverClient
-from verifier.collected import Collected
-from verifier.facts import Explanation, SnapshotFacts, TranscriptFacts
+from verifier import checks
+from verifier.contact.clients import ProverClient
+from verifier.farm import sharded_jobs
+from verifier.model import fact_codec
+from verifier.model.collected import Collected
+from verifier.model.facts import Explanation, SnapshotFacts, TranscriptFacts
 from verifier.stages.setting import Setting
 from verifier.units import key_of
-from weighbridge.errors import ProverError, WeighbridgeError
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import ProverError, WeighbridgeError
+from weighbridge.execution.transcript_facts import OpenedTranscript
 
 
 def run(setting: Setting, collected: Collected) -> None:
@@ -32,7 +34,7 @@ def _find(setting: Setting, collected: Collected, snapshot: SnapshotFacts, claim
     key = (prover, claim.transcript_id, claim.ranks)
     try:
         if key not in collected.shards:
-            collected.shards[key] = jobs.shard_of(snapshot.transcript, claim.ranks, fetch, setting.cache)
+            collected.shards[key] = sharded_jobs.shard_of(snapshot.transcript, claim.ranks, fetch, setting.cache)
         snapshot.shard = collected.shards[key]
     except WeighbridgeError as error:  # what the transcript says about its job is malformed
         snapshot.explanation = error
@@ -55,11 +57,13 @@ def transcript(
     return collected.transcripts[key]
 
 
-def _open(setting: Setting, collected: Collected, prover: str, transcript_id: str) -> Transcript | WeighbridgeError:
+def _open(
+    setting: Setting, collected: Collected, prover: str, transcript_id: str
+) -> OpenedTranscript | WeighbridgeError:
     """Returns a transcript from the cache or its Prover; why it could not be had is not asked for twice."""
     unit = ("transcript", key_of(prover, transcript_id))
-    known = setting.units.get(*unit, lambda raw: (None if raw is None else records.error_of(raw),))
-    opened: Transcript | WeighbridgeError
+    known = setting.units.get(*unit, lambda raw: (None if raw is None else fact_codec.error_of(raw),))
+    opened: OpenedTranscript | WeighbridgeError
     if known is not None and known[0] is not None:
         opened = known[0]
     elif (here := setting.cache.find(transcript_id)) is not None:  # it was fetched before, or uploaded
@@ -78,5 +82,5 @@ def _open(setting: Setting, collected: Collected, prover: str, transcript_id: st
     if failed is not None:
         collected.remember_silence(prover, failed)
     if known is None:
-        setting.units.put(*unit, None if failed is None else records.error_to(failed))
+        setting.units.put(*unit, None if failed is None else fact_codec.error_to(failed))
     return opened

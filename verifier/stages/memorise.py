@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from verifier.collected import Collected
-from verifier.memorisation import Memory, remember
-from verifier.segments import segments
-from verifier.stages.segments import explaining
+from verifier.model.collected import Collected
+from verifier.model.segments import segments
+from verifier.model.weight_change import Changes
+from verifier.report.memorisation import Memory, remember
+from verifier.stages.replay_segments import explaining
 from verifier.stages.setting import Setting
-from verifier.weightchange import Changes
-from weighbridge.errors import WeighbridgeError
-from weighbridge.losses import losses
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.batch_losses import losses
+from weighbridge.execution.transcript_facts import OpenedTranscript
 
 
 def run(setting: Setting, collected: Collected) -> None:
@@ -38,7 +38,7 @@ def run(setting: Setting, collected: Collected) -> None:
             collected.memories.append({"transcript": transcript.digest, **found})
 
 
-def _test(setting: Setting, transcript: Transcript, begin: int, end: int) -> dict[str, Any]:
+def _test(setting: Setting, transcript: OpenedTranscript, begin: int, end: int) -> dict[str, Any]:
     def evaluate(checkpoints: Sequence[int], steps: Sequence[int]) -> list[list[float]]:
         plan = setting.plan
         return losses(

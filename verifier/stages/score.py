@@ -7,24 +7,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verifier import runs
-from verifier.collected import Collected
+from verifier.model.collected import Collected
+from verifier.report import run_facts_for_rules
 from verifier.rules.ruleset import Benchmark
 from verifier.stages.setting import Setting
 from verifier.units import key_of
-from weighbridge.errors import Finding, WeighbridgeError
-from weighbridge.scoring import score
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.execution.scoring import score
+from weighbridge.execution.transcript_facts import OpenedTranscript
 
 
 def run(setting: Setting, collected: Collected) -> None:
     """Scores every run on one chip; what cannot be scored is said, and leaves the rules that need it undecided."""
     rules = setting.regime.rules
     wanted = [] if rules is None else list(rules.rules.benchmarks)
-    for name, ranks in runs.grouped(collected).items() if wanted else ():
+    for name, ranks in run_facts_for_rules.grouped(collected).items() if wanted else ():
         for benchmark in wanted:
             opened = ranks[0].opened
-            if not isinstance(opened, Transcript):
+            if not isinstance(opened, OpenedTranscript):
                 continue
             setting.progress("score", 0, 0, f"scoring {opened.manifest.name} on {benchmark.id}")
             found: float | Finding = setting.units.once(
@@ -40,7 +40,7 @@ def run(setting: Setting, collected: Collected) -> None:
                 collected.scores.setdefault(name, {})[benchmark.id] = found
 
 
-def _score(setting: Setting, transcript: Transcript, benchmark: Benchmark, file: Path) -> float | Finding:
+def _score(setting: Setting, transcript: OpenedTranscript, benchmark: Benchmark, file: Path) -> float | Finding:
     try:
         return score(
             transcript.path,

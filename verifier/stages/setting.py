@@ -8,19 +8,19 @@ from typing import TypeVar
 
 from cryptography.x509 import Certificate
 
-from verifier import checking, records
-from verifier.cache import Cache
-from verifier.checking import Check, Given, Judgement
-from verifier.facts import Plan
-from verifier.farm import Farm
-from verifier.regime import NO_RULES, Regime
+from verifier.contact.uploaded_explanations import Uploaded
+from verifier.contact.witness import Witness
+from verifier.farm.local_farm import Farm
+from verifier.model import check_runner, fact_codec
+from verifier.model.check_runner import Check, Given, Judgement
+from verifier.model.facts import Plan
+from verifier.model.segments import Secret
 from verifier.registry import Registry
-from verifier.segments import Secret
+from verifier.report.regime import NO_RULES, Regime
+from verifier.store.cache import Cache
 from verifier.units import Units, key_of
-from verifier.uploaded import Uploaded
-from verifier.witness import Witness
-from weighbridge.identity import Credentials
-from weighbridge.replay import Limits
+from weighbridge.attest.identity import Credentials
+from weighbridge.execution.replay import Limits
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Setting:
         units: What the inspection has done already, also in former processes.
         farm: Where replays run.
         progress: Told of every unit of work.
-        passing: Told how far a unit of work is; what it is told may be forgotten.
+        transient: Told how far a unit of work is; what it is told may be forgotten.
         cancelled: Whether to end.
         secret: The criteria that the plan commits to; the report opens them.
         regime: Rules, policy and benchmarks.
@@ -69,7 +69,7 @@ class Setting:
     units: Units
     farm: Farm
     progress: Progress
-    passing: Progress
+    transient: Progress
     cancelled: Cancelled
     secret: Secret | None = None
     regime: Regime = NO_RULES
@@ -81,7 +81,7 @@ class Setting:
         return self.given.plan
 
     def judged(self, kind: str, name: str, checks: Sequence[Check[T]], facts: T, *, subject: str) -> Judgement:
-        """Runs checks over facts, unless that was done already; see `verifier.checking.judge`.
+        """Runs checks over facts, unless that was done already; see `verifier.model.check_runner.judge`.
 
         Args:
             kind: What kind of facts they are.
@@ -92,10 +92,10 @@ class Setting:
         """
         # What a judgement may depend on is part of its key: a Verifier may be started again with another policy.
         basis = [self.given.plan.to_json(), self.given.firmware.to_json(), str(self.given.witness)]
-        key = key_of(kind, name, records.plain(basis), [check.name for check in checks])
-        found = self.units.get("judged", key, records.judgement_of)
+        key = key_of(kind, name, fact_codec.plain(basis), [check.name for check in checks])
+        found = self.units.get("judged", key, fact_codec.judgement_of)
         if found is None:
-            found = checking.judge(checks, facts, self.given, subject=subject)
+            found = check_runner.judge(checks, facts, self.given, subject=subject)
             if not found.failed:  # what failed may be repaired when the Verifier is started again
-                self.units.put("judged", key, records.judgement_to(found))
+                self.units.put("judged", key, fact_codec.judgement_to(found))
         return found

@@ -9,10 +9,11 @@ import json
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
-from weighbridge.errors import Finding, WeighbridgeError
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 
 class Exit(IntEnum):
@@ -107,3 +108,20 @@ def findings_line(finding: Finding) -> str:
     if finding.subject:
         parts.append(f"[{finding.subject}]")
     return one_line(" ".join(parts))
+
+
+def print_found(said: Mapping[str, Any], lines: Iterable[str], findings: Sequence[Finding], *, as_json: bool) -> Exit:
+    """Prints what a command says, then its findings, and returns its exit code.
+
+    Args:
+        said: For a program.
+        lines: The same for a person.
+        findings: What it found.
+        as_json: Whether a program asks.
+    """
+    if as_json:
+        print_json({**said, "findings": [finding.to_json() for finding in findings]})
+    else:
+        for line in [*lines, *map(findings_line, findings)]:
+            print(line)
+    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND

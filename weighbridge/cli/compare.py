@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weighbridge.cli._exits import Exit, fail, one_line, print_json
+from weighbridge.cli._inputs import Json
 from weighbridge.cli.replay import require_device
-from weighbridge.errors import WeighbridgeError
+from weighbridge.core.errors import WeighbridgeError
 
 if TYPE_CHECKING:
-    from weighbridge.comparison import Comparison
+    from weighbridge.execution.comparison import Comparison
 
 
 def command(
@@ -22,18 +23,18 @@ def command(
     op: Annotated[int | None, typer.Option("--op", help="Show what this operation of the step returned.")] = None,
     elements: Annotated[int, typer.Option("--elements", help="Differing elements to show, at most.")] = 16,
     device: Annotated[str, typer.Option("--device", help="Where to execute them: cpu, cuda, cuda:1.")] = "cpu",
-    rules: Annotated[
+    op_rules: Annotated[
         list[str] | None,
-        typer.Option("--rules", help="Module or .py file of yours that registers rules for custom operators."),
+        typer.Option("--op-rules", help="Module or .py file of yours that registers rules for custom operators."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Compare two local runs: exit 0 if equal, 1 if they differ (saying where first), 2 if that cannot be said."""
     try:
         require_device(device)
-        from weighbridge.comparison import compare
+        from weighbridge.execution.comparison import compare
 
-        found = compare(run_a, run_b, step=step, op=op, elements=elements, device=device, rules=rules or ())
+        found = compare(run_a, run_b, step=step, op=op, elements=elements, device=device, op_rules=op_rules or ())
     except WeighbridgeError as error:
         fail(error, as_json=as_json)  # nothing was compared, even where the error accuses a transcript
         return Exit.UNREADABLE
@@ -52,7 +53,7 @@ def _indented(text: str) -> str:
 
 def _lines(found: Comparison) -> list[str]:
     """Returns a comparison as lines for a person."""
-    from weighbridge.location import upstream_line
+    from weighbridge.execution.location import upstream_line
 
     first, last = found.compared
     lines = [

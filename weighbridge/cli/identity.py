@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from weighbridge.errors import UsageError
+from weighbridge.core.errors import UsageError
 
 app = typer.Typer(help="Certificate authorities and role credentials.", no_args_is_help=True)
 
@@ -18,7 +18,7 @@ def create(
     name: Annotated[str, typer.Option("--name", help="Common name of the root certificate.")],
 ) -> None:
     """Create an authority: for role credentials, or as the root of a chip manufacturer."""
-    from weighbridge.identity import CertificateAuthority
+    from weighbridge.attest.identity import CertificateAuthority
 
     if (directory / "authority.pem").exists():
         raise UsageError(f"{directory} holds an authority already; choose another directory")
@@ -35,7 +35,7 @@ def issue(
     host: Annotated[list[str] | None, typer.Option("--host", help="Where it is reached; repeatable.")] = None,
 ) -> None:
     """Issue the credentials of one process."""
-    from weighbridge.identity import CertificateAuthority
+    from weighbridge.attest.identity import CertificateAuthority
 
     if (out / "key.pem").exists():
         raise UsageError(f"{out} holds credentials already; choose another directory")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weighbridge.cli._exits import Exit, findings_line, print_json
-from weighbridge.errors import UsageError
+from weighbridge.cli._exits import print_found, print_json
+from weighbridge.cli._inputs import Json
+from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from weighbridge.openings import Commitments
+    from weighbridge.execution.collective_openings import Commitments
 
 app = typer.Typer(help="Jobs on several ranks: show one, replay a cell, check its collectives.", no_args_is_help=True)
 
@@ -20,7 +21,6 @@ _Job = Annotated[Path, typer.Argument(help="Directory of the job.")]
 _Rank = Annotated[int, typer.Option(help="The cell's rank.")]
 _Steps = Annotated[str | None, typer.Option(help="The cell's steps A to B-1, as A:B; all by default.")]
 _Out = Annotated[Path, typer.Option(help="File to write.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Device = Annotated[str, typer.Option(help="Device to execute on: cpu, cuda, cuda:1.")]
 
 
@@ -32,11 +32,11 @@ def _cell(commitments: Commitments, rank: int, steps: str | None) -> tuple[int, 
 
 
 @app.command("show")
-def show(job: _Job, as_json: _Json = False) -> None:
+def show(job: _Job, as_json: Json = False) -> None:
     """Verify all transcripts of a job and say which ranks it has and what they exchange."""
     from collections import Counter
 
-    from weighbridge.openings import Commitments
+    from weighbridge.execution.collective_openings import Commitments
 
     commitments = Commitments(job)
     rows: list[dict[str, Any]] = []
@@ -59,9 +59,9 @@ def show(job: _Job, as_json: _Json = False) -> None:
 @app.command("results")
 def results(job: _Job, out: _Out, rank: _Rank = 0, steps: _Steps = None, device: _Device = "cpu") -> None:
     """For the Prover: replay the job and write the results of a cell's collectives, for a replay of the cell."""
-    from prover.regenerate import cell_results
+    from prover.keeping.collective_replay import cell_results
     from weighbridge.cli.replay import require_device
-    from weighbridge.openings import Commitments
+    from weighbridge.execution.collective_openings import Commitments
 
     require_device(device)
     cell_results(job, rank, _cell(Commitments(job), rank, steps), out, device=device)
@@ -76,7 +76,7 @@ def challenge(
     chunks: Annotated[int, typer.Option(help="How many chunks to choose.", min=1, max=65536)] = 100,
 ) -> None:
     """For the Verifier: choose random chunks of the results of a cell's collectives."""
-    from weighbridge.openings import Commitments, choose, encode_targets
+    from weighbridge.execution.collective_openings import Commitments, choose, encode_targets
 
     commitments = Commitments(job)
     targets = list(commitments.targets(rank, _cell(commitments, rank, steps)))
@@ -93,8 +93,8 @@ def open_(
     device: _Device = "cpu",
 ) -> None:
     """For the Prover: replay the job and open chunks of a cell's results, with the contributions they are made from."""
-    from prover.regenerate import open_chunks
-    from weighbridge.openings import decode_targets, encode
+    from prover.keeping.collective_replay import open_chunks
+    from weighbridge.execution.collective_openings import decode_targets, encode
 
     out.write_bytes(encode(open_chunks(job, rank, decode_targets(_read(chosen)), device=device)))
 
@@ -105,22 +105,18 @@ def check(
     chosen: Annotated[Path, typer.Option("--challenge", help="File of the chunks that were chosen.")],
     opened: Annotated[Path, typer.Option("--openings", help="File of what the Prover opened.")],
     rank: _Rank = 0,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> int:
     """For the Verifier: check opened chunks against the step records of all ranks and combine them again."""
-    from weighbridge.openings import Commitments, decode, decode_targets, verify
+    from weighbridge.execution.collective_openings import Commitments, decode, decode_targets, verify
 
     commitments, targets = Commitments(job), decode_targets(_read(chosen))
     findings = verify(commitments, rank, targets, decode(_read(opened)))
     if targets:
         findings += commitments.equal_results(rank, (min(t.step for t in targets), max(t.step for t in targets) + 1))
-    if as_json:
-        print_json({"chunks": len(set(targets)), "findings": [f.to_json() for f in findings]})
-    else:
-        print(f"{len(set(targets))} chunks checked, {len(findings)} findings")
-        for finding in findings:
-            print(findings_line(finding))
-    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
+    count = len(set(targets))
+    lines = [f"{count} chunks checked, {len(findings)} findings"]
+    return print_found({"chunks": count}, lines, findings, as_json=as_json)
 
 
 @app.command("layout")
@@ -128,12 +124,12 @@ def layout(
     job: _Job,
     run: Annotated[Path, typer.Argument(help="Transcript of the same training on one device.")],
     step: Annotated[int, typer.Option(help="Compare the states before this step; both need that checkpoint.")] = 1,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> int:
     """Compare what each rank holds, by its layout, with the state of a run that was not sharded."""
-    from weighbridge import layout as layouts
-    from weighbridge.openings import Commitments
-    from weighbridge.transcript import Transcript
+    from weighbridge.execution.collective_openings import Commitments
+    from weighbridge.transcript import layout as layouts
+    from weighbridge.transcript.reader import Transcript
 
     commitments, unsharded = Commitments(job), Transcript.open(run)
     ranks = [commitments.transcript(rank) for rank in range(commitments.record.ranks)]
@@ -146,20 +142,16 @@ def layout(
         wanted = [shard for shard in transcript.layout() if shard.name in held or shard.name in whole]
         shards += len(wanted)
         findings += [replace(f, subject=f"rank {rank}: {f.subject}") for f in layouts.check(wanted, held, whole)]
-    if as_json:
-        print_json({"shards": shards, "findings": [f.to_json() for f in findings]})
-    else:
-        print(f"{shards} shards compared, {len(findings)} findings")
-        for finding in findings:
-            print(findings_line(finding))
-    return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
+    lines = [f"{shards} shards compared, {len(findings)} findings"]
+    return print_found({"shards": shards}, lines, findings, as_json=as_json)
 
 
 _MAX_FILE = 4 << 30
 
 
 def _read(path: Path) -> bytes:
-    from weighbridge.bounded import read_file
+    """Reads what the other party sent: a regular file, as large as the chunks of a large job may be."""
+    from weighbridge.core.bounded import read_file
 
     if not path.is_file():
         raise UsageError(f"{path} does not exist; give a file")

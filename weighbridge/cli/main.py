@@ -10,25 +10,16 @@ import typer
 from typer.exceptions import TyperException
 
 from weighbridge import __version__
-from weighbridge.cli import (
-    analysis,
-    chip,
-    compare,
-    demo,
-    identity,
-    inspect,
-    job,
-    ops,
-    registry,
-    replay,
-    report,
-    rules,
-    show,
-    tape,
-    transcript,
-)
+from weighbridge.cli import compare, identity, job, ops, replay, report, rules, serve, show, warm
 from weighbridge.cli._exits import Exit, crash, fail
-from weighbridge.errors import UsageError, WeighbridgeError
+from weighbridge.cli.analysis.commands import app as analysis
+from weighbridge.cli.chip.commands import app as chip
+from weighbridge.cli.demo.command import command as demo
+from weighbridge.cli.inspect.commands import app as inspect
+from weighbridge.cli.registry.commands import app as registry
+from weighbridge.cli.tape.commands import app as tape
+from weighbridge.cli.transcript.commands import app as transcript
+from weighbridge.core.errors import UsageError, WeighbridgeError
 
 _INTERRUPTED = 130
 
@@ -45,17 +36,19 @@ app.command("replay")(replay.command)
 app.command("compare")(compare.command)
 app.command("show")(show.show)
 app.command("ops")(ops.command)
-app.command("demo")(demo.command)
-app.add_typer(tape.app, name="tape")
-app.add_typer(transcript.app, name="transcript")
+app.command("demo")(demo)
+app.command("warm")(warm.command)
+app.add_typer(tape, name="tape")
+app.add_typer(transcript, name="transcript")
 app.add_typer(job.app, name="job")
-app.add_typer(chip.app, name="chip")
+app.add_typer(chip, name="chip")
 app.add_typer(identity.app, name="identity")
-app.add_typer(inspect.app, name="inspect")
-app.add_typer(registry.app, name="registry")
+app.add_typer(serve.app, name="serve")
+app.add_typer(inspect, name="inspect")
+app.add_typer(registry, name="registry")
 app.add_typer(report.app, name="report")
 app.add_typer(rules.app, name="rules")
-app.add_typer(analysis.app, name="analysis")
+app.add_typer(analysis, name="analysis")
 
 
 def _version(wanted: bool) -> None:

@@ -7,19 +7,20 @@ from typing import Annotated
 import typer
 
 from weighbridge.cli._exits import Exit, print_json
-from weighbridge.errors import UsageError
+from weighbridge.cli._inputs import Json
+from weighbridge.core.errors import UsageError
 
 
 def command(
     kind: Annotated[str | None, typer.Option("--kind", help="Only rules of this kind, e.g. rounded.")] = None,
     missing: Annotated[bool, typer.Option("--missing", help="Only what has no rule; exit 1 if there is any.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Print the table of rules with its coverage of PyTorch's core ATen set: forms, backwards, foreach, fused."""
     import torch
 
     from weighbridge.numerics.coverage import Line, Status, coverage, summary
-    from weighbridge.numerics.rules import RULES, Kind, table_digest
+    from weighbridge.numerics.rule_table import RULES, Kind, table_digest
 
     if kind is not None and kind not in set(Kind):
         raise UsageError(f"there is no kind {kind!r}; choose one of {', '.join(Kind)}")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
-from weighbridge.errors import UsageError
+from weighbridge.cli._inputs import Json, Run, require_transcript
+from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from weighbridge.replay import ReplayResult
+    from rich.table import Table
+
+    from weighbridge.execution.replay import ReplayResult
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 
@@ -56,45 +59,46 @@ def require_device(device: str) -> None:
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="Transcript directory.")],
+    run: Run,
     steps: Annotated[str | None, typer.Option(help="Only the steps A to B-1, as A:B.")] = None,
     device: Annotated[str, typer.Option(help="Device to replay on: cpu, cuda, cuda:1.")] = "cpu",
-    rules: Annotated[
+    op_rules: Annotated[
         list[str] | None,
-        typer.Option("--rules", help="Module or .py file of yours that registers rules for custom operators."),
+        typer.Option("--op-rules", help="Module or .py file of yours that registers rules for custom operators."),
     ] = None,
     rank: Annotated[int | None, typer.Option(help="Of a job: only this rank, with --results.", min=0)] = None,
     results: Annotated[
         Path | None, typer.Option(help="Of a job: the results of the rank's collectives, to be taken as given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Replay a transcript, or all of a job: exit 0 on a match, 1 otherwise, naming the first operation that differs."""
     require_device(device)
     if (run / "job.cbor").is_file():
-        return _replay_job(run, steps, device, rules or (), rank, results, as_json)
-    if not (run / "manifest.json").is_file():
-        raise UsageError(f"{run} is no transcript: it has no manifest.json")
+        return _replay_job(run, steps, device, op_rules or (), rank, results, as_json)
+    require_transcript(run)
     if rank is not None or results is not None:
         raise UsageError(f"{run} is no job; --rank and --results are for jobs on several ranks")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from weighbridge.replay import replay
-    from weighbridge.transcript import Transcript
+    from weighbridge.execution.replay import replay
+    from weighbridge.transcript.reader import Transcript
 
     count = Transcript.open(run).steps  # before a process is started: most damage is found here
     wanted = None if steps is None else parse_steps(steps, count)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bars:
-        bar = bars.add_task("replay", total=None)
-        result = replay(
-            run,
-            steps=wanted,
-            device=device,
-            rules=rules or (),
-            progress=lambda done, total: bars.update(bar, completed=done, total=total),
-        )
+    bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json)
+    bar = bars.add_task("replay", total=None)
+
+    def advance(done: int, total: int) -> None:
+        bars.start()  # not before: kernels may be compiled first, and a line on standard error says how far that is
+        bars.update(bar, completed=done, total=total)
+
+    try:
+        result = replay(run, steps=wanted, device=device, op_rules=op_rules or (), progress=advance)
+    finally:
+        bars.stop()
     if as_json:
         print_json(result.to_json())
     else:
@@ -103,26 +107,26 @@ def command(
 
 
 def _replay_job(
-    run: Path, steps: str | None, device: str, rules: Sequence[str], rank: int | None, results: Path | None,
+    run: Path, steps: str | None, device: str, op_rules: Sequence[str], rank: int | None, results: Path | None,
     as_json: bool,
 ) -> int:  # fmt: skip
     """Replays all ranks of a job, or one of them with its collectives taken as given."""
-    from weighbridge.job import rank_name
-    from weighbridge.job_replay import replay_cell, replay_job
-    from weighbridge.transcript import Transcript
+    from weighbridge.execution.job_replay import replay_cell, replay_job
+    from weighbridge.transcript.job_record import rank_name
+    from weighbridge.transcript.reader import Transcript
 
     count = Transcript.open(run / rank_name(rank or 0)).steps
     wanted = None if steps is None else parse_steps(steps, count)
     if (rank is None) != (results is None):
         raise UsageError("a cell needs both --rank and --results (weighbridge job results); a job neither")
     if rank is not None and results is not None:
-        cell = replay_cell(run, rank, results=results, steps=wanted, device=device, rules=rules)
+        cell = replay_cell(run, rank, results=results, steps=wanted, device=device, op_rules=op_rules)
         if as_json:
             print_json(cell.to_json())
         else:
             _print(cell)
         return Exit.NOTHING_FOUND if cell.verdict.startswith("match") and not _violations(cell) else Exit.FINDINGS
-    whole = replay_job(run, steps=wanted, device=device, rules=rules)
+    whole = replay_job(run, steps=wanted, device=device, op_rules=op_rules)
     if as_json:
         print_json(whole.to_json())
     else:
@@ -138,13 +142,28 @@ def _violations(result: ReplayResult) -> bool:
     return any(finding.severity == "violation" for finding in result.findings)
 
 
+def _chosen(chosen: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The ledger of chosen bits."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("chosen bits", "", "budget", "of weights' bits", "most in", box=None, header_style="bold")
+    for channel, entry in chosen.items():
+        budget = "-" if entry["budget"] is None else f"{entry['budget']:,.0f}"
+        share = "-" if entry["share"] is None else f"{entry['share']:.2g}"
+        where = "" if entry["step"] < 0 else f"step {entry['step']}: "
+        row = channel, f"{entry['bits']:,.0f}", budget, share, one_line(where + entry["what"])
+        table.add_row(*(escape(cell) for cell in row))
+    return table
+
+
 def _print(result: ReplayResult) -> None:
     """Prints a result for a person."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from weighbridge.location import upstream_line
+    from weighbridge.execution.location import upstream_line
 
     console = Console(highlight=False)
     color = {"match": "green", "match given collectives": "green", "mismatch": "red"}.get(result.verdict, "yellow")
@@ -160,7 +179,7 @@ def _print(result: ReplayResult) -> None:
     if result.logged and result.evidence:
         chances = ", ".join(f"{name} {test['p']:.2g}" for name, test in result.evidence["tests"].items())
         console.print(
-            f"the log brought in {result.evidence['bits_in']:,.0f} bits and could have brought in "
+            f"the log brought in {result.evidence['charged_bits']:,.0f} bits and could have brought in "
             f"{result.evidence['bits']:,.0f}; against chance, p: {chances}",
             soft_wrap=True,
         )
@@ -171,10 +190,12 @@ def _print(result: ReplayResult) -> None:
         console.print(f"[red]first difference: {escape(one_line(position + path))}[/]", soft_wrap=True)
         for source in where["upstream"]:
             console.print(f"  from {escape(one_line(upstream_line(source)))}", soft_wrap=True)
-    table = Table("tape", "kind", "ran", "operations", "free values", box=None, header_style="bold")
+    table = Table("tape", "kind", "ran", "operations", "undeclared values", box=None, header_style="bold")
     for digest, facts in result.tapes.items():
         row = (digest[:16], facts["kind"], facts["count"], facts["operations"], facts["free_values"])
         table.add_row(*(escape(str(cell)) for cell in row))
     console.print(table)
+    if result.chosen:
+        console.print(_chosen(result.chosen))
     for finding in result.findings:
         console.print(escape(findings_line(finding)), soft_wrap=True)

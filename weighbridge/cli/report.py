@@ -11,19 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
-from weighbridge.errors import Finding, UsageError
+from weighbridge.cli._inputs import Json, read_file
+from weighbridge.core.errors import Finding, UsageError
 
 app = typer.Typer(help="Reports of inspections: show one, verify one.", no_args_is_help=True)
 
+_MAX_REPORT = 256 << 20
+
 _File = Annotated[Path, typer.Argument(help="Signed report (report.dsse), or its content (report.json).")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
 def show(
     file: _File,
     html: Annotated[Path | None, typer.Option("--html", help="Also write the page here.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> int:
     """Show a report: exit 0 if nothing was found, 1 if something was. Says nothing about who made it."""
     report, _ = read(file)
@@ -35,23 +37,23 @@ def show(
         with _of_this_form():
             text = as_text(report)
         print(text, end="")
-    return Exit.NOTHING_FOUND if report.get("verdict") == "clean" else Exit.FINDINGS
+    return outcome(report)
 
 
 @app.command()
 def verify(
     file: _File,
     key: Annotated[str, typer.Option("--key", help="The Verifier's public key in hexadecimal, or a file with it.")],
-    rules: Annotated[
-        Path | None, typer.Option("--rules", help="The signed rule set that it should have applied.")
+    rule_set: Annotated[
+        Path | None, typer.Option("--rule-set", help="The signed rule set that it should have applied.")
     ] = None,
     parties: Annotated[Path | None, typer.Option("--parties", help="TOML file with the parties' keys.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> int:
     """Verify a report: its signature, its rule set, and that p and all other figures follow from its inputs."""
-    from verifier import reportcheck
+    from verifier.report import consistency, extent
     from verifier.rules import ruleset
-    from weighbridge.dsse import Trust
+    from weighbridge.attest.dsse import Trust
 
     report, signers = read(file)
     wanted = _key(key)
@@ -66,12 +68,12 @@ def verify(
                 subject="signature",
             )
         )
-    if (rules is None) != (parties is None):
-        raise UsageError("--rules and --parties go together: a rule set counts if enough parties signed it")
+    if (rule_set is None) != (parties is None):
+        raise UsageError("--rule-set and --parties go together: a rule set counts if enough parties signed it")
     applied = None
-    if rules is not None and parties is not None:
-        applied = ruleset.verify(_bytes(rules), Trust.load(parties)).rules
-    findings += reportcheck.check(report, applied)
+    if rule_set is not None and parties is not None:
+        applied = ruleset.verify(read_file(rule_set), Trust.load(parties)).rules
+    findings += consistency.check(report, applied)
     if as_json:
         print_json({"verified": not findings, "findings": [each.to_json() for each in findings]})
     else:
@@ -79,24 +81,34 @@ def verify(
             print(findings_line(finding))
             print(one_line(f"  expected {finding.expected}, found {finding.found}"))
         if not findings:
-            print("verified: the signature, and every figure that follows from others")
+            print("the signature is the Verifier's, and every figure follows from others")
+            if nothing := extent.nothing_checked(report):
+                print(f"yet it says no more than this: {nothing}")
     return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
 
 
+def outcome(report: Mapping[str, Any]) -> int:
+    """Returns the exit status of a command that shows a report: whether something was found, by the report's word.
+
+    Nothing was found in a report in which nothing was checked either; its text says so.
+    """
+    return Exit.NOTHING_FOUND if report.get("verdict") in ("clean", "unchecked") else Exit.FINDINGS
+
+
 def read(path: Path) -> tuple[dict[str, Any], tuple[bytes, ...]]:
-    """Returns a report and who signed it (nobody, if the file is only its content).
+    """Returns a report and the keys that signed it (none, if the file is only its content).
 
     Raises:
         UsageError: The file cannot be read, or is no report.
         DocumentError: Its signature does not verify.
     """
-    data = _bytes(path)
+    data = read_file(path, max_bytes=_MAX_REPORT)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict) and "payloadType" in value:
-        from verifier.signing import open_report
+        from verifier.report.signing import open_report
 
         opened = open_report(data)
         return opened.report, opened.signers
@@ -114,7 +126,7 @@ def _of_this_form() -> Iterator[None]:
     """
     from jinja2 import TemplateError
 
-    from weighbridge.dsse import DocumentError
+    from weighbridge.attest.dsse import DocumentError
 
     try:
         yield
@@ -126,7 +138,7 @@ def _of_this_form() -> Iterator[None]:
 
 
 def _page(report: Mapping[str, Any]) -> str:
-    from verifier.report import render_html
+    from verifier.report.document import render_html
 
     with _of_this_form():
         return render_html(report)
@@ -151,19 +163,26 @@ def as_text(report: Mapping[str, Any]) -> str:
     from rich.markup import escape
     from rich.table import Table
 
-    from verifier.ledger import CATEGORIES
+    from verifier.report import extent
+    from verifier.report.earlier_reports import as_current
+    from verifier.report.ledger import CATEGORIES
 
     console = Console(highlight=False, file=StringIO(), width=120)
 
     def say(text: str) -> None:
         console.print(escape(one_line(text)))
 
-    counts, miss, ledger = report["counts"], report["miss"], report["ledger"]
-    say(f"inspection {report['inspection']}: {report['verdict']}")
-    say(f"{counts['sampled']} of {counts['registered']} chips sampled, {counts['verified']} count as sampled")
+    report = as_current(report)
+    counts, miss, ledger, observed = report["counts"], report["miss"], report["ledger"], report["observed"]
+    nothing = extent.nothing_checked(report)
+    say(f"inspection {report['inspection']}: {nothing or report['verdict']}")
+    if nothing and report["verdict"] == "findings":
+        say(f"{counts['violations']} violations and {counts['warnings']} warnings were found without a replay")
+    say(f"{counts['sampled']} of {counts['registered']} chips drawn; " + silence(counts, nothing))
     say(f"{counts['snapshots']} snapshots, {counts['explained']} explained")
     p = "not defined" if miss["p"] is None else f"{miss['p']:.4f} ({miss['p_is']})"
-    say(f"p = {p}; a violation of size H was missed with a probability of at most {miss['miss_at_most']:.4f}")
+    say(f"p = {p}; a violation of size H went unseen with a probability of at most {miss['unseen_at_most']:.4f}")
+    say(observed_time(observed))
     table = Table("category", "chip-hours", title="ledger of the sampled chips", title_justify="left")
     for category in CATEGORIES:
         table.add_row(category, f"{ledger['ms'][category] / 3_600_000:.2f}")
@@ -183,10 +202,34 @@ def as_text(report: Mapping[str, Any]) -> str:
     return console.file.getvalue()
 
 
+def silence(counts: Mapping[str, Any], nothing: str) -> str:
+    """Returns what became of the drawn chips, in words.
+
+    Args:
+        counts: The report's.
+        nothing: What a report says in which nothing was checked; empty for others.
+    """
+    good = "have nothing against them" if nothing else "verified"
+    return (
+        f"{counts['verified']} {good}, {counts['found_against']} with a violation, "
+        f"{counts['unverified_after_draw']} unverified after the draw was known, "
+        f"{counts['silent_before_cutoff']} silent before the cut-off"
+    )
+
+
+def observed_time(observed: Mapping[str, Any]) -> str:
+    """Returns in words how much chip-time the evidence covers."""
+    hours = {name: observed[f"{name}_ms"] / 3_600_000 for name in ("observed", "explained", "idle", "drawn")}
+    return (
+        f"observed: {hours['observed']:.2f} chip-hours of the {hours['drawn']:.2f} of the drawn chips "
+        f"({hours['explained']:.2f} explained, {hours['idle']:.2f} idle)"
+    )
+
+
 def _key(text: str) -> bytes:
     """Returns a public key that is given in hexadecimal or as a file with that."""
     path = Path(text)
-    given = _bytes(path).decode("ascii", "replace").strip() if len(text) < 4096 and path.is_file() else text
+    given = read_file(path).decode("ascii", "replace").strip() if len(text) < 4096 and path.is_file() else text
     try:
         key = bytes.fromhex(given)
     except ValueError:
@@ -194,10 +237,3 @@ def _key(text: str) -> bytes:
     if len(key) != 32:
         raise UsageError("--key takes a public key of 64 hexadecimal digits, or a file with one")
     return key
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); name the right file") from None

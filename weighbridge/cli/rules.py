@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
-from weighbridge.errors import UsageError
+from weighbridge.cli._inputs import Json, read_file
+from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
     from verifier.rules.ruleset import RuleSet
@@ -19,22 +20,21 @@ app = typer.Typer(help="Rules that training runs must keep: check, sign, verify 
 _Source = Annotated[Path, typer.Argument(help="Rule set in TOML or JSON.")]
 _Signed = Annotated[Path, typer.Argument(help="Signed rule set.")]
 _Parties = Annotated[Path, typer.Option("--parties", help="TOML file with the parties' keys and the quorum.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
 def key(
-    file: Annotated[Path, typer.Argument(help="Private key of a party; created if missing.")], as_json: _Json = False
+    file: Annotated[Path, typer.Argument(help="Private key of a party; created if missing.")], as_json: Json = False
 ) -> None:
     """Print the public key of a party, for the file of parties; make the key first if there is none."""
-    from weighbridge.manifest import load_or_create_key
+    from weighbridge.attest.manifest import load_or_create_key
 
     public = load_or_create_key(file).public.hex()
     print_json({"public_key": public}) if as_json else print(public)
 
 
 @app.command()
-def check(source: _Source, as_json: _Json = False) -> None:
+def check(source: _Source, as_json: Json = False) -> None:
     """Check a rule set: every expression, name and type."""
     from verifier.rules.ruleset import load
 
@@ -46,17 +46,17 @@ def sign(
     source: _Source,
     key: Annotated[list[Path], typer.Option("--key", help="Private key of a party; repeatable.")],
     out: Annotated[Path, typer.Option("--out", help="Signed rule set; signatures that it has are kept.")],
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Sign a rule set, or add a signature to one that others signed."""
     from verifier.rules import ruleset
-    from weighbridge.manifest import load_or_create_key
+    from weighbridge.attest.manifest import load_or_create_key
 
     for each in key:
         if not each.exists():
             raise UsageError(f"there is no key {each}; make it with `weighbridge rules key {each}`")
     rules = ruleset.load(source)
-    signed = ruleset.sign(rules, [load_or_create_key(each) for each in key], _read(out) if out.exists() else None)
+    signed = ruleset.sign(rules, [load_or_create_key(each) for each in key], read_file(out) if out.exists() else None)
     _write(out, signed)
     _, keys = ruleset.read(signed)
     if as_json:
@@ -70,15 +70,15 @@ def verify(
     signed: _Signed,
     parties: _Parties,
     after: Annotated[Path | None, typer.Option("--after", help="The signed version in force until now.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Verify who signed a rule set, and that it follows the version before: exit 1 if it does not."""
     from verifier.rules import ruleset
-    from weighbridge.dsse import Trust
+    from weighbridge.attest.dsse import Trust
 
     trust = Trust.load(parties)
-    former = None if after is None else ruleset.verify(_read(after), trust).rules
-    found = ruleset.verify(_read(signed), trust, former)
+    former = None if after is None else ruleset.verify(read_file(after), trust).rules
+    found = ruleset.verify(read_file(signed), trust, former)
     _show(found.rules, as_json, signers=list(found.signers), quorum=trust.quorum)
 
 
@@ -87,13 +87,13 @@ def evaluate(
     source: Annotated[Path, typer.Argument(help="Rule set in TOML or JSON, or a signed one.")],
     facts: Annotated[Path, typer.Option("--facts", help="Facts in JSON, or a report (signed or not).")],
     planned: Annotated[float | None, typer.Option("--threshold", help="H of the inspection, in FLOPs.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> int:
     """Apply rules to facts: exit 1 if one is violated."""
     from verifier.rules import ruleset
     from verifier.rules.judge import findings, judge
 
-    rules = ruleset.load(source) if source.suffix in (".toml", ".json") else ruleset.read(_read(source))[0]
+    rules = ruleset.load(source) if source.suffix in (".toml", ".json") else ruleset.read(read_file(source))[0]
     given, stated = _facts(facts)
     judgements = judge(rules, given, stated if planned is None else planned)
     found = findings(rules, judgements)
@@ -109,13 +109,13 @@ def evaluate(
 
 def _facts(path: Path) -> tuple[dict[str, Any], float | None]:
     """Returns the facts in a file, and H if it is a report's."""
-    data = _read(path)
+    data = read_file(path)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is not JSON; give facts as docs/rules.md has them, or a report") from None
     if isinstance(value, dict) and "payloadType" in value:
-        from verifier.signing import open_report
+        from verifier.report.signing import open_report
 
         value = open_report(data).report
     if isinstance(value, dict) and "schema" in value:
@@ -138,13 +138,6 @@ def _show(rules: RuleSet, as_json: bool, **more: Any) -> None:
         print(one_line(f"signed by {', '.join(more['signers'])} ({more['quorum']} needed)"))
     for rule in rules.rules:
         print(one_line(f"{rule.severity}: {rule.id}: {rule.title}"))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); name the right file") from None
 
 
 def _write(path: Path, data: bytes) -> None:

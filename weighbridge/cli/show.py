@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.cli._exits import one_line, print_json
-from weighbridge.errors import UsageError
+from weighbridge.cli._inputs import Json, Run, require_transcript
 
 if TYPE_CHECKING:
-    from weighbridge.transcript import Transcript
+    from weighbridge.execution.transcript_facts import OpenedTranscript
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="Transcript directory.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    run: Run,
+    as_json: Json = False,
 ) -> None:
     """Verify a transcript's files and say what is in it, without executing anything."""
-    if not (run / "manifest.json").is_file():
-        raise UsageError(f"{run} is no transcript: it has no manifest.json")
-    from weighbridge.transcript import Transcript
+    require_transcript(run)
+    from weighbridge.execution.transcript_facts import open_confined
 
-    facts = describe(Transcript.open(run))
+    facts = describe(open_confined(run))
     if as_json:
         print_json(facts)
         return
@@ -36,32 +31,24 @@ def show(
         print(f"{name:18}{one_line(str(value))}")
 
 
-def describe(transcript: Transcript) -> dict[str, Any]:
+def describe(transcript: OpenedTranscript) -> dict[str, Any]:
     """Returns the facts that `show` prints, as JSON-compatible values."""
     manifest = transcript.manifest
-    kinds: Counter[str] = Counter()
-    programs: Counter[bytes] = Counter()
-    snapshots = free = 0
-    for record in transcript.records():
-        kinds[record.kind] += 1
-        programs[record.tape] += 1
-        snapshots += len(record.snapshots)
-        free += len(record.free)
-    data = transcript.data
+    summary, data = transcript.summary(), transcript.data
     return {
         "name": manifest.name,
         "id": transcript.digest,
         "signed by": manifest.keyid,
         "created": manifest.created,
         "complete": manifest.complete,
-        "steps": dict(kinds),
-        "tapes": {digest.hex()[:16]: count for digest, count in programs.most_common()},
+        "steps": summary.kinds,
+        "tapes": {digest.hex()[:16]: count for digest, count in summary.tapes.items()},
         "checkpoints": list(manifest.checkpoints),
         "left out": [step for step in manifest.checkpoints if step not in transcript.checkpoint_steps],
         "resumed": [resumption.step for resumption in transcript.resumptions],
-        "snapshots": snapshots,
-        "free tensors": free,
-        "data": f"{len(data)} records, committed to before training" if data else "not committed to before training",
+        "snapshots": len(transcript.recorded()),
+        "undeclared tensors": summary.undeclared,
+        "data": f"{data.count} records, committed to before training" if data else "not committed to before training",
         "rounded elements": manifest.rounded,
         "logged roundings": manifest.logged,
         "files": len(manifest.files),

@@ -14,8 +14,9 @@ from enum import StrEnum
 
 import torch
 
-from weighbridge.numerics import decompositions, forms
-from weighbridge.numerics.rules import RULES, Kind, Op, base_name, composite, known
+from weighbridge.numerics.rewrites import decompositions, forms
+from weighbridge.numerics.rule_table import RULES, Kind, base_name, known
+from weighbridge.numerics.schemas import Op, composite
 
 aten = torch.ops.aten
 

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from weighbridge.digests import record_digest
-from weighbridge.errors import UsageError
-from weighbridge.numerics import decompositions
-from weighbridge.numerics.rewriting import TABLE
-from weighbridge.numerics.rules import RULES, Kind, register
+from weighbridge.core.digests import record_digest
+from weighbridge.core.errors import UsageError
+from weighbridge.numerics.rewrites import decompositions
+from weighbridge.numerics.rewrites.rewrite_table import TABLE
+from weighbridge.numerics.rule_table import RULES, Kind, register
 
 T = TypeVar("T")
 How = Literal["rounded", "move", "exact", "decomposed"]
@@ -33,10 +33,13 @@ def rule(operator: str, *, kind: How = "rounded") -> Callable[[T], T]:
 
     Args:
         operator: `library::name` or `library::name.overload`.
-        kind: What the decorated function is. `rounded`: the bound, which takes a `weighbridge.numerics.bounds.Call` and
-            returns one `weighbridge.numerics.rounding.Bound` for each floating result; the operator is then called with
-            float64 operands. `move`: the operator copies or selects, and has one right answer. `exact`: it is one IEEE
-            operation. `decomposed`: the function computes the operator by others that have rules.
+        kind: What the decorated function is.
+            `rounded`: the bound. It takes a `weighbridge.numerics.bounds.Call` and returns one
+            `weighbridge.numerics.rounding.bound.Bound` for each floating result; the operator is called with float64
+            operands.
+            `move`: the operator itself, which copies or selects and has one right answer.
+            `exact`: the operator itself, which is one IEEE operation.
+            `decomposed`: a function that computes the operator by others that have rules.
 
     Returns:
         A decorator that returns the function unchanged. For `move` and `exact` it stands on the operator itself.
@@ -108,7 +111,7 @@ def load(name: str) -> None:
         spec.loader.exec_module(module)
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"the rules {name} cannot be loaded ({type(error).__name__}: {error}); give a module on PYTHONPATH or "
             "the path of a .py file"

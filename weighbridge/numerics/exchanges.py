@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from weighbridge.errors import RefusedOperationError
-from weighbridge.numerics import narrow, physical, rounding
+from weighbridge.core.errors import RefusedOperationError
+from weighbridge.numerics.arrays import physical
+from weighbridge.numerics.rounding import contested, formats, narrow
 
 Tensor = torch.Tensor
 
@@ -30,23 +31,23 @@ _SCHEMAS = [f"{name}(Tensor(a!)[] outs, Tensor[] ins, str reduction, int[] group
 for _schema in (*_SCHEMAS, "resize(Tensor(a!) self, int bytes)"):
     LIBRARY.define(f"{_schema} -> ()")  # type: ignore[no-untyped-call]
 
-CANONICAL = (torch.float32, *narrow.NARROW)
+CANONICAL = (torch.float32, *formats.NARROW)
 """Types whose reduced results have a checksum and the canonical NaN."""
 
 
 Sources = tuple[tuple[int, int], ...]
-"""Where one tensor that a collective makes comes from: (place in the group, which of the tensors that this member
-gives), in the order of combination."""
+"""Where one tensor that a collective makes comes from: (group rank, which of the tensors that this member gives), in
+the order of combination."""
 
 
-def pieces(name: str, members: int, place: int, root: int) -> list[Sources]:
+def pieces(name: str, members: int, rank: int, root: int) -> list[Sources]:
     """Says what each of a collective's results at one member is made from.
 
     Args:
         name: One of `NAMES`.
         members: Size of the group; 2 for messages.
-        place: The member's place in the group.
-        root: The root's place.
+        rank: The member's group rank.
+        root: The root's group rank.
 
     Returns:
         One entry for each tensor that the member gets, in order.
@@ -56,29 +57,29 @@ def pieces(name: str, members: int, place: int, root: int) -> list[Sources]:
         case "all_reduce":
             return [tuple((i, 0) for i in everybody)]
         case "reduce":
-            return [tuple((i, 0) for i in everybody)] if place == root else []
+            return [tuple((i, 0) for i in everybody)] if rank == root else []
         case "reduce_scatter":
-            return [tuple((i, place) for i in everybody)]
+            return [tuple((i, rank) for i in everybody)]
         case "all_gather":
             return [((i, 0),) for i in everybody]
         case "gather":
-            return [((i, 0),) for i in everybody] if place == root else []
+            return [((i, 0),) for i in everybody] if rank == root else []
         case "scatter":
-            return [((root, place),)]
+            return [((root, rank),)]
         case "broadcast":
             return [((root, 0),)]
         case "all_to_all":
-            return [((i, place),) for i in everybody]
+            return [((i, rank),) for i in everybody]
         case "recv":
             return [((0, 0),)]
-    return []  # whoever sends gets nothing
+    return []  # the sender gets nothing
 
 
-def given(name: str, members: int, place: int, root: int) -> int:
+def given(name: str, members: int, rank: int, root: int) -> int:
     """Returns how many tensors a member contributes; arguments as for `pieces`."""
-    if name in ("reduce_scatter", "all_to_all") or (name == "scatter" and place == root):
+    if name in ("reduce_scatter", "all_to_all") or (name == "scatter" and rank == root):
         return members
-    return int(name not in ("recv", "scatter") and (name != "broadcast" or place == root))
+    return int(name not in ("recv", "scatter") and (name != "broadcast" or rank == root))
 
 
 def combine(reduction: str, parts: Sequence[Tensor]) -> Tensor:
@@ -126,7 +127,7 @@ def _accumulate(reduction: str, parts: Sequence[Tensor]) -> Tensor:
             raise RefusedOperationError(f"the reduction {reduction} of {dtype} has no rule; use a floating type")
         wide = dtype
     else:
-        wide = torch.float32 if dtype in narrow.NARROW else torch.float64
+        wide = torch.float32 if dtype in formats.NARROW else torch.float64
     total = parts[0].to(wide, copy=True)
     for part in parts[1:]:
         if reduction == "product":
@@ -140,4 +141,4 @@ def _accumulate(reduction: str, parts: Sequence[Tensor]) -> Tensor:
 
 def canonicalise(bits: Tensor) -> int:
     """Gives a flat tensor of a dtype in `CANONICAL` the canonical NaN in place and returns its checksum."""
-    return narrow.canonicalise(bits) if bits.dtype in narrow.NARROW else rounding.canonicalise(bits)
+    return narrow.canonicalise(bits) if bits.dtype in formats.NARROW else contested.canonicalise(bits)

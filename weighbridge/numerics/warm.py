@@ -7,15 +7,22 @@ later run of the same program does: another tape.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from weighbridge.numerics import philox, rounding, roundlog
-from weighbridge.numerics.evaluate import Context, evaluate
-from weighbridge.numerics.randomness import Draw
-from weighbridge.numerics.rounding import Bound
+from weighbridge.core import cbor_items, jit
+from weighbridge.core.announcement import compiling
+from weighbridge.numerics.context import Context
+from weighbridge.numerics.evaluate import evaluate
+from weighbridge.numerics.random import philox
+from weighbridge.numerics.random.variates import Draw
+from weighbridge.numerics.rounding import contested, rounding_log
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rounding.canonical_nan import holds_nan
 
 aten = torch.ops.aten
 
@@ -25,12 +32,12 @@ class _Forgetful(Context):
 
     def rounded(self, wide: torch.Tensor, bound: Bound, dtype: torch.dtype) -> torch.Tensor:
         """See `Context.rounded`."""
-        rounding.follow(wide, bound, rounding.record(wide, bound, 0, 0).entries)
+        contested.follow(wide, bound, contested.record(wide, bound, 0, 0).entries)
         return wide.to(dtype)
 
     def exact(self, bits: torch.Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""
-        rounding.canonicalise(bits)
+        contested.canonicalise(bits)
 
     def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
         """See `Context.draw`."""
@@ -41,18 +48,41 @@ class _Forgetful(Context):
         return value
 
 
-def warm() -> None:
-    """Uses every compiled loop that a recording or replay may need, on the CPU, whatever tensors are by default."""
+def warm(progress: Callable[[int, int], object] | None = None) -> int:
+    """Uses every compiled loop that a recording or replay may need, on the CPU, whatever tensors are by default.
+
+    Args:
+        progress: Called with (uses done, uses in all) before each loop that has to be compiled, and from the first
+            one on after each use. By default, standard error says so.
+
+    Returns:
+        How many loops had to be compiled.
+    """
+    progress = progress or compiling()
+    done = compiled = total = 0
+
+    def begins() -> None:
+        nonlocal compiled
+        compiled += 1
+        progress(done, total)
+
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.no_grad(), torch.device("cpu"):
-            _use()
+        with torch.no_grad(), torch.device("cpu"), jit.watched(begins):
+            uses = _uses()
+            total = len(uses)
+            for use in uses:
+                use()
+                done += 1
+                if compiled:
+                    progress(done, total)
     finally:
         torch.set_default_dtype(default)
+    return compiled
 
 
-def _use() -> None:
+def _uses() -> list[Callable[[], object]]:
     x, ones = torch.linspace(-1, 1, 512).view(2, 256), torch.ones(256)
     whole, mean = x.t().contiguous(), torch.zeros(2, 1)
     calls: list[tuple[torch._ops.OpOverload, tuple[Any, ...]]] = [
@@ -78,11 +108,14 @@ def _use() -> None:
         (aten.rand.default, ([8],)),
     ]  # fmt: skip
     context = _Forgetful()
-    for op, operands in calls:
-        evaluate(op, operands, {}, context)
-    philox.normal_float32(philox.words(0, 0, 0, 4))
-    rounding.round_plain(torch.ones(2, dtype=torch.float64))
     one = np.ones(1, dtype=np.int64)
-    roundlog.decode(
-        roundlog.encode([roundlog.OpEntries(0, 0, one, one.astype(np.uint8), one.astype(np.uint64))]), max_entries=1
-    )
+    entries = [rounding_log.OpEntries(0, 0, one, one.astype(np.uint8), one.astype(np.uint64))]
+    return [
+        *(partial(evaluate, op, operands, {}, context) for op, operands in calls),
+        lambda: philox.normal_float32(philox.words(0, 0, 0, 4)),
+        lambda: holds_nan(ones),
+        lambda: contested.round_plain(torch.ones(2, dtype=torch.float64)),
+        lambda: rounding_log.decode(rounding_log.encode(entries), max_entries=1),
+        lambda: cbor_items.count(np.zeros(1, dtype=np.uint8), 1),
+        lambda: cbor_items.count(np.frombuffer(b"\x00", dtype=np.uint8), 1),
+    ]

@@ -93,14 +93,14 @@ class ProverServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchResults(self, request, context):
-        """FetchResults streams the results of a cell's collectives, which the Prover makes again by replaying the job.
+        """FetchResults streams the results of a cell's collectives, which the Prover recomputes by replaying the job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenContributions(self, request, context):
-        """OpenContributions streams chunks of results with the contributions of all ranks that they are made from, made again
+        """OpenContributions streams chunks of results with the contributions of all ranks that they are made from, recomputed
         likewise, each with its Merkle path.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

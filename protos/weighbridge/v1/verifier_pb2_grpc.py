@@ -119,7 +119,7 @@ class VerifierServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDraw(self, request, context):
-        """GetDraw streams the record of an inspection's draw, with which anybody can recompute it.
+        """GetDraw streams the record of an inspection's draw, from which any reader can recompute it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

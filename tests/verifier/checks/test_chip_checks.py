@@ -11,25 +11,15 @@ from support.chip_logs import LogBuilder, facts, make_device
 
 from firmware_sim.device import Device
 from verifier.checks import chip_identity, chip_log, chip_rate
-from verifier.facts import LogFacts, Plan
+from verifier.model.facts import LogFacts, Plan
 from verifier.registry import Chip
-from weighbridge.errors import ChipError, Finding
-from weighbridge.identity import CertificateAuthority
-from weighbridge.tokens import entry_digest
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.tokens import entry_digest
+from weighbridge.core.errors import ChipError, Finding
 
 PLAN = Plan(
     samples=1, seed=bytes(16), flops_threshold=1.0, chip_flops_per_day=1.0, period_days=1.0, snapshot_rate_per_day=1.0
 )
-
-
-@pytest.fixture(scope="module")
-def manufacturer() -> CertificateAuthority:
-    return CertificateAuthority.create("Manufacturer")
-
-
-@pytest.fixture(scope="module")
-def device(manufacturer: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory) -> Device:
-    return make_device(tmp_path_factory.mktemp("chip"), manufacturer)
 
 
 @pytest.fixture

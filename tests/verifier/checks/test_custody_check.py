@@ -1,4 +1,4 @@
-"""The check of custody: an honest history passes; a chip that somebody took over without a hand-over is found."""
+"""The check of custody: an honest history passes; a chip that another party took over without a hand-over is found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from support.custody_trade import Trade, ueid
 
 from verifier.checks import chip_custody
-from verifier.facts import CustodyFacts
+from verifier.model.facts import CustodyFacts
 
 
 def check(trade: Trade, number: int) -> list[tuple[str, str, str]]:

@@ -16,13 +16,13 @@ from support.chip_logs import LogBuilder, facts
 
 from firmware_sim.device import Device, boot, builtin_image, provision, unlock
 from verifier.checks import chip_firmware, chip_fork, chip_log
-from verifier.facts import LogFacts
-from verifier.firmware import FirmwarePolicy
+from verifier.model.facts import LogFacts
+from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Chip
-from weighbridge.errors import ChipError, UsageError
-from weighbridge.firmware_image import FirmwareImage, FirmwareSigner
-from weighbridge.identity import CertificateAuthority, certificate_builder
-from weighbridge.tokens import entry_digest, verify
+from weighbridge.attest.firmware_image import FirmwareImage, FirmwareSigner
+from weighbridge.attest.identity import CertificateAuthority, certificate_builder
+from weighbridge.attest.tokens import entry_digest, verify
+from weighbridge.core.errors import ChipError, UsageError
 
 MAKER = CertificateAuthority.create("Manufacturer")
 ROOT = MAKER.certificate
@@ -146,7 +146,7 @@ def test_a_bad_firmware_that_rewrites_the_whole_log_is_caught(chip: Path, tmp_pa
 
 
 def test_restored_fuses_are_caught(tmp_path: Path) -> None:
-    """Whoever puts old fuses back gets the older image to start; but the log says that a newer one ran before."""
+    """With old fuses put back, the older image starts; but the log says that a newer one ran before."""
     chip = tmp_path / "chip"
     provision(chip, MAKER, image=SIGNER.sign(OLD))
     fuses = (chip / "fuses.cbor").read_bytes()
@@ -252,7 +252,7 @@ def test_heads_alone_tell_a_fork(chip: Path, tmp_path: Path) -> None:
 
 
 def test_a_changed_signature_alone_accuses_nobody(chip: Path) -> None:
-    """(r, n - s) is as good an ECDSA signature as (r, s), and anybody can make it: bytes that differ prove nothing."""
+    """(r, n - s) is as good an ECDSA signature as (r, s), and needs no key: bytes that differ prove nothing."""
     order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973
     log = LogBuilder(boot(chip)).boot()
     entry = log.entries[0]
@@ -288,7 +288,7 @@ def test_one_attestation_key_under_two_identities_is_caught(chip: Path, tmp_path
 
 
 def test_heads_that_were_asked_for_at_the_same_time_have_no_order(chip: Path) -> None:
-    """Several chips are read at a time: a log that grew in between accuses nobody, one that shrank does."""
+    """Several chips are read at a time: a log that grew in between is no evidence, one that shrank is."""
     log = LogBuilder(boot(chip)).boot()
     early = facts(log, ROOT, chip=registered(b"\x01" + bytes(16)))
     log.snapshot([(8, bytes(32))])

@@ -13,14 +13,12 @@ from support.recordings import train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weighbridge.chipnotes import ChipNotes
-from weighbridge.dataflow import flow
-from weighbridge.errors import Finding
-from weighbridge.gradients import Gradients
-from weighbridge.tape import Input, Node, Ref, Tape
-from weighbridge.tapechecks import check
-from weighbridge.tapepolicy import TapePolicy
-from weighbridge.transcript import Transcript
+from weighbridge.core.errors import Finding
+from weighbridge.program.tape_checks import check
+from weighbridge.program.tape_policy import TapePolicy
+from weighbridge.transcript.chip_notes import ChipNotes
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
 
 ALLOWED = TapePolicy(free_tensors=1 << 20, free_values=1 << 20)
 Step = Callable[..., None]
@@ -217,24 +215,6 @@ def test_a_random_walk(tmp_path: Path) -> None:
     findings = found(tmp_path / "run", plain, step)
     assert "random numbers" in findings[0].message
     assert findings[0].evidence["storages"] == 4
-
-
-def test_a_stage_that_is_sent_its_gradients_is_not_judged() -> None:
-    """x.T @ g with a g that another stage sent follows from the batch alone, as far as this stage's tape tells."""
-    w: Ref = (0, "f32", (4, 4), (4, 1), 0)
-    refs: list[Ref] = [w, (1, *w[1:]), (2, *w[1:]), (3, *w[1:])]
-    made = Node("empty.memory_format", (("l", (4, 4)),), {}, (2,), ((2, 64),))
-    sent = Node("weighbridge::recv.default", (("l", (("t", 2),)), ("l", ()), ("s", ""), ("l", (0, 1)), 0, 0), {}, ())
-    product = Node("mm.default", (("t", 1), ("t", 2)), {}, (3,), ((3, 64),))
-    update = Node("sub_.Tensor", (("t", 0), ("t", 3)), {}, (0,))
-    inputs = [Input(0, 64, "state", "w"), Input(1, 64, "batch", "x")]
-
-    def around(*nodes: Node) -> dict[str, str]:
-        tape = Tape(inputs=inputs, refs=refs, nodes=list(nodes))
-        return Gradients({b"": flow(tape)}, lambda _: tape, {"w"}, set()).around(b"")
-
-    assert around(made, product, update) == {"w": "the batch"}
-    assert around(made, sent, product, update) == {}
 
 
 def test_nothing_is_said_where_weights_are_unknown(tmp_path: Path) -> None:

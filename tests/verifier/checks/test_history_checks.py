@@ -7,43 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chip_logs import make_device
-from support.small_transcripts import write_transcript
 from support.snapshot_facts import LEAVES, make
 
 from firmware_sim.device import Device
 from verifier.checks import memory, positions, provenance, weights, work
-from verifier.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
-from verifier.snapshotpolicy import SnapshotPolicy
-from weighbridge.chipnotes import ChipNotes
-from weighbridge.errors import Finding, UsageError
-from weighbridge.identity import CertificateAuthority
-from weighbridge.manifest import SigningKey
-from weighbridge.replay import ReplayResult
-from weighbridge.transcript import Transcript
-from weighbridge.writer import TranscriptWriter
-
-
-@pytest.fixture(scope="module")
-def manufacturer() -> CertificateAuthority:
-    return CertificateAuthority.create("Manufacturer")
-
-
-@pytest.fixture(scope="module")
-def device(manufacturer: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory) -> Device:
-    return make_device(tmp_path_factory.mktemp("chip"), manufacturer)
-
-
-@pytest.fixture(scope="module")
-def transcript(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Transcript:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    write_transcript(path, ueid=device.ueid)
-    return Transcript.open(path)
-
-
-@pytest.fixture
-def honest(device: Device, manufacturer: CertificateAuthority, transcript: Transcript) -> SnapshotFacts:
-    return make(device, manufacturer, transcript)
+from verifier.model.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
+from verifier.model.policies import SnapshotPolicy
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.errors import Finding, UsageError
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
+from weighbridge.transcript.chip_notes import ChipNotes
+from weighbridge.transcript.writer import TranscriptWriter
 
 
 def answer(snapshot: SnapshotFacts) -> ReplayResult:
@@ -86,7 +62,7 @@ def test_undeclared_weights_are_asked_about(honest: SnapshotFacts) -> None:
 
 @pytest.mark.parametrize(("flops", "found"), [(0, False), (1000, False), (1500, False), (1501, True), (10**18, True)])
 def test_work_beside_the_transcript(
-    device: Device, manufacturer: CertificateAuthority, transcript: Transcript, flops: int, found: bool
+    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript, flops: int, found: bool
 ) -> None:
     snapshot = make(device, manufacturer, transcript, flops=flops)
     answer(snapshot).flops = 1000
@@ -99,7 +75,7 @@ def test_work_beside_the_transcript(
 # --- positions ------------------------------------------------------------------------------------------------------
 
 
-def at(snapshot: SnapshotFacts, transcript: Transcript, step: int, op: int, index: int) -> SnapshotFacts:
+def at(snapshot: SnapshotFacts, transcript: OpenedTranscript, step: int, op: int, index: int) -> SnapshotFacts:
     claim = Explanation(transcript_id=transcript.digest, step=step, op=op)
     return replace(
         snapshot, index=index, explanation=claim, transcript=TranscriptFacts(id=transcript.digest, opened=transcript)
@@ -107,7 +83,7 @@ def at(snapshot: SnapshotFacts, transcript: Transcript, step: int, op: int, inde
 
 
 @pytest.fixture(scope="module")
-def repeated(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Transcript:
+def repeated(tmp_path_factory: pytest.TempPathFactory, device: Device) -> OpenedTranscript:
     """A run whose records name two snapshots of one position, and a later one of an earlier position."""
     path = tmp_path_factory.mktemp("runs") / "run"
     writer = TranscriptWriter(path, draft={}, key=SigningKey.generate())
@@ -119,15 +95,15 @@ def repeated(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Transc
             rounding=b"log", batch={}, snapshots=snapshots,
         )  # fmt: skip
     writer.close()
-    return Transcript.open(path)
+    return open_confined(path)
 
 
-def test_a_run_passes_its_positions_in_order(honest: SnapshotFacts, transcript: Transcript) -> None:
+def test_a_run_passes_its_positions_in_order(honest: SnapshotFacts, transcript: OpenedTranscript) -> None:
     snapshots = [at(honest, transcript, step, 4, 10 + step) for step in (2, 0, 1)]
     assert positions.check(snapshots) == []
 
 
-def test_one_position_shown_twice_or_out_of_order(honest: SnapshotFacts, repeated: Transcript) -> None:
+def test_one_position_shown_twice_or_out_of_order(honest: SnapshotFacts, repeated: OpenedTranscript) -> None:
     shown = [at(honest, repeated, 1, 4, 10), at(honest, repeated, 1, 4, 11), at(honest, repeated, 1, 5, 12)]
     (finding,) = positions.check(shown)
     assert (finding.id, finding.severity) == ("snapshot.position.repeated", "violation")
@@ -138,7 +114,7 @@ def test_one_position_shown_twice_or_out_of_order(honest: SnapshotFacts, repeate
 
 
 def test_off_a_safepoint_one_operation_may_be_seen_twice(
-    device: Device, manufacturer: CertificateAuthority, repeated: Transcript, transcript: Transcript
+    device: Device, manufacturer: CertificateAuthority, repeated: OpenedTranscript, transcript: OpenedTranscript
 ) -> None:
     claims = {"safepoint": False, "step": -1, "op": -1, "head": b"", "running": b""}
     off = make(device, manufacturer, transcript, **claims)
@@ -148,7 +124,7 @@ def test_off_a_safepoint_one_operation_may_be_seen_twice(
 # --- crash tails ----------------------------------------------------------------------------------------------------
 
 
-def cut_off(path: Path, notes: ChipNotes | None = None) -> Transcript:
+def cut_off(path: Path, notes: ChipNotes | None = None) -> OpenedTranscript:
     """Two whole steps of a run that was cut off in the third."""
     writer = TranscriptWriter(path, draft={"name": path.name}, key=SigningKey.generate())
     tape = writer.put_tape(b"no tape")
@@ -160,16 +136,16 @@ def cut_off(path: Path, notes: ChipNotes | None = None) -> Transcript:
     if notes is not None:
         writer.put_notes(notes)
     writer.close(complete=False)
-    return Transcript.open(path)
+    return open_confined(path)
 
 
-def tail_of(device: Device, manufacturer: CertificateAuthority, run: Transcript, **claims: Any) -> SnapshotFacts:
+def tail_of(device: Device, manufacturer: CertificateAuthority, run: OpenedTranscript, **claims: Any) -> SnapshotFacts:
     log: dict[str, Any] = {"step": 2, "op": 7, "head": run.head(1), **claims}
     op = log["op"] if log["op"] >= 0 else 7
     return at(replace(make_of(device, manufacturer, run, log), replayed=None), run, 2, op, 12)
 
 
-def make_of(device: Device, manufacturer: CertificateAuthority, run: Transcript, claims: dict[str, Any]) -> Any:
+def make_of(device: Device, manufacturer: CertificateAuthority, run: OpenedTranscript, claims: dict[str, Any]) -> Any:
     return make(device, manufacturer, run, **claims)
 
 
@@ -215,7 +191,7 @@ def test_many_tails_are_asked_about(device: Device, manufacturer: CertificateAut
 
 
 @pytest.fixture
-def within(device: Device, manufacturer: CertificateAuthority, transcript: Transcript) -> SnapshotFacts:
+def within(device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript) -> SnapshotFacts:
     """A snapshot within an operation that turns the storages of 8 bytes into others and touches 40 bytes."""
     claims = {"safepoint": False, "step": -1, "op": -1, "head": b"", "running": b""}
     snapshot = make(device, manufacturer, transcript, **claims)

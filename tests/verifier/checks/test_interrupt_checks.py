@@ -5,25 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.chip_logs import LogBuilder, facts, make_device
+from support.chip_logs import LogBuilder, facts
 
 from firmware_sim.device import Device
 from verifier.checks import interrupts
-from verifier.snapshotpolicy import SnapshotPolicy
-from weighbridge.identity import CertificateAuthority
+from verifier.model.policies import SnapshotPolicy
+from weighbridge.attest.identity import CertificateAuthority
 
 LEAVES = [(100, b"b" * 32)]
 DAY_MS = 86_400_000
-
-
-@pytest.fixture(scope="module")
-def manufacturer() -> CertificateAuthority:
-    return CertificateAuthority.create("Manufacturer")
-
-
-@pytest.fixture(scope="module")
-def device(manufacturer: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory) -> Device:
-    return make_device(tmp_path_factory.mktemp("chip"), manufacturer)
 
 
 def log_of(device: Device, *, snapshots: int = 0, unserved: int = 0, idle: int = 0, days: float = 0.0) -> LogBuilder:
@@ -75,7 +65,7 @@ def test_evidence_of_an_honest_chip(device: Device, manufacturer: CertificateAut
 
 
 def test_evidence_of_interrupts_that_were_kept_from_coming(device: Device, manufacturer: CertificateAuthority) -> None:
-    """Sixty days up and nothing logged: whoever held the interrupts back has a chance of e^-60 of being honest."""
+    """Sixty days up and nothing logged: an honest chip shows this with probability e^-60."""
     log = facts(log_of(device, days=60), manufacturer.certificate)
     assert interrupts.check(log) == []  # evidence, no finding
     assert interrupts.evidence(log)["p_few"] < 1e-20

@@ -10,11 +10,11 @@ from support.chip_logs import LogBuilder, facts, make_device
 
 from firmware_sim.device import Device
 from verifier.checks import chip_clock, chip_log, chip_witness
-from verifier.facts import Held, LogFacts
-from weighbridge import merkle
-from weighbridge.errors import ProofError, WeighbridgeError
-from weighbridge.identity import CertificateAuthority
-from weighbridge.tlog import WITNESS, NoteSigner
+from verifier.model.facts import Held, LogFacts
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.tlog import WITNESS, NoteSigner
+from weighbridge.core import merkle
+from weighbridge.core.errors import ProofError, WeighbridgeError
 
 MANUFACTURER = CertificateAuthority.create("Manufacturer")
 NONCE = b"n" * 32

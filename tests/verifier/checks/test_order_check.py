@@ -12,21 +12,21 @@ from torch import nn
 
 from prover import Recorder
 from verifier.checks import order
-from verifier.facts import TranscriptFacts
-from verifier.transcriptpolicy import TranscriptPolicy
-from weighbridge.data import DataCommitment, OrderSeed, VerifiableOrder
-from weighbridge.digests import bytes_digest
-from weighbridge.errors import TranscriptError, UsageError
-from weighbridge.manifest import Predicate, SigningKey, open_manifest, sign_manifest
-from weighbridge.transcript import Transcript
-from weighbridge.writer import MANIFEST, ORDER
+from verifier.model.facts import TranscriptFacts
+from verifier.model.policies import TranscriptPolicy
+from weighbridge.attest.manifest import Predicate, SigningKey, open_manifest, sign_manifest
+from weighbridge.core.digests import bytes_digest
+from weighbridge.core.errors import TranscriptError, UsageError
+from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
+from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
+from weighbridge.transcript.writer import MANIFEST, ORDER
 
 RECORDS = [{"x": torch.randn(4, generator=torch.Generator().manual_seed(i))} for i in range(6)]
 STRICT = TranscriptPolicy(order="violation")
 RANDOM = b"given by a beacon".ljust(32)
 
 
-def record(path: Path, data: DataCommitment | None, seed: int | None = None) -> Transcript:
+def record(path: Path, data: DataCommitment | None, seed: int | None = None) -> OpenedTranscript:
     """Trains for one epoch in the committed order."""
     with Recorder(path, seed=7 if seed is None else seed, data=data) as recorder:
         with recorder.initialisation():
@@ -39,10 +39,10 @@ def record(path: Path, data: DataCommitment | None, seed: int | None = None) -> 
             with recorder.step({"x": x}):
                 model(x).square().mean().backward()
                 optimizer.step()
-    return Transcript.open(path)
+    return open_confined(path)
 
 
-def found(transcript: Transcript, policy: TranscriptPolicy = STRICT) -> list[tuple[str, str]]:
+def found(transcript: OpenedTranscript, policy: TranscriptPolicy = STRICT) -> list[tuple[str, str]]:
     findings = order.check(TranscriptFacts(id=transcript.digest, opened=transcript), policy)
     return [(finding.found, finding.severity) for finding in findings if finding.id == "data.order.chosen"]
 
@@ -91,7 +91,7 @@ def test_another_order_under_a_verifiable_seed_does_not_open(tmp_path: Path) -> 
     )
     (path / MANIFEST).write_bytes(sign_manifest(Predicate(**claims), SigningKey.generate()))
     with pytest.raises(TranscriptError) as caught:
-        Transcript.open(path)
+        open_confined(path)
     assert "not the commitment that the draft names" in caught.value.message
 
 

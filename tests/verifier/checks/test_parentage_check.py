@@ -13,14 +13,22 @@ from support.recordings import replay_here
 from torch import Tensor, nn
 
 from prover import Recorder
-from verifier import lineage
-from verifier.checks import parentage
-from verifier.facts import TranscriptFacts
-from verifier.lineage import Lineage
-from weighbridge.errors import Finding, FormatError, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
-from weighbridge.parentage import Parent, declared, entered
-from weighbridge.replay import ReplayResult, parse
-from weighbridge.transcript import Transcript
+from verifier.checks import parent_runs
+from verifier.model import lineage
+from verifier.model.facts import TranscriptFacts
+from verifier.model.lineage import Lineage
+from weighbridge.core.errors import (
+    Finding,
+    FormatError,
+    ReplayWorkerError,
+    TranscriptError,
+    UsageError,
+    WeighbridgeError,
+)
+from weighbridge.execution.replay import ReplayResult, parse
+from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
+from weighbridge.transcript.parentage import Parent, declared, entered
+from weighbridge.transcript.reader import Transcript
 
 State = dict[str, Tensor]
 
@@ -70,7 +78,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, State]:
     return path, record(path)
 
 
-def replay_to(transcript: Transcript, step: int, salt: bytes) -> ReplayResult | WeighbridgeError:
+def replay_to(transcript: OpenedTranscript, step: int, salt: bytes) -> ReplayResult | WeighbridgeError:
     try:
         return parse({"result": replay_here(transcript.path, stop=(step, 0), salt=salt)})
     except WeighbridgeError as error:
@@ -79,8 +87,8 @@ def replay_to(transcript: Transcript, step: int, salt: bytes) -> ReplayResult | 
 
 def trace(*runs: Path, known: tuple[Path, ...] = ()) -> dict[str, Lineage]:
     """The lineages of some runs by name; a Prover also has the `known` ones."""
-    opened = [Transcript.open(run) for run in runs]
-    there = {t.digest: t for t in [*opened, *map(Transcript.open, known)]}
+    opened = [open_confined(run) for run in runs]
+    there = {t.digest: t for t in [*opened, *map(open_confined, known)]}
 
     def fetch(_: TranscriptFacts, identifier: str) -> TranscriptFacts:
         found = there.get(identifier) or TranscriptError("there is none", code="transcript.unknown")
@@ -91,7 +99,7 @@ def trace(*runs: Path, known: tuple[Path, ...] = ()) -> dict[str, Lineage]:
 
 
 def findings(*runs: Path, known: tuple[Path, ...] = ()) -> list[Finding]:
-    return [found for line in trace(*runs, known=known).values() for found in parentage.check(line)]
+    return [found for line in trace(*runs, known=known).values() for found in parent_runs.check(line)]
 
 
 def test_a_run_from_a_seed_passes(base: tuple[Path, State], tmp_path: Path) -> None:
@@ -176,11 +184,11 @@ def test_two_runs_from_the_same_foreign_model_are_no_split(tmp_path: Path) -> No
     assert [f.id for f in findings(tmp_path / "one", tmp_path / "two")] == ["transcript.origin.undeclared"] * 2
 
 
-def test_what_cannot_be_made_again_accuses_nobody(base: tuple[Path, State], tmp_path: Path) -> None:
+def test_what_cannot_be_recomputed_is_no_evidence(base: tuple[Path, State], tmp_path: Path) -> None:
     record(tmp_path / "child", begin=base[1], parent=Parent.of(base[0]), seed=2)
     line = trace(tmp_path / "child", known=(base[0],))["child"]
     line.held = ReplayWorkerError("it ran out of memory")
-    assert [(f.id, f.severity) for f in parentage.check(line)] == [("transcript.parent.unverified", "info")]
+    assert [(f.id, f.severity) for f in parent_runs.check(line)] == [("transcript.parent.unverified", "info")]
 
 
 def test_content_that_any_program_makes_is_nobodys(tmp_path: Path) -> None:
@@ -213,7 +221,7 @@ def test_round_trip(parent: Parent) -> None:
 def test_malformed_declarations_are_refused(value: object) -> None:
     with pytest.raises(FormatError):
         declared({"parent": value})
-    found = parentage.check(Lineage(id="x", parent=_error(lambda: declared({"parent": value}))))
+    found = parent_runs.check(Lineage(id="x", parent=_error(lambda: declared({"parent": value}))))
     assert [f.id for f in found] == ["format.malformed"]
 
 

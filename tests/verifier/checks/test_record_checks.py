@@ -13,22 +13,23 @@ from torch import Tensor, nn
 
 from prover import Recorder
 from prover.service import serve
-from verifier.checks import records
-from verifier.clients import ProverClient
-from verifier.openedrecords import RecordFacts, asked
-from weighbridge.data import DataCommitment, flatten
-from weighbridge.digests import cbor
-from weighbridge.errors import FormatError, ProofError, ProverError, UsageError, WeighbridgeError
-from weighbridge.identity import CertificateAuthority, Credentials
-from weighbridge.recordopening import MAX_CONTENT, OpenedRecord, encode, prove, verify
-from weighbridge.transcript import Transcript
+from verifier.checks import data_records
+from verifier.contact.clients import ProverClient
+from verifier.model.opened_records import RecordFacts, asked
+from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.core import merkle
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import FormatError, ProofError, ProverError, UsageError, WeighbridgeError
+from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
+from weighbridge.transcript.data import DataCommitment, flatten
+from weighbridge.transcript.record_opening import MAX_CONTENT, OpenedRecord, encode, verify
 
 RECORDS = [{"x": torch.arange(4.0) + i, "y": torch.tensor(i)} for i in range(20)]
 SEED = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
-def transcript(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+def transcript(tmp_path_factory: pytest.TempPathFactory) -> OpenedTranscript:
     """Four steps of four records each; four of the twenty records are never used."""
     path = tmp_path_factory.mktemp("runs") / "run"
     data = DataCommitment.over(RECORDS, range(16))
@@ -42,7 +43,7 @@ def transcript(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
             with recorder.step(batch):
                 model(batch["x"]).square().mean().backward()
                 optimizer.step()
-    return Transcript.open(path)
+    return open_confined(path)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def authority() -> CertificateAuthority:
 
 
 @pytest.fixture(scope="module")
-def client(transcript: Transcript, authority: CertificateAuthority) -> Iterator[ProverClient]:
+def client(transcript: OpenedTranscript, authority: CertificateAuthority) -> Iterator[ProverClient]:
     credentials: Credentials = authority.issue_role("verifier", "v")
     with (
         serve(transcript.path.parent, authority.issue_role("prover", "p")) as address,
@@ -61,7 +62,7 @@ def client(transcript: Transcript, authority: CertificateAuthority) -> Iterator[
 
 
 @pytest.fixture
-def honest(transcript: Transcript, client: ProverClient) -> RecordFacts:
+def honest(transcript: OpenedTranscript, client: ProverClient) -> RecordFacts:
     """All twenty records were asked for."""
     facts = asked(transcript, SEED, 20)
     assert facts is not None
@@ -75,7 +76,7 @@ def opened(facts: RecordFacts) -> list[OpenedRecord]:
 
 
 def test_an_honest_prover_opens_every_record_that_it_used(honest: RecordFacts) -> None:
-    assert records.check(honest) == []
+    assert data_records.check(honest) == []
     assert sorted(each.record for each in opened(honest)) == list(range(16))
     for each in opened(honest):
         found = verify(each, honest.root, honest.count)
@@ -83,7 +84,7 @@ def test_an_honest_prover_opens_every_record_that_it_used(honest: RecordFacts) -
         assert found["y"].item() == each.record
 
 
-def test_which_records_follows_from_the_seed(transcript: Transcript) -> None:
+def test_which_records_follows_from_the_seed(transcript: OpenedTranscript) -> None:
     one, again, other = (asked(transcript, seed, 5) for seed in (SEED, SEED, bytes(32)))
     assert one is not None
     assert again is not None
@@ -105,21 +106,21 @@ def test_a_record_that_was_altered_or_exchanged_is_caught(honest: RecordFacts) -
         replace(first, proof=(*first.proof[:-1], b"short")),
         replace(first, content=b""),
     ):
-        found = records.check(replace(honest, opened=[lie, *opened(honest)[1:]]))
+        found = data_records.check(replace(honest, opened=[lie, *opened(honest)[1:]]))
         assert [(f.id, f.severity) for f in found] == [("data.record.differs", "violation")]
         assert found[0].subject.endswith(f"record {first.record}")
 
 
 def test_a_record_that_is_not_shown_is_asked_for(honest: RecordFacts) -> None:
     hidden = opened(honest)[3].record
-    (found,) = records.check(replace(honest, opened=[each for each in opened(honest) if each.record != hidden]))
+    (found,) = data_records.check(replace(honest, opened=[each for each in opened(honest) if each.record != hidden]))
     assert (found.id, found.severity) == ("data.record.unopened", "warning")
     assert found.evidence["records"] == [hidden]
     silent = replace(honest, opened=ProverError("nobody there"))
-    assert [f.id for f in records.check(silent)] == ["prover.unreachable"]
+    assert [f.id for f in data_records.check(silent)] == ["prover.unreachable"]
 
 
-def test_questions_that_make_no_sense(transcript: Transcript, client: ProverClient) -> None:
+def test_questions_that_make_no_sense(transcript: OpenedTranscript, client: ProverClient) -> None:
     for wrong in ([20], [3, 3]):
         with pytest.raises(UsageError):
             client.records(transcript.digest, wrong)
@@ -141,9 +142,9 @@ def test_round_trip(many: list[dict[str, Tensor]], data: st.DataObject) -> None:
     """verify(open(record)) is the record, for every record of every data set."""
     commitment = DataCommitment.over(many, [0])
     place = data.draw(st.integers(0, len(many) - 1))
-    shown = OpenedRecord(
-        record=place, content=encode(flatten(many[place])), proof=prove(commitment.leaves, place)
-    )  # fmt: skip
+    hashes = [merkle.leaf_hash(commitment.leaves[at : at + 32]) for at in range(0, len(commitment.leaves), 32)]
+    proof = tuple(merkle.inclusion_proof(hashes, place))
+    shown = OpenedRecord(record=place, content=encode(flatten(many[place])), proof=proof)
     found = verify(shown, commitment.root(), len(many))
     assert found.keys() == many[place].keys()
     assert all(torch.equal(found[name], many[place][name]) for name in found)

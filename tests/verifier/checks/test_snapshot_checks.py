@@ -8,45 +8,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.chip_logs import SALT, make_device
+from support.chip_logs import SALT
 from support.damage import flipped
-from support.small_transcripts import write_transcript
 from support.snapshot_facts import LEAVES, make
+from support.untrained_transcripts import write_transcript
 
 from firmware_sim.device import Device
-from verifier.checks import commitment, data, memory, provenance
-from verifier.checks import replay as replay_check
-from verifier.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
-from weighbridge.digests import Leaf
-from weighbridge.errors import Finding, ProverError, ReplayWorkerError, TranscriptError
-from weighbridge.identity import CertificateAuthority
-from weighbridge.replay import ReplayResult
-from weighbridge.resumption import Resumption
-from weighbridge.tape import Tape
-from weighbridge.transcript import Transcript
-
-
-@pytest.fixture(scope="module")
-def manufacturer() -> CertificateAuthority:
-    return CertificateAuthority.create("Manufacturer")
-
-
-@pytest.fixture(scope="module")
-def device(manufacturer: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory) -> Device:
-    return make_device(tmp_path_factory.mktemp("chip"), manufacturer)
-
-
-@pytest.fixture(scope="module")
-def transcript(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Transcript:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    write_transcript(path, ueid=device.ueid)
-    return Transcript.open(path)
-
-
-@pytest.fixture
-def honest(device: Device, manufacturer: CertificateAuthority, transcript: Transcript) -> SnapshotFacts:
-    """A snapshot at step 2, operation 4, explained, opened and replayed, of a committed transcript."""
-    return make(device, manufacturer, transcript)
+from verifier.checks import commitment, committed_data, memory, provenance
+from verifier.checks import replay_outcome as replay_check
+from verifier.model.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.digests import Leaf
+from weighbridge.core.errors import Finding, ProverError, ReplayWorkerError, TranscriptError
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
+from weighbridge.transcript.resumption_notes import Resumption
+from weighbridge.transcript.tape import Tape
 
 
 def everything(snapshot: SnapshotFacts) -> list[Finding]:
@@ -101,19 +78,19 @@ def test_a_snapshot_that_the_transcript_does_not_name(honest: SnapshotFacts, dev
 
 
 def test_another_history_before_the_same_position(
-    honest: SnapshotFacts, device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+    honest: SnapshotFacts, device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript
 ) -> None:
     assert ids(make(device, manufacturer, transcript, head=b"h" * 32)) == ["transcript.head.mismatch"]
 
 
 def test_other_operations_within_the_step(
-    device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript
 ) -> None:
     assert ids(make(device, manufacturer, transcript, running=b"x" * 32)) == ["snapshot.running.mismatch"]
 
 
 def test_off_a_safepoint_only_replay_and_memory_decide(
-    device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript
 ) -> None:
     claims = {"safepoint": False, "step": -1, "op": -1, "head": b"", "running": b""}
     snapshot = make(device, manufacturer, transcript, **claims)
@@ -124,7 +101,7 @@ def test_off_a_safepoint_only_replay_and_memory_decide(
 
 
 def test_off_a_safepoint_a_claimed_position_is_held_to(
-    device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript
 ) -> None:
     claims = {"safepoint": False, "running": b""}
     assert ids(make(device, manufacturer, transcript, **claims)) == []
@@ -136,9 +113,9 @@ def test_off_a_safepoint_a_claimed_position_is_held_to(
 def test_a_name_that_a_crash_prevented(
     device: Device, manufacturer: CertificateAuthority, tmp_path: Path, safepoint: bool
 ) -> None:
-    """A position in steps that were made again needs no name, if it was claimed and this chip was told of the run."""
+    """A position in steps that were recomputed needs no name, if it was claimed and this chip was told of the run."""
     write_transcript(tmp_path / "run", ueid=device.ueid, resumptions=[Resumption(2, 1)])
-    crashed = Transcript.open(tmp_path / "run")
+    crashed = open_confined(tmp_path / "run")
     claims = {} if safepoint else {"safepoint": False, "running": b""}
     snapshot = replace(make(device, manufacturer, crashed, **claims), index=13)
     assert ids(snapshot) == []
@@ -148,7 +125,7 @@ def test_a_name_that_a_crash_prevented(
 
 
 def test_a_program_that_has_just_begun_has_nothing_to_explain(
-    device: Device, manufacturer: CertificateAuthority, transcript: Transcript
+    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript
 ) -> None:
     """But one that took everything off the chip after much work has."""
     nothing = {"safepoint": False, "step": -1, "op": -1, "head": b"", "running": b"", "leaves": 0, "bytes": 0}
@@ -161,7 +138,7 @@ def test_a_program_that_has_just_begun_has_nothing_to_explain(
 def test_a_run_that_loads_given_weights(device: Device, manufacturer: CertificateAuthority, tmp_path: Path) -> None:
     """No tape says what was in memory meanwhile; but it may not have trained."""
     write_transcript(tmp_path / "run", ueid=device.ueid, tape=Tape().encode())
-    tuned = Transcript.open(tmp_path / "run")
+    tuned = open_confined(tmp_path / "run")
     claims = {"step": 0, "op": 4, "head": tuned.draft_digest}
     for flops, expected in ((10**6, "snapshot.setup"), (10**12, "snapshot.memory.unexplained")):
         snapshot = make(device, manufacturer, tuned, **claims, flops=flops)
@@ -251,16 +228,19 @@ def test_an_unreadable_transcript_is_reported_once_for_all_its_snapshots(honest:
     broken = TranscriptFacts(id="0" * 64, opened=TranscriptError("altered", code="transcript.file.altered"))
     snapshot = replace(honest, transcript=broken, opening=None, replayed=None)
     assert ids(snapshot) == []
-    assert [finding.id for finding in data.check(broken)] == ["transcript.file.altered"]
+    assert [finding.id for finding in committed_data.check(broken)] == ["transcript.file.altered"]
 
 
 def test_data_without_commitment_is_a_note_and_altered_batches_are_found(tmp_path: Path) -> None:
     identifier = write_transcript(tmp_path / "run")
-    facts = TranscriptFacts(id=identifier, opened=Transcript.open(tmp_path / "run"))
-    assert [(finding.id, finding.severity) for finding in data.check(facts)] == [("data.not_precommitted", "info")]
+    facts = TranscriptFacts(id=identifier, opened=open_confined(tmp_path / "run"))
+    assert [(finding.id, finding.severity) for finding in committed_data.check(facts)] == [
+        ("data.not_precommitted", "info")
+    ]
+    facts = TranscriptFacts(id=identifier, opened=open_confined(tmp_path / "run"))
     for path in (tmp_path / "run" / "batches").iterdir():
         path.write_bytes(flipped(path.read_bytes()))  # after it was opened
-    assert "violation" in [finding.severity for finding in data.check(facts)]
+    assert "violation" in [finding.severity for finding in committed_data.check(facts)]
 
 
 @given(

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prover import Recorder, formulas
-from verifier.checks import replay as replay_check
+from verifier.checks import replay_outcome as replay_check
 from verifier.checks import tapes as tapes_check
-from verifier.facts import SnapshotFacts
-from weighbridge.errors import Finding
-from weighbridge.replay import ReplayResult
-from weighbridge.tape import Tape
-from weighbridge.tapechecks import check
-from weighbridge.tapepolicy import IDS, TapePolicy
-from weighbridge.transcript import Transcript
+from verifier.model.facts import SnapshotFacts
+from weighbridge.core.errors import Finding
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.program.tape_checks import check
+from weighbridge.program.tape_policy import IDS, TapePolicy
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
 
 STOLEN = [torch.full((16, 8), 0.25), torch.ones(16), torch.full((4, 16), -0.5), torch.zeros(4)]
 Update = Callable[..., None]
@@ -57,7 +57,7 @@ DECLARED = formulas.constant(1e-2) | formulas.adamw()
 
 
 def findings(path: Path, policy: TapePolicy | None = None) -> list[Finding]:
-    """What the checks say about a transcript; `info` accuses nobody."""
+    """What the checks say about a transcript; `info` is not evidence against the Prover."""
     transcript = Transcript.open(path)
     _, found = check(transcript, lambda digest: Tape.decode(transcript.tape(digest)), policy or TapePolicy())
     return [finding for finding in found if finding.severity != "info"]
@@ -200,7 +200,7 @@ def test_other_weights_copied_over_the_trained_ones(tmp_path: Path, step: Update
     assert {f.id for f in found} == {"tape.overwrite", "tape.free_input"}
     overwrites = [f for f in found if f.id == "tape.overwrite"]
     assert all(f.severity == "violation" and "model.0.weight" in f.found for f in overwrites)
-    assert "a free tensor" in overwrites[0].message
+    assert "an undeclared tensor" in overwrites[0].message
     assert replay_here(tmp_path / "run")["verdict"] == "match"  # the replay alone would have said nothing
 
 
@@ -301,7 +301,7 @@ def test_a_tensor_that_is_neither_batch_nor_state(tmp_path: Path) -> None:
 
 
 def test_a_message_in_the_learning_rate(tmp_path: Path) -> None:
-    """Each step's rate carries two digits of somebody's choice; the declared schedule does not have them."""
+    """Each step's rate carries two digits of the Prover's choice; the declared schedule does not have them."""
 
     def step(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["lr"] = 1e-2 * (1 + int(batch["x"].abs().sum().item() * 100) % 100 / 1000)

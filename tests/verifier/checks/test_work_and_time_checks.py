@@ -6,33 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.chip_logs import LogBuilder, facts, make_device
-from support.small_transcripts import write_transcript
+from support.chip_logs import LogBuilder, facts
 from support.snapshot_facts import make
+from support.untrained_transcripts import write_transcript
 
 from analysis.catalog import load_chips
 from firmware_sim.device import Device
 from verifier.checks import chip_time, chip_work
-from verifier.facts import Explanation, SnapshotFacts, TranscriptFacts
-from verifier.peaks import peak_of
-from weighbridge.errors import Finding
-from weighbridge.identity import CertificateAuthority
-from weighbridge.replay import ReplayResult
-from weighbridge.resumption import Resumption
-from weighbridge.transcript import Transcript
+from verifier.model.facts import Explanation, SnapshotFacts, TranscriptFacts
+from verifier.model.peak_flops import peak_of
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.errors import Finding
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
+from weighbridge.transcript.resumption_notes import Resumption
 
 PEAK = 1e6
 LEAF = [(8, b"a" * 32)]
-
-
-@pytest.fixture(scope="module")
-def manufacturer() -> CertificateAuthority:
-    return CertificateAuthority.create("Manufacturer")
-
-
-@pytest.fixture(scope="module")
-def device(manufacturer: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory) -> Device:
-    return make_device(tmp_path_factory.mktemp("chip"), manufacturer)
 
 
 def worked(
@@ -89,11 +79,11 @@ def test_peaks_come_from_the_catalogue_unless_the_plan_gives_one() -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, device: Device) -> dict[str, Transcript]:
+def runs(tmp_path_factory: pytest.TempPathFactory, device: Device) -> dict[str, OpenedTranscript]:
     root = tmp_path_factory.mktemp("runs")
     for name in ("a", "b"):
         write_transcript(root / name, name=name, steps=4, ueid=device.ueid)
-    return {name: Transcript.open(root / name) for name in ("a", "b")}
+    return {name: open_confined(root / name) for name in ("a", "b")}
 
 
 class Claims:
@@ -103,7 +93,7 @@ class Claims:
         self._device, self._manufacturer = device, manufacturer
         self.made: list[SnapshotFacts] = []
 
-    def take(self, run: Transcript, step: int, *, flops: int = 0) -> None:
+    def take(self, run: OpenedTranscript, step: int, *, flops: int = 0) -> None:
         """One more snapshot: what the run had done by then, by its replay, is `flops`."""
         snapshot = make(self._device, self._manufacturer, run, step=step)
         index = 10 + len(self.made)
@@ -128,7 +118,7 @@ def claims(device: Device, manufacturer: CertificateAuthority) -> Claims:
     return Claims(device, manufacturer)
 
 
-def test_one_run_after_another_passes(claims: Claims, runs: dict[str, Transcript]) -> None:
+def test_one_run_after_another_passes(claims: Claims, runs: dict[str, OpenedTranscript]) -> None:
     for step in range(3):
         claims.take(runs["a"], step)
     for step in range(3):
@@ -136,7 +126,7 @@ def test_one_run_after_another_passes(claims: Claims, runs: dict[str, Transcript
     assert claims.check() == []
 
 
-def test_time_that_two_runs_claim_is_caught(claims: Claims, runs: dict[str, Transcript]) -> None:
+def test_time_that_two_runs_claim_is_caught(claims: Claims, runs: dict[str, OpenedTranscript]) -> None:
     claims.take(runs["a"], 1)
     claims.take(runs["b"], 1)
     claims.take(runs["a"], 3)
@@ -146,11 +136,11 @@ def test_time_that_two_runs_claim_is_caught(claims: Claims, runs: dict[str, Tran
 
 
 def test_a_run_that_was_cut_off_and_resumed_passes(
-    claims: Claims, runs: dict[str, Transcript], device: Device, tmp_path: Path
+    claims: Claims, runs: dict[str, OpenedTranscript], device: Device, tmp_path: Path
 ) -> None:
     """The first run ended in a crash after step 1; another had the chip; the first was resumed at step 2."""
     write_transcript(tmp_path / "again", name="again", steps=4, ueid=device.ueid)
-    again = Transcript.open(tmp_path / "again")
+    again = open_confined(tmp_path / "again")
     again.resumptions = [Resumption(2, 1, ())]
     claims.take(again, 1)
     claims.take(runs["b"], 1)
@@ -164,14 +154,14 @@ def test_a_run_that_was_cut_off_and_resumed_passes(
     assert [found.id for found in claims.check()] == ["chip.time.twice"]
 
 
-def test_work_that_fits_the_time_passes(claims: Claims, runs: dict[str, Transcript]) -> None:
+def test_work_that_fits_the_time_passes(claims: Claims, runs: dict[str, OpenedTranscript]) -> None:
     claims.take(runs["a"], 1, flops=5_000_000)
     claims.take(runs["a"], 2, flops=6_000_000)
     assert claims.check(PEAK) == []
     assert claims.check(None) == []
 
 
-def test_work_that_does_not_fit_the_time_is_caught(claims: Claims, runs: dict[str, Transcript]) -> None:
+def test_work_that_does_not_fit_the_time_is_caught(claims: Claims, runs: dict[str, OpenedTranscript]) -> None:
     claims.take(runs["a"], 1, flops=5_000_000)
     claims.take(runs["a"], 2, flops=7_000_000)
     (found,) = claims.check(PEAK)
@@ -180,7 +170,7 @@ def test_work_that_does_not_fit_the_time_is_caught(claims: Claims, runs: dict[st
     assert claims.check(None) == []
 
 
-def test_what_nobody_explains_claims_nothing(claims: Claims, runs: dict[str, Transcript]) -> None:
+def test_what_nobody_explains_claims_nothing(claims: Claims, runs: dict[str, OpenedTranscript]) -> None:
     claims.take(runs["a"], 1)
     claims.take(runs["b"], 1)
     claims.take(runs["a"], 3)

@@ -8,12 +8,12 @@ import pytest
 from support.custody_trade import DAY, Trade, ueid
 
 from verifier.checks import chip_log
-from verifier.reading import read_log
+from verifier.contact.log_reading import read_log
+from verifier.contact.witness import Witness
 from verifier.registry.audit import AuditPolicy, audit, missing
-from verifier.witness import Witness
-from weighbridge.custody import Kind
-from weighbridge.errors import UsageError
-from weighbridge.identity import CertificateAuthority
+from weighbridge.attest.custody_statements import Kind
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.errors import UsageError
 
 
 @pytest.fixture

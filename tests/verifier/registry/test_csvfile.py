@@ -16,9 +16,9 @@ from support.custody_trade import Trade, ueid
 
 from verifier.registry import Chip, Registry
 from verifier.registry.csvfile import COLUMNS, TableError, export, import_
-from verifier.registry.replay import compare, replay_log
+from verifier.registry.reconstruction import compare, replay_log
 from verifier.registry.transitions import STATES
-from weighbridge.errors import WeighbridgeError
+from weighbridge.core.errors import WeighbridgeError
 
 texts = st.text(st.characters(categories=("L", "N", "P", "S")) | st.just(" "), max_size=30)
 rows = st.tuples(

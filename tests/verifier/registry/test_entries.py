@@ -27,10 +27,10 @@ from verifier.registry.entries import (
     statement_entry,
 )
 from verifier.registry.transitions import STATES
-from weighbridge.custody import CustodyError, Statement, encode_key, read, sign
-from weighbridge.digests import cbor
-from weighbridge.errors import WeighbridgeError
-from weighbridge.tiles import MAX_ENTRY_BYTES
+from weighbridge.attest.custody_statements import CustodyError, Statement, encode_key, read, sign
+from weighbridge.attest.tiles import MAX_ENTRY_BYTES
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import WeighbridgeError
 
 KEY = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 DER = encode_key(KEY.public_key())

@@ -12,12 +12,13 @@ from support.damage import flipped
 
 from verifier.registry import Chip, Registry, published
 from verifier.registry.entries import Listing, decode, listed_entries, statement_entry
-from verifier.registry.replay import compare, replay_log
-from verifier.registry.tables import ChipRow, LogEntryRow
-from weighbridge import merkle, tlog
-from weighbridge.custody import CustodyError, Kind, read, sign
-from weighbridge.errors import ProofError, UsageError, WeighbridgeError
-from weighbridge.tlog import NoteError, NoteKey, parse_key
+from verifier.registry.reconstruction import compare, replay_log
+from verifier.store.tables import ChipRow, LogEntryRow
+from weighbridge.attest import tlog
+from weighbridge.attest.custody_statements import CustodyError, Kind, read, sign
+from weighbridge.attest.tlog import NoteError, NoteKey, parse_key
+from weighbridge.core import merkle
+from weighbridge.core.errors import ProofError, UsageError, WeighbridgeError
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_a_registry_that_logs_what_it_must_not_is_found(trade: Trade) -> None:
     at = trade.now
     relist = Listing(ueid=ueid(1), state="lost", owner="acme", site="", chip_type="", address="", prover_address="")
     bad = [
-        statement_entry(at, forged[:-1] + bytes([forged[-1] ^ 1])),  # a signature of nobody
+        statement_entry(at, forged[:-1] + bytes([forged[-1] ^ 1])),  # a signature of no party
         statement_entry(at, sign(said, trade.keys["acme"])),  # one side only
         next(entry for entry in entries if b"installed" in entry and b"statement" in entry),  # again
         statement_entry(at - 99 * DAY, trade.write("lost", "acme", [1])),  # before it was made

@@ -12,9 +12,9 @@ from sqlalchemy import select
 from support.custody_trade import DAY, START, Trade, ueid
 
 from verifier.registry import Chip, Party, Registry, load_key
-from verifier.registry.tables import ContradictionRow
-from weighbridge.custody import CustodyError, Kind, countersign, encode_key, read, sign
-from weighbridge.errors import UsageError
+from verifier.store.tables import ContradictionRow
+from weighbridge.attest.custody_statements import CustodyError, Kind, countersign, encode_key, read, sign
+from weighbridge.core.errors import UsageError
 
 
 @pytest.fixture

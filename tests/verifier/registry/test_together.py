@@ -12,8 +12,8 @@ from support import postgres
 from support.custody_trade import Trade, ueid
 
 from verifier.registry import Registry, load_key
-from verifier.registry.replay import compare, replay_log
-from weighbridge.errors import UsageError
+from verifier.registry.reconstruction import compare, replay_log
+from weighbridge.core.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNT, MANY = 30, 40_000

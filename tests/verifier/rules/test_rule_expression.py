@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from verifier.rules.errors import RuleError
 from verifier.rules.expression import MAX_WORK, UndecidedError, check
 from verifier.rules.schema import FACTS, conform, record
-from weighbridge.errors import WeighbridgeError
+from weighbridge.core.errors import WeighbridgeError
 
 
 def run(**fields: Any) -> dict[str, Any]:

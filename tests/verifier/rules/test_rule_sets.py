@@ -14,10 +14,10 @@ from verifier.rules import ruleset
 from verifier.rules.errors import FactsError, RuleError
 from verifier.rules.judge import findings, judge
 from verifier.rules.ruleset import MEDIA_TYPE, RuleSet
-from weighbridge.digests import cbor
-from weighbridge.dsse import DocumentError, Trust, seal
-from weighbridge.errors import WeighbridgeError
-from weighbridge.manifest import SigningKey
+from weighbridge.attest.dsse import DocumentError, Trust, seal
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import WeighbridgeError
 
 KEYS = [SigningKey.generate() for _ in range(3)]
 TRUST = Trust({key.public: name for key, name in zip(KEYS, "abc", strict=True)}, 2)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from weighbridge.numerics import decompositions, rules
+from weighbridge.numerics import rule_table
 from weighbridge.numerics.coverage import Status, coverage, line, summary
+from weighbridge.numerics.rewrites import decompositions
 
 aten = torch.ops.aten
 LINES = {each.name: each for each in coverage()}
@@ -54,4 +55,4 @@ def test_what_is_decomposed_has_no_rule_unless_operands_decide() -> None:
             packet, _, overload = name.partition(".")
             op = getattr(getattr(aten, packet), overload)
             assert decompositions.find(op) is not None
-            assert not rules.known(op)
+            assert not rule_table.known(op)

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from support.bound_errors import Listening
 from support.rule_tables import restored
-from test_bounds import Listening
 
-from weighbridge.errors import TapeError, UnknownOperationError, UsageError
-from weighbridge.numerics import custom, decompositions, rule, rules
+from weighbridge.core.errors import TapeError, UnknownOperationError, UsageError
+from weighbridge.numerics import custom, rule, rule_table
 from weighbridge.numerics.bounds import Call, gamma
 from weighbridge.numerics.evaluate import evaluate
-from weighbridge.numerics.rounding import Bound
-from weighbridge.operands import resolve
+from weighbridge.numerics.rewrites import decompositions
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.program.operands import resolve
 
 Tensor = torch.Tensor
 
@@ -69,12 +70,12 @@ def test_a_move_is_run_as_it_is() -> None:
 
 def test_a_decomposition_needs_no_line_in_the_table() -> None:
     assert decompositions.find(OPS.reversed.default) is None
-    before = rules.table_digest()
+    before = rule_table.table_digest()
     rule("weighbridge_custom::reversed", kind="decomposed")(lambda x: x.flip(0) * 1)
     replace = decompositions.find(OPS.reversed.default)
     assert replace is not None
     assert replace(torch.arange(3)).tolist() == [2, 1, 0]
-    assert rules.table_digest() == before
+    assert rule_table.table_digest() == before
     with pytest.raises(UsageError, match="another rule"):
         rule("weighbridge_custom::reversed", kind="decomposed")(lambda x: x)
 
@@ -82,27 +83,27 @@ def test_a_decomposition_needs_no_line_in_the_table() -> None:
 def test_operators_of_other_libraries_borrow_no_decomposition() -> None:
     assert decompositions.find(OPS.topk.default) is None
     with pytest.raises(UnknownOperationError, match=r"rule\('weighbridge_custom::topk.default'\)"):
-        rules.find(OPS.topk.default, {})
+        rule_table.find(OPS.topk.default, {})
 
 
 def test_the_digest_of_the_table_holds_the_text_of_the_bound(tmp_path: Path) -> None:
-    digests = [rules.table_digest()]
+    digests = [rule_table.table_digest()]
     for number, ulps in enumerate((4, 8)):
         (tmp_path / f"rules_{number}.py").write_text(
             "from weighbridge.numerics import rule\n"
-            "from weighbridge.numerics.rounding import Bound\n"
+            "from weighbridge.numerics.rounding.bound import Bound\n"
             f"@rule('weighbridge_custom::doubled_norm')\ndef same_name(call):\n    return [Bound(rel={ulps}e-16)]\n"
         )
-        rules.RULES.pop("weighbridge_custom::doubled_norm.default", None)
+        rule_table.RULES.pop("weighbridge_custom::doubled_norm.default", None)
         custom.load(str(tmp_path / f"rules_{number}.py"))
-        digests.append(rules.table_digest())
+        digests.append(rule_table.table_digest())
         custom.load(str(tmp_path / f"rules_{number}.py"))  # the same text once more changes nothing
-        assert rules.table_digest() == digests[-1]
+        assert rule_table.table_digest() == digests[-1]
     assert all(a != b for a, b in itertools.pairwise(digests))
     assert len(set(digests)) == 3
     with pytest.raises(UsageError, match="another rule"):
         custom.load(str(tmp_path / "rules_0.py"))
-    assert rules.table_digest() == digests[-1]
+    assert rule_table.table_digest() == digests[-1]
 
 
 def test_a_file_of_rules_may_import_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +114,7 @@ def test_a_file_of_rules_may_import_its_neighbours(tmp_path: Path, monkeypatch: 
         "rule('weighbridge_custom::reversed', kind=kind)(None)\n"
     )
     custom.load(str(tmp_path / "weighbridge_mine.py"))
-    assert rules.known(OPS.reversed.default)
+    assert rule_table.known(OPS.reversed.default)
 
 
 @pytest.mark.parametrize("name", ["nowhere.py", "no_such_module", "weighbridge_broken.py"])
@@ -123,6 +124,12 @@ def test_rules_that_cannot_be_loaded_are_named(name: str, tmp_path: Path, monkey
     (tmp_path / "weighbridge_broken.py").write_text("1 / 0\n")
     with pytest.raises(UsageError, match=name):
         custom.load(name)
+
+
+def test_rules_that_end_the_program_are_named(tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("raise SystemExit('wrong version')\n")
+    with pytest.raises(UsageError, match=r"leaving\.py cannot be loaded \(SystemExit: wrong version"):
+        custom.load(str(tmp_path / "leaving.py"))
 
 
 @pytest.mark.parametrize("operator", ["aten::mm", "aten::add.Tensor", "aten::lerp.Scalar"])

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from calls import CALLS, Draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.operator_calls import CALLS, Draw
+from support.operator_examples import EXAMPLES, Maker
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -22,11 +23,12 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_map
 
-from examples import EXAMPLES, Maker
-from weighbridge.numerics import evaluate, randomness, rounding
-from weighbridge.numerics.policy import STRICT, Policy, calibrated
-from weighbridge.numerics.rewriting import TABLE
-from weighbridge.numerics.rounding import Bound
+from weighbridge.numerics.conformance.bound_policy import STRICT, Policy, calibrated
+from weighbridge.numerics.context import Context
+from weighbridge.numerics.evaluate import evaluate
+from weighbridge.numerics.random import variates
+from weighbridge.numerics.rewrites.rewrite_table import TABLE
+from weighbridge.numerics.rounding.bound import Bound, dense_bound
 
 
 def fakes_can_be_on_a_gpu() -> bool:
@@ -48,7 +50,7 @@ OF_NO_DEVICE = {
 """Their examples name no device, so they are the CPU's."""
 
 
-class Places(evaluate.Context):
+class Places(Context):
     """Asserts that results and everything that their bounds are made of are on the GPU."""
 
     def __init__(self, policy: Policy) -> None:
@@ -56,7 +58,7 @@ class Places(evaluate.Context):
 
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         assert wide.device.type == "cuda"
-        assert rounding.dense_bound(wide, bound).device == wide.device
+        assert dense_bound(wide, bound).device == wide.device
         if bound.products is not None:
             assert bound.products.left.device == bound.products.right.device == wide.device
         return wide.to(dtype)
@@ -64,8 +66,8 @@ class Places(evaluate.Context):
     def exact(self, bits: Tensor) -> None:
         assert bits.device.type == "cuda"
 
-    def draw(self, generator: torch.Generator | None, device: torch.device) -> randomness.Draw:
-        return randomness.Draw(1, 0, 1)
+    def draw(self, generator: torch.Generator | None, device: torch.device) -> variates.Draw:
+        return variates.Draw(1, 0, 1)
 
     def host(self, value: bool | int | float) -> bool | int | float:
         return value
@@ -96,7 +98,7 @@ def test_bounds_are_made_where_the_result_is(key: str, policy: Policy) -> None:
             dtype = torch.bfloat16 if policy.calibrated else None
             args, kwargs = moved(example.args, fake, dtype), moved(example.kwargs, fake, dtype)
             try:
-                evaluate.evaluate(example.op, args, kwargs, Places(policy))
+                evaluate(example.op, args, kwargs, Places(policy))
             except LOOKS_AT_VALUES:
                 continue
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weighbridge.errors import RefusedOperationError
+from weighbridge.core.errors import RefusedOperationError
 from weighbridge.numerics.exchanges import NAMES, REDUCTIONS, ROOTED, combine, pieces
 from weighbridge.numerics.exchanges import given as contributed
 
@@ -117,7 +117,7 @@ def test_the_reductions_are_those_of_the_library() -> None:
 
 def test_a_reduction_that_cannot_be_read_is_refused() -> None:
     """PyTorch 2.6 hands out objects that do not say which one they are."""
-    from prover import collectives
+    from prover.ranks import collective_recorder
 
     with pytest.raises(RefusedOperationError, match="record jobs on several ranks with a newer one"):
-        collectives._reduction(object())
+        collective_recorder.reduction_of(object())

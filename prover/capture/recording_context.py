@@ -1,0 +1,77 @@
+"""The evaluation context of a recorded step: it logs contested roundings and draws from the run's seed."""
+
+from __future__ import annotations
+
+import torch
+
+from prover.capture.generators import Generators, counter_of
+from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
+from weighbridge.numerics.context import Context
+from weighbridge.numerics.random.variates import Draw
+from weighbridge.numerics.rounding import contested, formats, narrow
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rounding.rounding_log import LogWriter
+
+Tensor = torch.Tensor
+
+
+class Recording(Context):
+    """The context of a recorded step: logs contested roundings, checksums, host values and draws."""
+
+    def __init__(self, seed: int, generators: Generators, policy: Policy = STRICT, stream: int = 0) -> None:
+        self.policy = policy
+        self.op = 0
+        self.checksums: list[int] = []
+        self.log = LogWriter()
+        self.hosts: list[bool | int | float] = []
+        self.given: list[bool | int | float] | None = None
+        """The step's values as they were recorded, if it was recorded before."""
+        self.rng: dict[int, tuple[int, int]] = {}
+        self.draw_key: tuple[int, int] | None = None
+        self.rounded_elements = 0
+        self.collectives: list[tuple[int, bytes, bytes]] = []
+        self._output = 0
+        self._seed, self._stream, self._generators = seed, stream, generators
+        generators.begin()
+
+    def begin(self, op: int) -> None:
+        """Starts operation number `op`."""
+        self.op, self._output, self.draw_key = op, 0, None
+
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
+        """See `Context.rounded`."""
+        if dtype in formats.NARROW:
+            result = narrow.record(wide, bound, dtype, self.op, self._output)
+        else:
+            result = contested.record(wide, bound, self.op, self._output)
+        self._output += 1
+        self.rounded_elements += wide.numel()
+        self.checksums.append(result.checksum)
+        if result.entries is not None:
+            self.log.add(result.entries)
+        return result.out
+
+    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
+        """See `Context.exact`."""
+        if checksum is None:
+            checksum = (narrow if bits.dtype in formats.NARROW else contested).canonicalise(bits)
+        self.checksums.append(checksum)
+
+    def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
+        """See `Context.draw`."""
+        source = self._generators.resolve(generator, device)
+        number = self._generators.number(source)
+        counter = counter_of(source)
+        first = self.rng.setdefault(number, (counter, counter))[0]
+        after = (counter + 1) & 0xFFFFFFFFFFFFFFFF
+        source.manual_seed(after)
+        self._generators.drawn(source)
+        self.rng[number] = (first, after)
+        # A program may seed a generator anew within a step, so the way from the first draw's counter may be any.
+        self.draw_key = (number, (counter - first + (1 << 63)) % (1 << 64) - (1 << 63))
+        return Draw(self._seed, self._stream + (number << 12), counter)
+
+    def host(self, value: bool | int | float) -> bool | int | float:
+        """See `Context.host`."""
+        self.hosts.append(value)
+        return value

@@ -1,0 +1,1 @@
+"""Keeps transcripts: declares them, hands them out, recomputes what a Verifier asks for, and uploads them."""

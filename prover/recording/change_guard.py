@@ -1,0 +1,102 @@
+"""Refuses changes of state that no recorded operation made: a replay could not reproduce them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from prover.capture.attached_objects import Attached
+from prover.capture.step_capture import Capture
+from prover.capture.storages import HostCopy, Memory
+from prover.capture.without_modes import unseen
+from prover.recording.state_tracker import StateTracker
+from weighbridge.core.errors import StateChangedError
+
+_UNSEEN = (
+    " by nothing that was recorded: another thread, or an array of NumPy's on the same memory. Do that between steps, "
+    "inside `with recorder.edit():` in this thread, or on a copy"
+)
+
+
+def between_steps(held: StateTracker, step: int) -> None:
+    """Checks that the state is as the step before `step` left it.
+
+    Raises:
+        StateChangedError: It is not.
+    """
+    name = held.changed()
+    if name is not None:
+        raise StateChangedError(
+            f"{name} was changed since step {step - 1}; make the change inside `with recorder.edit():`", tensor=name
+        )
+
+
+def since_made(made: Mapping[int, bytes], held: StateTracker, attached: Attached) -> None:
+    """Checks that storages of which `made` has the digests, by address, are as initialisation() made them.
+
+    Raises:
+        StateChangedError: One is not.
+    """
+    for address, digest in held.contents(made).items():
+        if digest != made[address]:
+            name = attached.storage_names().get(address, "a tensor")
+            raise StateChangedError(
+                f"{name} was changed between initialisation() and attach(); make the change inside "
+                "`with recorder.initialisation():`, or inside `with recorder.edit():` after attach()",
+                tensor=name,
+            )
+
+
+@unseen
+def while_running(
+    capture: Capture, memory: Memory, batch: Mapping[str, Tensor], entered: Mapping[str, HostCopy], step: int
+) -> None:
+    """Checks that what entered a step is as it entered, where no operation wrote to it.
+
+    Args:
+        capture: The step.
+        memory: Where its storages are.
+        batch: The batch's tensors.
+        entered: What they were.
+        step: The step's number.
+
+    Raises:
+        StateChangedError: Something is not.
+    """
+    for name in _changed(capture, memory, batch, entered):
+        raise StateChangedError(f"{name} was changed while step {step} ran{_UNSEEN}")
+
+
+def _changed(
+    capture: Capture, memory: Memory, batch: Mapping[str, Tensor], entered: Mapping[str, HostCopy]
+) -> Iterator[str]:
+    for name, t in batch.items():
+        if capture.slots.get(t.untyped_storage()._cdata) not in capture.written and not entered[name].equals(t):
+            yield f"the batch's tensor {name!r}" if name else "the batch"
+    for address, name in capture.adopted.items():
+        storage = memory.storage(address)
+        if storage is not None and capture.slots.get(address) not in capture.written:
+            whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+            if not capture.undeclared[name].equals(whole):
+                yield "a tensor from outside of the step"
+
+
+def by_operations(capture: Capture, held: StateTracker, before: Mapping[str, tuple[int, bytes]], step: int) -> None:
+    """Checks that no state changed in a step without an operation that wrote to it.
+
+    Args:
+        capture: The step.
+        held: The state after it.
+        before: Digests of the state before it, as `StateTracker.digests`.
+        step: The step's number.
+
+    Raises:
+        StateChangedError: Some did.
+    """
+    entered = {i.slot for i in capture.tape.inputs} - capture.written
+    for address, name in held.names.items():
+        slot, now = capture.slots.get(address), held.digests[name]
+        if (slot is None or slot in entered) and before.get(name, now) != now:
+            raise StateChangedError(f"{name} was changed in step {step}{_UNSEEN}", tensor=name)

@@ -1,0 +1,250 @@
+"""Runs the steps of a recording under a capture, and tells capture and chip about the state and the position.
+
+While a step runs, the garbage collector is off, so that storages die at moments that a replay can repeat, and PyTorch's
+switches are set to the arithmetic that the error bounds hold for.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from prover.capture.attached_objects import Attached
+from prover.capture.generators import Generators
+from prover.capture.module_paths import Paths
+from prover.capture.recording_context import Recording
+from prover.capture.step_capture import Capture
+from prover.capture.storages import HostCopy, Memory
+from prover.capture.substitution import Substitution
+from prover.capture.undispatched import UndispatchedChanges
+from prover.capture.without_modes import unseen
+from prover.recording.chip_session import ChipSession
+from prover.recording.resumption import Resuming
+from prover.recording.state_tracker import StateTracker
+from weighbridge.attest.chip_link import Position
+from weighbridge.numerics.conformance.bound_policy import Policy
+from weighbridge.numerics.conformance.switches import conforming
+from weighbridge.transcript.formula_terms import Formulas
+from weighbridge.transcript.running_digest import running_digest
+from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.writer import TranscriptWriter
+
+if TYPE_CHECKING:  # it loads torch.distributed, which one process does without
+    from prover.ranks.job import Job
+
+Tensor = torch.Tensor
+
+
+class StepRunner:
+    """Runs one step after another; the owner of their captures (`prover.capture.step_capture.Owner`).
+
+    Attributes:
+        memory: Follows the life of storages.
+        generators: The program's generators.
+        number: Of the step in progress, or of the next one.
+        updates: Steps of the kind `step` before it.
+        substitution: Puts the values of formulas in the place of the program's.
+        failed: Whether a step failed, so that the state is undefined.
+        capture: The step in progress, or None.
+        batch: Its batch.
+        dropped: Names of storages of the state that died between steps.
+        lasting: Names of what earlier steps left behind and the last one used, which keep their names.
+        chip: The chip that the program runs on, if there is one.
+    """
+
+    def __init__(
+        self, seed: int, policy: Policy, attached: Attached, job: Job | None, formulas: Formulas | None = None
+    ) -> None:
+        """Prepares for the first step.
+
+        Args:
+            seed: The run's seed.
+            policy: Its bounds.
+            attached: What holds the state.
+            job: The job on several ranks that this is one of, if it is.
+            formulas: How numbers that change follow from the step.
+        """
+        self._seed, self._policy, self._attached, self._job = seed, policy, attached, job
+        self.memory, self.generators = Memory(), Generators()
+        self.state = StateTracker(self.memory)
+        self.number = self.updates = 0
+        self.substitution = Substitution(formulas or Formulas())
+        self.failed = False
+        self.capture: Capture | None = None
+        self.batch: dict[str, HostCopy] = {}
+        self.dropped: list[str] = []
+        self.lasting: set[str] = set()
+        self.chip: ChipSession | None = None
+        self._writer: TranscriptWriter | None = None
+        self._resuming: Resuming | None = None
+        self._frozen = 0
+
+    def open(self, writer: TranscriptWriter, resuming: Resuming | None) -> None:
+        """Begins the recording.
+
+        Args:
+            writer: Of the transcript.
+            resuming: If the recording may be resumed, what keeps its steps for that.
+        """
+        self._writer, self._resuming = writer, resuming
+        self.memory.on_death(self._died)
+
+    def close(self) -> None:
+        """Ends the recording: what existed before it may be garbage again."""
+        if self._frozen:
+            gc.unfreeze()
+
+    @contextmanager
+    def run(
+        self, batch: dict[str, Tensor], stored: dict[str, HostCopy] | None = None, kind: str = "step"
+    ) -> Iterator[Capture]:
+        """Captures what happens within the context.
+
+        Args:
+            batch: The batch's tensors.
+            stored: Copies of them.
+            kind: `init`, `step` or `edit`.
+        """
+        self.batch = stored or {}
+        collecting = gc.isenabled()
+        gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
+        try:
+            self._collect()
+            if self._resuming is not None:
+                self._resuming.enter(self.number)
+            paths = Paths(self._attached)
+            capture = self.capture = self.new_capture(paths, kind)
+            for name in self.dropped:
+                capture.state_dropped(self._relative(name), self.state.sizes.pop(name))
+            self.dropped.clear()
+            capture.begin_batch(batch)
+            with ExitStack() as stack:
+                # Composite kernels below are either decomposed by PyTorch itself or have a rule.
+                stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+                stack.enter_context(conforming())
+                stack.enter_context(UndispatchedChanges())
+                stack.enter_context(paths)
+                if capture.ranks is not None:
+                    stack.enter_context(capture.ranks.resizes())
+                stack.enter_context(capture)
+                self.after_operation(capture)
+                yield capture
+        except BaseException:
+            self.failed = True
+            self.capture = None
+            raise
+        finally:
+            if collecting:
+                gc.enable()
+
+    def new_capture(self, paths: Paths, kind: str) -> Capture:
+        """Returns a capture for the step `number`."""
+        context = self._context(kind)
+        self.substitution.begin(self.updates + (kind == "step"), context.hosts, context.given)
+        capture = Capture(self, context, paths, self.substitution)
+        if self._job is not None:
+            self._job.begin_step(capture)
+        return capture
+
+    def _context(self, kind: str) -> Recording:
+        if self._job is not None:
+            return Recording(self._seed, self.generators, self._policy, self._job.coordinate.stream(kind))
+        if self._resuming is not None:
+            return self._resuming.context(self.number, self._seed, self.generators, self._policy)
+        return Recording(self._seed, self.generators, self._policy)
+
+    def _collect(self) -> None:
+        gc.collect()
+        if self._frozen < 3:
+            # What exists by now (the program, then the model, then the optimizer's state) stays; without this, each
+            # collection would walk all of it. What comes later may be garbage one day, so it is not frozen.
+            gc.freeze()
+            self._frozen += 1
+
+    # -- what a capture asks -------------------------------------------------------------------------------------------
+
+    def state_name(self, address: int) -> str | None:
+        """See `prover.capture.step_capture.Owner`."""
+        name = self.state.names.get(address)
+        if name is None and self._resuming is not None:
+            name = self._claimed(self._resuming, address)
+        return None if name is None else self._relative(name)
+
+    def resized(self, address: int, size: int) -> None:
+        """See `prover.capture.step_capture.Owner`."""
+        name = self.state.names.get(address)
+        if name is not None:
+            self.state.sizes[name] = size
+
+    def after_operation(self, capture: Capture) -> None:
+        """See `prover.capture.step_capture.Owner`: a safepoint for the chip."""
+        if self._resuming is not None:
+            self._resuming.release(len(capture.tape.nodes))
+        if self.chip is None or not self.chip.pending:
+            return
+        frees = capture.tape.frees
+        if frees and frees[-1][0] == len(capture.tape.nodes):
+            return  # Another thread freed memory meanwhile, of which a replay lets go only after this moment.
+        if self._job is None:  # Within a step, a sharded module shows gathered weights; its own were declared before.
+            self.chip.declare_weights(self._attached)
+        self.chip.offer()
+
+    def _relative(self, name: str) -> str:
+        """Names what an earlier step left behind by how many steps ago that was, so that tapes can be shared."""
+        if not name.startswith("kept/") or name in self.lasting:
+            return name
+        _, step, slot = name.split("/")
+        return f"~{self.number - int(step)}/{slot}"
+
+    def _claimed(self, resuming: Resuming, address: int) -> str | None:
+        """Lets a storage take the place of the orphan that it is, if it is one."""
+        slot = None if self.capture is None else self.capture.slots.get(address)
+        storage = self.memory.storage(address)
+        name = None if slot is None or storage is None else resuming.claim(slot, storage)
+        if name is not None:
+            self.state.names = {a: n for a, n in self.state.names.items() if n != name} | {address: name}
+            del resuming.orphans[name]
+        return name
+
+    def _died(self, address: int) -> None:
+        name = self.state.names.pop(address, None)
+        if name is not None:
+            self.state.digests.pop(name, None)
+        if self.capture is None:
+            if name is not None:
+                self.dropped.append(name)
+        elif name is not None:
+            self.capture.state_died(address, self._relative(name), self.state.sizes.pop(name))
+        else:
+            self.capture.died(address)
+
+    # -- what a chip asks ----------------------------------------------------------------------------------------------
+
+    def position(self) -> Position:
+        """Returns the step in progress, its complete operations, and the running head before it."""
+        assert self._writer is not None, "the Recorder is open"
+        head = self._writer.head if self._resuming is None else self._resuming.head(self.number)
+        return self.number, 0 if self.capture is None else len(self.capture.tape.nodes), head
+
+    @unseen
+    def running(self) -> bytes:
+        """Returns the digest of this step's operations so far."""
+        capture = self.capture
+        tape = capture.tape if capture else Tape()
+        return running_digest(
+            tape,
+            len(tape.nodes),
+            step=self.number,
+            batch={name: copy.tensor() for name, copy in self.batch.items()},
+            undeclared={name: copy.tensor() for name, copy in capture.undeclared.items()} if capture else {},
+            values=capture.values if capture else [],
+            host=capture.context.hosts if capture else [],
+            rng={number: after for number, (_, after) in capture.context.rng.items()} if capture else {},
+            checksums=np.array(capture.context.checksums, dtype="<u8").tobytes() if capture else b"",
+        )

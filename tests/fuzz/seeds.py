@@ -1,0 +1,98 @@
+"""What each target begins from: bytes that it accepts, made by the code that writes them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+
+import cbor2
+import numpy as np
+import torch
+from support.chip_logs import LogBuilder, make_device
+from support.untrained_transcripts import write_whole
+
+from verifier.draw.log_entries import Opening as Drawn
+from weighbridge.attest import tiles
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.bounded import compress
+from weighbridge.core.digests import cbor
+from weighbridge.execution.collective_openings import Opening as Opened
+from weighbridge.execution.collective_openings import Piece, Target, encode, encode_targets
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.transcript.chip_notes import ChipNotes
+from weighbridge.transcript.job_record import JobRecord
+from weighbridge.transcript.layout import Shard
+from weighbridge.transcript.layout import encode as encode_layout
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.record_opening import encode as encode_record
+from weighbridge.transcript.resumption_notes import Resumption
+from weighbridge.transcript.resumption_notes import encode as encode_resumptions
+from weighbridge.transcript.tape import Input, Node, Tape
+
+
+def example_tape() -> Tape:
+    """The example of docs/formats/tape.md, with a draw and a free storage."""
+    ref = (0, "f32", (4,), (1,), 0)
+    return Tape(
+        inputs=[Input(0, 16, "batch", "x"), Input(1, 16, "state", "model.weight")],
+        refs=[ref, (1, *ref[1:]), (2, *ref[1:])],
+        nodes=[
+            Node("mul.Tensor", (("t", 0), ("t", 1)), {}, (2,), ((2, 16),), None, 0),
+            Node("mul_.Tensor", (("t", 1), ("v", 0)), {}, (1,)),
+        ],
+        survivors=[(2, "~0/2")], batch_views=[("x", ref)], values=1, hosts=0, paths=["model"],
+    )  # fmt: skip
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """Target to some bytes each."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        write_whole(run)
+        token = LogBuilder(make_device(Path(folder) / "chip", CertificateAuthority.create("Maker"))).boot().entries[0]
+        transcript = Transcript.open(run)
+        files = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        record = transcript.step(1).to_cbor()
+    statement = base64.b64decode(json.loads(files["manifest.json"])["payload"])
+    one, tape = np.ones(1, dtype=np.int64), example_tape().encode()
+    log = rounding_log.encode([rounding_log.OpEntries(0, 0, one, one.astype(np.uint8), one.astype(np.uint64))])
+    piece, target = Piece(b"data", (bytes(32),)), Target(1, 2, 0, 3)
+    signed = b"\xe2\x80\x94 example.org/log " + base64.b64encode(bytes(76)) + b"\n"
+    note = b"example.org/log\n5\n" + base64.b64encode(bytes(32)) + b"\n\n" + signed
+    opening = Drawn(**{each.name: bytes(32) for each in fields(Drawn)})
+    rule = {"id": "size", "holds": "runs.all(r, r.steps > 3)", "title": "t"}
+    return {
+        "plain_cbor": [cbor({"a": [1, -2, 0.5, None, True, b"x", "y"], "b": {}}), cbor([[], [2**40]])],
+        "compressed": [compress(record), compress(tape), compress(bytes(300))],
+        "tape": [tape],
+        "step_record": [record, *(files[name] for name in files if name.startswith("steps/"))],
+        "rounding": [log, rounding_log.encode([]), *(files[name] for name in files if name.startswith("rounding/"))],
+        "tensors": [files[name] for name in files if name.endswith(".safetensors")],
+        "signed_manifest": [files["manifest.json"], statement],
+        "notes": [
+            b"\x00" + ChipNotes(("w",), ((b"ueid", 1, 2, 3),)).encode(),
+            b"\x01" + encode_resumptions([Resumption(4, 2, ((b"ueid", 9, 3, 1),))]),
+            b"\x03" + JobRecord(bytes(16), (("data", 2),)).encode(),
+            b"\x02" + encode_layout([Shard("w", "f32", (4, 2), (0, 0), (2, 2))]),
+        ],
+        "opened_record": [encode_record({"x": torch.zeros(3), "y": torch.tensor(1)})],
+        "openings": [b"\x00" + encode_targets([target]), b"\x01" + encode([Opened(target, piece, (piece, piece))])],
+        "token": [token, b"\x00" + cbor({10: bytes(16), 265: b"\x01" + bytes(32)}),
+                  cbor(cbor2.CBORTag(61, cbor2.CBORTag(18, [b"", {33: [b""]}, b"", b""])))],
+        "log_note": [b"\x00" + note, b"\x01c2sp.org/tlog-proof@v1\nindex 0\n\n" + note,
+                     b"\x02" + tiles.encode_bundle([b"entry", b"", b"x" * 300]),
+                     b"\x03example.org/log+00000000+" + base64.b64encode(b"\x01" + bytes(32))],
+        "custody": [b"\x00" + cbor(cbor2.CBORTag(18, [b"", {}, b"", b""])),
+                    b"\x01" + cbor([5, "party", ["a", ["holder"]]]),
+                    b"\x02" + opening.encode()],
+        "formula": [b"lr=3e-4 * min(1, t / 100)\nwarm=lr if t < 5 else -lr\nd=drift(sqrt(host + cos(pi)))"],
+        "expression": [b"runs.all(r, r.steps > 3 && r.flops < 1e20)", b"size(findings.filter(f, f.id == 'x')) == 0"],
+        "rules": [cbor({"format": 1, "id": "x", "version": 1, "title": "t", "rules": [rule]})],
+        "upload": [b"\x00\x00", b"\x00\x03abc\x01\x04data\x02"],
+        "report": [json.dumps({"counts": {}, "probability": {}, "ledger": {}}).encode()],
+        "answer": [json.dumps({"result": {"verdict": "match", "findings": [], "steps": [0, 1]}}).encode(),
+                   json.dumps({"error": {"code": "usage", "message": "x"}}).encode()],
+    }  # fmt: skip

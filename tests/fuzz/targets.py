@@ -1,0 +1,255 @@
+"""What is fuzzed: every decoder and parser of bytes that a Prover, a chip or another Verifier sends.
+
+Each target takes any bytes and keeps these laws, or fails: nothing is raised but `WeighbridgeError`; what is accepted
+encodes to the same bytes again, where the format has one encoding. Time and memory are limited by whoever runs it.
+`python -m fuzz` looks for bytes that break a law (`make fuzz`); `test_corpus.py` tries those that are known.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from verifier.contact.uploads import Uploads
+from verifier.draw.log_entries import parse_entry
+from verifier.registry import entries
+from verifier.report import consistency
+from verifier.report.signing import open_report
+from verifier.rules import ruleset, schema
+from verifier.rules.expression import check as check_expression
+from verifier.store.cache import Cache, FetchLimits
+from weighbridge.attest import custody_statements, manifest, tiles, tlog, tokens
+from weighbridge.core.bounded import Limits, decode_cbor, decode_json, decompress, expand_cbor
+from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution import collective_openings, replay, run_facts
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes
+from weighbridge.transcript.formula_terms import Formulas
+from weighbridge.transcript.job_record import JobRecord
+from weighbridge.transcript.state import read_checkpoint
+from weighbridge.transcript.steps import StepRecord, read_logs, read_records
+from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.tensor_file import TensorFile
+
+Target = Callable[[bytes], None]
+_KEY = manifest.SigningKey.generate()
+_SMALL = Limits(records=1 << 22, rounding=1 << 22, tape=1 << 22)
+
+
+def _same(encoded: bytes, data: bytes) -> None:
+    assert encoded == data, "what was accepted encodes to other bytes"
+
+
+def _on_disk(data: bytes, read: Callable[[Path], Any]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="weighbridge-fuzz-") as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        return read(path)
+
+
+def plain_cbor(data: bytes) -> None:
+    """Deterministic CBOR, and that of tokens."""
+    _same(cbor(decode_cbor(data)), data)
+    _same(cbor(tokens.decode_cbor(data, max_bytes=1 << 16)), data)
+
+
+def compressed(data: bytes) -> None:
+    """zstd frames of CBOR."""
+    plain = decompress(data, max_bytes=1 << 22)
+    _same(expand_cbor(data, max_bytes=1 << 22, max_items=1 << 20), plain)
+
+
+def tape(data: bytes) -> None:
+    """Tapes."""
+    decoded = Tape.decode(data)
+    decoded.largest_footprint()
+    _same(decoded.encode(), data)
+
+
+def step_record(data: bytes) -> None:
+    """Step records, one and as a file."""
+    _on_disk(data, lambda path: read_records(path, _SMALL)) if data[:4] == b"\x28\xb5\x2f\xfd" else None
+    _same(StepRecord.from_cbor(data).to_cbor(), data)
+
+
+def rounding(data: bytes) -> None:
+    """Rounding logs, and so the range coder; one log and as a file."""
+    if data[:4] == b"\x28\xb5\x2f\xfd":
+        _on_disk(data, lambda path: read_logs(path, _SMALL))
+    entries = rounding_log.decode(data, max_entries=1 << 16)
+    again = rounding_log.encode(entries)
+    if again != data:  # a range coder's last bytes can be others
+        _same(rounding_log.encode(rounding_log.decode(again, max_entries=1 << 16)), again)
+
+
+def tensors(data: bytes) -> None:
+    """Tensor files and checkpoints."""
+
+    def read(path: Path) -> None:
+        file = TensorFile(path)
+        for name in file:
+            file.read(name)
+        checkpoint = read_checkpoint(path)
+        for view in checkpoint.views:
+            view.tensor(checkpoint.storages)
+
+    _on_disk(data, read)
+
+
+def signed_manifest(data: bytes) -> None:
+    """Manifests: the envelope, and a statement that is signed whatever it says."""
+    if not data.startswith(b'{"payload"'):
+        signature = {
+            "keyid": _KEY.keyid,
+            "publicKey": base64.b64encode(_KEY.public).decode(),
+            "sig": base64.b64encode(_KEY.sign(manifest._pre_authentication(data))).decode(),
+        }
+        envelope = {
+            "payload": base64.b64encode(data).decode(), "payloadType": manifest.PAYLOAD_TYPE, "signatures": [signature],
+        }  # fmt: skip
+        data = json.dumps(envelope, sort_keys=True, separators=(",", ":")).encode()
+    opened = manifest.open_manifest(data)
+    assert opened.digest == bytes_digest(data).hex()
+
+
+def notes(data: bytes) -> None:
+    """Small files of a transcript: the first byte says which."""
+    kind, rest = data[:1], data[1:]
+    match (kind or b"\x00")[0] % 4:
+        case 0:
+            _same(chip_notes.decode(rest).encode(), rest)
+        case 1:
+            _same(resumption_notes.encode(resumption_notes.decode(rest)), rest)
+        case 2:
+            _same(layout.encode(layout.decode(rest)), rest)
+        case _:
+            _same(JobRecord.decode(rest).encode(), rest)
+
+
+def opened_record(data: bytes) -> None:
+    """Records of a data set that a Prover opens."""
+    record_opening.verify(record_opening.OpenedRecord(record=0, content=data, proof=()), bytes(32), 1)
+
+
+def openings(data: bytes) -> None:
+    """Opened chunks of collectives, and which are wanted."""
+    first = data[:1] or b"\x00"
+    if first[0] % 2:
+        _same(collective_openings.encode(collective_openings.decode(data[1:])), data[1:])
+    else:
+        _same(collective_openings.encode_targets(collective_openings.decode_targets(data[1:])), data[1:])
+
+
+def token(data: bytes) -> None:
+    """Chips' tokens: the envelope and its claims."""
+    if data[:1] == b"\x00":
+        _same(tokens.encode_claims(tokens.decode_claims(data[1:])), data[1:])
+    else:
+        tokens.read_own(data)
+
+
+def log_note(data: bytes) -> None:
+    """Signed notes, checkpoints of logs, inclusion proofs and bundles of entries: the first byte says which."""
+    kind, rest = data[:1], data[1:]
+    match (kind or b"\x00")[0] % 4:
+        case 0:
+            note = tlog.parse_note(rest)
+            _same(note.encode(), rest)
+            tlog.parse_checkpoint(note.text)
+        case 1:
+            _same(tlog.parse_proof(rest).encode(), rest)
+        case 2:
+            _same(tiles.encode_bundle(tiles.decode_bundle(rest)), rest)
+        case _:
+            tlog.parse_key(rest.decode("utf-8", "replace"))
+
+
+def custody(data: bytes) -> None:
+    """Custody statements, and entries of the registry's log and of the log of draws."""
+    kind, rest = data[:1], data[1:]
+    match (kind or b"\x00")[0] % 3:
+        case 0:
+            custody_statements.read(rest)
+        case 1:
+            entries.decode(rest)
+        case _:
+            _same(parse_entry(rest).encode(), rest)
+
+
+def formula(data: bytes) -> None:
+    """The language of formulas: one a line, the name before the first equals sign."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    formulas = Formulas.parse([line.partition("=")[::2] for line in lines])
+    assert Formulas.parse(formulas.to_list()).to_list() == formulas.to_list()
+    for name, each in formulas.items.items():
+        formulas.evaluate(name, 3, (0.5, 2.0) if each.hosts else ())
+
+
+def expression(data: bytes) -> None:
+    """Expressions of rules."""
+    check_expression(data.decode("utf-8", "replace"), schema.FACTS)
+
+
+def rules(data: bytes) -> None:
+    """Rule sets."""
+    ruleset.parse(decode_cbor(data))
+
+
+def upload(data: bytes) -> None:
+    """The framing of uploads: commands of one byte with their operands, against a fresh directory."""
+    with tempfile.TemporaryDirectory(prefix="weighbridge-fuzz-") as folder:
+        uploads = Uploads(Cache(folder, FetchLimits(total=1 << 16, files=8)))
+        with uploads.receiving("a" * 64, bytes_digest(data).hex()) as receiving:
+            while data:
+                command, size, rest = data[0] % 3, data[1:2], data[2:]
+                length = size[0] if size else 0
+                part, data = rest[:length], rest[length:]
+                if command == 0:
+                    receiving.begin("manifest.json" if not length else part.decode("latin-1"), length * 7, length % 3)
+                elif command == 1:
+                    receiving.write(part)
+                else:
+                    receiving.check_whole()
+    assert not Path(folder).exists()
+
+
+def report(data: bytes) -> None:
+    """Reports of other Verifiers: the envelope, and what follows from a report's own inputs."""
+    if data.startswith(b'{"payload"'):
+        data = json.dumps(open_report(data).report).encode()
+    said = decode_json(data)
+    if isinstance(said, dict):
+        consistency.check(said)
+
+
+def answer(data: bytes) -> None:
+    """Answers of confined workers, which a Prover may have taken over."""
+    message = decode_json(data)
+    if isinstance(message, dict):
+        for read in (replay.parse, run_facts.parse):
+            with suppress(WeighbridgeError):
+                read(message)
+
+
+TARGETS: dict[str, Target] = {
+    each.__name__: each
+    for each in (
+        plain_cbor, compressed, tape, step_record, rounding, tensors, signed_manifest, notes, opened_record, openings,
+        token, log_note, custody, formula, expression, rules, upload, report, answer,
+    )
+}  # fmt: skip
+
+
+def keeps_the_laws(name: str, data: bytes) -> bool:
+    """Gives bytes to a target; returns whether it accepted them, and raises what breaks a law."""
+    try:
+        TARGETS[name](data)
+    except WeighbridgeError:
+        return False
+    return True

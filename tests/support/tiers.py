@@ -1,0 +1,116 @@
+"""Two tiers of tests: `--tier quick` leaves out what `tests/durations.json` says is slow; everything runs otherwise.
+
+Measured durations decide, so tests are not marked by hand. The file is written by `--update-durations` (which
+`make durations` passes) and lists what took longer than `LISTED` seconds. A test that it does not list is quick.
+
+The quick tier leaves out each test whose call took longer than `TEST_LIMIT`, and each module whose fixtures took longer
+than `MODULE_LIMIT` altogether. Where that leaves nothing of a module, its cheapest test stays if it can be had within
+`MODULE_LIMIT`. A test marked `essential` always stays.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).parents[1] / "durations.json"
+LISTED = 0.2
+TEST_LIMIT = 0.8
+MODULE_LIMIT = 5.0
+
+Seconds = dict[str, float]
+
+
+def module_of(test: str) -> str:
+    """Returns the path of a test's module, relative to the root."""
+    return test.partition("::")[0]
+
+
+def left_out(tests: Iterable[str], calls: Seconds, fixtures: Seconds, essential: Iterable[str] = ()) -> set[str]:
+    """Returns which tests the quick tier leaves out.
+
+    Args:
+        tests: All tests that were collected, as node identifiers.
+        calls: Measured seconds of tests.
+        fixtures: Measured seconds of all set-ups and teardowns in a module.
+        essential: The tests that always stay.
+    """
+    kept = set(essential)
+    modules = defaultdict(list)
+    for test in tests:
+        modules[module_of(test)].append(test)
+    out: set[str] = set()
+    for module, members in modules.items():
+        before = fixtures.get(module, 0.0)
+        quick = {test for test in members if calls.get(test, 0.0) <= TEST_LIMIT} if before <= MODULE_LIMIT else set()
+        if not quick:
+            cheapest = min(members, key=lambda test: calls.get(test, 0.0))
+            if before + calls.get(cheapest, 0.0) <= MODULE_LIMIT:
+                quick = {cheapest}
+        out.update(set(members) - quick - kept)
+    return out
+
+
+def longest_first(tests: Iterable[str], calls: Seconds, fixtures: Seconds) -> list[str]:
+    """Returns modules by what their tests take together, the longest first, so that workers end at the same time."""
+    total: Counter[str] = Counter()
+    for test in tests:
+        total[module_of(test)] += calls.get(test, 0.01)
+    for module in total:
+        total[module] += fixtures.get(module, 0.0)
+    return [module for module, _ in sorted(total.items(), key=lambda each: (-each[1], each[0]))]
+
+
+class Tiers:
+    """The pytest plugin: leaves out and orders tests, and measures them."""
+
+    def __init__(self, tier: str, update: bool) -> None:
+        self._tier, self._update = tier, update
+        known = json.loads(FILE.read_text()) if FILE.exists() else {}
+        self._known_calls: Seconds = known.get("tests", {})
+        self._known_fixtures: Seconds = known.get("fixtures", {})
+        self._calls: Counter[str] = Counter()
+        self._fixtures: Counter[str] = Counter()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leaves out what is slow, and puts the longest modules first."""
+        if self._tier == "quick":
+            essential = [item.nodeid for item in items if item.get_closest_marker("essential")]
+            names = [item.nodeid for item in items]
+            out = left_out(names, self._known_calls, self._known_fixtures, essential)
+            slow = [item for item in items if item.nodeid in out or item.get_closest_marker("slow")]
+            config.hook.pytest_deselected(items=slow)
+            gone = set(slow)
+            items[:] = [item for item in items if item not in gone]
+        order = longest_first([item.nodeid for item in items], self._known_calls, self._known_fixtures)
+        rank = {module: number for number, module in enumerate(order)}
+        items.sort(key=lambda item: rank[module_of(item.nodeid)])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Adds up what tests and fixtures take."""
+        if report.when == "call":
+            self._calls[report.nodeid] += report.duration
+        else:
+            self._fixtures[module_of(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Writes the durations, once, where tests are reported and not where they run."""
+        if not self._update or hasattr(session.config, "workerinput"):
+            return
+        listed: dict[str, Any] = {
+            "machine": f"{platform.machine()}, {platform.python_implementation()} {platform.python_version()}",
+            "fixtures": _rounded(self._fixtures),
+            "tests": _rounded(self._calls),
+        }
+        FILE.write_text(json.dumps(listed, indent=1) + "\n")
+
+
+def _rounded(seconds: Counter[str]) -> Seconds:
+    return {name: round(taken, 1) for name, taken in sorted(seconds.items()) if taken >= LISTED}

@@ -1,0 +1,166 @@
+"""Attacks on interrupts and snapshots, over real chips and trainings: each is caught, and an honest twin passes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from redteam.on_chips import STEPS, Hide, Swap, train
+from support.station import Station, ids
+from torch import nn
+
+from benchmarks import soak_chip_crashes
+from firmware_sim import Shim
+from firmware_sim.frames import Connection
+from weighbridge.core.errors import ChipError
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    with Station(tmp_path_factory.mktemp("station")) as station:
+        yield station
+
+
+@pytest.fixture(scope="module")
+def prover(station: Station) -> str:
+    return station.prover()
+
+
+def inspected(station: Station, name: str, prover: str) -> dict[str, Any]:
+    station.register(name, prover)
+    return station.inspect(name)
+
+
+def statuses(report: dict[str, Any]) -> list[str]:
+    return [snapshot["status"] for chip in report["chips"] for snapshot in chip["snapshots"]]
+
+
+def accused(report: dict[str, Any]) -> list[str]:
+    return [finding for finding in ids(report, "violation") + ids(report, "warning")]
+
+
+def ask(chip: Shim, model: nn.Module, number: int) -> None:
+    if number == 3:
+        chip.request_snapshot()
+
+
+def test_an_honest_run_passes(station: Station, prover: str) -> None:
+    """In the middle of a step, and after the last one: an interrupt that waits when the recording ends is served."""
+
+    def last(chip: Shim, model: nn.Module, number: int) -> None:
+        if number == STEPS:
+            chip.request_snapshot()
+
+    train(station, "honest", after_forward=ask, between=last)
+    report = inspected(station, "honest", prover)
+    assert accused(report) == []
+    assert statuses(report) == ["explained", "explained"]
+    snapshots = report["chips"][0]["snapshots"]
+    assert [(each["step"], each["op"] > 0) for each in snapshots] == [(3, True), (STEPS + 1, False)]
+    assert all(each["flops"] == each["flops_explained"] > 0 for each in snapshots)
+    assert all(each["weights_bytes"] > 8000 for each in snapshots)
+
+
+def test_weights_swapped_at_the_moment_of_an_interrupt(station: Station, prover: str) -> None:
+    train(station, "swapped", after_forward=Swap())
+    report = inspected(station, "swapped", prover)
+    violations = set(ids(report, "violation"))
+    assert {"snapshot.memory.missing", "snapshot.memory.unexplained", "snapshot.weights.mismatch"} <= violations
+    assert statuses(report) == ["mismatch"]
+
+
+def test_a_second_model_that_hides_from_snapshots_leaves_its_work(station: Station, prover: str) -> None:
+    train(station, "hiding", between=Hide())
+    report = inspected(station, "hiding", prover)
+    assert accused(report) == ["snapshot.work.unexplained"]
+    (snapshot,) = report["chips"][0]["snapshots"]
+    assert snapshot["memory"]["unexplained"] == 0  # nothing of it was to be seen
+
+
+def test_interrupts_within_an_operation_are_not_accused(station: Station, prover: str) -> None:
+    """The firmware waits for no safepoint here, so snapshots come in the middle of the Recorder's wide arithmetic."""
+
+    def often(chip: Shim, model: nn.Module, number: int) -> None:
+        if number in (2, 4):
+            chip.request_snapshot()
+
+    train(station, "within", after_forward=often, hold=1)
+    report = inspected(station, "within", prover)
+    assert ids(report, "violation") == []
+    snapshots = report["chips"][0]["snapshots"]
+    assert len(snapshots) == 2
+    assert not any(each["safepoint"] for each in snapshots)
+    assert all(each["memory"]["missing"] == each["memory"]["unexplained"] == 0 for each in snapshots)
+    hidden = [each for each in snapshots if each["memory"]["temporary"]]
+    assert all(each["status"] == "unverified" for each in hidden)
+
+
+def test_a_hidden_run_off_safepoints_is_unexplained(station: Station, prover: str) -> None:
+    """A workload that never offers a safepoint claims no position, and no transcript names it."""
+    process = station.chip("hidden")
+    x = torch.ones(8, 8)
+    with Shim.connect(process.socket) as chip:
+        chip.request_snapshot()
+        for _ in range(100):
+            x = x @ x * 0.1
+    assert ids(inspected(station, "hidden", prover), "violation") == ["snapshot.unexplained"]
+
+
+def starve(path: Path, times: int) -> None:
+    """Leaves whenever the chip interrupts, and comes back."""
+    done = 0
+    while done < times:
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        end.connect(str(path))
+        connection = Connection(end)
+        connection.send({"do": "hello"})
+        answer = connection.receive()
+        if answer is not None and "ok" in answer:  # else the chip has not noticed yet that the last one is gone
+            connection.send({"do": "force"})
+            assert "interrupt" in (connection.receive() or {})
+            done += 1
+        connection.close()
+
+
+def attend(path: Path) -> None:
+    """Connects once the chip has noticed, and logged, that the workload before is gone."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with Shim.connect(path):
+                return
+        except ChipError as error:
+            if error.reason != "chip.busy" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+@pytest.mark.finding("chip.interrupt.unserved")
+@pytest.mark.parametrize(("times", "severity"), [(1, "info"), (4, "violation")])
+def test_starved_interrupts_are_counted(station: Station, times: int, severity: str) -> None:
+    """One may be a crash; it costs the chip its place among the sampled all the same."""
+    name = f"starved{times}"
+    process = station.chip(name)
+    starve(process.socket, times)
+    attend(process.socket)
+    report = station.inspect(name)
+    assert [(f["id"], f["severity"]) for f in report["findings"]] == [("chip.interrupt.unserved", severity)]
+    assert report["counts"]["verified"] == 0
+    assert report["chips"][0]["interrupts"]["unserved"] == times
+
+
+@pytest.mark.slow  # the honest inspections and test_crashes_of_jobs have such crashes one by one
+def test_honest_crashes_accuse_nobody(tmp_path: Path) -> None:
+    """Three jobs die at random moments or at the worst; one goes on; the others never do."""
+    report = soak_chip_crashes.inspect(3, seed=2, out=tmp_path, per_second=0.5)
+    assert [finding for finding in report["findings"] if finding["severity"] == "violation"] == []
+    assert report["counts"]["snapshots"] >= 2
+    for chip in report["chips"]:  # what could not be verified is not counted as sampled
+        assert chip["verified"] == (
+            all(each["status"] == "explained" for each in chip["snapshots"]) and not chip["interrupts"]["unserved"]
+        )

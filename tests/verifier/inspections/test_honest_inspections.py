@@ -1,0 +1,40 @@
+"""Ten seeded inspections of honest Provers, with real processes; `benchmarks.soak_honest` makes 200, of more models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak_honest import ARITHMETIC, ENDS, SETS, Scenario, accusations
+
+SMALL = ("tiny", "perceptron", "lstm", "llama")
+
+
+SEEDS = (2, 3, 4, 8, 11, 14, 18, 49, 467, 2087)
+"""Of small inspections: every model, arithmetic, instruction set and end, a parent, and a job on two ranks."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_honest_inspection_finds_nothing_against_anybody(tmp_path: Path, seed: int) -> None:
+    """And every chip that was not verified has a reason that is no party's fault."""
+    scenario = Scenario.of(seed, SMALL)
+    report = scenario.inspect(tmp_path)
+    assert accusations(report) == [], scenario
+    assert report["counts"]["sampled"] == scenario.samples
+    unverified = {"chip.interrupt.unserved", "snapshot.tail", "snapshot.empty", "snapshot.setup", "job.tail"}
+    for chip in report["chips"]:
+        reasons = {each["id"] for each in report["findings"] if chip["ueid"] in each["subject"]}
+        assert chip["verified"] or reasons & unverified, (scenario, chip, report["findings"])
+
+
+def test_the_seeds_are_of_all_kinds() -> None:
+    scenarios = [Scenario.of(seed, SMALL) for seed in SEEDS]
+    trainings = [training for scenario in scenarios for training in scenario.trainings]
+    assert len(SEEDS) == 10
+    assert {each.model for each in trainings} == set(SMALL)
+    assert {(each.precision, each.policy) for each in trainings} == set(ARITHMETIC)
+    assert {each.end for each in trainings} == set(ENDS)
+    assert {each.machine for each in trainings} == {each.replayed_on for each in scenarios} == set(SETS)
+    assert any(each.from_first for each in trainings)
+    assert any(each.sharded for each in scenarios)

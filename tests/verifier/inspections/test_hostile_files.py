@@ -1,0 +1,195 @@
+"""Transcripts that are made to harm who decodes them: the Verifier's own process decodes none, and lives on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from support.clean_runs import END
+from support.exactly import found
+from support.peaks import peak
+from support.recording_store import RecordingStore
+from support.uploading import resigned
+from support.written_chips import Bench, WrittenChip
+
+from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
+from verifier.checks.commitment import EVENT
+from verifier.contact.uploads import Uploads
+from verifier.store.cache import Cache
+from weighbridge.attest.manifest import Manifest, open_manifest
+from weighbridge.core.bounded import file_digest
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.transcript_facts import open_confined
+from weighbridge.transcript.chip_notes import CHIPS
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.steps import StepRecord, steps_path
+from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.tensor_file import TensorFile
+from weighbridge.transcript.writer import DRAFT, MANIFEST
+
+MIB = 1 << 20
+SURVIVES_WITHIN = 200e6, 60.0
+"""Bytes that the Verifier's own process may need more, and seconds, for an inspection of one hostile transcript."""
+
+
+class Shows(prover_pb2_grpc.ProverServiceServicer):  # type: ignore[misc]
+    """A Prover that explains everything by one directory and sends its files, whatever they are."""
+
+    directory: Path
+    step = 1
+
+    def __init__(self, _: object) -> None:
+        """Takes the archive that it has no use for."""
+
+    def Explain(self, request: Any, context: Any) -> Any:  # noqa: N802 (gRPC names the methods)
+        manifest = open_manifest((self.directory / MANIFEST).read_bytes())
+        return prover_pb2.ExplainResponse(explained=True, transcript_id=manifest.digest, step=self.step, op=0)
+
+    def FetchTranscript(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        for path in sorted(each for each in self.directory.rglob("*") if each.is_file()):
+            content = path.read_bytes()
+            for at in range(0, len(content), MIB):
+                yield prover_pb2.FetchTranscriptResponse(
+                    path=path.relative_to(self.directory).as_posix(), offset=at, data=content[at : at + MIB],
+                    last=at + MIB >= len(content),
+                )  # fmt: skip
+
+
+def sent_by(directory: Path, step: int) -> type[Any]:
+    """The service of a Prover that shows a directory."""
+    return type("Shows", (Shows,), {"directory": directory, "step": step})
+
+
+def bomb(size: int, byte: bytes = b"\x80") -> bytes:
+    """A zstd frame that expands to `size` items of CBOR."""
+    return zstandard.ZstdCompressor(level=19).compress(byte * size)
+
+
+def hostile(honest: Path, target: Path, path: str, content: bytes) -> Path:
+    """A copy of a transcript with another file in the place of one of its own, signed anew."""
+    shutil.copytree(honest, target)
+    (target / path).write_bytes(content)
+    manifest = open_manifest((target / MANIFEST).read_bytes())
+    listed = {name: (size, digest) for name, size, digest in manifest.files}
+    size, digest = file_digest(target / path)
+    listed[path] = size, digest.hex()
+    _, text = resigned((target / MANIFEST).read_bytes(), [(name, *each) for name, each in listed.items()])
+    (target / MANIFEST).write_bytes(text)
+    return target
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A Verifier."""
+    with Bench(tmp_path_factory.mktemp("bench")) as bench:
+        yield bench
+
+
+@pytest.fixture(scope="module")
+def honest(bench: Bench, recordings: RecordingStore) -> Path:
+    """An honest run."""
+    from support.clean_runs import honest
+
+    return honest(recordings, bench.runs / "honest")
+
+
+@pytest.fixture(scope="module")
+def warm(bench: Bench, honest: Path) -> dict[str, Any]:
+    """The report of an honest inspection, after which this process has loaded what inspections need."""
+    return inspected(bench, honest, bench.at_end(honest), END)
+
+
+def inspected(bench: Bench, directory: Path, chip: WrittenChip, step: int) -> dict[str, Any]:
+    return bench.inspected(directory.parent, chip, service=sent_by(directory, step), apart=True)
+
+
+def forbidden(*_: Any, **__: Any) -> Any:
+    raise AssertionError("the Verifier's own process decodes what a Prover sent")
+
+
+@pytest.mark.essential
+def test_the_verifiers_own_process_decodes_nothing_of_a_transcript(
+    bench: Bench, honest: Path, warm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole inspection, with every decoder of transcripts out of order in the process that holds the keys."""
+    chip = bench.at_end(honest)
+    monkeypatch.setattr(Transcript, "open", forbidden)
+    monkeypatch.setattr(Transcript, "__init__", forbidden)
+    monkeypatch.setattr(Tape, "decode", staticmethod(forbidden))
+    monkeypatch.setattr(StepRecord, "from_map", forbidden)
+    monkeypatch.setattr(TensorFile, "__init__", forbidden)
+    report = inspected(bench, honest, chip, END)
+    assert found(report) == found(warm) == set(), report["findings"]
+    assert report["counts"]["verified"] == 1
+
+
+TAPE = "tapes/"
+HOSTILE = {
+    "step records of 42 million items in 4 kB": (steps_path(0), bomb(42 * MIB)),
+    "step records of 5 million items": (steps_path(0), bomb(5 * MIB)),
+    "a tape of 42 million items in 4 kB": (TAPE, bomb(42 * MIB)),
+    "rounding logs of 300 MiB": ("rounding/00000000.wlog.zst", bomb(300 * MIB, b"\x40")),
+    "a draft of a million items": (DRAFT, b"\x9a\x00\x10\x00\x00" + b"\x80" * MIB),
+    "notes of a million items": (CHIPS, b"\x9a\x00\x10\x00\x00" + b"\x80" * MIB),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(HOSTILE))
+def test_a_verifier_survives_files_that_were_made_to_harm_it(
+    kind: str, bench: Bench, honest: Path, warm: dict[str, Any], tmp_path: Path
+) -> None:
+    """The Prover sends them over its service, signed and listed; the report has a finding, and nothing is explained."""
+    path, content = HOSTILE[kind]
+    if path == TAPE:
+        path = min(str(each.relative_to(honest)) for each in (honest / "tapes").iterdir())
+    directory = hostile(honest, tmp_path / "runs" / "hostile", path, content)
+    chip = bench.written()
+    chip.log.event(EVENT, file_digest(directory / DRAFT)[1])
+    chip.shows([(8, b"a" * 32)], [], step=END - 1, op=0, head=bytes(32), flops=0)
+    with peak() as took:
+        report = inspected(bench, directory, chip, END - 1)
+    assert "violation" in {each["severity"] for each in report["findings"]}, report["findings"]
+    assert report["counts"]["verified"] == 0
+    assert took.bytes < SURVIVES_WITHIN[0]
+    assert took.seconds < SURVIVES_WITHIN[1]
+
+
+@pytest.mark.parametrize("kind", sorted(HOSTILE))
+def test_an_upload_of_such_files_is_refused(kind: str, honest: Path, tmp_path: Path) -> None:
+    """Unless it is a file of which opening reads nothing: what does not fit its records is a finding of the check."""
+    path, content = HOSTILE[kind]
+    if path == TAPE:
+        path = min(str(each.relative_to(honest)) for each in (honest / "tapes").iterdir())
+    directory = hostile(honest, tmp_path / "hostile", path, content)
+    manifest: Manifest = open_manifest((directory / MANIFEST).read_bytes())
+    uploads = Uploads(Cache(tmp_path / "cache"))
+    files = {name: (directory / name).read_bytes() for name in (MANIFEST, *(name for name, _, _ in manifest.files))}
+    with peak() as took:
+        try:
+            with uploads.receiving("a" * 64, manifest.digest) as receiving:
+                for name, data in files.items():
+                    receiving.begin(name, len(data), 0)
+                    receiving.write(data)
+                uploads.finish(receiving, "a" * 64)
+        except WeighbridgeError:
+            assert uploads.whole() == []
+        else:
+            assert path.startswith(("rounding/", TAPE))
+            assert [each.id for each in uploads.whole()] == [manifest.digest]
+    assert took.bytes < SURVIVES_WITHIN[0]
+
+
+def test_a_worker_that_exceeds_its_budget_is_a_finding(honest: Path) -> None:
+    """Whatever ends a worker ends no more than that worker."""
+    from dataclasses import replace
+
+    from weighbridge.execution.transcript_facts import OPENING
+
+    with pytest.raises(WeighbridgeError) as caught:
+        open_confined(honest, opening=replace(OPENING, seconds=0))
+    assert caught.value.reason == "replay.worker"
+    assert open_confined(honest).steps == END

@@ -1,0 +1,186 @@
+"""Inspections of a job on two ranks, each on its own chip: real processes, and Provers that lie about its shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.releases import need_jobs
+from support.station import ROOT, Station, ids
+
+from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
+from prover.keeping.archive import Archive
+from prover.service import ALLOW, ProverService
+from verifier.farm.sharded_jobs import of_rank
+from verifier.store.cache import Cache
+from weighbridge.attest.identity import Credentials
+from weighbridge.core.errors import Finding, ReplayWorkerError
+from weighbridge.execution.job_replay import JobReplayResult
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.rpc import endpoints
+from weighbridge.transcript.job_record import read_job
+from weighbridge.transcript.reader import Transcript
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    """A station on whose chips a job has run: one rank each, with one snapshot in step 2."""
+    need_jobs()
+    with Station(tmp_path_factory.mktemp("station")) as station:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        processes = []
+        for rank in range(RANKS):
+            chip = station.chip(f"rank-{rank}")
+            command = [sys.executable, "-m", "weighbridge.cli.demo.job", "sharded", "--socket", str(chip.socket)]
+            command += ["--out", str(station.runs / "job"), "--steps", "3", "--snapshot-in", "2"]
+            command += ["--rank", str(rank), "--ranks", str(RANKS), "--meeting", str(station.root / "meeting")]
+            processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL))
+        assert [process.wait(timeout=300) for process in processes] == [0] * RANKS
+        yield station
+
+
+@contextmanager
+def prover(station: Station, answer: Callable[[prover_pb2.ExplainResponse, Archive], None]) -> Iterator[None]:
+    """A Prover that changes its explanations, registered for all chips."""
+
+    class Changing(ProverService):
+        def Explain(self, request: Any, context: Any) -> prover_pb2.ExplainResponse:  # noqa: N802
+            response = super().Explain(request, context)
+            answer(response, self._archive)
+            return response
+
+    server, address = endpoints.server(Credentials.load(station.root / "prover"), allow=ALLOW)
+    prover_pb2_grpc.add_ProverServiceServicer_to_server(Changing(Archive(station.runs)), server)  # type: ignore[no-untyped-call]
+    server.start()
+    for name in station.chips:
+        station.register(name, address)
+    yield
+    server.stop(grace=1).wait()
+
+
+def honest(response: prover_pb2.ExplainResponse, archive: Archive) -> None:
+    assert len(response.ranks) == RANKS
+    assert response.transcript_id in response.ranks
+
+
+def test_each_ranks_chip_is_explained_by_a_replay_of_all_ranks(station: Station, tmp_path: Path) -> None:
+    with prover(station, honest):
+        report = station.inspect("rank-0", "rank-1", cache=Cache(tmp_path))
+    assert ids(report) == []
+    shards = {}
+    for chip in report["chips"]:
+        assert chip["verified"]
+        (snapshot,) = chip["snapshots"]
+        assert (snapshot["status"], snapshot["replay"]["verdict"], snapshot["step"]) == ("explained", "match", 2)
+        assert snapshot["memory"]["explained"] == snapshot["bytes"] - snapshot["memory"]["declared"]
+        shards[chip["ueid"]] = snapshot["shard"]
+    job = read_job(station.runs / "job")
+    for rank in range(RANKS):
+        expected = {"job": job.id.hex(), "rank": rank, "ranks": RANKS}
+        assert shards[station.ueids[f"rank-{rank}"].hex()] == expected
+    assert {transcript["name"] for transcript in report["transcripts"]} == {"rank-0000", "rank-0001"}
+
+
+def swap_ranks(response: prover_pb2.ExplainResponse, archive: Archive) -> None:
+    """Each rank's transcript as that of the other."""
+    response.ranks[:] = [response.transcript_id, response.transcript_id]
+
+
+def name_another(response: prover_pb2.ExplainResponse, archive: Archive) -> None:
+    """The other rank's transcript for this chip's snapshot."""
+    response.transcript_id = next(each for each in response.ranks if each != response.transcript_id)
+
+
+def name_none(response: prover_pb2.ExplainResponse, archive: Archive) -> None:
+    """Nothing of the other ranks."""
+    del response.ranks[:]
+
+
+@pytest.mark.parametrize(
+    ("lie", "expected"),
+    [
+        pytest.param(swap_ranks, {"job.rank.mismatch"}, marks=pytest.mark.finding("job.rank.mismatch")),
+        (
+            name_another,
+            {
+                "snapshot.position.mismatch",
+                "snapshot.running.mismatch",
+                "snapshot.memory.missing",
+                "snapshot.memory.unexplained",
+                "snapshot.weights.mismatch",
+                "transcript.commitment.missing",
+            },
+        ),
+        pytest.param(name_none, {"job.incomplete"}, marks=pytest.mark.finding("job.incomplete")),
+    ],
+)
+def test_a_shard_presented_as_another_ranks_is_caught(
+    station: Station, tmp_path: Path, lie: Callable[[prover_pb2.ExplainResponse, Archive], None], expected: set[str]
+) -> None:
+    with prover(station, lie):
+        report = station.inspect("rank-0", cache=Cache(tmp_path))
+    assert set(ids(report)) == expected
+    (chip,) = report["chips"]
+    assert not chip["verified"]
+    assert [snapshot["status"] for snapshot in chip["snapshots"]] == ["mismatch"]
+
+
+def result(verdict: str, *findings: str) -> ReplayResult:
+    return ReplayResult(
+        verdict=verdict,  # type: ignore[arg-type]
+        steps=(0, 2),
+        state="",
+        findings=[Finding(id=each, message="", subject="step 1") for each in findings],
+        first_difference=None if verdict == "match" else {"step": 1, "op": 5},
+        live=[(4, "00" * 32)],
+    )
+
+
+def test_another_ranks_difference_counts_against_every_shard() -> None:
+    match = JobReplayResult("00", "match", None, [None, result("match")])
+    assert of_rank(match, 1) == result("match")
+    with pytest.raises(ReplayWorkerError):
+        of_rank(match, 0)
+    differs = JobReplayResult("00", "mismatch", 1, [result("match"), result("mismatch", "replay.mismatch")])
+    found = of_rank(differs, 0)
+    assert (found.verdict, found.live) == ("mismatch", None)
+    assert found.first_difference == {"rank": 1, "step": 1, "op": 5}
+    assert [finding.subject for finding in found.findings] == ["rank 1: step 1"]
+
+
+def test_jobs_are_put_together_from_what_was_fetched(station: Station, tmp_path: Path) -> None:
+    """Without copies of the files, and again after a restart."""
+    cache, archive = Cache(tmp_path), Archive(station.runs)
+    transcripts = [
+        cache.get(each.id, archive.pieces(each.id))
+        for each in sorted(archive.transcripts(), key=lambda each: each.coordinate.rank if each.coordinate else -1)
+    ]
+    coordinate = transcripts[0].coordinate()
+    assert coordinate is not None
+    path = cache.job(coordinate.job, transcripts)
+    assert path == cache.job(coordinate.job, transcripts)
+    assert read_job(path) == coordinate.job
+    for rank, transcript in enumerate(transcripts):
+        assert Transcript.open(path / f"rank-{rank:04d}").digest == transcript.digest
+        assert (path / f"rank-{rank:04d}" / "draft.cbor").samefile(transcript.path / "draft.cbor")
+    Cache(tmp_path)
+    assert not path.exists()
+    assert (tmp_path / transcripts[0].digest).is_dir()
+
+
+def test_a_prover_names_the_ranks_that_lie_together(station: Station, tmp_path: Path) -> None:
+    archive = Archive(station.runs)
+    declared = sorted(archive.transcripts(), key=lambda each: each.path)
+    for each in declared:
+        assert archive.ranks(each.id) == [other.id for other in declared]
+    assert archive.ranks("00" * 32) == []
+    assert json.loads(json.dumps(archive.ranks(declared[0].id))) == [each.id for each in declared]

@@ -1,0 +1,102 @@
+"""The registry: what it stores survives, and what it refuses."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from verifier.registry import Chip, Registry
+from weighbridge.core.errors import UsageError
+
+A, B = b"\x01" + bytes(16), b"\x01" + bytes(15) + b"\x01"
+
+
+def test_chips_survive_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "registry ?#%20.db"
+    registry = Registry(path)
+    chip = Chip(ueid=B, address="localhost:4000", prover_address="[::1]:5000", owner="Ö", site="Kiel", chip_type="sim")
+    registry.register(chip)
+    registry.register(Chip(ueid=A, address="localhost:4001"))
+    registry.close()
+    assert path.exists()
+    found = Registry(path).chips()
+    assert [each.ueid for each in found] == [A, B]
+    assert (found[1].owner, found[1].site, found[1].prover_address) == ("Ö", "Kiel", "[::1]:5000")
+
+
+def test_registering_again_changes_the_address_and_keeps_what_was_witnessed(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry.db")
+    registry.register(Chip(ueid=A, address="localhost:4000"))
+    registry.witness(A, size=5, last=b"5" * 32)
+    registry.witness(A, size=4, last=b"4" * 32)
+    first = registry.chip(A)
+    registry.register(Chip(ueid=A, address="localhost:4444", owner="someone"))
+    chip = registry.chip(A)
+    assert (chip.address, chip.witnessed_size, chip.witnessed_last) == ("localhost:4444", 5, b"5" * 32)
+    assert chip.registered_at == first.registered_at
+
+
+@pytest.mark.parametrize(
+    ("chip", "says"),
+    [
+        (Chip(ueid=b"short", address="localhost:1"), "17 to 33"),
+        (Chip(ueid=A, address="localhost"), "host:port"),
+        (Chip(ueid=A, address="unix:/tmp/x"), "host:port"),
+        (Chip(ueid=A, address="localhost:1", prover_address="dns:///evil:1"), "Prover's address"),
+        (Chip(ueid=A, address="localhost:1", owner="x" * 201), "owner"),
+        (Chip(ueid=A, address="localhost:1", site="two\nlines"), "site"),
+    ],
+)
+def test_bad_registrations_are_refused(tmp_path: Path, chip: Chip, says: str) -> None:
+    registry = Registry(tmp_path / "registry.db")
+    with pytest.raises(UsageError, match=says):
+        registry.register(chip)
+    assert registry.chips() == []
+
+
+def test_inspections_keep_plan_sample_stage_and_report(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry.db")
+    for ueid in (A, B):
+        registry.register(Chip(ueid=ueid, address="localhost:1"))
+    registry.start_inspection("one", seed=b"s" * 32, plan={"samples": 2}, chips=[B, A])
+    registry.set_stage("one", "replaying")
+    registry.start_inspection("two", seed=b"t" * 32, plan={}, chips=[A])
+    registry.set_stage("two", "done", {"findings": []})
+    one, two = registry.inspection("one"), registry.inspection("two")
+    assert (one.stage, one.plan, one.report, one.seed) == ("replaying", {"samples": 2}, None, b"s" * 32)
+    assert (two.stage, two.report) == ("done", {"findings": []})
+    assert registry.sampled("one") == [B, A]
+
+
+def test_unknown_and_doubled_things_are_usage_errors(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry.db")
+    with pytest.raises(UsageError, match="not registered"):
+        registry.chip(A)
+    with pytest.raises(UsageError, match="no inspection"):
+        registry.inspection("none")
+    with pytest.raises(UsageError, match="an unregistered chip"):  # foreign keys are on
+        registry.start_inspection("one", seed=b"", plan={}, chips=[A])
+    registry.register(Chip(ueid=A, address="localhost:1"))
+    registry.start_inspection("one", seed=b"", plan={}, chips=[A])
+    with pytest.raises(UsageError, match="exists already"):
+        registry.start_inspection("one", seed=b"", plan={}, chips=[A])
+
+
+def test_a_file_that_is_no_registry_is_a_usage_error(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    path.write_bytes(b"this is not a database, but it is long enough to be looked at" * 50)
+    with pytest.raises(UsageError, match="another file"):
+        Registry(path)
+
+
+def test_threads_write_at_once_and_the_journal_is_write_ahead(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry.db")
+    ueids = [bytes([1, number]) * 9 for number in range(24)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda ueid: registry.register(Chip(ueid=ueid, address="localhost:1")), ueids))
+    assert [chip.ueid for chip in registry.chips()] == ueids
+    with sqlite3.connect(tmp_path / "registry.db") as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

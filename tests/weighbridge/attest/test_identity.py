@@ -1,0 +1,185 @@
+"""Role certificates and device chains: honest ones verify, every altered one is an IdentityError."""
+
+import datetime
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weighbridge.attest import identity
+from weighbridge.attest.tcb import TCB_INFO_OID, TcbInfo
+from weighbridge.core.errors import IdentityError, UsageError
+
+UEID = b"\x01" + bytes(range(16))
+TCB = TcbInfo(vendor="Maker", model="M-1", version="1.0", svn=3, measurement=bytes(range(48)), mode="production")
+
+
+def name(serial: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.SERIAL_NUMBER, serial)])
+
+
+def der(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.DER)
+
+
+class Device:
+    """A device chain made by hand, with every part open to alteration."""
+
+    def __init__(
+        self,
+        root: identity.CertificateAuthority,
+        *,
+        serial: str = UEID.hex(),
+        leaf_authority: bool = False,
+        device_authority: bool = True,
+        tcb: x509.UnrecognizedExtension | None = TCB.extension(),  # noqa: B008
+        critical: x509.UnrecognizedExtension | None = None,
+        curve: ec.EllipticCurve = ec.SECP384R1(),  # noqa: B008
+    ) -> None:
+        device_key = ec.generate_private_key(ec.SECP384R1())
+        self.key = ec.generate_private_key(curve)
+        device = identity.certificate_builder(
+            name(serial), root.certificate.subject, device_key.public_key(), authority=device_authority
+        ).sign(root.key, hashes.SHA384())
+        leaf = identity.certificate_builder(
+            name("leaf"), device.subject, self.key.public_key(), authority=leaf_authority
+        )
+        if tcb is not None:
+            leaf = leaf.add_extension(tcb, critical=False)
+        if critical is not None:
+            leaf = leaf.add_extension(critical, critical=True)
+        self.chain = [der(leaf.sign(device_key, hashes.SHA384())), der(device)]
+
+
+@pytest.fixture(scope="module")
+def root() -> identity.CertificateAuthority:
+    return identity.CertificateAuthority.create("Test manufacturer")
+
+
+@pytest.fixture(scope="module")
+def device(root: identity.CertificateAuthority) -> Device:
+    return Device(root)
+
+
+def test_honest_chain_says_who_the_device_is(root: identity.CertificateAuthority, device: Device) -> None:
+    found = identity.verify_device_chain(device.chain, root.certificate)
+    assert (found.ueid, found.tcb) == (UEID, TCB)
+    assert found.public_key.public_numbers() == device.key.public_key().public_numbers()
+
+
+def test_idevid_never_expires(device: Device) -> None:
+    assert x509.load_der_x509_certificate(device.chain[1]).not_valid_after_utc == datetime.datetime(
+        9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC
+    )
+
+
+def test_foreign_manufacturer_is_refused(device: Device) -> None:
+    foreign = identity.CertificateAuthority.create("Test manufacturer")  # The same name, another key.
+    with pytest.raises(IdentityError, match="signature"):
+        identity.verify_device_chain(device.chain, foreign.certificate)
+
+
+def test_wrong_shape_is_refused(root: identity.CertificateAuthority, device: Device) -> None:
+    leaf, idevid = device.chain
+    other = Device(root).chain
+    for chain in ([], [leaf], [idevid, leaf], [leaf, idevid, idevid], [leaf, leaf], [leaf, other[1]], [b"", b""]):
+        with pytest.raises(IdentityError):
+            identity.verify_device_chain(chain, root.certificate)
+    with pytest.raises(IdentityError, match="bytes"):
+        identity.verify_device_chain([bytes(10_000), idevid], root.certificate)
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"serial": "not hex"},
+        {"serial": "01"},
+        {"leaf_authority": True},
+        {"device_authority": False},
+        {"tcb": None},
+        {"tcb": x509.UnrecognizedExtension(TCB_INFO_OID, b"\x30\x00")},
+        {"critical": x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00")},
+        {"curve": ec.SECP256R1()},
+    ],
+)
+def test_wrong_profile_is_refused(root: identity.CertificateAuthority, altered: dict[str, object]) -> None:
+    with pytest.raises(IdentityError):
+        identity.verify_device_chain(Device(root, **altered).chain, root.certificate)  # type: ignore[arg-type]
+
+
+@given(st.data())
+def test_flipped_bits_are_refused(data: st.DataObject) -> None:
+    device, root = FLIPPED
+    chain = list(device.chain)
+    which = data.draw(st.integers(0, 1))
+    place = data.draw(st.integers(0, len(chain[which]) * 8 - 1))
+    changed = bytearray(chain[which])
+    changed[place // 8] ^= 1 << place % 8
+    chain[which] = bytes(changed)
+    with pytest.raises(IdentityError):
+        identity.verify_device_chain(chain, root.certificate)
+
+
+_ROOT = identity.CertificateAuthority.create("Flips")
+FLIPPED = (Device(_ROOT), _ROOT)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=3), st.binary(max_size=200))
+def test_hostile_bytes_raise_only_our_errors(chain: list[bytes], pem: bytes) -> None:
+    for attempt in (
+        lambda: identity.verify_device_chain(chain, _ROOT.certificate),
+        lambda: identity.peer_role(pem),
+        lambda: identity.load_key(pem),
+    ):
+        with suppress(IdentityError):
+            attempt()
+
+
+def test_role_certificate_says_its_role(tmp_path: Path) -> None:
+    authority = identity.CertificateAuthority.create("Station")
+    credentials = authority.issue_role("prover", "lab-7")
+    assert identity.peer_role(credentials.certificate) == ("prover", "lab-7")
+    credentials.save(tmp_path / "credentials")
+    assert identity.Credentials.load(tmp_path / "credentials") == credentials
+    assert stat.S_IMODE((tmp_path / "credentials" / "key.pem").stat().st_mode) == 0o600
+
+
+def test_authority_round_trip(tmp_path: Path) -> None:
+    authority = identity.CertificateAuthority.create("Station")
+    authority.save(tmp_path)
+    again = identity.CertificateAuthority.load(tmp_path)
+    assert again.certificate == authority.certificate
+    assert stat.S_IMODE((tmp_path / "authority-key.pem").stat().st_mode) == 0o600
+    issued = x509.load_pem_x509_certificate(again.issue_role("chip", "c").certificate)
+    issued.verify_directly_issued_by(authority.certificate)
+
+
+def test_impossible_roles_are_refused() -> None:
+    authority = identity.CertificateAuthority.create("Station")
+    for role, who in (("king", "arthur"), ("chip", ""), ("chip", "a/b"), ("chip", "A"), ("chip", "x" * 64)):
+        with pytest.raises(UsageError):
+            authority.issue_role(role, who)
+    with pytest.raises(IdentityError):
+        identity.peer_role(authority.pem)
+
+
+def test_missing_and_foreign_files_are_identity_errors(tmp_path: Path) -> None:
+    with pytest.raises(IdentityError):
+        identity.Credentials.load(tmp_path)
+    (tmp_path / "authority.pem").write_bytes(b"hello")
+    (tmp_path / "authority-key.pem").write_bytes(b"hello")
+    with pytest.raises(IdentityError):
+        identity.CertificateAuthority.load(tmp_path)
+    with pytest.raises(IdentityError):
+        identity.load_key(
+            ec.generate_private_key(ec.SECP256R1()).private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )

@@ -1,0 +1,96 @@
+"""Facts of a run, counted by a confined worker: against what the run was, and hostile answers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.damage import flipped
+
+from prover import Recorder
+from weighbridge.core.errors import TranscriptError, WeighbridgeError
+from weighbridge.execution.replay import Limits
+from weighbridge.execution.run_facts import RunFacts, examine, parse
+
+STEPS, BATCH, WIDTH = 5, 4, 6
+LIMITS = Limits(memory=2 << 30, seconds=120)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A linear model trained with a learning rate that falls by a declared formula."""
+    path = tmp_path_factory.mktemp("runfacts") / "run"
+    formulas = {"update": "-0.1 / t"}
+    with Recorder(path, seed=1, formulas=formulas) as recorder:
+        with recorder.initialisation():
+            model = torch.nn.Linear(WIDTH, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        recorder.attach(model, optimizer)
+        for number in range(1, STEPS + 1):
+            optimizer.param_groups[0]["lr"] = 0.1 / number
+            x = torch.full((BATCH, WIDTH), float(number))
+            with recorder.step({"x": x}):
+                model(x).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    return path
+
+
+def test_the_facts_are_those_of_the_run(run: Path) -> None:
+    facts = examine(run, limits=LIMITS, env={"OMP_NUM_THREADS": "1"})
+    assert facts.steps == STEPS
+    # Forward, and the gradient of the weights: two products of 2 * BATCH * WIDTH each. The input needs no gradient.
+    assert facts.flops == {"init": 0, "step": STEPS * 4 * BATCH * WIDTH, "edit": 0}
+    assert facts.total == STEPS * 4 * BATCH * WIDTH
+    assert sum(program.count for program in facts.programs) == STEPS + 1
+    assert any("addmm" in name or "mm." in name for name in facts.operations)
+    assert facts.hyperparameters["update"] == pytest.approx((-0.1, -0.1 / STEPS, -0.1 / STEPS))
+    assert (facts.used, facts.seen, facts.parameters) == (0, 0, None)  # no data commitment, no chip
+
+
+def test_an_altered_transcript_has_no_facts(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    tape = next((copy / "tapes").iterdir())
+    tape.write_bytes(flipped(tape.read_bytes()))
+    with pytest.raises(TranscriptError) as caught:
+        examine(copy, limits=LIMITS)
+    assert caught.value.reason == "transcript.file.altered"
+
+
+HONEST: dict[str, Any] = {
+    "steps": 2, "flops": {"init": 1, "step": 2, "edit": 0}, "operations": ["aten.mm.default"], "parameters": 3,
+    "programs": [{"digest": "ab", "kind": "step", "count": 2, "operations": 7, "flops": 1}], "used": 1, "seen": 2,
+    "hyperparameters": {"lr": [0.1, 0.2, 0.1]},
+}  # fmt: skip
+
+
+def test_an_honest_answer_is_read() -> None:
+    facts = parse({"result": HONEST})
+    assert isinstance(facts, RunFacts)
+    assert facts.total == 3
+    assert parse({"result": HONEST | {"flops": None}}).total is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=st.sampled_from(sorted(HONEST)),
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    ),
+)
+def test_hostile_answers_raise_only_our_errors(name: str, value: Any) -> None:
+    """Law: an answer with any value in any field is refused, or read as facts of the right types."""
+    try:
+        facts = parse({"result": HONEST | {name: value}})
+    except WeighbridgeError:
+        return
+    assert isinstance(facts.steps, int)
+    assert facts.steps >= 0
+    assert all(isinstance(each, str) for each in facts.operations)

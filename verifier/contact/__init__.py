@@ -1,0 +1,1 @@
+"""Everything the Verifier says to chips and Provers, and everything they send it."""

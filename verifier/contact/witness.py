@@ -1,0 +1,388 @@
+"""The Verifier as a witness: it keeps every chip's log, and vouches only for a log that continues what it has.
+
+A cosignature of this witness says more than C2SP asks for: that it *holds* every entry below the checkpoint. That is
+why a chip may drop what was cosigned. Entries are durable here before anything is signed. What contradicts the log that
+is held is refused and kept as evidence.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.x509 import Certificate
+from sqlalchemy import bindparam, func, insert, select
+
+from verifier.model.facts import Held, Report, number
+from verifier.registry import Registry
+from verifier.store import database
+from verifier.store.tables import HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCheckpointRow
+from weighbridge.attest import chip_log, tlog
+from weighbridge.attest.tlog import KeyType, Note, NoteKey, NoteSigner
+from weighbridge.attest.tokens import GENESIS, entry_digest, verify
+from weighbridge.core import merkle
+from weighbridge.core.errors import NotFoundError, ProofError, TokenError, UsageError, WeighbridgeError
+
+_NONCE_SIZE = 32
+_MAX_NONCES = 4096
+MAX_TREES = 1024
+"""Trees over logs that a witness has in memory; others are recomputed from the entries that it holds."""
+
+
+_HELD = select(HeldLogRow.size, HeldLogRow.root, HeldLogRow.checkpoint, HeldLogRow.chip_ms, HeldLogRow.read_ms).where(
+    HeldLogRow.ueid == bindparam("chip")
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """A checkpoint that contradicted what was held, with both sides' signatures.
+
+    Attributes:
+        reason: Identifier of the error.
+        checkpoint: The note that was refused.
+        token: The head token that came with it.
+        held: The cosigned note that it contradicts.
+        read_ms: The Verifier's time, in milliseconds since 1970.
+    """
+
+    reason: str
+    checkpoint: bytes
+    token: bytes
+    held: bytes
+    read_ms: int
+
+
+class Witness:
+    """Keeps logs in the registry's database; safe to use from several threads."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        manufacturer: Certificate,
+        signer: NoteSigner | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Opens the witness's part of a registry.
+
+        Args:
+            registry: Where the chips are; the logs go into the same file.
+            manufacturer: Root certificate that device identities must lead to.
+            signer: The key that cosigns; without one, the witness only remembers.
+            clock: Seconds since 1970.
+        """
+        self._registry, self._manufacturer, self._signer, self._clock = registry, manufacturer, signer, clock
+        self._lock = threading.Lock()
+        self._trees: OrderedDict[bytes, merkle.Tree] = OrderedDict()  # of the logs that were used last
+        self._nonces: dict[bytes, tuple[bytes, int]] = {}  # and what was held when it was given
+
+    @property
+    def key(self) -> NoteKey | None:
+        """The key that chips must trust to accept cosignatures from here; None if this witness signs nothing."""
+        return self._signer.key if self._signer else None
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 on this Verifier's clock."""
+        return int(self._clock() * 1000)
+
+    def held(self, ueid: bytes) -> Held:
+        """Returns how far a chip's log is held, with size 0 if none of it is.
+
+        Raises:
+            UsageError: The chip is not registered.
+        """
+        with self._registry.session() as session:
+            row = session.execute(_HELD, {"chip": ueid}).one_or_none()
+        if row is None:
+            self._registry.chip(ueid)
+            return Held()
+        return Held(**row._mapping)
+
+    def heads(self, since_ms: int) -> dict[bytes, tuple[int, bytes]]:
+        """Returns size and root of every log that was witnessed at `since_ms` or later, by UEID."""
+        with self._registry.session() as session:
+            query = select(HeldLogRow.ueid, HeldLogRow.size, HeldLogRow.root).where(HeldLogRow.read_ms >= since_ms)
+            return {ueid: (size, root) for ueid, size, root in session.execute(query)}
+
+    def entries(self, ueid: bytes, start: int, end: int) -> list[bytes]:
+        """Returns the entries start <= index < end of a log, as far as they are held."""
+        with self._registry.session() as session:
+            query = select(HeldEntryRow.data).where(
+                HeldEntryRow.ueid == ueid, HeldEntryRow.place >= start, HeldEntryRow.place < end
+            )
+            return list(session.scalars(query.order_by(HeldEntryRow.place)))
+
+    def refused(self, ueid: bytes) -> list[Refused]:
+        """Returns the checkpoints of a chip that contradicted what was held, oldest first."""
+        with self._registry.session() as session:
+            rows = session.scalars(
+                select(RefusedCheckpointRow).where(RefusedCheckpointRow.ueid == ueid).order_by(RefusedCheckpointRow.id)
+            )
+            return [
+                Refused(
+                    reason=row.reason, checkpoint=row.checkpoint, token=row.token, held=row.held, read_ms=row.read_ms
+                )
+                for row in rows
+            ]
+
+    def nonce(self, ueid: bytes) -> tuple[Held, bytes]:
+        """Returns what is held of a chip's log, and a fresh nonce for a report that continues it.
+
+        A nonce that was asked for before is void.
+
+        Raises:
+            UsageError: The chip is not registered.
+        """
+        with self._lock:
+            held, nonce = self.held(ueid), secrets.token_bytes(_NONCE_SIZE)
+            self._nonces.pop(ueid, None)
+            while len(self._nonces) >= _MAX_NONCES:
+                del self._nonces[next(iter(self._nonces))]
+            self._nonces[ueid] = nonce, held.size
+            return held, nonce
+
+    def receive(self, ueid: bytes, checkpoint: bytes, token: bytes, proof: Sequence[bytes], data: list[bytes]) -> bytes:
+        """Takes in what a chip reports by itself, over the nonce that it was given.
+
+        Returns:
+            The cosigned checkpoint.
+
+        Raises:
+            TokenError: The token does not verify, is not over the nonce (`chip.nonce.mismatch`), or as `take_in`.
+            WeighbridgeError: As `open` and `take_in`.
+        """
+        with self._lock:
+            nonce, size = self._nonces.pop(ueid, (None, 0))
+        report = self.open(ueid, checkpoint, token)
+        if nonce is None or report.head.token.nonce != nonce:
+            raise TokenError(
+                "The head is not signed over the nonce of this report; ask for a nonce, then report.",
+                code="chip.nonce.mismatch",
+            )
+        return self.take_in(report, size, proof, data)
+
+    def open(self, ueid: bytes, checkpoint: bytes, token: bytes) -> Report:
+        """Verifies a chip's checkpoint and what binds it to the chip, but not what it continues.
+
+        Raises:
+            UsageError: The chip is not registered.
+            IdentityError: The token's certificates do not lead to the manufacturer.
+            TokenError: The token does not verify, or is another chip's (`chip.identity.mismatch`).
+            NoteError: The checkpoint is malformed, or not signed by the chip's log key.
+        """
+        self._registry.chip(ueid)
+        head = verify(token, self._manufacturer)
+        if head.token.ueid != ueid:
+            raise TokenError("Another chip signed the head; report the log of one chip.", code="chip.identity.mismatch")
+        opened, note = chip_log.open_checkpoint(checkpoint, head.token)
+        return Report(head=head, token=token, checkpoint=opened, note=note)
+
+    def check_history(self, report: Report, old_size: int, proof: Sequence[bytes]) -> None:
+        """Checks that a log continues what is held of it; what contradicts it is kept as evidence.
+
+        Args:
+            report: As `open` returned it, over a nonce that was made after `old_size` was held.
+            old_size: What was held when the chip was asked.
+            proof: Proof of consistency from there.
+
+        Raises:
+            UsageError: More is held by now; ask the chip again.
+            TokenError: The log is shorter than what is held, or than the chip's counter says (`chip.log.rolled_back`).
+            ProofError: It does not continue what is held.
+        """
+        held, checkpoint, head = self.held(report.head.token.ueid), report.checkpoint, report.head.token
+        if held.size != old_size:
+            raise UsageError("The chip's log was taken in by another call in the meantime; ask the chip again.")
+        longest = max(held.size, number(head, "counter"))
+        try:
+            if checkpoint.size < longest:
+                raise TokenError(
+                    f"The log has {checkpoint.size} entries, and had {longest}: entries were removed.",
+                    code="chip.log.rolled_back",
+                )
+            merkle.verify_consistency(held.size, checkpoint.size, proof, held.root, checkpoint.root)
+        except (TokenError, ProofError) as error:
+            self._refuse(report, error, held)
+            raise
+
+    def take_in(
+        self, report: Report, old_size: int, proof: Sequence[bytes], data: Sequence[bytes], *, verified: bool = False
+    ) -> bytes:
+        """Takes in a log's continuation if it is one, and vouches for it.
+
+        Args:
+            report: As for `check_history`.
+            old_size: Likewise.
+            proof: Likewise.
+            data: Entries from `old_size` on.
+            verified: Whether the caller has verified the entries' signatures and chain already.
+
+        Returns:
+            The checkpoint with this witness's cosignature, if it has a key; all entries are durable then.
+
+        Raises:
+            TokenError: Entries are missing, altered or moved (`chip.log.*`).
+            IdentityError: An entry's certificates do not lead to the manufacturer.
+            WeighbridgeError: As `check_history`.
+        """
+        ueid, checkpoint = report.head.token.ueid, report.checkpoint
+        with self._lock:
+            self.check_history(report, old_size, proof)
+            if len(data) != checkpoint.size - old_size:
+                raise TokenError(
+                    f"{len(data)} entries came where {checkpoint.size - old_size} were due; report them all.",
+                    code="chip.log.incomplete",
+                )
+            if not verified:
+                self._check_entries(ueid, old_size, data)
+            tree = merkle.Tree(self._tree(ueid).leaves(0, old_size) if old_size else ())
+            for entry in data:
+                tree.append(merkle.leaf_hash(entry))
+            if tree.root() != checkpoint.root:
+                raise TokenError(
+                    "The entries are not those under the signed root; report them anew.", code="chip.log.head"
+                )
+            note = report.note
+            if self._signer is not None:
+                note = note.with_signature(self._signer.sign(note.text, int(self._clock())))
+            self._store(report, old_size, data, note.encode())
+            self._keep(ueid, tree)
+            return note.encode()
+
+    def compare(self, data: bytes) -> tuple[bool, bytes]:
+        """Compares a checkpoint that another Verifier was shown with the log that is held here.
+
+        Args:
+            data: The note; the chip's log key must have signed it.
+
+        Returns:
+            Whether its tree is a part of that log, and the checkpoint that was cosigned last here.
+
+        Raises:
+            NoteError: It is malformed, or no log key that the chip ever had has signed it.
+            UsageError: It is of a chip or of a size that is not held here.
+        """
+        note = tlog.parse_note(data)
+        checkpoint = tlog.parse_checkpoint(note.text)
+        ueid = next((chip.ueid for chip in self._registry.chips() if tlog.origin(chip.ueid) == checkpoint.origin), None)
+        if ueid is None:
+            raise NotFoundError(
+                "The checkpoint is of no registered chip; register it and inspect it first.",
+                resource="chip",
+                name=checkpoint.origin,
+            )
+        with self._registry.session() as session:
+            keys = list(session.scalars(select(LogKeyRow.key).where(LogKeyRow.ueid == ueid)))
+        self._check_signed(note, [NoteKey(checkpoint.origin, tlog.LOG, key) for key in keys])
+        held = self.held(ueid)
+        if checkpoint.size > held.size:
+            raise UsageError(
+                f"The checkpoint is over {checkpoint.size} entries, and {held.size} are held here; "
+                "read the chip's log first, then compare."
+            )
+        with self._lock:
+            same = self._tree(ueid).root(checkpoint.size) == checkpoint.root
+        return same, held.checkpoint
+
+    @staticmethod
+    def _check_signed(note: Note, keys: list[NoteKey]) -> None:
+        """Checks that one of these keys signed; keys change with the firmware."""
+        ids = {each.id for each in note.signatures}
+        for key in [each for each in keys if each.id in ids] or keys[:1]:
+            note.verify(key)
+            return
+        raise UsageError("No log of this chip is held here; inspect it first, then compare.")
+
+    def _check_entries(self, ueid: bytes, start: int, data: Sequence[bytes]) -> None:
+        last = self.entries(ueid, start - 1, start)
+        previous = entry_digest(last[0]) if last else GENESIS
+        for index, entry in enumerate(data, start):
+            token = verify(entry, self._manufacturer).token
+            if token.kind == "head" or token.index != index:
+                raise TokenError(
+                    f"Entry {index} carries the counter {token.index}: entries were dropped, doubled or moved.",
+                    code="chip.log.counter",
+                )
+            if token.previous != previous or token.ueid != ueid:
+                raise TokenError(f"Entry {index} does not continue the one before it.", code="chip.log.chain")
+            previous = entry_digest(entry)
+
+    def _tree(self, ueid: bytes) -> merkle.Tree:
+        """Returns the tree over what is held; it may be longer if a store failed, so callers name the size."""
+        if ueid not in self._trees:
+            self._keep(ueid, merkle.Tree(map(merkle.leaf_hash, self.entries(ueid, 0, self._count(ueid)))))
+        return self._trees[ueid]
+
+    def _keep(self, ueid: bytes, tree: merkle.Tree) -> None:
+        """Remembers a tree, and forgets the one that was not used for longest: a fleet has more than fit in memory."""
+        self._trees[ueid] = tree
+        self._trees.move_to_end(ueid)
+        if len(self._trees) > MAX_TREES:
+            self._trees.popitem(last=False)
+
+    def _count(self, ueid: bytes) -> int:
+        with self._registry.session() as session:
+            return session.scalar(select(func.count()).where(HeldEntryRow.ueid == ueid)) or 0
+
+    def _store(self, report: Report, start: int, data: Sequence[bytes], note: bytes) -> None:
+        token, checkpoint = report.head.token, report.checkpoint
+        with self._registry.session.begin() as session:
+            if data:
+                rows = [{"ueid": token.ueid, "place": start + n, "data": entry} for n, entry in enumerate(data)]
+                session.execute(insert(HeldEntryRow), rows)
+            held = {
+                "ueid": token.ueid,
+                "size": checkpoint.size,
+                "root": checkpoint.root,
+                "checkpoint": note,
+                "chip_ms": token.time_ms,
+                "read_ms": self.now_ms(),
+            }
+            database.put(session, HeldLogRow, held)
+            database.put(session, LogKeyRow, {"ueid": token.ueid, "key": chip_log.log_key(token).public})
+
+    def _refuse(self, report: Report, error: WeighbridgeError, held: Held) -> None:
+        with self._registry.session.begin() as session:
+            session.add(
+                RefusedCheckpointRow(
+                    ueid=report.head.token.ueid,
+                    reason=error.reason,
+                    checkpoint=report.note.encode(),
+                    token=report.token,
+                    held=held.checkpoint,
+                    read_ms=self.now_ms(),
+                )
+            )
+
+
+def load_signer(path: Path, prefix: str = "weighbridge/witness/", type: KeyType = tlog.WITNESS) -> NoteSigner:
+    """Reads the witness's private key, or makes one (mode 0600) and, beside it with `.pub`, the key for chips.
+
+    Args:
+        path: The key file.
+        prefix: What the key's name begins with; 16 hex digits of the key follow.
+        type: `tlog.LOG` for the key of a log of the Verifier's own.
+
+    Raises:
+        UsageError: The file cannot be made, or is no such key.
+    """
+    try:
+        if not path.exists():
+            seed = secrets.token_bytes(tlog.KEY_SIZE)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(seed)
+        seed = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"Cannot use {path} for the witness's key ({error.strerror}); name another file.") from error
+    if len(seed) != tlog.KEY_SIZE:
+        raise UsageError(f"{path} holds no witness's key; name the right file.")
+    anonymous = NoteSigner("witness", type, seed)
+    signer = NoteSigner(f"{prefix}{anonymous.key.public.hex()[:16]}", type, seed)
+    path.with_name(path.name + ".pub").write_text(f"{signer.key}\n")
+    return signer

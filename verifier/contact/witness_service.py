@@ -1,0 +1,64 @@
+# ruff: noqa: N802 (gRPC names the methods)
+"""WitnessService: chips report their logs to this Verifier, and other Verifiers compare what they were shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from protos.weighbridge.v1 import witness_pb2, witness_pb2_grpc
+from verifier.contact.witness import Witness
+from weighbridge.attest.tokens import MAX_TOKEN_BYTES
+from weighbridge.core.errors import TokenError, UsageError
+
+_SERVICE = "/weighbridge.v1.WitnessService/"
+ALLOW = {
+    _SERVICE + "GetWitnessed": {"chip", "verifier", "operator"},
+    _SERVICE + "AddCheckpoint": {"chip"},
+    _SERVICE + "CompareCheckpoint": {"verifier", "operator"},
+}
+"""Who may call what. Whose log it is follows from the head token, not from the caller's certificate."""
+
+MAX_REPORT_BYTES = 1 << 28
+"""Entries in one report; a chip's NVRAM holds less."""
+MAX_PROOF = 128
+
+
+class WitnessServicer(witness_pb2_grpc.WitnessServiceServicer):
+    """Answers from one witness; errors are mapped by `weighbridge.rpc.endpoints`."""
+
+    def __init__(self, witness: Witness) -> None:
+        """Serves `witness`."""
+        self._witness = witness
+
+    def GetWitnessed(
+        self, request: witness_pb2.GetWitnessedRequest, context: grpc.ServicerContext
+    ) -> witness_pb2.GetWitnessedResponse:
+        """See witness.proto."""
+        held, nonce = self._witness.nonce(request.ueid)
+        return witness_pb2.GetWitnessedResponse(size=held.size, checkpoint=held.checkpoint, nonce=nonce)
+
+    def AddCheckpoint(
+        self, request_iterator: Iterator[witness_pb2.AddCheckpointRequest], context: grpc.ServicerContext
+    ) -> witness_pb2.AddCheckpointResponse:
+        """See witness.proto."""
+        first = next(request_iterator, None)
+        if first is None or len(first.proof) > MAX_PROOF:
+            raise UsageError("A report begins with a checkpoint, its token and a proof; report anew.")
+        entries: list[bytes] = list(first.entries)
+        total = sum(map(len, entries))
+        for piece in request_iterator:
+            entries += piece.entries
+            total += sum(map(len, piece.entries))
+            if total > MAX_REPORT_BYTES or any(len(each) > MAX_TOKEN_BYTES for each in piece.entries):
+                raise TokenError("The report is larger than a chip's log can be; inspect the chip on site.")
+        note = self._witness.receive(first.ueid, first.checkpoint, first.token, list(first.proof), entries)
+        return witness_pb2.AddCheckpointResponse(checkpoint=note)
+
+    def CompareCheckpoint(
+        self, request: witness_pb2.CompareCheckpointRequest, context: grpc.ServicerContext
+    ) -> witness_pb2.CompareCheckpointResponse:
+        """See witness.proto."""
+        consistent, own = self._witness.compare(request.checkpoint)
+        return witness_pb2.CompareCheckpointResponse(consistent=consistent, checkpoint=own)

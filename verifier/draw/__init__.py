@@ -1,0 +1,1 @@
+"""The draw of chips: commit, close, open, and recompute."""

@@ -1,1 +1,0 @@
-"""Alembic's environment and the revisions of the Verifier's database; see `verifier.schema`."""

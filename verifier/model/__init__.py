@@ -1,0 +1,1 @@
+"""What an inspection knows: facts, policies, strata, segments, lineage."""

@@ -1,0 +1,83 @@
+"""What an inspection has found out so far; its stages fill it in, and its report is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from verifier.model.facts import CONTRADICTED, EXPLAINED, LogFacts, Shard, SnapshotFacts, TranscriptFacts, by_chip
+from verifier.model.lineage import Lineage
+from verifier.model.opened_records import RecordFacts
+from verifier.model.segments import Replayed
+from verifier.registry import Chip
+from weighbridge.core.errors import ChipError, Finding, ProverError, WeighbridgeError
+from weighbridge.execution.run_facts import RunFacts
+
+
+@dataclass(slots=True)
+class Collected:
+    """Facts and findings of one inspection.
+
+    Attributes:
+        chips: The chips drawn, in their order.
+        logs: What was read of each, in the same order.
+        snapshots: Every snapshot in those logs, chip by chip.
+        transcripts: By (Prover's address, identifier): every transcript that a Prover named, and those of the other
+            ranks of its job. One Prover's failure is not held against another.
+        shards: By (Prover's address, transcript, transcripts of all ranks): the jobs that were put together.
+        lineages: Where each of the transcripts' runs began.
+        segments: The segments that were replayed whole, by transcript.
+        records: Records of data sets that Provers were asked to open.
+        memories: What weights remember of their segments' batches, as JSON-compatible data for the report.
+        examined: By transcript, what was counted in its tapes, or why that could not be.
+        scores: By run, by benchmark: what was evaluated.
+        findings: All findings, in the order in which they were made.
+        sound: UEIDs of the chips whose logs have nothing against them.
+        lost: UEIDs of the chips that something ran on which they could not look at; they do not count as verified.
+        silent: By address: why a chip or a Prover did not answer. It is not asked again; that may cost a deadline.
+    """
+
+    chips: list[Chip] = field(default_factory=list)
+    logs: list[LogFacts] = field(default_factory=list)
+    snapshots: list[SnapshotFacts] = field(default_factory=list)
+    transcripts: dict[tuple[str, str], TranscriptFacts] = field(default_factory=dict)
+    shards: dict[tuple[str, str, tuple[str, ...]], Shard | None] = field(default_factory=dict)
+    lineages: list[Lineage] = field(default_factory=list)
+    segments: list[Replayed] = field(default_factory=list)
+    records: list[RecordFacts] = field(default_factory=list)
+    memories: list[dict[str, Any]] = field(default_factory=list)
+    examined: dict[str, RunFacts | WeighbridgeError] = field(default_factory=dict)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    sound: set[bytes] = field(default_factory=set)
+    lost: set[bytes] = field(default_factory=set)
+    silent: dict[str, WeighbridgeError] = field(default_factory=dict)
+    _known: set[tuple[str, str, str, str]] = field(default_factory=set)
+
+    def report(self, findings: Iterable[Finding]) -> None:
+        """Keeps findings, each only once: several snapshots may show the same fault of one transcript."""
+        for finding in findings:
+            key = (finding.id, finding.subject, finding.expected, finding.found)
+            if key not in self._known:
+                self._known.add(key)
+                self.findings.append(finding)
+
+    def remember_silence(self, address: str, error: WeighbridgeError) -> None:
+        """Notes that there is no answer at an address, if that is what the error says."""
+        if error.reason in (ChipError.code, ProverError.code):
+            self.silent[address] = error
+
+    def by_chip(self) -> Mapping[bytes, list[SnapshotFacts]]:
+        """Returns the snapshots of each chip that has some, by UEID, in the order of its log."""
+        return by_chip(self.snapshots)
+
+    def verified(self) -> list[bytes]:
+        """Returns the UEIDs of the chips that count as verified: log and every snapshot could be verified."""
+        unexplained = {snapshot.chip.ueid for snapshot in self.snapshots if snapshot.status not in EXPLAINED}
+        return [log.chip.ueid for log in self.logs if log.chip.ueid in self.sound - self.lost - unexplained]
+
+    def found_against(self) -> list[bytes]:
+        """Returns the UEIDs of the chips on which a violation was seen: they were no more silent than verified ones."""
+        seen = {snapshot.chip.ueid for snapshot in self.snapshots if snapshot.status in CONTRADICTED}
+        return [log.chip.ueid for log in self.logs if log.chip.ueid in seen]

@@ -1,0 +1,194 @@
+"""The policies of a plan: how chips are drawn, what of their snapshots may differ, what is replayed, what counts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from verifier.model.strata import Allocation, Attribute, check_attributes
+from weighbridge.core.errors import Severity, UsageError
+
+MAX_SECONDS = 366 * 24 * 3600.0
+_MAX_SPEEDS = 200
+_MOST_SEGMENTS = 10_000
+
+Weight = Literal[Severity, "accepted"]
+"""The severity of a finding, or that there is none."""
+
+WEIGHTS = (*get_args(Severity), "accepted")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrawPolicy:
+    """How chips are drawn.
+
+    Attributes:
+        by: Attributes that divide the population into strata; none, for one stratum.
+        allocation: How samples are allocated to strata.
+        speeds: FLOPs a day of chips of some types, by type, where they differ from the plan's.
+        cutoff_s: Seconds from the commitment to the cut-off; None for a second, and as long as asking chips for their
+            heads may take.
+        margin_s: Seconds from the cut-off to the beacon's round, for logging the closing; None for two, and more for
+            large populations.
+    """
+
+    by: tuple[Attribute, ...] = ()
+    allocation: Allocation = "proportional"
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    cutoff_s: float | None = None
+    margin_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            UsageError: A field is out of range.
+        """
+        check_attributes(self.by)
+        if self.allocation not in ("proportional", "optimal"):
+            raise UsageError(f"samples are allocated proportional or optimal, not {self.allocation!r:.40}")
+        if self.speeds and "type" not in self.by:
+            raise UsageError("chip types have speeds of their own, so strata must be by type; add it")
+        if len(self.speeds) > _MAX_SPEEDS:
+            raise UsageError(f"at most {_MAX_SPEEDS} chip types can have speeds of their own")
+        for name, speed in self.speeds.items():
+            if not (math.isfinite(speed) and speed > 0) or len(name) > 200 or not name.isprintable():
+                raise UsageError(f"the FLOPs a day of chip type {name!r:.80} must be a positive finite number")
+        for seconds in (self.cutoff_s, self.margin_s):
+            if seconds is not None and not 0 <= seconds <= MAX_SECONDS:
+                raise UsageError("cut-off and margin are between 0 seconds and a year")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns JSON-compatible data with every field; inverse of `from_json`."""
+        speeds = {name: float(speed) for name, speed in sorted(self.speeds.items())}
+        return {**asdict(self), "by": list(self.by), "speeds": speeds}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> DrawPolicy:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            UsageError: A field is out of range.
+        """
+        return DrawPolicy(**{**value, "by": tuple(value["by"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SnapshotPolicy:
+    """The caps of the checks of snapshots and interrupts.
+
+    Attributes:
+        unexplained_share: Up to this share of all bytes, storages that do not match are a warning; above it a
+            violation. A program may keep a tensor longer than its transcript knows. A model, its optimizer or their
+            wrong contents are larger.
+        temporaries: Off a safepoint, an operation in progress may hold so many times the bytes of its operands and
+            results, in buffers that no tape knows.
+        work_share: FLOPs that a chip may have done beside those of the transcript, as a share of these: evaluation
+            and the like, which is not recorded.
+        tails: Runs of one chip that a crash ended in a step with a snapshot, which cannot be replayed. More are a
+            warning.
+        inconclusive: Differences of one Prover's runs that a bound too small for the replaying device would explain, so
+            that what comes after them was not verified. More are a warning. Replays of honest runs under other
+            instruction sets had none (docs/benchmarks.md, "What rounding logs bring in").
+        setup_flops: FLOPs that a program may do before its first recorded step: to test the device, to make or load a
+            model. A snapshot taken then that cannot be replayed is not evidence against the Prover, and verifies
+            nothing.
+        unserved: Interrupts of one chip that its workload left without a snapshot, as every workload that is killed
+            may. More are a violation, if they are also more than `unserved_share` of its interrupts.
+        unserved_share: See `unserved`.
+    """
+
+    unexplained_share: float = 0.01
+    temporaries: float = 16.0
+    work_share: float = 0.5
+    tails: int = 1
+    inconclusive: int = 1
+    setup_flops: float = 1e9
+    unserved: int = 2
+    unserved_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            UsageError: A field is negative or no number.
+        """
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not (math.isfinite(value) and value >= 0):
+                raise UsageError(f"{each.name} of a snapshot policy must be a number of at least 0, not {value!r}")
+
+
+SNAPSHOTS_AS_DESIGNED = SnapshotPolicy()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentPolicy:
+    """What an inspection replays whole. If all is left at nothing, segments are replayed up to their snapshots only.
+
+    Attributes:
+        random: Segments of each transcript drawn at random.
+        largest: Segments of each transcript in which the weights changed most.
+        memorisation: Segments of each transcript, those in which the weights changed most, to test for memorisation.
+        records: Records of each transcript's data set, drawn at random, that the Prover is asked to open.
+        commitment: Hex digest of secret criteria (`verifier.model.segments.Secret.commitment`); empty if there are
+        none.
+    """
+
+    random: int = 0
+    largest: int = 0
+    memorisation: int = 0
+    records: int = 0
+    commitment: str = ""
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            UsageError: A number is out of range, or the commitment is no digest.
+        """
+        for name in ("random", "largest", "memorisation", "records"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value <= _MOST_SEGMENTS:
+                raise UsageError(
+                    f"the number of {name} segments must be a whole number up to {_MOST_SEGMENTS}, not {value!r}"
+                )
+        if not re.fullmatch(r"([0-9a-f]{64})?", self.commitment):
+            raise UsageError("the commitment to secret criteria is a digest of 64 hexadecimal digits, or nothing")
+
+    def __bool__(self) -> bool:
+        """Whether anything is to be replayed whole."""
+        return bool(self.random or self.largest or self.commitment)
+
+
+NO_SEGMENTS = SegmentPolicy()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TranscriptPolicy:
+    """What follows from what a transcript leaves open.
+
+    Attributes:
+        origin: A run began from content that no recorded program made, and names no parent
+            (`transcript.origin.undeclared`).
+        order: The Prover chose the order of the data, or the seed of W_0, freely (`data.order.chosen`).
+    """
+
+    origin: Weight = "warning"
+    order: Weight = "accepted"
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            UsageError: A field is no weight.
+        """
+        for each in fields(self):
+            if getattr(self, each.name) not in WEIGHTS:
+                raise UsageError(f"{each.name} of a transcript policy is one of {', '.join(WEIGHTS)}")
+
+
+TRANSCRIPTS_AS_DESIGNED = TranscriptPolicy()

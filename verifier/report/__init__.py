@@ -1,0 +1,1 @@
+"""Report: the ledger, the bound on what was missed, figures, document and signature."""

@@ -1,0 +1,319 @@
+"""Does a report say what follows from it? Everything in it that follows from other parts of it is computed again.
+
+A report that was altered after it was signed has no valid signature. This is for the one who does not want to believe
+the Verifier's arithmetic, or who got the report without a signature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from analysis.detection import (
+    detection_probability_eq1,
+    detection_probability_hypergeometric,
+)
+from analysis.domain import DetectionDomainError
+from analysis.silence import least_probability_despite
+from verifier.draw.derivation import grouped_draw
+from verifier.model.facts import EXPLAINED
+from verifier.report import extent, ledger_totals, miss_bound
+from verifier.report.earlier_reports import as_current
+from verifier.report.ledger import DAY_MS, ChipLedger, LedgerPolicy
+from verifier.rules.judge import judge
+from verifier.rules.ruleset import RuleSet
+from weighbridge.attest.dsse import DocumentError
+from weighbridge.core.errors import Finding, WeighbridgeError
+
+_CLOSE = 1e-9
+
+
+def check(report: Mapping[str, Any], rules: RuleSet | None = None) -> list[Finding]:
+    """Computes again what follows from the report's own inputs.
+
+    Args:
+        report: The content of a report; hostile.
+        rules: The rule set that it should have applied, if the reader has it.
+
+    Returns:
+        A finding for each part that does not follow; none for an honest report.
+
+    Raises:
+        DocumentError: It is no report of this version (`report.malformed`).
+    """
+    found: list[Finding] = []
+    parts: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
+        _counts, _probability, _observed, _miss, _ledger, _facts,
+    )  # fmt: skip
+    try:
+        report = as_current(report)
+        for part in parts:
+            found += part(report)
+        found += _rules(report, rules)
+    except WeighbridgeError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise DocumentError(
+            f"this is no report that this version can check ({type(error).__name__}); look at its schema",
+            code="report.malformed",
+        ) from None
+    return found
+
+
+def _differs(subject: str, expected: object, found: object) -> Finding:
+    return Finding(
+        id="report.inconsistent",
+        message="a part of the report does not follow from the others; do not rely on it, and ask the Verifier why",
+        expected=str(expected)[:300],
+        found=str(found)[:300],
+        subject=subject,
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, numbers up to rounding."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, bool) or isinstance(other, bool) or not isinstance(one, int | float):
+        return bool(one == other)
+    return isinstance(other, int | float) and math.isclose(one, other, rel_tol=_CLOSE, abs_tol=_CLOSE * 1e-3)
+
+
+def _counts(report: Mapping[str, Any]) -> list[Finding]:
+    chips, findings = report["chips"], report["findings"]
+    severities = Counter(each["severity"] for each in findings)
+    snapshots = [snapshot for chip in chips for snapshot in chip["snapshots"]]
+    again = {
+        "sampled": len(chips),
+        "verified": sum(chip["verified"] is True for chip in chips),
+        **extent.silence(chips, report["draw"].get("certain", ())),
+        "snapshots": len(snapshots),
+        "explained": sum(each["status"] == "explained" for each in snapshots),
+        "explained_given_collectives": sum(each["status"] == "explained given collectives" for each in snapshots),
+        "violations": severities["violation"],
+        "warnings": severities["warning"],
+        "notes": severities["info"],
+    }
+    stated = report["counts"]
+    out = _counted(report)
+    out += [_differs(f"counts.{name}", value, stated[name]) for name, value in again.items() if stated[name] != value]
+    verdict = extent.verdict(
+        violations=severities["violation"],
+        warnings=severities["warning"],
+        replayed=extent.replayed_anything(chips, report["replayed"]),
+    )
+    return out if report["verdict"] == verdict else [*out, _differs("verdict", verdict, report["verdict"])]
+
+
+def _counted(report: Mapping[str, Any]) -> list[Finding]:
+    """Compares the chips that count as verified with what is stated about each, and those stated with those drawn.
+
+    A Verifier who understates how many chips stayed silent raises p. It would have to call a chip verified whose log it
+    did not read or whose snapshots nothing explains, or leave the chip out.
+    """
+    chips, draw = report["chips"], report["draw"]
+    out = [
+        _differs(f"chip {chip['ueid']}: verified", False, True)
+        for chip in chips
+        if chip["verified"] is True
+        and not (chip["reachable"] is True and all(each["status"] in EXPLAINED for each in chip["snapshots"]))
+    ]
+    certain = set(draw.get("certain", ()))
+    drawn = report["plan"]["samples"] if draw["kind"] == "given" else sum(each["drawn"] for each in draw["strata"])
+    names = [chip["ueid"] for chip in chips]
+    if len(set(names)) != len(names) or not certain <= set(names):
+        out.append(_differs("chips", "each drawn chip once", "others"))
+    if (stated := len(set(names) - certain)) != drawn:
+        out.append(_differs("chips", f"{drawn} chips drawn at random", stated))
+    return out
+
+
+def _probability(report: Mapping[str, Any]) -> list[Finding]:
+    section, plan, counts = report["probability"], report["plan"], report["counts"]
+    inputs, worth = section["inputs"], report["draw"].get("detection")
+    wanted = {
+        "s": counts["sampled"] if worth is None else worth["drawn"],
+        "w": counts["unverified_after_draw"],
+        "C": counts["registered"] if worth is None else worth["chips"],
+        "H": plan["flops_threshold"],
+        "a": plan["chip_flops_per_day"],
+        "T": plan["period_days"],
+        "T_m": plan["period_days"],
+        "f": plan["snapshot_rate_per_day"],
+    }
+    out = [
+        _differs(f"probability.inputs.{name}", value, inputs[name])
+        for name, value in wanted.items()
+        if not _same(inputs[name], value)
+    ]
+    out += [] if worth is None else _drawn(report, worth)
+    common = {
+        "samples": inputs["s"],
+        "flops_threshold": inputs["H"],
+        "chip_flops_per_day": inputs["a"],
+        "chips": inputs["C"],
+        "run_days": inputs["T"],
+        "snapshot_rate_per_day": inputs["f"],
+        "withheld": inputs["w"],
+    }
+    again: dict[str, float | None] = {
+        "strata": None if worth is None else _defined(lambda: _strata(plan, worth)),
+        "eq1": _defined(lambda: detection_probability_eq1(**common, period_days=inputs["T_m"])),
+        "hypergeometric": _defined(lambda: detection_probability_hypergeometric(**common)),
+    }
+    return out + [
+        _differs(f"probability.{name}", value, section[name])
+        for name, value in again.items()
+        if not _same(section[name], value)
+    ]
+
+
+def _drawn(report: Mapping[str, Any], worth: Mapping[str, Any]) -> list[Finding]:
+    """Compares what p of a draw rests on with its strata and with the chips that count as verified."""
+    certain = set(report["draw"]["certain"])
+    verified = [chip["ueid"] in certain for chip in report["chips"] if chip["verified"] is True]
+    inspected = sum(
+        chip["ueid"] in certain and (chip["verified"] is True or extent.found_against(chip)) for chip in report["chips"]
+    )
+    strata, groups = report["draw"]["strata"], worth["groups"]
+    again = {
+        "chips": sum(each["witnessed"] for each in strata),
+        "drawn": sum(each["drawn"] for each in strata),
+        "verified": verified.count(False),
+        "unverified": report["counts"]["unverified_after_draw"],
+        "certain": len(certain),
+        "certain_verified": verified.count(True),
+    }
+    random = [each for each in groups if each["kind"] == "random"]
+    sums = {
+        "chips": sum(each["chips"] for each in random),
+        "drawn": sum(each["drawn"] for each in random),
+        "unverified": sum(each["unverified"] for each in groups),
+        "certain": sum(each["chips"] for each in groups if each["kind"] != "random"),
+    }
+    out = [
+        _differs(f"draw.detection.{name}", value, worth[name])
+        for name, value in (*again.items(), *sums.items())
+        if not _same(worth[name], value)
+    ]
+    stated = sum(each["drawn"] for each in groups if each["kind"] == "certain")
+    return out if stated == inspected else [*out, _differs("draw.detection: groups", inspected, stated)]
+
+
+def _strata(plan: Mapping[str, Any], worth: Mapping[str, Any]) -> float:
+    draw = grouped_draw(
+        worth["groups"],
+        flops_threshold=plan["flops_threshold"],
+        run_days=plan["period_days"],
+        snapshot_rate_per_day=plan["snapshot_rate_per_day"],
+        logged_days=plan["period_days"],
+    )
+    return least_probability_despite([draw], withheld=worth["unverified"])[0]
+
+
+def _defined(compute: Callable[[], Any]) -> float | None:
+    try:
+        return float(compute())
+    except DetectionDomainError:
+        return None
+
+
+def _observed(report: Mapping[str, Any]) -> list[Finding]:
+    """Compares the observed chip-time with the ledger of the chips that count as verified."""
+    verified = {chip["ueid"] for chip in report["chips"] if chip["verified"] is True}
+    again = extent.observed(report["ledger"], verified, population=report["counts"]["registered"])
+    return [
+        _differs(f"observed.{name}", value, report["observed"].get(name))
+        for name, value in again.items()
+        if not _same(report["observed"].get(name), value)
+    ]
+
+
+def _miss(report: Mapping[str, Any]) -> list[Finding]:
+    stated = report["miss"]
+    chunks = next(term["value"] for term in stated["terms"] if term["name"] == "chunks")
+    if not 0 <= chunks <= 1:
+        return [_differs("miss.terms.chunks", "a probability", chunks)]
+    again = miss_bound.bound(report["probability"], chunks=chunks)
+    return [
+        _differs(f"miss.{name}", value, stated.get(name))
+        for name, value in again.items()
+        if not _same(stated.get(name), value)
+    ]
+
+
+def _ledger(report: Mapping[str, Any]) -> list[Finding]:
+    stated = report["ledger"]
+    out = []
+    length = round(stated["period_days"] * DAY_MS)
+    if not _same(stated["period_days"], report["plan"]["period_days"]):
+        out.append(_differs("ledger.period_days", report["plan"]["period_days"], stated["period_days"]))
+    chips = [ChipLedger.from_json(raw) for raw in stated["chips"]]
+    for chip in chips:
+        meet = all(a.end_ms == b.begin_ms for a, b in pairwise(chip.rows)) and all(row.ms > 0 for row in chip.rows)
+        if chip.period_ms != length or not meet:
+            out.append(_differs(f"ledger of chip {chip.ueid.hex()}", f"rows that fill {length} ms", chip.period_ms))
+    policy = stated["policy"]
+    again = ledger_totals.summary(
+        chips,
+        population=stated["population"],
+        peak=stated["peak_flops_per_day"],
+        period_days=stated["period_days"],
+        policy=LedgerPolicy(**{**policy, "exempt": frozenset(policy["exempt"])}),
+        certain=[bytes.fromhex(each) for each in stated["certain"]],
+    )
+    sampled = sorted(chip["ueid"] for chip in report["chips"])
+    if sampled != sorted(chip["ueid"] for chip in stated["chips"]):
+        out.append(_differs("ledger.chips", "the sampled chips", "other chips"))
+    return out + [
+        _differs(f"ledger.{name}", value, stated.get(name))
+        for name, value in again.items()
+        if not _same(stated.get(name), value)
+    ]
+
+
+def _facts(report: Mapping[str, Any]) -> list[Finding]:
+    facts, ledger, counts = report["facts"], report["ledger"], report["counts"]
+    wanted = {
+        **{f"fleet.{name}": counts[name] for name in ("registered", "sampled", "verified")},
+        "ledger.unexplained_flops": ledger["unexplained_flops"],
+        "ledger.remainder_flops": ledger["remainder_flops"],
+    }
+    out = []
+    for path, value in wanted.items():
+        section, name = path.split(".")
+        if not _same(facts[section][name], value):
+            out.append(_differs(f"facts.{path}", value, facts[section][name]))
+    return out
+
+
+def _rules(report: Mapping[str, Any], rules: RuleSet | None) -> list[Finding]:
+    stated = report["rules"]
+    if rules is None:
+        return []
+    if stated is None or stated["digest"] != rules.digest:
+        return [
+            Finding(
+                id="report.rules",
+                message="the report did not apply this rule set; ask for an inspection under the rules in force",
+                expected=f"{rules.id} version {rules.version}, {rules.digest}",
+                found="no rules" if stated is None else str(stated["digest"])[:100],
+                subject="rules",
+            )
+        ]
+    again = [each.to_json() for each in judge(rules, report["facts"], report["plan"]["flops_threshold"])]
+    out = [
+        _differs(f"rules.{one['id']}", one["outcome"], other.get("outcome"))
+        for one, other in zip(again, stated["rules"], strict=True)
+        if not all(_same(one[name], other[name]) for name in ("id", "holds", "outcome", "missing", "threshold"))
+    ]
+    violated = {each["id"] for each in again if each["outcome"] == "violated"}
+    named = {each["evidence"].get("rule") for each in report["findings"] if each["id"] == "rule.violated"}
+    return (
+        out if violated == named else [*out, _differs("findings of rules", sorted(violated), sorted(map(str, named)))]
+    )

@@ -1,0 +1,444 @@
+"""The report of an inspection: one JSON document, and one self-contained HTML page made from it.
+
+The JSON is the record; the page is rendered from the JSON alone. All text in it may come from a Prover or a chip: the
+page escapes everything and refers to nothing outside itself.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from analysis.detection import (
+    detection_probability_eq1,
+    detection_probability_hypergeometric,
+    involved_chips,
+)
+from analysis.domain import DetectionDomainError
+from verifier.checks import interrupts
+from verifier.checks.memory import accounting, replayed
+from verifier.draw import chip_selection
+from verifier.model.facts import Cell, Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts, by_chip
+from verifier.model.policies import SnapshotPolicy
+from verifier.model.reference_values import FirmwarePolicy
+from verifier.report import charts, extent, miss_bound
+from verifier.report.conclusion import Conclusion
+from verifier.report.earlier_reports import as_current
+from weighbridge.core.errors import Finding, WeighbridgeError
+
+SCHEMA = "weighbridge-report/3"
+_CURVE_POINTS = 60
+
+MEANING = (
+    "p is the probability that an inspection like this one sees a violation of size H, had there been one. "
+    "It is never the probability of compliance: it says nothing about how likely a violation was in the first place, "
+    "nor about smaller violations, nor about chips that are not in the registry. A drawn chip that did not verify "
+    "after the draw was known counts as one that the Prover chose: with w of them, p is the probability that more than "
+    "w of the drawn chips show the violation."
+)
+SAW = (
+    "the weights, gradients and optimizer state of every transcript it fetched (there is no confidential mode yet)",
+    "the training data in every batch of those transcripts",
+    "the programs: every tape, that is each operation of each training step with its arguments",
+    "the logs of all sampled chips, and the salted digests of their memory regions",
+)
+ASSUMPTIONS = (
+    "Every chip that could have taken part is in the registry; C counts these.",
+    "The violation was fixed before the draw, and the seed of the draw was not known to the Prover.",
+    "The violating run used at least H FLOPs after it first became incriminating. A run is incriminating only in its "
+    "second H FLOPs, so this covers runs of 2H and more (Shavit 2023, section 3.2).",
+    "The run was spread over as few chips as possible: full use and perfect scaling. More chips are easier to catch.",
+    "Chips take snapshots at random moments of a Poisson process with the stated rate, independently of each other "
+    "and of the work that they do; firmware, keys and clock of a chip are beyond the Prover's reach.",
+    "Unhooking the shim, through which the simulated firmware sees memory and stops kernels, is outside the "
+    "simulation: on real hardware no such shim exists.",
+    "BLAKE3, SHA-256 and the signature schemes are not broken.",
+    "A chip that did not verify after the draw was known was chosen by a Prover who knew which chips were drawn, and "
+    "which of them would show the violation.",
+    "The run lasted one monitoring period (T = T_m), and the logs were read at the end of it.",
+    "What the plan tolerates is small: the caps on unexplained bytes, temporary buffers and work beside a transcript.",
+    "The counters of chips count matrix products and convolutions, as the tapes do; other work shows in neither.",
+)
+NOT_OBSERVABLE = (
+    "memory that no kernel ever read or wrote, free blocks, and the host's memory outside of tensors",
+    "what happened between snapshots, beyond what the running head and the replayed steps fix",
+    "whether a replayed program is the training that its name says; the report lists the programs that ran",
+)
+
+
+def build(
+    *,
+    inspection: str,
+    created_at: str,
+    finished_at: str,
+    plan: Plan,
+    firmware: FirmwarePolicy,
+    population: int,
+    logs: Sequence[LogFacts],
+    snapshots: Sequence[SnapshotFacts],
+    transcripts: Sequence[TranscriptFacts],
+    findings: Sequence[Finding],
+    verified: Sequence[bytes],
+    conclusion: Conclusion,
+    draw: Mapping[str, Any] | None = None,
+    evidence: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Builds the report as JSON-compatible data.
+
+    Args:
+        inspection: Identifier of the inspection.
+        created_at: UTC time of the start, RFC 3339.
+        finished_at: UTC time of the end, RFC 3339.
+        plan: What was to be done.
+        firmware: Which firmware chips were allowed to run.
+        population: Registered chips at the draw (C).
+        logs: What was read of each sampled chip, in the order drawn.
+        snapshots: Every snapshot in those logs.
+        transcripts: Every transcript that a Prover named, once for each Prover.
+        findings: All findings, with their final severities.
+        verified: UEIDs of the chips that count as verified.
+        conclusion: The ledger, what became of the rules, and the policy.
+        draw: The section about the draw; by default that of one with a given seed. See `verifier.draw.chip_selection`.
+        evidence: What `verifier.report.statistical_evidence.build` returned.
+    """
+    severities = Counter(finding.severity for finding in findings)
+    own, counted = by_chip(snapshots), set(verified)
+    draw = chip_selection.given(plan.seed) if draw is None else draw
+    chips = [_chip(log, own.get(log.chip.ueid, ()), log.chip.ueid in counted, plan.snapshots) for log in logs]
+    silence = extent.silence(chips, draw.get("certain", ()))
+    p = probability(
+        plan, population=population, drawn=len(logs), unverified=silence["unverified_after_draw"], draw=draw
+    )
+    return {
+        "schema": SCHEMA,
+        "inspection": inspection,
+        "created_at": created_at,
+        "finished_at": finished_at,
+        "software": {"weighbridge": version("weighbridge"), "torch": version("torch"), "machine": platform.machine()},
+        "verdict": extent.verdict(
+            violations=severities["violation"],
+            warnings=severities["warning"],
+            replayed=extent.replayed_anything(chips, conclusion.replayed),
+        ),
+        "counts": {
+            "registered": population,
+            "sampled": len(logs),
+            "verified": len(verified),
+            **silence,
+            "snapshots": len(snapshots),
+            "explained": sum(1 for snapshot in snapshots if snapshot.status == "explained"),
+            "explained_given_collectives": sum(1 for s in snapshots if s.status == "explained given collectives"),
+            "violations": severities["violation"],
+            "warnings": severities["warning"],
+            "notes": severities["info"],
+        },
+        "plan": plan.to_json(),
+        "firmware": firmware.to_json(),
+        "chips": chips,
+        "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
+        "findings": [finding.to_json() for finding in findings],
+        "probability": p,
+        "draw": dict(draw),
+        "observed": extent.observed(conclusion.ledger, {ueid.hex() for ueid in counted}, population=population),
+        "miss": miss_bound.bound(p, chunks=conclusion.chunks),
+        **conclusion.to_json(),
+        "evidence": dict(evidence or {}),
+        "assumptions": [*ASSUMPTIONS, *draw["assumptions"]],
+        "saw": list(SAW),
+        "not_verifiable": [*_not_verified(logs, snapshots), *NOT_OBSERVABLE],
+    }
+
+
+def probability(
+    plan: Plan, *, population: int, drawn: int, unverified: int, draw: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the detection probability both ways, with every input; None and a note where a formula does not apply.
+
+    Of a draw that was committed to, both are over the random sample alone, and `strata` is p against the worst spread
+    over strata and over chips that were drawn with certainty.
+
+    Args:
+        plan: Sizes and rates.
+        population: Registered chips (C).
+        drawn: Chips that were drawn (s).
+        unverified: Those of them that did not verify after the draw was known (w).
+        draw: The report's section about a draw that was committed to.
+    """
+    notes: list[str] = []
+    worth = (draw or {}).get("detection")
+    if worth is not None:
+        population, drawn, unverified = worth["chips"], worth["drawn"], worth["unverified"]
+        if worth["certain"]:
+            notes.append(f"{worth['certain']} chips were drawn with certainty: they are no part of s and C")
+    if unverified:
+        notes.append(
+            f"{unverified} of {drawn} drawn chips did not verify after the draw was known: p is the probability that "
+            f"more than {unverified} drawn chips show the violation"
+        )
+    eq1 = _eq1(plan, population, drawn, unverified, notes)
+    exact = _hypergeometric(plan, population, drawn, unverified, notes)
+    try:
+        involved: int | None = int(
+            involved_chips(
+                flops_threshold=plan.flops_threshold,
+                chip_flops_per_day=plan.chip_flops_per_day,
+                chips=population,
+                run_days=plan.period_days,
+            )
+        )
+    except DetectionDomainError:
+        involved = None
+    most = population if population <= _CURVE_POINTS else min(population, max(_CURVE_POINTS, 5 * plan.samples))
+    steps = sorted({round(most * place / _CURVE_POINTS) for place in range(_CURVE_POINTS + 1)})
+    return {
+        "eq1": eq1,
+        "hypergeometric": exact,
+        "strata": None if worth is None else worth["p"],
+        "inputs": {
+            "s": drawn,
+            "w": unverified,
+            "C": population,
+            "H": plan.flops_threshold,
+            "a": plan.chip_flops_per_day,
+            "T": plan.period_days,
+            "T_m": plan.period_days,
+            "f": plan.snapshot_rate_per_day,
+            "involved_chips": involved,
+        },
+        "meaning": MEANING,
+        "notes": sorted(set(notes)),
+        "curve": [
+            {
+                "samples": samples,
+                "eq1": _eq1(plan, population, samples, unverified, []),
+                "hypergeometric": _hypergeometric(plan, population, samples, unverified, []),
+            }
+            for samples in steps
+        ],
+    }
+
+
+def _eq1(plan: Plan, population: int, samples: int, unverified: int, notes: list[str]) -> float | None:
+    try:
+        return float(
+            detection_probability_eq1(
+                samples=samples,
+                flops_threshold=plan.flops_threshold,
+                chip_flops_per_day=plan.chip_flops_per_day,
+                chips=population,
+                run_days=plan.period_days,
+                period_days=plan.period_days,
+                snapshot_rate_per_day=plan.snapshot_rate_per_day,
+                withheld=unverified,
+            )
+        )
+    except DetectionDomainError as error:
+        notes.append(f"equation 1: {error}")
+        return None
+
+
+def _hypergeometric(plan: Plan, population: int, samples: int, unverified: int, notes: list[str]) -> float | None:
+    try:
+        return float(
+            detection_probability_hypergeometric(
+                samples=samples,
+                flops_threshold=plan.flops_threshold,
+                chip_flops_per_day=plan.chip_flops_per_day,
+                chips=population,
+                run_days=plan.period_days,
+                snapshot_rate_per_day=plan.snapshot_rate_per_day,
+                withheld=unverified,
+            )
+        )
+    except DetectionDomainError as error:
+        notes.append(f"exact: {error}")
+        return None
+
+
+def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool, policy: SnapshotPolicy) -> dict[str, Any]:
+    tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
+    return {
+        "ueid": log.chip.ueid.hex(),
+        "owner": log.chip.owner,
+        "site": log.chip.site,
+        "chip_type": log.chip.chip_type,
+        "address": log.chip.address,
+        "prover_address": log.chip.prover_address,
+        "registered_at": log.chip.registered_at,
+        "reachable": not isinstance(log.head, WeighbridgeError),
+        "verified": verified,
+        "entries": len(log.entries),
+        "boots": len({token.boot_seed for token in tokens}),
+        "firmware": sorted({token.firmware_version for token in tokens}),
+        "interrupts": interrupts.evidence(log),
+        "snapshots": [_snapshot(snapshot, policy) for snapshot in snapshots],
+    }
+
+
+def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]:
+    token, claim = snapshot.verified.token, snapshot.explanation
+    body = token.body
+    out: dict[str, Any] = {
+        "index": snapshot.index,
+        "status": snapshot.status,
+        "time_ms": token.time_ms,
+        "uptime_ms": token.uptime_ms,
+        "boot_count": token.boot_count,
+        "safepoint": bool(body["safepoint"]),
+        "bytes": body["bytes"],
+        "storages": body["leaves"],
+        "weights_bytes": body["weights_bytes"],
+        "kernels": body["kernels"],
+        "flops": body["flops"],
+        "flops_explained": result.flops if (result := replayed(snapshot)) is not None else None,
+        "held": body["held"],
+        "stall_us": body["stall_us"],
+        "unobserved": body["unobserved"],
+        "transcript": None,
+        "step": None,
+        "op": None,
+        "shard": None,
+        "cell": None,
+        "memory": None,
+        "replay": None,
+    }
+    if isinstance(claim, Explanation):
+        out |= {"transcript": claim.transcript_id, "step": claim.step, "op": claim.op}
+    if snapshot.shard is not None:
+        at = snapshot.shard.coordinate
+        out["shard"] = {"job": at.job.id.hex(), "rank": at.rank, "ranks": at.job.ranks}
+    if isinstance(cell := snapshot.cell, Cell):
+        out["cell"] = {
+            "steps": list(cell.steps),
+            "chunks": cell.chunks,
+            "drawn": cell.drawn,
+            "share_found": cell.found_share,
+            "findings": len(cell.findings),
+        }
+    if (memory := accounting(snapshot, policy)) is not None:
+        out["memory"] = asdict(memory)
+    answer = snapshot.replayed
+    if answer is not None and not isinstance(answer, WeighbridgeError):
+        out["replay"] = {
+            "verdict": answer.verdict,
+            "steps": list(answer.steps),
+            "followed": answer.followed,
+            "logged": answer.logged,
+            "rounded": answer.rounded,
+            "evidence": answer.evidence,
+            "first_difference": answer.first_difference,
+            "seconds": round(snapshot.seconds, 3),
+        }
+    return out
+
+
+def _transcript(facts: TranscriptFacts, snapshots: Sequence[SnapshotFacts]) -> dict[str, Any]:
+    replays = [
+        snapshot.replayed
+        for snapshot in snapshots
+        if snapshot.transcript is facts
+        and snapshot.replayed is not None
+        and not isinstance(snapshot.replayed, WeighbridgeError)
+    ]
+    tapes: dict[str, Any] = {}
+    for result in replays:
+        for digest, tape in result.tapes.items():
+            known = tapes.setdefault(digest, dict(tape) | {"count": 0})
+            known["count"] += tape["count"]
+    chosen: dict[str, Any] = {}
+    for result in replays:
+        for channel, entry in result.chosen.items():
+            if entry["bits"] > chosen.get(channel, {"bits": -1.0})["bits"]:
+                chosen[channel] = entry
+    out: dict[str, Any] = {
+        "id": facts.id,
+        "readable": not isinstance(facts.opened, WeighbridgeError),
+        "name": "",
+        "steps": None,
+        "complete": None,
+        "data_committed": None,
+        "replays": len(replays),
+        "followed": sum(result.followed for result in replays),
+        "logged": sum(result.logged for result in replays),
+        "rounded": sum(result.rounded for result in replays),
+        "tapes": tapes,
+        "chosen": chosen,
+    }
+    if not isinstance(facts.opened, WeighbridgeError):
+        manifest = facts.opened.manifest
+        out |= {
+            "name": manifest.name,
+            "steps": manifest.steps,
+            "complete": manifest.complete,
+            "data_committed": facts.opened.data is not None,
+        }
+    return out
+
+
+def _not_verified(logs: Sequence[LogFacts], snapshots: Sequence[SnapshotFacts]) -> list[str]:
+    lines = []
+    for log in logs:
+        if isinstance(log.head, WeighbridgeError):
+            lines.append(f"the log of chip {log.chip.ueid.hex()}, which could not be read")
+    for snapshot in snapshots:
+        if snapshot.status == "unverified":
+            lines.append(f"the snapshot at entry {snapshot.index} of chip {snapshot.chip.ueid.hex()}")
+    return lines
+
+
+def _bytes(value: object) -> str:
+    """Formats a number of bytes for people."""
+    if not isinstance(value, int | float):
+        return "-"
+    size = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _hours(value: object) -> str:
+    """Formats milliseconds as hours."""
+    return "-" if not isinstance(value, int | float) else f"{value / 3_600_000:.2f}"
+
+
+def _percent(value: object) -> str:
+    return "not defined" if not isinstance(value, int | float) else f"{100 * value:.1f} %"
+
+
+def render_html(report: Mapping[str, Any]) -> str:
+    """Renders a report as one HTML page without references to anything outside it.
+
+    Args:
+        report: What `build` returned, or the same read back from JSON; one of an earlier version is shown as this one.
+    """
+    report = as_current(report)
+    environment = Environment(
+        loader=PackageLoader("verifier.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"size": _bytes, "percent": _percent, "short": charts.short, "hours": _hours}
+    plots = {
+        # Our own plotting code makes these and puts nothing in them but numbers, hex digits and our own words.
+        "coverage": Markup(charts.coverage(report["chips"])),
+        "timeline": Markup(charts.timeline(report["chips"])),
+        "fleet": Markup(charts.fleet(report["counts"], report["draw"].get("strata", []))),
+        "ledger": Markup(charts.ledger(report["ledger"]["chips"])),
+        "probability": Markup(
+            charts.probability(report["probability"]["curve"], drawn=report["probability"]["inputs"]["s"])
+        ),
+    }
+    return environment.get_template("report.html").render(
+        report=report, plots=plots, most_chips=charts.MOST_CHIPS, nothing=extent.nothing_checked(report)
+    )

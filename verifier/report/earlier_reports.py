@@ -1,0 +1,79 @@
+"""Reports of earlier versions, read as if they were of this one.
+
+`weighbridge-report/2` took a chip that did not verify after the draw was known for one that was not drawn, said nothing
+about observed chip-time, and called a bound on unseen violations `miss_at_most`. What this version states in addition
+follows from the rest of such a report. Its p does not, if chips failed to verify: then it claims too much, and
+`verifier.report.consistency` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from verifier.report import extent, miss_bound
+
+EARLIER = "weighbridge-report/2"
+
+
+def as_current(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a report in this version's form; one that is of this version already, or of none, as it is.
+
+    Args:
+        report: The content of a report; hostile.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: It has not the form that its schema promises.
+    """
+    if report.get("schema") != EARLIER:
+        return report
+    chips, counts, draw, probability, miss = (
+        report[name] for name in ("chips", "counts", "draw", "probability", "miss")
+    )
+    silence = extent.silence(chips, draw.get("certain", ()))
+    detection = draw.get("detection")
+    return {
+        **report,
+        "verdict": "unchecked"
+        if report["verdict"] == "clean" and not extent.replayed_anything(chips, report["replayed"])
+        else report["verdict"],
+        "counts": {**counts, **silence},
+        "probability": {
+            **probability,
+            "inputs": {
+                **probability["inputs"],
+                "s": counts["sampled"] if detection is None else detection["drawn"],
+                "w": silence["unverified_after_draw"],
+            },
+        },
+        "draw": draw if detection is None else {**draw, "detection": _detection(detection, silence, draw["strata"])},
+        "observed": extent.observed(
+            report["ledger"],
+            {chip["ueid"] for chip in chips if chip["verified"] is True},
+            population=counts["registered"],
+        ),
+        "miss": {
+            **{name: value for name, value in miss.items() if name != "miss_at_most"},
+            "unseen_at_most": miss["miss_at_most"],
+            "terms": [
+                term | {"meaning": miss_bound.NOT_DRAWN} if term["name"] == "not_drawn" else term
+                for term in miss["terms"]
+            ],
+            "formula": miss_bound.FORMULA,
+            "meaning": miss_bound.MEANING,
+        },
+    }
+
+
+def _detection(detection: Mapping[str, Any], silence: Mapping[str, int], strata: Any) -> dict[str, Any]:
+    """Returns what a draw is worth with the chips that were drawn in each group, not only those that verified."""
+    drawn = {tuple(each["key"]): each["drawn"] for each in strata}
+    groups = [
+        {
+            **each,
+            "drawn": drawn[tuple(each["stratum"])] if each["kind"] == "random" else each["drawn"],
+            "unverified": drawn[tuple(each["stratum"])] - each["drawn"] if each["kind"] == "random" else 0,
+        }
+        for each in detection["groups"]
+    ]
+    return {**detection, "unverified": silence["unverified_after_draw"], "groups": groups}

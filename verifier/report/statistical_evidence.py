@@ -1,0 +1,78 @@
+"""What a report says beside findings: how runs began, in which order they used data, and how their weights moved.
+
+None of it is evidence against the Prover. It shows a reader what the verdict rests on, and where to look further.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from verifier.checks import data_records
+from verifier.checks.order import order_of, seed_follows
+from verifier.model.collected import Collected
+from verifier.model.lineage import Lineage
+from verifier.model.opened_records import RecordFacts
+from verifier.model.weight_change import Changes
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.transcript_facts import OpenedTranscript
+from weighbridge.transcript.parentage import Parent
+
+
+def build(collected: Collected) -> dict[str, Any]:
+    """Returns JSON-compatible data.
+
+    - `beginnings`: for each transcript, what entered W_0 from outside, and the declared parent.
+    - `orders`: for each transcript, who chose the order of its data, and whether its seed follows from them.
+    - `weights`: for each transcript, the relative change of the weights in each segment between two checkpoints, and
+      how far that stands out from its neighbours (`verifier.model.weight_change`).
+    - `records`: how many records were asked for, and how many were opened and are those committed to.
+    - `memories`: whether weights remember the batches of their segments, with p-values
+    (`verifier.report.memorisation`).
+    - `segments`: those replayed whole, with all that their choice follows from (`verifier.model.segments.verify`).
+    """
+    opened = {facts.id: facts.opened for facts in collected.transcripts.values()}
+    return {
+        "beginnings": [_beginning(line) for line in collected.lineages],
+        "orders": [
+            {"transcript": name, "order": order_of(each), "seed_follows": seed_follows(each)}
+            for name, each in opened.items()
+            if isinstance(each, OpenedTranscript)
+        ],
+        "weights": [_weights(each) for each in opened.values() if isinstance(each, OpenedTranscript)],
+        "records": [_records(each) for each in collected.records],
+        "memories": collected.memories,
+        "segments": [each.to_json() for each in collected.segments],
+    }
+
+
+def _records(facts: RecordFacts) -> dict[str, Any]:
+    opened = [] if isinstance(facts.opened, WeighbridgeError) else facts.opened
+    good = len(opened) - sum(finding.id == "data.record.differs" for finding in data_records.check(facts))
+    return {"transcript": facts.id, "asked": len(facts.asked), "used": len(facts.used), "opened": good}
+
+
+def _beginning(line: Lineage) -> dict[str, Any]:
+    parent = line.parent
+    return {
+        "transcript": line.id,
+        "from_outside": line.bytes,
+        "parent": {"transcript": parent.transcript, "step": parent.step} if isinstance(parent, Parent) else None,
+        "compared": line.held is not None and not isinstance(line.held, WeighbridgeError),
+        "elsewhere": dict(sorted(line.elsewhere.items())),
+    }
+
+
+def _weights(transcript: OpenedTranscript) -> dict[str, Any]:
+    changes = Changes(transcript)
+    outstanding = changes.continuity()
+    rows = [
+        {"begin": begin, "change": _finite(changes.total[begin]), "score": _finite(outstanding[begin])}
+        for begin in sorted(changes.total)
+    ]
+    return {"transcript": transcript.digest, "segments": rows}
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: None stands for it."""
+    return round(value, 9) if math.isfinite(value) else None

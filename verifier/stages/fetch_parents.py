@@ -1,0 +1,38 @@
+"""Finds out where each run began, and fetches the parents that runs declare."""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+
+from verifier.model import lineage
+from verifier.model.collected import Collected
+from verifier.model.facts import TranscriptFacts
+from verifier.stages import fetch
+from verifier.stages.replay_runner import replayed, task
+from verifier.stages.setting import Setting
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.transcript_facts import OpenedTranscript
+
+
+def run(setting: Setting, collected: Collected) -> None:
+    """Traces every transcript that was fetched; what it replays are the states that no checkpoint holds."""
+    provers = {facts.id: prover for (prover, _), facts in collected.transcripts.items()}
+
+    def parent(child: TranscriptFacts, identifier: str) -> TranscriptFacts:
+        prover = provers[child.id]
+        provers.setdefault(identifier, prover)
+        return fetch.transcript(setting, collected, prover, identifier, parent=True)
+
+    known = list(collected.transcripts.values())
+    setting.progress("lineage", 0, len(known), f"finding out where {len(known)} runs began")
+    salt = setting.units.once("lineage", "salt", lambda: secrets.token_bytes(32), to=bytes, of=bytes)
+    collected.lineages = lineage.trace(known, parent, partial(_replay_to, setting), salt=salt)
+
+
+def _replay_to(
+    setting: Setting, transcript: OpenedTranscript, step: int, salt: bytes
+) -> ReplayResult | WeighbridgeError:
+    each = task(setting, transcript, stop=(step, 0), salt=salt)
+    return replayed(setting, "lineage", [each])[each.key].result

@@ -1,0 +1,1 @@
+"""What the Verifier keeps: its database, the database's revisions, and its cache of transcripts."""

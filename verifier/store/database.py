@@ -1,0 +1,120 @@
+"""The Verifier's database: one engine for the tables of all its modules, in an SQLite file or behind a URL.
+
+SQLite is written ahead and synchronously, so that what was committed survives a loss of power, and any number of
+processes may read while one writes. PostgreSQL is meant for a Verifier that several machines share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from weighbridge.core.errors import UsageError
+
+_PRAGMAS = ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", "busy_timeout=10000")
+
+
+def database_url(where: str | Path) -> URL:
+    """Returns the URL of a database.
+
+    Args:
+        where: Path of an SQLite file, or any URL of SQLAlchemy's, such as `postgresql+psycopg://user@host/name`.
+
+    Raises:
+        UsageError: It looks like a URL and is none.
+    """
+    if isinstance(where, Path) or "://" not in where:
+        return URL.create("sqlite", database=str(Path(where).resolve()))
+    try:
+        return make_url(where)
+    except ArgumentError:
+        raise UsageError(
+            "the database is neither a file nor a URL such as postgresql+psycopg://user@host/name; correct it"
+        ) from None
+
+
+class Database:
+    """An open database; safe to use from several threads.
+
+    Attributes:
+        name: What to call it in messages; without a password.
+        engine: SQLAlchemy's engine.
+        session: Makes sessions on it.
+    """
+
+    def __init__(self, where: str | Path) -> None:
+        """Prepares connections; the first is made when something is asked of it.
+
+        Args:
+            where: As `database_url` takes it.
+
+        Raises:
+            UsageError: It is no URL, or nothing here can speak to such a database.
+        """
+        url = database_url(where)
+        self.name = str(where) if "://" not in str(where) else url.render_as_string()
+        try:
+            self.engine: Engine = create_engine(url)
+        except (SQLAlchemyError, ImportError) as error:
+            raise UsageError(
+                f"{self.name} cannot be used as a database ({error}); install its driver, or name an SQLite file"
+            ) from None
+        if url.get_backend_name() == "sqlite":
+            event.listen(self.engine, "connect", _on_connect)
+        self.session: sessionmaker[Session] = sessionmaker(self.engine)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self.engine.dispose()
+
+
+def put(session: Session, row: type[DeclarativeBase], *values: Mapping[str, Any]) -> None:
+    """Writes rows of one table, each in the place of one with the same primary key if there is one.
+
+    As `Session.merge`, but it asks for nothing first where the database has a statement for this.
+
+    Args:
+        session: Whose transaction it belongs to.
+        row: The table's class.
+        *values: Every column of each row, by name.
+    """
+    if not values:
+        return
+    insert = _INSERTS.get(session.get_bind().dialect.name)
+    if insert is None:
+        for each in values:
+            session.merge(row(**each))
+        return
+    session.execute(_putting(insert, row), [dict(each) for each in values])
+
+
+_INSERTS: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+@lru_cache(maxsize=128)
+def _putting(insert: Any, row: type[DeclarativeBase]) -> Any:
+    """Returns the statement of `put` for one table: making it takes as long as executing it."""
+    columns = row.__table__.columns
+    keys = [column.name for column in columns if column.primary_key]
+    statement = insert(row.__table__)
+    others = {column.name: statement.excluded[column.name] for column in columns if not column.primary_key}
+    if others:
+        return statement.on_conflict_do_update(index_elements=keys, set_=others)
+    return statement.on_conflict_do_nothing(index_elements=keys)
+
+
+def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    for pragma in _PRAGMAS:
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

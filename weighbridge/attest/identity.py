@@ -1,0 +1,391 @@
+"""Identities: role certificates for the wire, and device certificate chains for chips.
+
+The two have different roots and never mix. A *role certificate* says that a process may speak as chip, prover, verifier
+or operator; it is checked by TLS. A *device chain* says that a signing key lives in one chip with one firmware; it is
+checked wherever a token is. Its form:
+
+    manufacturer root  ->  IDevID (IEEE 802.1AR; subject serialNumber = UEID in hex; never expires)
+                       ->  attestation key (DICE TcbInfo: firmware version, SVN, SHA-384 and mode; see `tcb`)
+
+All keys are ECDSA on P-384. Certificates of devices are not checked against a clock: 802.1AR devices do not expire, and
+neither the chip's clock nor the time at which a log is read says when a token was signed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from weighbridge.attest.tcb import TCB_INFO_OID, TcbInfo
+from weighbridge.core.errors import IdentityError, UsageError
+
+ROLES = ("chip", "prover", "verifier", "operator")
+NEVER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
+"""The "no well-defined expiration" of RFC 5280, section 4.1.2.5."""
+
+MAX_CERTIFICATE_BYTES = 8192
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_ROLE_YEARS = datetime.timedelta(days=3650)
+
+
+def role_domain(role: str) -> str:
+    """Returns the DNS name in every certificate of `role`: clients ask for it, so TLS itself checks a server's role."""
+    return f"{role}.role.weighbridge.internal"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Credentials:
+    """What a process needs to speak mutual TLS, as PEM.
+
+    Attributes:
+        certificate: Its role certificate.
+        key: The private key, PKCS #8, not encrypted.
+        authority: The certificate of the authority that its peers must have been issued by.
+    """
+
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+    def save(self, directory: Path) -> None:
+        """Writes `certificate.pem`, `key.pem` (mode 0600) and `authority.pem`."""
+        write_files(
+            directory, {"certificate.pem": self.certificate, "key.pem": self.key, "authority.pem": self.authority}
+        )
+
+    @classmethod
+    def load(cls, directory: Path) -> Credentials:
+        """Reads what `save` wrote.
+
+        Raises:
+            IdentityError: A file is missing or unreadable.
+        """
+        certificate, key, authority = read_files(directory, ("certificate.pem", "key.pem", "authority.pem"))
+        return cls(certificate=certificate, key=key, authority=authority)
+
+
+class CertificateAuthority:
+    """A root key that issues role certificates, or, as a manufacturer's root, the IDevIDs of devices."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        """Takes a root; use `create` or `load` to get one.
+
+        Args:
+            certificate: Self-signed.
+            key: Its private key.
+        """
+        self.certificate = certificate
+        self.key = key
+
+    @classmethod
+    def create(cls, name: str) -> CertificateAuthority:
+        """Makes a new root with `name` as its common name."""
+        key = ec.generate_private_key(ec.SECP384R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        builder = certificate_builder(subject, subject, key.public_key(), authority=True, path_length=1)
+        return cls(builder.sign(key, hashes.SHA384()), key)
+
+    @property
+    def pem(self) -> bytes:
+        """The root certificate as PEM: what a party that trusts this root needs."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def save(self, directory: Path) -> None:
+        """Writes `authority.pem` and `authority-key.pem` (mode 0600)."""
+        write_files(directory, {"authority.pem": self.pem, "authority-key.pem": key_pem(self.key)})
+
+    @classmethod
+    def load(cls, directory: Path) -> CertificateAuthority:
+        """Reads what `save` wrote.
+
+        Raises:
+            IdentityError: A file is missing or is not what its name says.
+        """
+        certificate, key = read_files(directory, ("authority.pem", "authority-key.pem"))
+        return cls(load_certificate(certificate), load_key(key))
+
+    def issue_role(self, role: str, name: str, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> Credentials:
+        """Issues a new key and certificate for one process.
+
+        Args:
+            role: One of `ROLES`.
+            name: Who plays it: lower-case letters, digits and hyphens.
+            hosts: DNS names and IP addresses under which other TLS clients may reach it.
+
+        Raises:
+            UsageError: The role or name is not one that a certificate can carry.
+        """
+        if role not in ROLES:
+            raise UsageError(f"{role!r} is no role; choose one of {', '.join(ROLES)}.")
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} cannot be a name; use up to 63 lower-case letters, digits and hyphens.")
+        key = ec.generate_private_key(ec.SECP384R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names: list[x509.GeneralName] = [
+            x509.UniformResourceIdentifier(f"weighbridge://role/{role}/{name}"),
+            x509.DNSName(role_domain(role)),
+            *map(_host_name, hosts),
+        ]
+        builder = certificate_builder(
+            subject, self.certificate.subject, key.public_key(), authority=False, lifetime=_ROLE_YEARS
+        )
+        certificate = (
+            builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+                critical=False,
+            )
+            .sign(self.key, hashes.SHA384())
+        )
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        return Credentials(certificate=pem, key=key_pem(key), authority=self.pem)
+
+
+def peer_role(pem: bytes) -> tuple[str, str]:
+    """Returns (role, name) of a role certificate that TLS has already verified.
+
+    Raises:
+        IdentityError: It is no certificate or carries no, or more than one, well-formed role.
+    """
+    certificate = load_certificate(pem)
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        uris = extension.value.get_values_for_type(x509.UniformResourceIdentifier)
+    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
+        raise IdentityError("The certificate has no alternative names and so no role; have one issued.") from error
+    roles = [uri for uri in uris if uri.startswith("weighbridge:")]
+    if len(roles) != 1:
+        raise IdentityError(f"The certificate carries {len(roles)} roles instead of one; have another issued.")
+    match = re.fullmatch(rf"weighbridge://role/({'|'.join(ROLES)})/({_NAME.pattern})", roles[0])
+    if match is None:
+        raise IdentityError("The certificate's role is none that this version knows; have another issued.")
+    return match[1], match[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceIdentity:
+    """What a verified device chain says.
+
+    Attributes:
+        ueid: EAT UEID of the chip (RFC 9711, section 4.2.1), 17 to 33 bytes.
+        public_key: Attestation key, P-384.
+        tcb: The firmware that the key belongs to, and how it was started.
+    """
+
+    ueid: bytes
+    public_key: ec.EllipticCurvePublicKey
+    tcb: TcbInfo
+
+
+def verify_device_chain(chain_der: Sequence[bytes], root: x509.Certificate) -> DeviceIdentity:
+    """Checks a device chain and returns what it says.
+
+    Args:
+        chain_der: DER of the attestation key's certificate and of the IDevID, in this order, without the root.
+        root: The manufacturer's root.
+
+    Raises:
+        IdentityError: The chain has another form, or does not lead to `root`.
+    """
+    if len(chain_der) != 2:
+        raise IdentityError(f"A device chain has two certificates, not {len(chain_der)}; ask the chip for its chain.")
+    leaf, device = (load_der(der) for der in chain_der)
+    check_issued(device, root, authority=True)
+    check_issued(leaf, device, authority=False)
+    serials = [str(attribute.value) for attribute in device.subject.get_attributes_for_oid(NameOID.SERIAL_NUMBER)]
+    if len(serials) != 1 or not re.fullmatch(r"(?:[0-9a-f]{2}){17,33}", serials[0]):
+        raise IdentityError("The IDevID's serialNumber is not one UEID in hex; this is no device of ours.")
+    try:
+        extension = leaf.extensions.get_extension_for_oid(TCB_INFO_OID).value
+    except x509.ExtensionNotFound as error:
+        raise IdentityError("The attestation certificate does not say which firmware its key belongs to.") from error
+    assert isinstance(extension, x509.UnrecognizedExtension)
+    public_key = leaf.public_key()
+    assert isinstance(public_key, ec.EllipticCurvePublicKey)  # check_issued looked.
+    return DeviceIdentity(
+        ueid=bytes.fromhex(serials[0]),
+        public_key=public_key,
+        tcb=TcbInfo.parse(extension.value),
+    )
+
+
+def check_issued(certificate: x509.Certificate, issuer: x509.Certificate, *, authority: bool) -> None:
+    """Checks one link of a manufacturer's chain: key, signature, constraints, usage, no unknown critical extension.
+
+    Args:
+        certificate: The certificate to check.
+        issuer: The one that it must have been issued by.
+        authority: Whether it must be an authority, and may then do nothing else.
+
+    Raises:
+        IdentityError: It does not follow `issuer`, or is not of this kind.
+    """
+    key = certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise IdentityError("A device certificate's key is not on P-384.")
+    try:
+        certificate.verify_directly_issued_by(issuer)
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+        usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
+        critical = {extension.oid for extension in certificate.extensions if extension.critical}
+    except InvalidSignature as error:
+        raise IdentityError(
+            "A device certificate's signature is not its issuer's: a foreign or altered chain."
+        ) from error
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
+        raise IdentityError(f"A device certificate does not follow its issuer or its profile: {error}.") from error
+    if constraints.ca != authority or usage.key_cert_sign != authority or usage.digital_signature == authority:
+        raise IdentityError("A device certificate may do more or less than its place in the chain allows.")
+    if critical - {x509.BasicConstraints.oid, x509.KeyUsage.oid, TCB_INFO_OID}:
+        raise IdentityError("A device certificate has a critical extension that is not understood here.")
+
+
+def certificate_builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    *,
+    authority: bool,
+    path_length: int | None = None,
+    lifetime: datetime.timedelta | None = None,
+) -> x509.CertificateBuilder:
+    """Returns a certificate that only needs its special extensions and a signature.
+
+    Args:
+        subject: Whose it is.
+        issuer: Subject of the certificate whose key will sign.
+        public_key: The key that it is about.
+        authority: Whether that key may sign certificates (and then nothing else).
+        path_length: How many authorities may follow below it.
+        lifetime: How long it is valid from now; None means that it never expires.
+    """
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))  # Clocks of other hosts may be behind.
+        .not_valid_after(now + lifetime if lifetime else NEVER)
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=path_length), critical=True)
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=not authority,
+                key_cert_sign=authority,
+                crl_sign=False,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                encipher_only=False,
+                decipher_only=False,
+            ),
+            critical=True,
+        )
+    )
+
+
+def load_certificate(pem: bytes) -> x509.Certificate:
+    """Reads one PEM certificate.
+
+    Raises:
+        IdentityError: It is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise IdentityError("This is no PEM certificate; check the file.") from error
+
+
+def load_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """Reads a private key on P-384 from PEM.
+
+    Raises:
+        IdentityError: It is none.
+    """
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise IdentityError("This is no readable PEM private key; check the file.") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise IdentityError("This private key is not on P-384; have another issued.")
+    return key
+
+
+def load_der(der: bytes) -> x509.Certificate:
+    """Reads one DER certificate with everything in it, and accepts only one encoding of its signature.
+
+    Raises:
+        IdentityError: It is none, or larger than `MAX_CERTIFICATE_BYTES`.
+    """
+    if len(der) > MAX_CERTIFICATE_BYTES:
+        raise IdentityError(f"A device certificate has {len(der)} bytes; at most {MAX_CERTIFICATE_BYTES} are accepted.")
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        certificate.public_key()  # Keys and extensions are parsed late; look at them now.
+        list(certificate.extensions)
+        list(certificate.subject)
+    except (
+        ValueError,
+        TypeError,
+        UnsupportedAlgorithm,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    ) as error:
+        raise IdentityError("A device certificate is malformed; ask the chip for its chain again.") from error
+    except x509.InvalidVersion as error:
+        raise IdentityError("A device certificate has an unknown version.") from error
+    if not der.endswith(b"\x00" + certificate.signature):
+        # The one byte that nothing signs: how many bits of the signature's last byte are unused. DER says none.
+        raise IdentityError("A device certificate is malformed; ask the chip for its chain again.")
+    return certificate
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Returns a private key as PEM (PKCS #8, not encrypted); inverse of `load_key`."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def write_files(directory: Path, files: dict[str, bytes]) -> None:
+    """Writes files into a directory, replacing former ones; names with `key` in them are readable by the owner only."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        # The mode is set as the file is created, so that a key is never readable by others, however briefly.
+        mode = 0o600 if "key" in name else 0o644
+        (directory / name).unlink(missing_ok=True)
+        with os.fdopen(os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+
+
+def read_files(directory: Path, names: Iterable[str]) -> list[bytes]:
+    """Reads files of a directory.
+
+    Raises:
+        IdentityError: One is missing or unreadable.
+    """
+    try:
+        return [(directory / name).read_bytes() for name in names]
+    except OSError as error:
+        raise IdentityError(f"Cannot read {error.filename}; give the directory that holds the certificate.") from error

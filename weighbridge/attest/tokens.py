@@ -1,0 +1,424 @@
+"""Tokens: what a chip signs. EAT claims (RFC 9711) in a tagged COSE_Sign1 (RFC 9052) under ES384.
+
+A chip's log is a list of tokens of the kinds boot, event and snapshot. Each names its place (`index`, the monotonic
+counter) and the digest of the entry before it, so that the newest entry fixes all others. A token of kind head is no
+entry: it signs the log's size and newest entry over a Verifier's nonce. docs/formats/snapshot-token.md has the bytes.
+
+Reading is strict. There is exactly one encoding of a token's claims and one form of its envelope; whatever differs is a
+`TokenError`, and so is a claim outside its range. Nothing is interpreted before its signature has been verified, except
+the certificate chain that says whose signature it has to be.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+import cbor2
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+
+from weighbridge.attest.identity import DeviceIdentity, verify_device_chain
+from weighbridge.core.digests import DIGEST_SIZE, bytes_digest, cbor
+from weighbridge.core.errors import FormatError, TokenError
+
+Kind = Literal["boot", "event", "snapshot", "head"]
+Value = bytes | int | str | bool
+
+MAX_TOKEN_BYTES = (1 << 16) - 1
+"""OCP Profile for IETF EAT: a token has at most 64 kB. The length of an entry in a tiled log says no more than this."""
+
+PROFILE = "urn:x-weighbridge:token:1"
+OEMID = bytes_digest(b"weighbridge simulated chip")[:16]
+"""RFC 9711, section 4.2.3.1: a random OEM ID of 16 bytes; this one stands for "no silicon, a simulation"."""
+
+GENESIS = bytes(DIGEST_SIZE)
+"""`previous` of a log's first entry."""
+
+_ES384 = -35
+_EAT_CWT = 263  # CoAP content format of application/eat+cwt.
+_CBOR_FORMAT = 60  # CoAP content format of application/cbor.
+_CWT_TAG, _SIGN1_TAG = 61, 18
+_X5CHAIN = 33
+_PROTECTED = cbor({1: _ES384, 3: _EAT_CWT})
+_COORDINATE = 48  # Bytes of one half of a P-384 signature.
+
+# Claim labels: RFC 8392 and RFC 9711, then private ones from the range that the OCP profile leaves to vendors.
+_IAT, _NONCE, _UEID, _OEMID, _HWMODEL, _UPTIME, _DBGSTAT, _EAT_PROFILE = 6, 10, 256, 258, 259, 261, 263, 265
+_BOOTCOUNT, _BOOTSEED, _SWVERSION, _MEASUREMENTS = 267, 268, 271, 273
+_KIND, _INDEX, _PREVIOUS, _UPTIME_MS, _TIME_MS = -70002, -70003, -70004, -70005, -70006
+
+_DEBUG_STATES = (1, 0)
+"""RFC 9711, section 4.2.9: disabled, enabled. A fuse may still be blown, so it is not disabled permanently."""
+
+_INTEGER_END = 1 << 63
+_BODIES: Mapping[Kind, Mapping[str, str]] = {
+    "boot": {
+        "salt_digest": "digest",
+        "rate_milli": "count",
+        "hold": "count",
+        "reporting": "text",
+        "witness": "digest",
+    },
+    "event": {"name": "text", "digest": "digest"},
+    "head": {"size": "count", "last": "digest", "root": "digest", "log_key": "digest", "counter": "count"},
+    "snapshot": {
+        "root": "digest",
+        "leaves": "count",
+        "bytes": "count",
+        "weights_root": "digest",
+        "weights_bytes": "count",
+        "salt_digest": "digest",
+        "head": "claimed digest",
+        "running": "claimed digest",
+        "step": "claimed count",
+        "op": "claimed count",
+        "safepoint": "flag",
+        "held": "count",
+        "kernels": "count",
+        "flops": "count",
+        "stall_us": "count",
+        "unobserved": "count",
+    },
+}
+"""What each kind's body holds, no more and no less. Claimed values come from the workload.
+
+Off a safepoint it claims no digest of its operations (`running`), and either all of the others or none.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """The claims of one token.
+
+    Attributes:
+        kind: What it attests.
+        ueid: EAT UEID of the chip, 17 to 33 bytes.
+        nonce: The asker's nonce, 8 to 64 bytes, in a head; None in log entries, which are unsolicited.
+        index: Monotonic counter: the entry's index in the log; in a head, the index that the next entry will have.
+        previous: Digest (32 bytes) of the entry before it; `GENESIS` before the first.
+        boot_count: Boots so far, this one included.
+        boot_seed: 32 random bytes of this boot (RFC 9711, section 4.2.12).
+        uptime_ms: Milliseconds since boot on the chip's clock.
+        time_ms: Milliseconds since 1970 on the chip's clock.
+        hwmodel: Model of the chip, 1 to 32 bytes.
+        firmware_version: As in the attestation certificate.
+        debug: Whether the chip was started in debug mode; as in the attestation certificate.
+        body: What is attested, by kind: see docs/formats/snapshot-token.md.
+    """
+
+    kind: Kind
+    ueid: bytes
+    nonce: bytes | None
+    index: int
+    previous: bytes
+    boot_count: int
+    boot_seed: bytes
+    uptime_ms: int
+    time_ms: int
+    hwmodel: bytes
+    firmware_version: str
+    debug: bool
+    body: Mapping[str, Value]
+
+
+def claims_position(token: Token) -> bool:
+    """Tells whether the workload claimed a position in a transcript when a snapshot was taken."""
+    return token.body["head"] != b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """A token whose signature and certificate chain verify.
+
+    Attributes:
+        token: Its claims.
+        identity: The device that signed it; agrees with the claims.
+    """
+
+    token: Token
+    identity: DeviceIdentity
+
+
+def entry_digest(data: bytes) -> bytes:
+    """Returns the digest of a log entry, to which the next entry's `previous` refers: BLAKE3-256 of its bytes."""
+    return bytes_digest(data)
+
+
+def sign(token: Token, key: ec.EllipticCurvePrivateKey, chain: Sequence[bytes]) -> bytes:
+    """Returns the token as its chip puts it on the wire; `verify` reads it back.
+
+    Args:
+        token: The claims.
+        key: The chip's attestation key.
+        chain: DER of the attestation certificate and of the IDevID.
+
+    Raises:
+        TokenError: A claim is outside its range, or the token would be too large.
+    """
+    payload = encode_claims(token)
+    r, s = decode_dss_signature(key.sign(_to_be_signed(payload), ec.ECDSA(hashes.SHA384())))
+    signature = r.to_bytes(_COORDINATE) + s.to_bytes(_COORDINATE)
+    data = _envelope(list(chain), payload, signature)
+    if len(data) > MAX_TOKEN_BYTES:
+        raise TokenError(f"The token would have {len(data)} bytes; at most {MAX_TOKEN_BYTES} are allowed.")
+    return data
+
+
+def verify(data: bytes, root: x509.Certificate) -> Verified:
+    """Checks a token's form, certificate chain, signature and claims.
+
+    It does not judge freshness: compare the nonce of a head with the one you sent, and see `verify_log` for entries.
+
+    Args:
+        data: The token.
+        root: The manufacturer's root certificate.
+
+    Raises:
+        TokenError: The token is malformed, altered or contradicts its certificates.
+        IdentityError: Its certificate chain does not lead to `root`.
+    """
+    chain, payload, signature = _open_envelope(data)
+    identity = _identity(chain, root)
+    r, s = int.from_bytes(signature[:_COORDINATE]), int.from_bytes(signature[_COORDINATE:])
+    try:
+        identity.public_key.verify(encode_dss_signature(r, s), _to_be_signed(payload), ec.ECDSA(hashes.SHA384()))
+    except InvalidSignature:
+        raise TokenError("The token's signature is not its chip's: the token was altered or forged.") from None
+    token = decode_claims(payload)
+    tcb = identity.tcb
+    claimed = (token.ueid, token.hwmodel, token.firmware_version, token.debug)
+    if claimed != (identity.ueid, tcb.model.encode(), tcb.version, tcb.mode == "debug"):
+        raise TokenError("The token names another chip or firmware than its certificates: it was not made by this one.")
+    return Verified(token=token, identity=identity)
+
+
+def read_own(data: bytes) -> Token:
+    """Reads a token without checking who signed it: for a chip that looks at its own log.
+
+    Raises:
+        TokenError: The token is malformed.
+    """
+    _, payload, _ = _open_envelope(data)
+    return decode_claims(payload)
+
+
+def verify_log(entries: Iterable[bytes], root: x509.Certificate) -> Iterator[Verified]:
+    """Verifies log entries from the first on, each with its signature and its index after the one before.
+
+    Args:
+        entries: Tokens in log order.
+        root: The manufacturer's root certificate.
+
+    Yields:
+        Each entry, once it and everything before it is known to be good.
+
+    Raises:
+        TokenError: An entry does not verify (`chip.token`), has an old counter (`chip.log.counter`), or does not
+            continue the entry before it (`chip.log.chain`).
+        IdentityError: An entry's certificate chain does not lead to `root`.
+    """
+    previous, ueid = GENESIS, None
+    for index, data in enumerate(entries):
+        verified = verify(data, root)
+        token = verified.token
+        if token.kind == "head" or token.index != index:
+            raise TokenError(
+                f"Entry {index} of the log carries the counter {token.index}: entries were dropped, doubled or moved.",
+                code="chip.log.counter",
+                index=index,
+            )
+        if token.previous != previous or token.ueid != (ueid or token.ueid):
+            raise TokenError(
+                f"Entry {index} does not continue the entry before it: the log was altered or forked.",
+                code="chip.log.chain",
+                index=index,
+            )
+        previous, ueid = entry_digest(data), token.ueid
+        yield verified
+
+
+@functools.lru_cache(maxsize=256)
+def _identity(chain: tuple[bytes, ...], root: x509.Certificate) -> DeviceIdentity:
+    """A log repeats one chain in every entry; its two signatures need checking once."""
+    return verify_device_chain(chain, root)
+
+
+def encode_claims(token: Token) -> bytes:
+    """Returns a token's claims as deterministic CBOR (RFC 8949, section 4.2.1).
+
+    Raises:
+        TokenError: A claim is outside its range.
+    """
+    _check(token)
+    claims: dict[int, Any] = {
+        _IAT: token.time_ms // 1000,
+        _UEID: token.ueid,
+        _OEMID: OEMID,
+        _HWMODEL: token.hwmodel,
+        _UPTIME: token.uptime_ms // 1000,
+        _DBGSTAT: _DEBUG_STATES[token.debug],
+        _EAT_PROFILE: PROFILE,
+        _BOOTCOUNT: token.boot_count,
+        _BOOTSEED: token.boot_seed,
+        _SWVERSION: [token.firmware_version],
+        _MEASUREMENTS: [[_CBOR_FORMAT, cbor(dict(token.body))]],
+        _KIND: token.kind,
+        _INDEX: token.index,
+        _PREVIOUS: token.previous,
+        _UPTIME_MS: token.uptime_ms,
+        _TIME_MS: token.time_ms,
+    }
+    if token.nonce is not None:
+        claims[_NONCE] = token.nonce
+    return cbor(claims)
+
+
+def decode_claims(payload: bytes) -> Token:
+    """Reads claims; inverse of `encode_claims`: encode_claims(decode_claims(p)) == p for every p that is accepted.
+
+    Raises:
+        TokenError: The bytes are no such claims.
+    """
+    claims = _decode(payload, dict)
+    try:
+        ((form, body),) = claims[_MEASUREMENTS]
+        (version,) = claims[_SWVERSION]
+        token = Token(
+            kind=claims[_KIND],
+            ueid=claims[_UEID],
+            nonce=claims.get(_NONCE),
+            index=claims[_INDEX],
+            previous=claims[_PREVIOUS],
+            boot_count=claims[_BOOTCOUNT],
+            boot_seed=claims[_BOOTSEED],
+            uptime_ms=claims[_UPTIME_MS],
+            time_ms=claims[_TIME_MS],
+            hwmodel=claims[_HWMODEL],
+            firmware_version=version,
+            debug=_DEBUG_STATES.index(claims[_DBGSTAT]) == 1,
+            body=_decode(body, dict) if isinstance(body, bytes) and form == _CBOR_FORMAT else {},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise TokenError("A claim is missing from the token or has another shape than the profile says.") from error
+    if encode_claims(token) != payload:
+        raise TokenError("The token has claims that the profile does not know, or that contradict each other.")
+    return token
+
+
+def decode_cbor(data: bytes, *, max_bytes: int) -> Any:
+    """Decodes deterministic CBOR from outside: cbor(decode_cbor(d)) == d for every d that is accepted.
+
+    Args:
+        data: One item, no more.
+        max_bytes: What is longer is not looked at.
+
+    Raises:
+        FormatError: It is too long, not CBOR, or not its one deterministic encoding.
+    """
+    if len(data) > max_bytes:
+        raise FormatError(f"{len(data)} bytes of CBOR arrived where at most {max_bytes} are accepted.")
+    try:
+        value = cbor2.loads(data, max_depth=16, allow_indefinite=False, allow_duplicate_keys=False)
+        canonical = cbor(value) == data
+    except (
+        cbor2.CBORError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        AttributeError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise FormatError("The bytes are not CBOR of the accepted kind.") from error
+    if not canonical:
+        raise FormatError("The CBOR is not in its one deterministic form (RFC 8949, section 4.2.1).")
+    return value
+
+
+def _decode(data: bytes, kind: type) -> Any:
+    try:
+        value = decode_cbor(data, max_bytes=MAX_TOKEN_BYTES)
+    except FormatError as error:
+        raise TokenError(f"The token is malformed: {error.message}") from error
+    if type(value) is not kind:
+        raise TokenError(f"The token holds {type(value).__name__} where the profile has {kind.__name__}.")
+    return value
+
+
+def _to_be_signed(payload: bytes) -> bytes:
+    """Returns the Sig_structure of RFC 9052, section 4.4."""
+    return cbor(["Signature1", _PROTECTED, b"", payload])
+
+
+def _envelope(chain: list[bytes], payload: bytes, signature: bytes) -> bytes:
+    sign1 = [_PROTECTED, {_X5CHAIN: chain}, payload, signature]
+    return cbor(cbor2.CBORTag(_CWT_TAG, cbor2.CBORTag(_SIGN1_TAG, sign1)))
+
+
+def _open_envelope(data: bytes) -> tuple[tuple[bytes, ...], bytes, bytes]:
+    """Returns (chain, payload, signature); accepts only what `_envelope` makes."""
+    outer = _decode(data, cbor2.CBORTag)
+    try:
+        _, unprotected, payload, signature = outer.value.value
+        if not isinstance(unprotected, Mapping) or not isinstance(unprotected[_X5CHAIN], Sequence):
+            raise TypeError("no chain of certificates")
+        chain = list(unprotected[_X5CHAIN])
+        if not all(type(part) is bytes for part in [*chain, payload, signature]):
+            raise TypeError("parts that are not bytes")
+        if len(signature) != 2 * _COORDINATE or _envelope(chain, payload, signature) != data:
+            raise ValueError("another form of envelope")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TokenError(
+            "This is no token: a COSE_Sign1 of EAT claims under ES384 with its chain is needed."
+        ) from error
+    return tuple(chain), payload, signature
+
+
+def _check(token: Token) -> None:
+    """Checks every claim's type and range; `Token` may have been filled from outside."""
+    if token.kind not in get_args(Kind):
+        raise TokenError(f"There is no kind of token {token.kind!r}.")
+    sizes = (
+        ("ueid", token.ueid, 17, 33),
+        ("previous", token.previous, DIGEST_SIZE, DIGEST_SIZE),
+        ("boot_seed", token.boot_seed, 32, 32),
+        ("hwmodel", token.hwmodel, 1, 32),
+        ("nonce", b"" if token.nonce is None else token.nonce, *((8, 64) if token.kind == "head" else (0, 0))),
+    )
+    for name, value, least, most in sizes:
+        if type(value) is not bytes or not least <= len(value) <= most:
+            raise TokenError(f"The claim {name} of a {token.kind} token must be {least} to {most} bytes.")
+    if token.nonce == b"":
+        raise TokenError("A token has a nonce or none, but not an empty one.")
+    for name in ("index", "boot_count", "uptime_ms", "time_ms"):
+        _check_value(name, getattr(token, name), "count")
+    _check_value("firmware_version", token.firmware_version, "text")
+    _check_value("debug", token.debug, "flag")
+    schema = _BODIES[token.kind]
+    body = cast(Mapping[Any, Any], token.body)
+    if set(body) != set(schema):
+        raise TokenError(f"The body of a {token.kind} token must hold exactly {', '.join(schema)}.")
+    for name, kind in schema.items():
+        if kind.startswith("claimed "):
+            unknown = body["safepoint"] is False and (name == "running" or body["head"] == b"")
+            kind = kind.replace("claimed", "unknown") if unknown else kind.removeprefix("claimed ")
+        _check_value(name, body[name], kind)
+
+
+def _check_value(name: str, value: object, kind: str) -> None:
+    good = {
+        "count": type(value) is int and 0 <= value < _INTEGER_END,
+        "digest": type(value) is bytes and len(value) == DIGEST_SIZE,
+        "flag": type(value) is bool,
+        "text": type(value) is str and 0 < len(value) <= 100 and value.isprintable(),
+        "unknown count": type(value) is int and value == -1,
+        "unknown digest": value == b"",
+    }
+    if not good[kind]:
+        raise TokenError(f"The claim {name} is no {kind} within its range.")

@@ -1,0 +1,51 @@
+"""What many commands take: `--json`, the directory of a transcript, and files, with one message where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weighbridge.core.errors import UsageError
+
+MAX_FILE_BYTES = 64 << 20
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Run = Annotated[Path, typer.Argument(help="Transcript directory.")]
+
+
+def read_file(path: Path, advice: str = "name the right file", *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Reads a file that a user named, whole; also a pipe.
+
+    Raises:
+        UsageError: It cannot be read, or is too large.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); {advice}") from None
+    if len(data) > max_bytes:
+        raise UsageError(f"{path} has more than {max_bytes} bytes; {advice}")
+    return data
+
+
+def require_transcript(run: Path) -> None:
+    """Checks that a directory holds a transcript.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if not (run / "manifest.json").is_file():
+        raise UsageError(f"{run} is no transcript: it has no manifest.json")
+
+
+def require_database(where: str) -> None:
+    """Checks that a Verifier's database exists, if it is a file: a mistyped path must not become an empty one.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    if "://" not in where and not Path(where).is_file():
+        raise UsageError(f"there is no database {where}; name the one that the Verifier was started with")

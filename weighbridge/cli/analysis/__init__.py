@@ -1,0 +1,1 @@
+"""`weighbridge analysis ...`: detection probability, samples, plans, figures and pages."""

@@ -1,0 +1,1 @@
+"""`weighbridge chip ...`: simulated chips and their logs."""

@@ -1,0 +1,1 @@
+"""`weighbridge demo`: a whole inspection on one machine."""

@@ -1,0 +1,341 @@
+"""`weighbridge demo`: a whole inspection with real training runs, on one machine, in a few minutes.
+
+Chips, Prover and Verifier are processes of their own that speak gRPC over mutual TLS. Five trainings run on the chips:
+three declared and honest, one of them sharded over four ranks with a chip each, one undeclared, and one on other data
+than its transcript says. The inspection has to find exactly the last two, and the replay runs with another instruction
+set and thread count than the training.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weighbridge.cli._exits import Exit, print_json
+from weighbridge.cli._inputs import Json
+from weighbridge.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weighbridge.cli.demo.processes import Job
+    from weighbridge.cli.demo.station import RunningChip, Station
+
+MARKER = ".weighbridge-demo"
+"""Marks a directory that a demo made and a later one may clear."""
+
+CLOCK_SPEED = 43_200.0
+"""Chip seconds per second: a minute of the demo is a month on the chips' clocks."""
+RATE_PER_DAY = 0.1
+PERIOD_DAYS = 30.0
+CHIP_FLOPS_PER_DAY = 8.64e19
+"""With the rate and the period, the numbers of Shavit's table 1 (an H100 at 10^15 FLOP/s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One training job, and what the inspection has to find about it.
+
+    Attributes:
+        name: Of the job, of its chip's site and of its transcript's directory.
+        recipe: Recipe to train.
+        mode: `honest`, `hidden` or `altered`.
+        steps: Updates.
+        finding: What has to be found; None for nothing.
+        words: For the table.
+        checkpoint_every: Steps between checkpoints; a replay starts at the nearest.
+        ranks: Processes that train together, each on a chip of its own.
+    """
+
+    name: str
+    recipe: str
+    mode: str
+    steps: int
+    finding: str | None
+    words: str
+    checkpoint_every: int = 5
+    ranks: int = 1
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of its chips, by rank."""
+        return [self.name] if self.ranks == 1 else [f"{self.name}-{rank}" for rank in range(self.ranks)]
+
+
+CASES = (
+    Case("gpt2", "gpt2", "honest", 30, None, "declared"),
+    Case("digits", "digits", "honest", 60, None, "declared"),
+    Case("sharded", "sharded", "honest", 8, None, "declared, on 4 ranks", ranks=4),
+    Case("altered", "digits", "altered", 40, "replay.mismatch", "declared, trained on other data", 50),
+    Case("hidden", "gpt2", "hidden", 60, "snapshot.unexplained", "undeclared run"),
+)
+IDLE = ("idle-1", "idle-2")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the inspection said about one chip.
+
+    Attributes:
+        name: The chip's site.
+        words: What ran there.
+        snapshots: How many snapshots its log holds.
+        explained: How many of them a replay explained.
+        found: Findings, as text.
+        as_said: Whether that is what the demo promises.
+    """
+
+    name: str
+    words: str
+    snapshots: int
+    explained: int
+    found: str
+    as_said: bool
+
+
+def command(
+    out: Annotated[Path, typer.Option("--out", help="Directory for everything; a former demo's is replaced.")] = Path(
+        "runs/demo"
+    ),
+    device: Annotated[str, typer.Option("--device", help="Device to train on: cpu or cuda.")] = "cpu",
+    as_json: Json = False,
+) -> int:
+    """Run a whole inspection; exit 0 only if it found exactly what it should."""
+    from rich.console import Console
+
+    from verifier.report.signing import open_report
+    from weighbridge.cli.demo.station import station
+    from weighbridge.cli.inspect.commands import follow, write_report
+    from weighbridge.cli.replay import require_device
+
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"--device takes cpu or cuda, not {device!r}")
+    require_device(device)
+    out = out.resolve()
+    prepare(out)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all processes end with this one
+    console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = 120
+    trained_with, replay_env, note = instruction_sets()
+    console.print(f"Training with {trained_with}, {note}.")
+    names = [*(site for case in CASES for site in case.sites), *IDLE]
+    with station(out / "station", runs=out, chips=names, rate_per_day=RATE_PER_DAY, clock_speed=CLOCK_SPEED) as running:
+        console.print(f"{len(names)} chips, a Prover and a Verifier are running.")
+        train(running, CASES, out, device, console)
+        inspection = running.operator.start(
+            samples=len(names),
+            seed=b"",  # a verifiable draw
+            flops_threshold=CHIP_FLOPS_PER_DAY * PERIOD_DAYS,
+            chip_flops_per_day=CHIP_FLOPS_PER_DAY,
+            period_days=PERIOD_DAYS,
+            snapshot_rate_per_day=RATE_PER_DAY,
+            replay_env=replay_env,
+        )
+        follow(running.operator, inspection, console)
+        signed = running.operator.signed_report(inspection)
+        sites = {chip.ueid.hex(): chip.name for chip in running.chips}
+    report = open_report(signed).report
+    page = write_report(report, out, signed)
+    outcomes = judge(report, sites, CASES)
+    if as_json:
+        print_json(
+            {"report": str(page), "probability": report["probability"], "outcomes": [asdict(o) for o in outcomes]}
+        )
+    else:
+        show(report, outcomes, page, console)
+    return Exit.NOTHING_FOUND if all(outcome.as_said for outcome in outcomes) else Exit.FINDINGS
+
+
+def prepare(out: Path) -> None:
+    """Makes the directory of a demo, clearing what a former one left.
+
+    Raises:
+        UsageError: The directory holds something else.
+    """
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is not a directory; choose another with --out")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / MARKER).is_file():
+            raise UsageError(f"{out} is not empty and no demo made it; choose another directory with --out")
+        for entry in out.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry.name != MARKER:
+                entry.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).write_text("A later `weighbridge demo` may delete everything in this directory.\n", encoding="utf-8")
+
+
+def instruction_sets() -> tuple[str, dict[str, str], str]:
+    """Chooses how the replay shall differ from the training. Compiles kernels first if that was not done here yet.
+
+    Returns:
+        The instruction set of the training, the environment of the replay, and words for both.
+    """
+    import os
+    import subprocess
+    import sys
+
+    from weighbridge.cli.demo.processes import environment
+
+    program = (
+        "import torch; from weighbridge.numerics.warm import warm; "
+        "warm(); print(torch.backends.cpu.get_cpu_capability())"
+    )
+    probe = [sys.executable, "-c", program]  # its standard error is ours: what is compiled is said there
+    ran = subprocess.run(probe, env=environment({}), stdout=subprocess.PIPE, text=True, check=True)
+    native = ran.stdout.strip()
+    threads = str(min(2, os.cpu_count() or 1))
+    variables = {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": threads}
+    if native in ("DEFAULT", "NO AVX"):
+        return (
+            native,
+            variables,
+            f"1 thread; this processor has no other instruction set, so only threads differ ({threads})",
+        )
+    return native, variables, f"1 thread; replaying with the instruction set DEFAULT, {threads} threads"
+
+
+def train(running: Station, cases: Sequence[Case], out: Path, device: str, console: Console) -> None:
+    """Runs all training jobs, two at a time and those on several ranks alone, each rank on its chip.
+
+    Raises:
+        ProcessError: A job failed.
+    """
+    from weighbridge.cli.demo.processes import run_all
+
+    by_name = {chip.name: chip for chip in running.chips}
+    with _bars(console) as bars:
+        run_all([job(case, by_name[case.name], out, device, bars) for case in cases if case.ranks == 1], at_once=2)
+        for case in (case for case in cases if case.ranks > 1):
+            ranks = [job(case, by_name[site], out, "cpu", bars, rank) for rank, site in enumerate(case.sites)]
+            run_all(ranks, at_once=case.ranks)
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description:10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as bars:
+        yield bars
+
+
+def job(case: Case, chip: RunningChip, out: Path, device: str, bars: Any, rank: int = 0) -> Job:
+    """Returns the job of a case, or one rank of it, with a progress bar."""
+    from weighbridge.cli.demo.processes import Job
+
+    bar = bars.add_task(chip.name, total=case.steps, loss="", start=False)
+    started = False
+
+    def on_step(done: int, _: int, loss: float) -> None:
+        nonlocal started
+        if not started:
+            bars.start_task(bar)
+            started = True
+        bars.update(bar, completed=done, loss=f"loss {loss:.3f}")
+
+    declared = [] if case.mode == "hidden" else ["--out", str(out / case.name)]
+    arguments = [
+        *(case.recipe, "--mode", case.mode, "--socket", str(chip.socket), "--steps", str(case.steps)),
+        *("--checkpoint-every", str(case.checkpoint_every)),
+        *("--device", device if case.mode != "altered" else "cpu", *declared),
+        # Poisson interrupts may leave a short job alone; these make sure that every job has a snapshot.
+        *("--snapshot-in", *(str(step) for step in _snapshots_in(case))),
+    ]
+    if case.ranks > 1:
+        meeting = out / "station" / f"{case.name}-meeting"
+        arguments += ["--rank", str(rank), "--ranks", str(case.ranks), "--meeting", str(meeting)]
+    return Job(chip.name, arguments, log=out / "station" / "logs" / f"job-{chip.name}.log", on_step=on_step)
+
+
+def _snapshots_in(case: Case) -> list[int]:
+    # A snapshot of one rank costs a replay of all.
+    return [case.steps // 2] if case.ranks > 1 else [case.steps // 3, case.steps * 2 // 3]
+
+
+def judge(report: Mapping[str, Any], sites: Mapping[str, str], cases: Sequence[Case]) -> list[Outcome]:
+    """Says of every chip whether the report is what the demo promises.
+
+    Args:
+        report: Of the inspection.
+        sites: Hex identity of each chip to the name of what ran there.
+        cases: What ran; other chips must have been idle.
+    """
+    by_site = {site: case for case in cases for site in case.sites}
+    outcomes = []
+    for chip in report["chips"]:
+        name = sites[chip["ueid"]]
+        case = by_site.get(name)
+        own = [f for f in report["findings"] if f["severity"] == "violation" and _about(f, chip)]
+        statuses = [snapshot["status"] for snapshot in chip["snapshots"]]
+        if case is None:
+            as_said = chip["verified"] and not own
+        elif case.finding is None:
+            as_said = chip["verified"] and not own and bool(statuses)
+        else:
+            as_said = not chip["verified"] and bool(statuses) and case.finding in {f["id"] for f in own}
+        words = case.words if case else "idle"
+        found = "\n".join(dict.fromkeys(_words(f) for f in sorted(own, key=_place))) or "nothing"
+        outcomes.append(Outcome(name, words, len(statuses), statuses.count("explained"), found, as_said))
+    return sorted(outcomes, key=lambda outcome: list(sites.values()).index(outcome.name))
+
+
+def _about(finding: Mapping[str, Any], chip: Mapping[str, Any]) -> bool:
+    """Tells whether a finding is about a chip or about a transcript that is to explain one of its snapshots."""
+    named = {snapshot["transcript"] for snapshot in chip["snapshots"]} - {None}
+    return any(each in str(finding["subject"]) for each in {chip["ueid"], *named})
+
+
+def _place(finding: Mapping[str, Any]) -> tuple[int, int]:
+    """Orders findings by where they happened; those without a position come last."""
+    evidence = finding["evidence"]
+    return int(evidence.get("step", 1 << 62)), int(evidence.get("op", 0))
+
+
+def _words(finding: Mapping[str, Any]) -> str:
+    evidence = finding["evidence"]
+    if finding["id"] == "replay.mismatch" and "step" in evidence:
+        return f"{finding['id']}: step {evidence['step']}, operation {evidence['op']} ({evidence.get('operation', '')})"
+    return str(finding["id"])
+
+
+def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, console: Console) -> None:
+    """Prints what came out."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("chip", "what ran", "snapshots", "explained", "found", "as it should", title="Inspection")
+    for o in outcomes:
+        verdict = "[green]yes[/]" if o.as_said else "[red]NO[/]"
+        table.add_row(*map(escape, (o.name, o.words, str(o.snapshots), str(o.explained), o.found)), verdict)
+    console.print(table)
+    counts, p = report["counts"], report["probability"]
+    for transcript in (transcript for transcript in report["transcripts"] if transcript["rounded"]):
+        console.print(
+            f"{escape(transcript['name'])}: {transcript['replays']} replays, {transcript['rounded']:,} roundings, "
+            f"{transcript['followed']:,} of which would have diverged without the log",
+            highlight=False,
+        )
+    console.print(
+        f"{counts['sampled']} of {counts['registered']} chips sampled, {counts['verified']} verified without doubt, "
+        f"{counts['unverified_after_draw']} unverified after the draw was known. "
+        f"A violation of one chip for {PERIOD_DAYS:.0f} days would have been seen with p = {p['hypergeometric']:.3f} "
+        f"(equation 1: {p['eq1']:.3f}); p is not the probability of compliance.",
+        highlight=False,
+    )
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""`weighbridge inspect ...`: inspections, draws, and what the Verifier needs for them."""

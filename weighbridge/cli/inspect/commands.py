@@ -1,0 +1,281 @@
+"""`weighbridge inspect ...`: what an operator does with a running Verifier."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weighbridge.cli._exits import Exit, findings_line, print_json
+from weighbridge.cli._inputs import Json
+from weighbridge.cli.inspect import criteria, database, draws
+from weighbridge.cli.report import observed_time, outcome, silence
+from weighbridge.core.errors import Finding, UsageError, WeighbridgeError
+
+if TYPE_CHECKING:
+    from weighbridge.cli.inspect.operator import Operator
+
+app = typer.Typer(help="Register chips with a Verifier, run inspections, read reports.", no_args_is_help=True)
+app.add_typer(database.app, name="db")
+draws.add(app)
+criteria.add(app)
+
+_Address = Annotated[str, typer.Option("--verifier", envvar="WEIGHBRIDGE_VERIFIER", help="Verifier's host:port.")]
+_Credentials = Annotated[
+    Path,
+    typer.Option("--credentials", envvar="WEIGHBRIDGE_CREDENTIALS", help="Directory of the operator's credentials."),
+]
+
+
+def _bytes(text: str, what: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise UsageError(f"{what} must be hexadecimal, not {text!r}") from None
+
+
+def _environment(pairs: list[str]) -> dict[str, str]:
+    """Parses `NAME=VALUE` pairs."""
+    out = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--replay-env takes NAME=VALUE, not {pair!r}")
+        out[name] = value
+    return out
+
+
+def _speeds(pairs: list[str]) -> dict[str, float]:
+    """Parses `TYPE=FLOPS` pairs."""
+    out = {}
+    for pair in pairs:
+        name, _, value = pair.rpartition("=")
+        try:
+            out[name] = float(value)
+        except ValueError:
+            name = ""
+        if not name:
+            raise UsageError(f"--type-flops-per-day takes TYPE=FLOPS, not {pair!r:.100}")
+    return out
+
+
+@app.command()
+def register(
+    verifier: _Address,
+    credentials: _Credentials,
+    ueid: Annotated[str, typer.Option("--ueid", help="The chip's identity in hexadecimal.")],
+    chip: Annotated[str, typer.Option("--chip", help="The chip's host:port.")],
+    prover: Annotated[str, typer.Option("--prover", help="The host:port of its user's ProverService.")] = "",
+    owner: Annotated[str, typer.Option("--owner")] = "",
+    site: Annotated[str, typer.Option("--site")] = "",
+    chip_type: Annotated[str, typer.Option("--type", help="The chip's model.")] = "",
+) -> None:
+    """Add a chip to the registry, or correct what is known about it."""
+    from weighbridge.cli.inspect.operator import connect
+
+    with connect(verifier, credentials) as operator:
+        operator.register(
+            ueid=_bytes(ueid, "--ueid"), chip=chip, prover=prover, owner=owner, site=site, chip_type=chip_type
+        )
+    print(f"registered {ueid}")
+
+
+@app.command()
+def chips(verifier: _Address, credentials: _Credentials, as_json: Json = False) -> None:
+    """List the registry."""
+    from weighbridge.cli.inspect.operator import connect
+
+    with connect(verifier, credentials) as operator:
+        rows = operator.chips()
+    if as_json:
+        print_json({"chips": rows})
+        return
+    for row in rows:
+        print("  ".join(value or "-" for value in row.values()))
+
+
+@app.command()
+def start(
+    verifier: _Address,
+    credentials: _Credentials,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Chips to draw (s).")],
+    threshold: Annotated[float, typer.Option("--threshold", help="Size of the violation not to miss, in FLOPs (H).")],
+    speed: Annotated[float, typer.Option("--chip-flops-per-day", help="FLOPs of one chip per day (a).")],
+    period: Annotated[float, typer.Option("--period", help="Monitoring period in days (T_m).")],
+    rate: Annotated[float, typer.Option("--rate", help="Snapshots per chip and day (f).")],
+    seed: Annotated[
+        str | None, typer.Option("--seed", help="Choose the seed yourself, 32+ hexadecimal digits.")
+    ] = None,
+    strata: Annotated[
+        str, typer.Option("--strata", help="Divide chips by owner, site, type: one or more, commas.")
+    ] = "",
+    allocation: Annotated[
+        str, typer.Option("--allocation", help="Samples to strata: proportional, or optimal against the worst run.")
+    ] = "proportional",
+    type_speed: Annotated[
+        list[str] | None, typer.Option("--type-flops-per-day", help="TYPE=FLOPS of a chip of a type; repeatable.")
+    ] = None,
+    cutoff: Annotated[float | None, typer.Option("--cutoff", help="Seconds to collect chips' heads.", min=0)] = None,
+    device: Annotated[str, typer.Option("--device", help="Device to replay on.")] = "cpu",
+    replay_env: Annotated[list[str] | None, typer.Option("--replay-env", help="NAME=VALUE; repeatable.")] = None,
+    cells: Annotated[bool, typer.Option("--cells", help="Replay ranks of jobs alone, collectives given.")] = False,
+    chunks: Annotated[int, typer.Option("--chunks", help="Chunks to check of each cell; 0: 300.", min=0)] = 0,
+    random_segments: Annotated[
+        int, typer.Option("--random-segments", help="Segments of each run to replay whole, at random.", min=0)
+    ] = 0,
+    largest_segments: Annotated[
+        int, typer.Option("--largest-segments", help="The same, where the weights changed most.", min=0)
+    ] = 0,
+    memorisation: Annotated[
+        int, typer.Option("--memorisation", help="Segments of each run to test for memorisation.", min=0)
+    ] = 0,
+    records: Annotated[int, typer.Option("--records", help="Random records for the Prover to open.", min=0)] = 0,
+    peak: Annotated[
+        float, typer.Option("--peak-flops", help="Most FLOPs of a chip a second; 0: by its type.", min=0)
+    ] = 0,
+    chosen_order: Annotated[
+        str, typer.Option("--chosen-order", help="Severity of an order of data that the Prover chose; default none.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Start to draw chips and inspect them; prints the inspection's identifier and returns at once.
+
+    Without --seed the Verifier commits to a verifiable draw (neither side can steer it); `inspect draw` fetches its
+    record.
+    """
+    from weighbridge.cli.inspect.operator import connect
+
+    given = b"" if seed is None else _bytes(seed, "--seed")
+    with connect(verifier, credentials) as operator:
+        identifier = operator.start(
+            samples=samples,
+            seed=given,
+            flops_threshold=threshold,
+            chip_flops_per_day=speed,
+            period_days=period,
+            snapshot_rate_per_day=rate,
+            replay_device=device,
+            replay_env=_environment(replay_env or []),
+            sharded="cells" if cells else "all",
+            chunks=chunks,
+            strata_by=[each for each in strata.split(",") if each],
+            allocation=allocation,
+            type_flops_per_day=_speeds(type_speed or []),
+            cutoff_s=cutoff,
+            random_segments=random_segments,
+            largest_segments=largest_segments,
+            memorisation=memorisation,
+            records=records,
+            peak_flops=peak,
+            chosen_order=chosen_order,
+        )
+    if as_json:
+        print_json({"inspection": identifier, "seed": given.hex() or None})
+    else:
+        print(identifier)
+
+
+@app.command()
+def watch(
+    inspection: Annotated[str, typer.Argument(help="Identifier of the inspection.")],
+    verifier: _Address,
+    credentials: _Credentials,
+) -> int:
+    """Follow an inspection until it ends."""
+    from rich.console import Console
+
+    from weighbridge.cli.inspect.operator import connect
+
+    with connect(verifier, credentials) as operator:
+        follow(operator, inspection, Console())
+    return Exit.NOTHING_FOUND
+
+
+def follow(operator: Operator, inspection: str, console: Any) -> None:
+    """Shows the progress of an inspection as a bar until it ends.
+
+    Raises:
+        WeighbridgeError: The inspection failed.
+    """
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from weighbridge.cli._exits import one_line
+
+    updates = operator.watch(inspection)
+    first = next(updates)  # an error comes before there is a bar
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bars:
+        bar = bars.add_task("inspection", total=None)
+        for update in chain([first], updates):
+            if update.stage == "failed":
+                raise WeighbridgeError(f"the inspection failed: {update.message}", code="inspection.failed")
+            bars.update(
+                bar,
+                description=escape(one_line(f"{update.stage}: {update.message}")),
+                completed=update.done,
+                total=update.total or None,
+            )
+        bars.update(bar, description="inspection complete", completed=1, total=1)
+
+
+@app.command()
+def report(
+    inspection: Annotated[str, typer.Argument(help="Identifier of the inspection.")],
+    verifier: _Address,
+    credentials: _Credentials,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the report's files here.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Fetch a report: exit 0 if nothing was found, 1 if something was."""
+    from verifier.report.signing import open_report
+    from weighbridge.cli.inspect.operator import connect
+
+    with connect(verifier, credentials) as operator:
+        signed = operator.signed_report(inspection)
+    fetched = open_report(signed).report
+    if out is not None:
+        write_report(fetched, out, signed)
+    if as_json:
+        print_json(fetched)
+    else:
+        print_report(fetched)
+    return outcome(fetched)
+
+
+def write_report(fetched: dict[str, Any], out: Path, signed: bytes | None = None) -> Path:
+    """Writes `report.json`, `report.html` and the signed `report.dsse` into a directory; returns the page's path."""
+    import json
+
+    from verifier.report.document import render_html
+
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.json").write_text(json.dumps(fetched, indent=2) + "\n", encoding="utf-8")
+    if signed is not None:
+        (out / "report.dsse").write_bytes(signed)
+    page = out / "report.html"
+    page.write_text(render_html(fetched), encoding="utf-8")
+    return page
+
+
+def print_report(fetched: dict[str, Any]) -> None:
+    """Prints the outcome of an inspection as a few lines of text."""
+    from verifier.report import extent
+    from verifier.report.earlier_reports import as_current
+
+    fetched = dict(as_current(fetched))
+    counts, probability = fetched["counts"], fetched["probability"]
+    nothing = extent.nothing_checked(fetched)
+    print(nothing or fetched["verdict"])
+    print(f"{counts['sampled']} of {counts['registered']} chips drawn; {silence(counts, nothing)}")
+    given = counts.get("explained_given_collectives", 0)
+    apart = f", {given} given the results of collectives" if given else ""
+    print(f"{counts['snapshots']} snapshots, {counts['explained']} explained{apart}")
+    for name in ("hypergeometric", "eq1"):
+        if isinstance(probability.get(name), int | float):
+            print(f"p ({name}) = {probability[name]:.4f}")
+    print(observed_time(fetched["observed"]))
+    for finding in fetched["findings"]:
+        print(findings_line(Finding(**finding)))

@@ -1,0 +1,1 @@
+"""`weighbridge registry ...`: the Verifier's registry of chips."""

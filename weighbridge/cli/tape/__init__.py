@@ -1,0 +1,1 @@
+"""`weighbridge tape ...`: what a program does."""

@@ -1,0 +1,1 @@
+"""`weighbridge transcript ...`: transcripts as files."""

@@ -1,0 +1,84 @@
+"""Compiling loops with Numba: code is cached beside its source, or where NUMBA_CACHE_DIR says, as far as that may be.
+
+A confined replay worker may not write. What it has to compile then serves that process alone, instead of ending it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, ParamSpec, TypeVar
+
+import numba
+from numba.core.caching import FunctionCache, NullCache
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_watching: list[Callable[[], None]] = []
+_lost: list[Any] = []  # signatures that were compiled and could not be kept
+
+
+def lost() -> int:
+    """Returns how many loops this process compiled and could not keep for the next one."""
+    return len(_lost)
+
+
+@contextmanager
+def watched(begins: Callable[[], None]) -> Iterator[None]:
+    """Has `begins` called before each loop that is compiled until the end of the block, instead of loaded."""
+    _watching.append(begins)
+    try:
+        yield
+    finally:
+        _watching.remove(begins)
+
+
+class _Cache(FunctionCache):
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = None
+        with suppress(OSError):
+            found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        if found is None:
+            _begin()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except OSError:
+            _lost.append(sig)
+
+
+class _NoCache(NullCache):
+    """For a process that may write nowhere: neither beside the source, nor in the user's directory of caches."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> None:
+        _begin()
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        _lost.append(sig)
+
+
+def _begin() -> None:
+    for begins in _watching:
+        begins()
+
+
+def compiled(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Returns a decorator that compiles a function in nopython mode, without the interpreter's lock.
+
+    Args:
+        **options: Those of `numba.njit`, such as `fastmath`.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        dispatcher = numba.njit(nogil=True, **options)(function)
+        try:
+            dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
+        except RuntimeError:  # no directory for it
+            dispatcher._cache = _NoCache()
+        result: Callable[P, R] = dispatcher
+        return result
+
+    return decorate

@@ -1,0 +1,1 @@
+"""BLAKE3 tree hashing of tensors where their memory is: host loops and a Triton kernel."""

@@ -1,0 +1,1 @@
+"""Execution of tapes: replay, comparison, scoring and openings, in confined worker processes."""

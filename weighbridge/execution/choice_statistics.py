@@ -1,0 +1,258 @@
+"""What a rounding log chose, against chance: counts made during a replay, and the tests and the freedom they amount to.
+
+An honest log says how one conforming device rounded, and its errors are as often above as below those of another. So
+of the elements that only one of the two finds contested, either should have about half, and so should either direction.
+Tests are *evidence* with a p-value, never findings by themselves: honest rounding errors of truncating hardware lean to
+one side, and results that repeat are not independent.
+
+What may be a finding (`rounding_findings`) is counted exactly: what the log brought in where it overruled the
+replayer's own rounding (`rounding_surprise`), and which elements only one of the two finds contested, in outputs that
+the replayer draws and a Prover cannot foresee.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from weighbridge.execution.rounding_surprise import Overruled, Surprise
+from weighbridge.numerics.rounding import contested, formats, narrow
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rounding.contested import Choices
+from weighbridge.numerics.rounding.rounding_log import OpEntries
+
+Positions = np.ndarray[Any, np.dtype[np.int64]]
+
+WIDE = 1 << 8
+"""An entry with more admissible values than these is wide."""
+
+_SHOWN = 4096
+"""Entries of one output that the directions are counted of."""
+
+_BATCH = 1 << 15
+"""Entries that are counted together: most outputs have few, and counting each by itself would cost a replay time."""
+
+EVERY = 64
+"""Of so many rounded outputs, one is searched for contested elements anew, whichever the replayer draws."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts over the replayed steps.
+
+    Attributes:
+        rounded: Elements rounded.
+        narrow: Those of them that were rounded to 16 bits.
+        entries: Entries of the log.
+        overruled: Entries that changed the replayer's own rounding.
+        bits: Sum over all entries of log2(number of admissible values): what the log could have brought in.
+        bits_in: The same over the entries that overruled: at most so many bits came in as values.
+        charged_bits: What the log brought in, which elements it overruled included (`rounding_surprise`).
+        charged_step_bits: The same of the step with most.
+        wide: Entries with more than 256 admissible values.
+        wide_bits: Their part of `bits`.
+        wide_bits_in: Their part of `bits_in`.
+        up: Entries that round above the replayer's wide value. Of at most 4,096 entries of one output; and equal wide
+            values that come near each other count once, here and in the next five: they are rounded alike.
+        down: Entries that round below it.
+        outward: Entries that round away from zero.
+        inward: Entries that round towards zero.
+        overruled_up: Entries that moved a result up from the replayer's own rounding.
+        overruled_down: Entries that moved it down.
+        only_logged: In one of 64 outputs, drawn anew by each replay: elements with an entry that the replayer does
+            not find contested.
+        only_here: There: elements without an entry that it finds contested.
+        both: There: elements where they agree.
+    """
+
+    rounded: int = 0
+    narrow: int = 0
+    entries: int = 0
+    overruled: int = 0
+    bits: float = 0.0
+    bits_in: float = 0.0
+    charged_bits: float = 0.0
+    charged_step_bits: float = 0.0
+    wide: int = 0
+    wide_bits: float = 0.0
+    wide_bits_in: float = 0.0
+    up: int = 0
+    down: int = 0
+    outward: int = 0
+    inward: int = 0
+    overruled_up: int = 0
+    overruled_down: int = 0
+    only_logged: int = 0
+    only_here: int = 0
+    both: int = 0
+    surprise: Surprise = field(default_factory=Surprise)
+    _outputs: int = 0
+    _drawn: int = 0
+    _waiting: list[tuple[torch.dtype, np.ndarray[Any, np.dtype[np.uint8]], Choices]] = field(default_factory=list)
+
+    def add(
+        self, step: int, operation: str, wide: torch.Tensor, bound: Bound, dtype: torch.dtype,
+        entries: OpEntries | None, choices: Choices | None,
+    ) -> None:  # fmt: skip
+        """Counts one rounded output.
+
+        Args:
+            step: Its step.
+            operation: What made it.
+            wide: The replayer's wide result.
+            bound: Its bound.
+            dtype: What it was rounded to: float32, bfloat16 or float16.
+            entries: What the log said about it, or None.
+            choices: What came of these entries, or None.
+        """
+        small = dtype in formats.NARROW
+        self.rounded += wide.numel()
+        self.narrow += wide.numel() if small else 0
+        if self._outputs % EVERY == 0:
+            self._drawn = self._outputs + secrets.randbelow(EVERY)
+        mine: Positions | None = None
+        if self._outputs == self._drawn:
+            mine = _contested(wide, bound, dtype)
+            self._compare(mine, entries)
+        self._outputs += 1
+        overruled = None
+        if entries is not None and choices is not None:
+            changed = _changed(choices.own, choices.logged)
+            if changed.any():
+                mine = _contested(wide, bound, dtype) if mine is None else mine
+                overruled = _overruled(wide.numel(), mine, entries.positions[changed], choices.admissible[changed])
+            self.entries += len(entries.widths)
+            self._waiting.append((dtype, entries.widths, choices))
+            if sum(len(widths) for _, widths, _ in self._waiting) >= _BATCH:
+                self.settle()
+        self.surprise.add(step, wide.numel(), small, operation, overruled)
+
+    def settle(self) -> None:
+        """Counts the entries that were put aside; to be called before counts are read."""
+        waiting, self._waiting = self._waiting, []
+        for dtype in {dtype for dtype, _, _ in waiting}:
+            self._count([(widths, choices) for other, widths, choices in waiting if other == dtype])
+        if self.surprise.steps:
+            self.charged_bits, self.charged_step_bits = self.surprise.total(), self.surprise.most()
+
+    def _compare(self, mine: Positions, entries: OpEntries | None) -> None:
+        """Compares the replayer's contested elements with the logged ones."""
+        logged = mine[:0] if entries is None else entries.positions
+        both = len(np.intersect1d(mine, logged, assume_unique=True))
+        self.both += both
+        self.only_here += len(mine) - both
+        self.only_logged += len(logged) - both
+
+    def _count(self, outputs: list[tuple[np.ndarray[Any, np.dtype[np.uint8]], Choices]]) -> None:
+        y, own, logged, several = (
+            np.concatenate([getattr(c, name) for _, c in outputs]) for name in ("wide", "own", "logged", "admissible")
+        )
+        changed, bits = _changed(own, logged), np.log2(several)
+        large = bits > math.log2(WIDE)
+        self.overruled += int(changed.sum())
+        self.bits += float(bits.sum())
+        self.bits_in += float(bits[changed].sum())
+        self.wide += int(large.sum())
+        self.wide_bits += float(bits[large].sum())
+        self.wide_bits_in += float(bits[large & changed].sum())
+        # Copies of one result are rounded alike, and say no more than one of them.
+        shown = np.flatnonzero(np.concatenate([np.arange(len(w)) < _SHOWN for w, _ in outputs]))
+        single = shown[np.unique(y[shown], return_index=True)[1]]
+        self._directions(y[single], own[single], logged[single])
+
+    def _directions(self, y: np.ndarray[Any, Any], own: np.ndarray[Any, Any], logged: np.ndarray[Any, Any]) -> None:
+        with np.errstate(invalid="ignore"):
+            up, down = logged > y, logged < y
+            outward = np.abs(logged) > np.abs(y)
+        self.up += int(up.sum())
+        self.down += int(down.sum())
+        self.outward += int(((up | down) & outward).sum())
+        self.inward += int(((up | down) & ~outward).sum())
+        self.overruled_up += int((logged > own).sum())
+        self.overruled_down += int((logged < own).sum())
+
+    def to_json(self) -> dict[str, int | float]:
+        """Returns the counts by name."""
+        self.settle()
+        return {name: getattr(self, name) for name in NAMES}
+
+
+NAMES = tuple(f.name for f in fields(Tally) if not f.name.startswith("_") and f.name != "surprise")
+"""What a tally counts, in order."""
+
+
+def _contested(wide: torch.Tensor, bound: Bound, dtype: torch.dtype) -> Positions:
+    """Returns the elements that the replayer itself would log."""
+    if dtype in formats.NARROW:
+        mine = narrow.record(wide, bound, dtype, 0, 0).entries
+    else:
+        mine = contested.record(wide, bound, 0, 0).entries
+    return np.empty(0, dtype=np.int64) if mine is None else mine.positions
+
+
+def _changed(own: np.ndarray[Any, Any], logged: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    changed: np.ndarray[Any, np.dtype[np.bool_]] = (own != logged) & ~(np.isnan(own) & np.isnan(logged))
+    return changed
+
+
+def _overruled(elements: int, mine: Positions, at: Positions, several: np.ndarray[Any, Any]) -> Overruled:
+    """Returns what was overruled of one output.
+
+    Args:
+        elements: Its elements.
+        mine: Those that the replayer finds contested, ascending.
+        at: The overruled ones.
+        several: How many values were admissible for each of these.
+    """
+    inside = len(np.intersect1d(mine, at, assume_unique=True))
+    values = float(np.log2(np.maximum(several - 1, 1)).sum())
+    return Overruled(elements, len(mine), inside, len(at) - inside, values)
+
+
+def parse(raw: Mapping[str, Any]) -> Tally:
+    """Reads counts that a worker sent.
+
+    Raises:
+        ValueError, TypeError, KeyError: They are not finite numbers of these names, at least 0.
+    """
+    values: dict[str, Any] = {name: (float if "bits" in name else int)(raw[name]) for name in NAMES}
+    if not all(0 <= v < 2**63 for v in values.values()):
+        raise ValueError("evidence")
+    return Tally(**values)
+
+
+def tests(tally: Tally) -> dict[str, dict[str, int | float]]:
+    """Returns the tests of the counts against chance, by name.
+
+    Each has `observed` of `of`, expected one half of them, and the two-sided binomial `p`:
+
+    - `contested`: elements that only the log calls contested, among those that only one side does;
+    - `up`: entries that round up; `outward`: entries that round away from zero;
+    - `overruled_up`: overruled roundings that were moved up.
+    """
+    tally.settle()
+    pairs = {
+        "contested": (tally.only_logged, tally.only_here),
+        "up": (tally.up, tally.down),
+        "outward": (tally.outward, tally.inward),
+        "overruled_up": (tally.overruled_up, tally.overruled_down),
+    }
+    return {name: {"observed": a, "of": a + b, "p": even(a, a + b)} for name, (a, b) in pairs.items()}
+
+
+def even(observed: int, of: int) -> float:
+    """Returns the two-sided p-value of so many among `of` when each is one with probability one half (exact)."""
+    from scipy.special import bdtr  # noqa: PLC0415 (a third of a second, and few need it)
+
+    return min(1.0, 2.0 * float(bdtr(min(observed, of - observed), of, 0.5))) if of else 1.0
+
+
+def report(tally: Tally) -> dict[str, Any]:
+    """Returns counts and tests as JSON-compatible values."""
+    return {**tally.to_json(), "tests": tests(tally)}

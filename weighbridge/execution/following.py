@@ -1,0 +1,207 @@
+"""What a replayed step is evaluated in: the rounding log is followed, and every checksum and host value compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from weighbridge.core.errors import LogError, TapeError, TranscriptError, WeighbridgeError
+from weighbridge.execution.choice_statistics import Tally
+from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
+from weighbridge.numerics.context import Context
+from weighbridge.numerics.exchanges import CANONICAL
+from weighbridge.numerics.random.variates import Draw
+from weighbridge.numerics.rounding import contested, formats, narrow
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
+from weighbridge.program.generator_starts import counter
+from weighbridge.program.start_rules import WORD
+from weighbridge.transcript.collectives import Call, Exchange, commit
+from weighbridge.transcript.steps import StepRecord, same_scalar
+from weighbridge.transcript.tape import Node
+
+Tensor = torch.Tensor
+
+
+class DifferenceError(WeighbridgeError):
+    """The replay differs from the transcript; `details` say where."""
+
+    code = "replay.mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One result with a checksum, as the replay made it.
+
+    Attributes:
+        op: Index of its operation.
+        index: Number of its checksum in the step.
+        out: The result; for an exact operation its elements in one dimension.
+        wide: The wide result that `out` was rounded from, of the same layout; None for an exact operation.
+        bound: The bound on its error, or None.
+        entries: What the log said about it, or None.
+    """
+
+    op: int
+    index: int
+    out: Tensor
+    wide: Tensor | None = None
+    bound: Bound | None = None
+    entries: OpEntries | None = None
+
+
+@dataclass(slots=True)
+class Following(Context):
+    """The context of a replayed step: follows the log and compares every checksum."""
+
+    record: StepRecord
+    log: LogReader
+    seed: int
+    policy: Policy = STRICT
+    watch: Callable[[Seen], None] | None = None
+    tally: Tally = field(default_factory=Tally)
+    stream: int = 0
+    calls: Mapping[int, Call] = field(default_factory=dict)
+    exchange: Exchange | None = None
+    exchanged: int = 0
+    op: int = 0
+    operation: str = ""
+    node: Node | None = None
+    followed: int = 0
+    rounded_elements: int = 0
+    checked: int = 0
+    hosts: int = 0
+    rng: dict[int, int] = field(default_factory=dict)
+    _expected: Any = None
+    _output: int = 0
+
+    def __post_init__(self) -> None:
+        self._expected = np.frombuffer(self.record.checksums, dtype="<u8")
+
+    def begin(self, op: int, node: Node) -> None:
+        """Starts operation number `op`."""
+        self.op, self.node, self.operation, self._output = op, node, node.op, 0
+
+    def _difference(self, expected: object, found: object, **details: Any) -> DifferenceError:
+        return DifferenceError(
+            f"step {self.record.step}, operation {self.op} ({self.operation}): the transcript says {expected}, "
+            f"this replay found {found}",
+            step=self.record.step,
+            op=self.op,
+            operation=self.operation,
+            expected=str(expected),
+            found=str(found),
+            **details,
+        )
+
+    def _next_checksum(self) -> int:
+        if self.checked >= self._expected.size:
+            raise self._difference("no further result", "one more rounded result")
+        self.checked += 1
+        return int(self._expected[self.checked - 1])
+
+    def _entries(self, elements: int) -> OpEntries | None:
+        try:
+            return self.log.take(self.op, self._output, elements)
+        except LogError as error:
+            raise LogError(
+                f"step {self.record.step}, operation {self.op} ({self.operation}): {error.message}",
+                step=self.record.step, op=self.op, operation=self.operation,
+            ) from None  # fmt: skip
+
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
+        """See `Context.rounded`."""
+        entries = self._entries(wide.numel())
+        self._output += 1
+        self.rounded_elements += wide.numel()
+        wanted = self._next_checksum()
+        small = dtype in formats.NARROW
+        result = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)
+        self.followed += result.followed
+        if result.checksum != wanted:
+            explainable = narrow.explainable if small else contested.explainable
+            if not result.inadmissible and explainable(wide, bound, entries, result.out, wanted, result.checksum):
+                raise self._difference(f"{wanted:016x}", f"{result.checksum:016x}", inconclusive=True)
+            raise self._difference(
+                f"{wanted:016x}",
+                f"{result.checksum:016x}",
+                inadmissible=result.inadmissible,
+                entries=0 if entries is None else len(entries.positions),
+            )
+        if result.inadmissible:
+            raise LogError(
+                f"step {self.record.step}, operation {self.op} ({self.operation}): the log asks for "
+                f"{result.inadmissible} outcomes that no conforming device could have rounded to",
+                code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
+            )  # fmt: skip
+        self.tally.add(self.record.step, self.operation, wide, bound, dtype, entries, result.choices)
+        if self.watch is not None:
+            self.watch(Seen(self.op, self.checked - 1, result.out, wide, bound, entries))
+        return result.out
+
+    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
+        """See `Context.exact`."""
+        wanted, found = self._next_checksum(), checksum
+        if found is None:
+            found = (narrow if bits.dtype in formats.NARROW else contested).canonicalise(bits)
+        if wanted != found:
+            raise self._difference(f"{wanted:016x}", f"{found:016x}")
+        if self.watch is not None:
+            self.watch(Seen(self.op, self.checked - 1, bits))
+
+    def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
+        """See `Context.draw`: the record says where a generator starts, the tape which one it is and how far it was."""
+        if self.node is None or self.node.draw is None:
+            raise TapeError(f"operation {self.op} ({self.operation}) draws without saying from which generator")
+        number, offset = self.node.draw
+        if offset and number not in self.rng:
+            raise TapeError(
+                f"operation {self.op} draws first from generator {number}, yet not where its counter begins"
+            )
+        at = counter(self.record, number, offset)  # the one that the ledger of chosen bits charges
+        self.rng[number] = (at + 1) % WORD
+        return Draw(self.seed, self.stream + (number << 12), at)
+
+    def collective(self, outs: Sequence[Tensor], ins: Sequence[Tensor]) -> None:
+        """Exchanges with other ranks: writes the results, and compares both sides with what the record commits to."""
+        call = self.calls.get(self.op)
+        if call is None or self.exchange is None:
+            raise WeighbridgeError(
+                f"step {self.record.step}, operation {self.op} ({self.operation}) needs the other ranks; replay the "
+                "whole job, or this rank with the results of its collectives",
+                code="replay.collectives.missing",
+            )
+        recorded = self.record.collectives[self.exchanged : self.exchanged + 1]
+        if not recorded or recorded[0][0] != self.op:
+            raise self._difference("no collective here", "a collective")
+        self.exchanged += 1
+        _, given, got = recorded[0]
+        if (found := commit(ins)) != given:
+            raise self._difference(f"the contribution {given.hex()}", found.hex())
+        results = self.exchange.exchange(self.record.step, call, ins, outs)
+        if (found := commit(results)) != got:
+            if self.exchange.given:
+                raise TranscriptError(
+                    f"step {self.record.step}, operation {self.op} ({self.operation}): the results that were given are "
+                    "not those that the step record names; ask the Prover again",
+                    code="job.results.mismatch",
+                )
+            raise self._difference(f"the result {got.hex()}", found.hex())
+        for out, result in zip(outs, results, strict=True):
+            out.copy_(result.view(out.shape))
+            if call.reduction and out.dtype in CANONICAL and out.numel():
+                self.exact(out.contiguous().reshape(-1))
+
+    def host(self, value: bool | int | float) -> bool | int | float:
+        """See `Context.host`."""
+        if self.hosts >= len(self.record.host):
+            raise self._difference("no further host value", repr(value))
+        wanted = self.record.host[self.hosts]
+        self.hosts += 1
+        if not same_scalar(wanted, value):
+            raise self._difference(repr(wanted), repr(value))
+        return value

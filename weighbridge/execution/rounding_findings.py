@@ -1,0 +1,83 @@
+"""What about a rounding log is a finding: that it brought too much in, or that its entries are one-sided.
+
+The *freedom* is what a log chose where it overruled the replayer (`rounding_surprise`). Its budget, for each step and
+for the whole replay, is a constant and a rate for each rounded element. Honest devices differ in proportion to what
+they round, so no constant alone serves models of every size; but the rates are a few times the honest maximum between
+instruction sets (docs/benchmarks.md, "What rounding logs bring in"), and so buy next to nothing: elements that no
+weight depends on feed the budget too, 32 bits for each 320,000 of them or more, all on the tape.
+
+*One-sided* entries are normal between devices: an element near the edge of its bound is contested for one and not for
+the other. Entries that are left out change no result here, and make a replay elsewhere differ without an explanation;
+so their share, in outputs that a Prover cannot foresee, is judged against what was measured between instruction sets.
+"""
+
+from __future__ import annotations
+
+from weighbridge.core.errors import Finding
+from weighbridge.execution.choice_statistics import WIDE, Tally
+from weighbridge.program.tape_policy import TapePolicy
+
+_ENOUGH = 64
+"""Contested elements in the outputs drawn, below which a share of them says nothing."""
+
+
+def findings(tally: Tally, policy: TapePolicy, subject: str) -> list[Finding]:
+    """Returns `replay.rounding.freedom` and `replay.rounding.one_sided` if the policy has them.
+
+    Args:
+        tally: Counts of the replay.
+        policy: How many bits may come in, how one-sided entries may be, and how grave it is if there is more.
+        subject: The transcript.
+    """
+    tally.settle()
+    return [*_freedom(tally, policy, subject), *_one_sided(tally, policy, subject)]
+
+
+def _freedom(tally: Tally, policy: TapePolicy, subject: str) -> list[Finding]:
+    surprise = tally.surprise
+    over = {step: surprise.bits(step) - policy.log_limit(each.wide, each.narrow, policy.log_step_bits)
+            for step, each in surprise.steps.items()}  # fmt: skip
+    worst = max(over, key=lambda step: over[step], default=None)
+    limit = policy.log_limit(tally.rounded - tally.narrow, tally.narrow, policy.log_bits)
+    if tally.charged_bits > limit:
+        where, found = "", tally.charged_bits
+    elif worst is not None and over[worst] > 0:
+        where, found = f" of step {worst}", surprise.bits(worst)
+        limit = found - over[worst]
+    else:
+        return []
+    step = max(surprise.steps, key=surprise.bits)
+    return [
+        Finding(
+            id="replay.rounding.freedom",
+            message=f"the rounding log{where} overruled {tally.overruled} roundings in all, most of them in "
+            f"{surprise.steps[step].largest[1]} of step {step}, and so chose {found:.0f} bits, which elements it "
+            f"overruled included; {tally.wide_bits_in:.0f} bits are of values that were among more than {WIDE}. It may "
+            "be an input: look at these operations, and replay on the kind of device that recorded the run, where "
+            "nothing is overruled",
+            expected=f"at most {limit:.0f} bits",
+            found=f"{found:.0f} bits",
+            subject=subject,
+            severity=policy.log_freedom,
+            evidence=tally.to_json(),
+        )
+    ]
+
+
+def _one_sided(tally: Tally, policy: TapePolicy, subject: str) -> list[Finding]:
+    one, of = tally.only_here + tally.only_logged, tally.only_here + tally.only_logged + tally.both
+    if of < _ENOUGH or one <= policy.log_one_sided * of:
+        return []
+    return [
+        Finding(
+            id="replay.rounding.one_sided",
+            message=f"of {of} elements that this device or the log finds contested in some outputs, only the log has "
+            f"{tally.only_logged}, and only this device {tally.only_here}: entries were left out or made up, or the "
+            "run was recorded on a device very unlike this one; replay it on the kind that recorded it",
+            expected=f"at most {policy.log_one_sided:.0%} on one side only",
+            found=f"{one / of:.0%}",
+            subject=subject,
+            severity="warning",
+            evidence=tally.to_json(),
+        )
+    ]

@@ -1,0 +1,1 @@
+"""The processes in which tapes are executed: no keys, no network, limited memory and time."""

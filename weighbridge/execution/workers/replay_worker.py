@@ -1,0 +1,424 @@
+"""The process in which a replay runs: `workers.replay_worker`, request on stdin, answer on stdout.
+
+It reads the request, gives up what it does not need (`confinement`), and only then opens the transcript.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weighbridge.core.errors import Finding, LogError, Severity, TapeError, WeighbridgeError
+from weighbridge.core.host_memory import keep_freed
+from weighbridge.execution import given_results, rounding_findings
+from weighbridge.execution.executor import Executor
+from weighbridge.execution.following import DifferenceError, Following
+from weighbridge.execution.given_results import GIVEN, GivenResults, conditional
+from weighbridge.execution.location import locate
+from weighbridge.execution.workers import confinement
+from weighbridge.numerics import custom
+from weighbridge.numerics.conformance import bound_policy as policies
+from weighbridge.numerics.conformance import probes
+from weighbridge.numerics.conformance.device_kind import device_kind
+from weighbridge.numerics.conformance.switches import switch_off
+from weighbridge.numerics.rounding import device_passes, rounding_log
+from weighbridge.numerics.rule_table import table_digest
+from weighbridge.numerics.warm import warm
+from weighbridge.program import chosen_counts, chosen_findings, tape_checks
+from weighbridge.program.chosen_bits import ChosenBits
+from weighbridge.program.flops import flops
+from weighbridge.program.tape_policy import TapePolicy
+from weighbridge.transcript.collectives import Exchange
+from weighbridge.transcript.declared_device import declared_device
+from weighbridge.transcript.job_record import JobRecord, MeshCoordinate, check_coordinate
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.running_digest import running_digest
+from weighbridge.transcript.state import checkpoint_digest
+from weighbridge.transcript.steps import StepRecord
+from weighbridge.transcript.tape import Tape
+
+_SEVERITIES: dict[str, Severity] = {"replay.inconclusive": "info", "tape.too_large": "warning", "job.tail": "info"}
+"""Of what is not evidence against the Prover."""
+
+
+class Replay:
+    """One replay, step by step."""
+
+    def __init__(
+        self, request: dict[str, Any], confined: list[str], send: Any, exchange: Exchange | None = None
+    ) -> None:
+        self._send = send
+        self._transcript = Transcript.open(request["path"])
+        self._begin: int | None = request.get("begin")
+        coordinate = MeshCoordinate.of(self._transcript.draft)
+        if request.get("coordinate") is not None:
+            job, rank = request["coordinate"]
+            check_coordinate(JobRecord.decode(bytes.fromhex(job)), rank, coordinate)
+        if coordinate is not None and request.get("results") is not None:
+            exchange = GivenResults(Path(request["results"]), coordinate)
+        self._exchange = exchange
+        self._confined = confined
+        self._device = request["device"]
+        self._kind = device_kind(self._device)
+        self._stop = None if request["stop"] is None else (int(request["stop"][0]), int(request["stop"][1]))
+        self._salt = None if request["salt"] is None else bytes.fromhex(request["salt"])
+        count = self._transcript.steps
+        if self._stop is not None:
+            first, last = self._stop[0], min(self._stop[0] + 1, count)
+            if not 0 <= first <= count:
+                raise WeighbridgeError(
+                    f"the transcript has {count} steps; position {self._stop} does not exist", code="usage"
+                )
+        else:
+            first, last = request["steps"] or (0, count)
+        if not (0 <= first < last or self._stop is not None) or last > count:
+            raise WeighbridgeError(
+                f"the transcript has steps 0:{count}; steps {first}:{last} are not among them", code="usage"
+            )
+        self._first, self._last = first, last
+        seed = self._transcript.draft.get("seed")
+        if type(seed) is not int:
+            raise TapeError("the draft names no seed", code="transcript.malformed")
+        if self._transcript.draft.get("rules") != table_digest():
+            raise WeighbridgeError(
+                "the run was recorded under another table of rules than this version has; replay it with the version "
+                f"of its draft ({str(self._transcript.draft.get('weighbridge'))[:40]}), and with the rules that were "
+                "registered there (--op-rules)",
+                code="replay.rules.unknown",
+            )
+        policy = policies.named(str(self._transcript.draft.get("policy")))
+        if policy.digest != self._transcript.draft.get("calibration", ""):
+            raise WeighbridgeError(
+                "the run was recorded with a calibration table that this version does not have",
+                code="replay.calibration.unknown",
+            )
+        probes.require(self._device, policy)
+        self._executor = Executor(self._device, seed, int(request["memory"]), policy, coordinate, exchange)
+        self._tapes: dict[bytes, Tape] = {}
+        self._uses: dict[bytes, dict[str, Any]] = {}
+        self._policy = TapePolicy(**request.get("tapes", {}))
+        self._logged = 0
+        self._chosen, self._weights = ChosenBits(), 0.0
+        self._findings: list[Finding] = []
+
+    def run(self) -> dict[str, Any]:
+        """Runs to the end or to the first difference; returns the result as JSON."""
+        begin = max([c for c in self._transcript.checkpoint_steps if c <= self._first], default=0)
+        begin = begin if self._begin is None else self._begin
+        difference: dict[str, Any] | None = None
+        verdict, position, running, live, weights = "match", begin, None, None, None
+        try:
+            if begin:
+                self._load(begin)
+            for step in range(begin, self._last):
+                position = step
+                stop = self._stop[1] if self._stop is not None and self._stop[0] == step else None
+                if stop == 0:
+                    self._before(step)
+                    running = self._running(step, None)
+                    break
+                context = self._step(step, stop)
+                if stop is not None:
+                    running = self._running(step, context)
+                position = step + 1
+                self._send({"progress": [step + 1 - begin, self._last - begin]})
+            if self._stop is not None:
+                assert self._salt is not None
+                live = [[size, digest.hex()] for size, digest in self._executor.leaves(self._salt)]
+                if (notes := self._transcript.notes) is not None:
+                    found = self._executor.leaves_of(notes.weights, self._salt)
+                    weights = [[size, digest.hex()] for size, digest in found]
+                if self._stop == (self._transcript.steps, 0) and self._transcript.manifest.complete:
+                    running = running_digest(
+                        Tape(),
+                        0,
+                        step=self._stop[0],
+                        batch={},
+                        undeclared={},
+                        values=[],
+                        host=[],
+                        rng={},
+                        checksums=b"",
+                    )
+        except DifferenceError as error:
+            verdict = "inconclusive" if self._undecided(error) else "mismatch"
+            difference = {k: error.details[k] for k in ("step", "op", "operation", "expected", "found")}
+            self._locate(difference, error)
+            self._note(error, "replay.inconclusive" if verdict == "inconclusive" else "replay.mismatch")
+            if 0 < error.details.get("inadmissible", 0) <= error.details["entries"] // 20:
+                # Other data would make most entries inadmissible; a few among many are outcomes made to order.
+                self._note(error, "replay.rounding.inadmissible")
+        except (TapeError, LogError) as error:
+            verdict = "inconclusive" if error.reason in ("tape.too_large", "job.tail") else "mismatch"
+            if isinstance(error, LogError):
+                difference = {k: error.details.get(k, "") for k in ("operation", "expected", "found")}
+                difference.update(step=error.details.get("step", position), op=error.details.get("op", 0))
+                self._locate(difference, error)
+            self._note(error, error.reason)
+        if self._stop is None:
+            self._findings += self._transcript.check_data()
+        self._examine()
+        self._findings += rounding_findings.findings(self._executor.tally, self._policy, self._transcript.digest)
+        return {
+            "verdict": GIVEN if verdict == "match" and conditional(self._exchange) else verdict,
+            "steps": [begin, position],
+            "state": self._executor.state_digest().hex(),
+            "followed": self._executor.followed,
+            "logged": self._logged,
+            "rounded": self._executor.rounded,
+            "evidence": self._executor.tally.to_json(),
+            "chosen": self._chosen.to_json(self._policy.budgets, self._weights),
+            "tapes": {d.hex(): use for d, use in self._uses.items()},
+            "findings": [f.to_json() for f in self._findings],
+            "first_difference": difference,
+            "live": live,
+            "weights": weights,
+            **({"touched": 0, "flops": None} if self._stop is None else self._reached(*self._stop)),
+            "running": running.hex() if running is not None else None,
+            "head": None if self._stop is None else self._transcript.head(self._stop[0] - 1).hex(),
+            "device": self._kind,
+            "confinement": self._confined,
+        }
+
+    def _reached(self, step: int, op: int) -> dict[str, Any]:
+        """Says how much work led to a position, and how much memory the operation after it needs."""
+        counts: dict[bytes, list[int]] = {}
+        done, touched = 0, 0
+        try:
+            for number in range(min(step + 1, self._transcript.steps)):
+                digest = self._transcript.step(number).tape
+                if digest not in counts:
+                    counts[digest] = flops(self._program(digest))
+                done += sum(counts[digest][:op] if number == step else counts[digest])
+            if step < self._transcript.steps:
+                touched = self._program(self._transcript.step(step).tape).touched(op)
+        except WeighbridgeError:
+            return {"touched": touched, "flops": None}  # the verdict says what is wrong with the tape
+        return {"touched": touched, "flops": done}
+
+    def _undecided(self, error: DifferenceError) -> bool:
+        """Says whether a bound that is too small for this device may be why a result differs; adds that to the error.
+
+        On the kind of device that recorded the step it cannot be: wide values are the same there, and so are roundings.
+        """
+        if not error.details.get("inconclusive"):
+            return False
+        transcript = self._transcript
+        declared = declared_device(transcript.draft, transcript.resumptions, error.details["step"])
+        error.details["declared"] = declared or ""
+        few = "; few elements next to a boundary would explain it, "
+        if declared == self._kind:
+            error.message += f"{few}but not on the kind of device that recorded it, which this is ({declared})"
+            return False
+        error.message += (
+            f"{few}so the bound may be too small for this device: this is not evidence against the Prover, and "
+            f"verifies nothing; replay it on the kind that recorded it ({declared or 'the transcript does not say'}), "
+            "where it must match"
+        )
+        return True
+
+    def _locate(self, difference: dict[str, Any], error: WeighbridgeError) -> None:
+        """Adds to a difference, and to its message, in which module it is and what its operands came from."""
+        difference.update(path=None, upstream=[])
+        if 0 <= difference["step"] < self._transcript.steps:
+            tape, op = self._tape(self._transcript.step(difference["step"])), difference["op"]
+            if 0 <= op < len(tape.nodes) and tape.nodes[op].op == difference["operation"]:
+                difference.update(locate(tape, op))
+        if difference["path"] is not None:
+            error.details["path"] = difference["path"]
+            error.message = f"{error.message} (by the Prover's word this is in {difference['path']})"
+
+    def _note(self, error: WeighbridgeError, code: str) -> None:
+        details = {k: v for k, v in error.details.items() if isinstance(v, (int, str, float, bool))}
+        self._findings.append(
+            Finding(
+                id=code, message=error.message, expected=str(details.get("expected", "")),
+                found=str(details.get("found", "")), subject=self._transcript.digest,
+                severity=_SEVERITIES.get(code, "violation"), evidence=details,
+            )
+        )  # fmt: skip
+
+    def _load(self, step: int) -> None:
+        """Starts from a checkpoint, which must be the state that the step before it left."""
+        checkpoint = self._transcript.checkpoint(step)
+        expected, found = self._transcript.step(step - 1).state, checkpoint_digest(checkpoint)
+        if expected != found:
+            raise DifferenceError(
+                f"checkpoint {step} is not the state after step {step - 1}",
+                step=step, op=0, operation="checkpoint", expected=expected.hex(), found=found.hex(),
+            )  # fmt: skip
+        self._executor.load(checkpoint)
+
+    def _tape(self, record: StepRecord) -> Tape:
+        return self._program(record.tape)
+
+    def _program(self, digest: bytes) -> Tape:
+        tape = self._tapes.get(digest)
+        if tape is None:
+            tape = self._tapes[digest] = Tape.decode(self._transcript.tape(digest))
+        return tape
+
+    def _before(self, step: int) -> None:
+        """Makes the state what it is when a step has begun and no operation has run."""
+        record = self._transcript.step(step)
+        if record.kind == "init" and not self._tape(record).nodes:
+            self._load(step + 1)  # the model existed before
+        else:
+            self._executor.drop(self._tape(record), step)
+
+    def _running(self, step: int, context: Following | None) -> bytes:
+        """The digest of a step's operations up to the stop, of which `context` is what they were evaluated in."""
+        transcript, record = self._transcript, self._transcript.step(step)
+        assert self._stop is not None
+        return running_digest(
+            self._tape(record),
+            self._stop[1],
+            step=step,
+            batch=transcript.batch(step),
+            undeclared=transcript.undeclared(step),
+            values=record.values,
+            host=record.host[: context.hosts] if context else [],
+            rng=context.rng if context else {},
+            checksums=record.checksums[: 8 * context.checked] if context else b"",
+        )
+
+    def _step(self, step: int, stop: int | None) -> Following | None:
+        """Executes one step; returns what it was evaluated in, or None if there was nothing to evaluate."""
+        transcript, executor = self._transcript, self._executor
+        record = transcript.step(step)
+        tape = self._tape(record)
+        if record.kind == "init" and not tape.nodes and stop is None:
+            self._load(step + 1)  # the model existed before: W_0 is a committed checkpoint
+            self._use(record, tape)
+            return None
+        log = rounding_log.LogReader(transcript.rounding(step), max_entries=record.logged)
+        if log.entries != record.logged:
+            raise LogError(f"step {step} has {log.entries} log entries and its record says {record.logged}", step=step)
+        context = executor.run(
+            tape, record.tape, record, log, transcript.batch(step), transcript.undeclared(step), stop
+        )
+        self._logged += log.entries
+        self._use(record, tape)
+        if stop is None:
+            found = executor.state_digest()
+            if found != record.state:
+                raise DifferenceError(
+                    f"the state after step {step} differs although every result in it matched",
+                    step=step, op=len(tape.nodes), operation="state", expected=record.state.hex(), found=found.hex(),
+                )  # fmt: skip
+            if (
+                step + 1 in transcript.checkpoint_steps
+                and checkpoint_digest(transcript.checkpoint(step + 1)) != record.state
+            ):
+                raise DifferenceError(
+                    f"checkpoint {step + 1} is not the state after step {step}",
+                    step=step + 1, op=0, operation="checkpoint", expected=record.state.hex(), found="another state",
+                )  # fmt: skip
+        return context
+
+    def _use(self, record: StepRecord, tape: Tape) -> None:
+        """Counts which programs ran."""
+        use = self._uses.setdefault(record.tape, {"kind": record.kind, "count": 0, "operations": len(tape.nodes)})
+        use["count"] += 1
+
+    def _examine(self) -> None:
+        """Says what entered the programs that ran, and what is to be said about all programs of the transcript."""
+        gc.disable()  # nothing here is garbage, and to look for some goes over all that was loaded
+        try:
+            values, findings = tape_checks.check(self._transcript, self._program, self._policy)
+            if values:
+                chosen_counts.count(self._transcript, self._program, values, self._chosen)
+                self._weights = chosen_counts.weights(self._transcript, self._program)
+        except TapeError as error:
+            if error.reason not in {finding.id for finding in self._findings}:  # it has ended the replay already
+                self._note(error, error.reason)
+        finally:
+            gc.enable()
+        self._executor.tally.surprise.enter(self._chosen)
+        given_results.enter(self._exchange, self._chosen)
+        self._findings += chosen_findings.findings(self._chosen, self._policy, self._transcript.digest)
+        known = {finding.id for finding in self._findings}
+        for finding in findings:
+            if values or finding.id not in known:  # a tape that cannot be read has ended the replay already
+                self._findings.append(replace(finding, severity=_SEVERITIES.get(finding.id, finding.severity)))
+        for digest, use in self._uses.items():
+            entered = values.get(digest)
+            use["free_values"] = entered.undeclared_values if entered else 0
+            use["free_bytes"] = entered.undeclared_bytes if entered else 0
+            use["once_bytes"] = entered.once_bytes if entered else 0
+            use["derived"] = sum(name is not None for name in entered.changing.values()) if entered else 0
+
+
+def _prepare(device: str, compiling: Callable[[int, int], None] | None = None) -> None:
+    """Switches off algorithms that no bound covers, and warms up what must be loaded before files are out of reach."""
+    keep_freed()
+    switch_off()
+    device_kind(device)  # it reads a file
+    torch.set_grad_enabled(False)
+    warm(compiling)
+    there = torch.ones(2, device=device)
+    there.sum().item()
+    if device_passes.fused(there.device) is not None:  # it is compiled now; what else may be, goes where it may be kept
+        os.environ["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / "triton")
+
+
+def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]]) -> None:
+    """Answers one request.
+
+    Args:
+        answered: Gives the answer to (request, restrictions in force, a function that sends other messages).
+    """
+    warnings.filterwarnings("ignore")
+    request = json.loads(sys.stdin.buffer.read(1 << 20))
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints goes to stderr: stdout carries the answer only
+
+    def send(message: dict[str, Any]) -> None:
+        answer.write(json.dumps(message).encode() + b"\n")
+        answer.flush()
+
+    cpu = not str(request["device"]).startswith("cuda")
+    try:
+        _prepare(request["device"], lambda done, total: send({"compiling": [done, total]}))
+        for name in request.get("op_rules", ()):
+            custom.load(name)
+        confined = confinement.limit_resources(
+            2 * int(request["memory"]) + (2 << 30), int(request["seconds"]), address_space=cpu
+        )
+        confined += confinement.restrict_files(
+            [*confinement.program_paths(), *map(Path, request.get("paths") or [request["path"]])],
+            Path(tempfile.gettempdir()),
+        )
+        confined += confinement.deny_system_calls(allow_exec=not cpu)
+        send({"result": answered(request, confined, send)})
+    except WeighbridgeError as error:
+        send({"error": {"code": error.reason, "message": error.message}})
+    except (MemoryError, RuntimeError) as error:
+        text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        send(
+            {
+                "error": {
+                    "code": "replay.worker",
+                    "message": f"the replay ran out of memory or the device failed: {text}",
+                }
+            }
+        )
+
+
+def main() -> None:
+    """Answers one request for a replay."""
+    serve(lambda request, confined, send: Replay(request, confined, send).run())
+
+
+if __name__ == "__main__":
+    main()

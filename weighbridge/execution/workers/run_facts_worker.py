@@ -1,0 +1,108 @@
+"""The process that counts a run's facts: `workers.run_facts_worker`, confined as `replay_worker` is."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.run_facts import KINDS
+from weighbridge.execution.workers.replay_worker import serve
+from weighbridge.program.flops import flops
+from weighbridge.program.origins import TapeValues, analyse
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.steps import Scalar
+from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.tensor_file import DTYPES
+
+
+def count(transcript: Transcript) -> dict[str, Any]:
+    """Returns what `weighbridge.execution.run_facts.parse` reads.
+
+    Args:
+        transcript: A verified transcript.
+
+    Raises:
+        WeighbridgeError: A tape or a step record breaks its format.
+    """
+
+    @cache
+    def program(digest: bytes) -> Tape:
+        return Tape.decode(transcript.tape(digest))
+
+    work: dict[bytes, int | None] = {}
+    programs: dict[bytes, dict[str, Any]] = {}
+    done: dict[str, int] | None = dict.fromkeys(KINDS, 0)
+    operations: set[str] = set()
+    used: set[int] = set()
+    seen = 0
+    for record in transcript.records():
+        tape = program(record.tape)
+        if record.tape not in work:
+            work[record.tape] = _work(tape)
+            operations |= {node.op for node in tape.nodes}
+            programs[record.tape] = {
+                "digest": record.tape.hex(), "kind": record.kind, "count": 0, "operations": len(tape.nodes),
+                "flops": work[record.tape],
+            }  # fmt: skip
+        programs[record.tape]["count"] += 1
+        each = work[record.tape]
+        done = None if done is None or each is None else {**done, record.kind: done[record.kind] + each}
+        used.update(record.records)
+        seen += len(record.records)
+    values = analyse(transcript, program)
+    return {
+        "steps": sum(record.kind == "step" for record in transcript.records()),
+        "flops": done,
+        "programs": list(programs.values()),
+        "operations": sorted(operations),
+        "parameters": _parameters(transcript),
+        "used": len(used),
+        "seen": seen,
+        "hyperparameters": _hyperparameters(transcript, values),
+    }
+
+
+def _work(tape: Tape) -> int | None:
+    try:
+        return sum(flops(tape))
+    except WeighbridgeError:
+        return None  # the replay says what is wrong with it
+
+
+def _parameters(transcript: Transcript) -> int | None:
+    """Counts the elements of the model's weights, in the first checkpoint that has them."""
+    if transcript.notes is None or not transcript.notes.weights or not transcript.checkpoint_steps:
+        return None
+    checkpoint = transcript.checkpoint(transcript.checkpoint_steps[-1])
+    sizes = {view.storage: DTYPES[view.dtype].itemsize for view in checkpoint.views}
+    total = 0
+    for name in transcript.notes.weights:
+        if name not in checkpoint.storages or name not in sizes:
+            return None
+        total += checkpoint.storages[name].numel() // sizes[name]
+    return total
+
+
+def _hyperparameters(transcript: Transcript, values: dict[bytes, TapeValues]) -> dict[str, list[float]]:
+    """Returns the least, greatest and last of the values that each declared formula explains."""
+    found: dict[str, list[float]] = {}
+    for record in transcript.records():
+        for place, name in values[record.tape].changing.items():
+            if name is None or name.endswith("host") or place >= len(record.values):
+                continue
+            value: Scalar = record.values[place]
+            if math.isfinite(value):
+                known = found.setdefault(name, [float(value)] * 3)
+                found[name] = [min(known[0], value), max(known[1], value), float(value)]
+    return found
+
+
+def main() -> None:
+    """Answers one request."""
+    serve(lambda request, confined, send: count(Transcript.open(request["path"])))
+
+
+if __name__ == "__main__":
+    main()

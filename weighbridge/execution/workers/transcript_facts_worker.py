@@ -1,0 +1,215 @@
+"""The process that decodes a transcript for one that must not: `workers.transcript_facts_worker`, confined.
+
+It answers one question about a transcript with plain facts; see `weighbridge.execution.transcript_facts`. The files
+were compared with the signed manifest by the one who asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from weighbridge.core.digests import region_digest
+from weighbridge.core.errors import TranscriptError, WeighbridgeError
+from weighbridge.execution.transcript_facts import (
+    INSPECTED,
+    MOST_DECLARED,
+    MOST_FINDINGS,
+    MOST_LEAVES,
+    MOST_SNAPSHOTS,
+    MOST_TAPES,
+    MOST_WEIGHTS,
+)
+from weighbridge.execution.weight_distance import distances
+from weighbridge.execution.workers.replay_worker import serve
+from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
+from weighbridge.transcript.job_record import MeshCoordinate
+from weighbridge.transcript.parentage import declared, entered, held
+from weighbridge.transcript.reader import Transcript, open_unchanged
+from weighbridge.transcript.tensor_file import raw_bytes
+
+COMPARED = 8
+"""Batches of each kind that a test of memorisation looks at: the last ones of a segment, and later ones."""
+
+
+def facts(transcript: Transcript) -> dict[str, Any]:
+    """Returns what a Verifier has to know of a transcript to place snapshots in it."""
+    recorded = [
+        [ueid.hex(), index, record.step, op] for record in transcript.records() for ueid, index, op in record.snapshots
+    ]
+    beside = [each for resumption in transcript.resumptions for each in resumption.snapshots]
+    beside += transcript.notes.snapshots if transcript.notes is not None else ()
+    if max(len(recorded), len(beside)) > MOST_SNAPSHOTS:
+        raise TranscriptError(f"the transcript names more than {MOST_SNAPSHOTS} snapshots; ask for it in parts")
+    return {
+        "draft": transcript.draft_digest.hex(),
+        "heads": _packed(transcript.head(step) for step in range(transcript.steps)),
+        "states": _packed(record.state for record in transcript.records()),
+        "recorded": recorded,
+        "beside": [[ueid.hex(), index, step, op] for ueid, index, step, op in beside],
+        "resumptions": [[r.step, r.begin] for r in transcript.resumptions],
+        "data": None if transcript.data is None else _data(transcript.data, transcript.draft.get("seed")),
+        "initialises": _or_error(transcript.initialises),
+        "parent": _or_error(lambda: _parent(transcript)),
+        "coordinate": _or_error(lambda: _coordinate(transcript)),
+        "declared": _declared(transcript.draft.get("metadata")),
+    }
+
+
+def data(transcript: Transcript) -> dict[str, Any]:
+    """Compares the batches with their records and with the data commitment."""
+    findings = transcript.check_data()
+    told = [finding.to_json() for finding in findings[:MOST_FINDINGS]]
+    if len(findings) > MOST_FINDINGS:
+        told[-1]["evidence"]["further"] = len(findings) - MOST_FINDINGS
+    return {"findings": told}
+
+
+def weights(transcript: Transcript) -> dict[str, Any]:
+    """Measures how far the weights moved between checkpoints; of very many tensors only together."""
+    found = distances(transcript)
+    if sum(map(len, found.values())) > MOST_WEIGHTS:
+        found = {begin: {"": named[""]} for begin, named in found.items()}
+    return {
+        "segments": [
+            [begin, [[name, change if math.isfinite(change) else None] for name, change in named.items()]]
+            for begin, named in found.items()
+        ]
+    }
+
+
+def batches(transcript: Transcript, step: int, salt: str) -> dict[str, Any]:
+    """Lists batches and undeclared tensors of a step and its neighbours as a chip would."""
+    leaves: list[tuple[int, bytes]] = []
+    for near in range(max(0, step - 1), min(transcript.steps, step + 2)):
+        try:
+            tensors = [*transcript.batch(near).values(), *transcript.undeclared(near).values()]
+        except WeighbridgeError:
+            continue  # the comparison of the data says so
+        leaves += [(len(raw), region_digest(raw, bytes.fromhex(salt))) for raw in map(raw_bytes, tensors)]
+    return _leaves(leaves)
+
+
+def given(transcript: Transcript, salt: str) -> dict[str, Any]:
+    """Lists what entered W_0 from outside."""
+    return _leaves(list(entered(transcript, bytes.fromhex(salt)).elements()))
+
+
+def state(transcript: Transcript, step: int, salt: str) -> dict[str, Any]:
+    """Lists what the checkpoint before a step holds."""
+    return _leaves(list(held(transcript.checkpoint(step), bytes.fromhex(salt)).elements()))
+
+
+def used(transcript: Transcript, records: list[int]) -> dict[str, Any]:
+    """Says which of some records any step used."""
+    asked = set(records)
+    return {"used": sorted({record for step in transcript.records() for record in step.records} & asked)}
+
+
+def comparable(transcript: Transcript, begin: int, end: int) -> dict[str, Any]:
+    """Names the steps whose batches to compare: the last ones of a segment, and later ones with other records.
+
+    Both are empty if there are none to compare: an edit has no batch, and after the last segment nothing comes.
+    """
+
+    def usable(step: int) -> bool:
+        record = transcript.step(step)
+        return record.kind == "step" and bool(record.record_digests)
+
+    own = [step for step in range(begin, end) if usable(step)][-COMPARED:]
+    seen = {record for step in range(begin, end) for record in transcript.step(step).record_digests}
+    control: list[int] = []
+    for step in range(end, transcript.steps):
+        if usable(step) and not seen & set(transcript.step(step).record_digests):
+            control.append(step)
+        if len(control) == COMPARED:
+            break
+    return {"own": own, "control": control} if own and control else {"own": [], "control": []}
+
+
+def summary(transcript: Transcript) -> dict[str, Any]:
+    """Counts what `weighbridge show` prints."""
+    kinds: Counter[str] = Counter()
+    programs: Counter[bytes] = Counter()
+    undeclared = 0
+    for record in transcript.records():
+        kinds[record.kind] += 1
+        programs[record.tape] += 1
+        undeclared += len(record.free)
+    return {
+        "kinds": list(kinds.items()),
+        "tapes": [[digest.hex(), count] for digest, count in programs.most_common(MOST_TAPES)],
+        "undeclared": undeclared,
+    }
+
+
+QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    each.__name__: each for each in (facts, data, weights, batches, given, state, used, comparable, summary)
+}
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the answer to a request of `weighbridge.execution.transcript_facts`."""
+    transcript = open_unchanged(request["path"], INSPECTED)
+    return QUESTIONS[request["question"]](transcript, **request["about"])
+
+
+def _packed(digests: Any) -> str:
+    return base64.b64encode(b"".join(digests)).decode()
+
+
+def _leaves(leaves: list[tuple[int, bytes]]) -> dict[str, Any]:
+    if len(leaves) > MOST_LEAVES:
+        raise TranscriptError(f"more than {MOST_LEAVES} tensors are to be compared here; ask for the run in parts")
+    return {"leaves": [[size, digest.hex()] for size, digest in leaves]}
+
+
+def _or_error(what: Callable[[], Any]) -> Any:
+    """Returns a fact, or in its place why there is none."""
+    try:
+        return {"is": what()}
+    except WeighbridgeError as error:
+        return {"error": {"code": error.reason, "message": error.message}}
+
+
+def _data(commitment: DataCommitment, seed: Any) -> dict[str, Any]:
+    order = "listed"
+    if isinstance(commitment.order, VerifiableOrder):
+        order = "verifiable"
+    elif isinstance(commitment.order, OrderSeed):
+        order = "seeded"
+    follows = order == "verifiable" and seed == commitment.seed()
+    return {"root": commitment.root().hex(), "count": len(commitment), "order": order, "seed_follows": follows}
+
+
+def _parent(transcript: Transcript) -> Any:
+    parent = declared(transcript.draft)
+    return None if parent is None else [parent.transcript, parent.step, parent.state.hex()]
+
+
+def _coordinate(transcript: Transcript) -> Any:
+    coordinate = MeshCoordinate.of(transcript.draft)
+    return None if coordinate is None else [coordinate.job.encode().hex(), coordinate.rank]
+
+
+def _declared(raw: Any) -> list[list[str]]:
+    """The texts in the draft's metadata; numbers and truth values as texts too."""
+    if not isinstance(raw, dict):
+        return []
+    return [
+        [str(name)[:200], str(value)[:4000]]
+        for name, value in list(raw.items())[:MOST_DECLARED]
+        if isinstance(value, str | int | float)
+    ]
+
+
+def main() -> None:
+    """Answers one request."""
+    serve(lambda request, confined, send: answer(request))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What kind of device computes: everything that decides how a conforming result comes out within its bound.
+
+A recording says which kind it runs on. On the same kind a replay computes the same wide values, so that a difference
+which elsewhere a bound too small might explain has no such explanation.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+
+SETTINGS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG")
+"""Environment variables by which a user chooses among the kernels of a library."""
+
+MOST = 500
+"""Characters of a kind."""
+
+
+def device_kind(device: str | torch.device) -> str:
+    """Returns one line that two devices share only if they have the same model, libraries, threads and settings.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, ...
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        parts = [f"cuda {torch.cuda.get_device_name(device)}"]
+    elif device.type == "cpu":
+        parts = [f"cpu {torch.backends.cpu.get_cpu_capability()}", processor(), f"{torch.get_num_threads()} threads"]
+    else:
+        parts = [device.type]
+    settings = (f"{name}={value}" for name in SETTINGS if (value := os.environ.get(name)))
+    return ", ".join((*parts, f"torch {torch.__version__}", *settings))[:MOST]
+
+
+@cache
+def processor() -> str:
+    """Returns the processor's name as the operating system gives it; read once, as a confined process cannot."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration, IndexError):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,115 @@
+"""Operations that are computed in a wider type and rounded back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from weighbridge.core.errors import RefusedOperationError
+from weighbridge.numerics.arrays.physical import dense_strides, lay_out
+from weighbridge.numerics.bounds import Call, without_growth
+from weighbridge.numerics.conformance.bound_policy import Policy
+from weighbridge.numerics.context import Context, Layout, Strides
+from weighbridge.numerics.operand_types import all_float32, floats, is_float, result_types, widen
+from weighbridge.numerics.operations import sums
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rule_table import Rule, base_name
+from weighbridge.numerics.schemas import Op, argument_names, mutated
+
+Tensor = torch.Tensor
+_STRICT = nullcontext()
+_JUDGED = {"elu_backward": "self_or_result", "hardswish_backward": "self"}
+"""Gradients whose kernels compare this operand. Where it is NaN, vector code gives NaN; the code of a tail may not."""
+
+
+def evaluate(
+    op: Op,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    bound: dict[str, Any],
+    rule: Rule,
+    context: Context,
+    layout: Layout,
+) -> Any:
+    """Evaluates a rounded operation; operands and result as of `weighbridge.numerics.evaluate.evaluate`."""
+    names, _ = argument_names(op)
+    by_name = {**dict(zip(names, args, strict=False)), **kwargs}
+    plain = all_float32(by_name.values())
+    has_floats = plain or any([floats(v) for v in by_name.values()])
+    if not has_floats:
+        if "_backward" in base_name(op)[0]:  # no training has them, and some kernels divide by zero and die of it
+            raise RefusedOperationError(f"{op} without floating operands is no gradient of anything", operation=str(op))
+        out = op(*args, **kwargs)
+        if not floats(out):
+            return out  # integer or boolean work
+    types = None if plain else result_types(op, by_name)
+    if types is None:
+        with growth(context.policy):
+            summed = sums.evaluate(op, bound)
+        if summed is not None:
+            (limit,) = scaled([summed[1]], base_name(op)[0], context.policy, torch.float64)
+            return context.rounded(_laid_out(summed[0], layout(0)), limit, torch.float32)
+    changed = [n for n in mutated(op) if is_float(by_name.get(n))]
+    ends = [*(types or []), *(by_name[n].dtype for n in changed)]
+    wide_type = torch.float64 if types is None or torch.float32 in ends else torch.float32
+    wide = {k: widen(v, wide_type, integers=not has_floats) for k, v in by_name.items()}
+    if not has_floats and "dtype" in names:
+        wide["dtype"] = torch.float64
+    name, overload = base_name(op)
+    if name in _JUDGED:
+        judged = wide[_JUDGED[name]]
+        wide["grad_output"] = torch.where(judged.isnan(), judged, wide["grad_output"])
+    before = {**bound, **wide, "__overload__": overload}
+    for n in changed:  # what the operation overwrites must still be there as it was when the bound is computed
+        before[n] = widen(by_name[n], wide_type)
+    positional = names[: len(args)]
+    named = {k: v for k, v in wide.items() if k not in positional} if len(wide) > len(positional) else {}
+    outputs = op(*[wide[n] for n in positional], **named)
+    targets = [(n, wide[n]) for n in changed]
+    returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    aliases = {id(t): by_name[n] for n, t in targets}
+    fresh = [(i, t) for i, t in enumerate(returned) if is_float(t) and id(t) not in aliases]
+    call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound)
+    limits = _limits(rule, call, context.policy, wide_type)
+    if len(limits) < len(call.results):
+        raise RefusedOperationError(
+            f"the rule of {op} bounds {len(limits)} of {len(call.results)} results", operation=str(op)
+        )
+    for (i, t), limit in zip(fresh, limits, strict=False):
+        narrow = torch.float32 if types is None else types[i] or torch.float32
+        returned[i] = context.rounded(_laid_out(t, layout(i)), limit, narrow)
+    for (n, t), limit in zip(targets, limits[len(fresh) :], strict=False):
+        by_name[n].copy_(context.rounded(t.contiguous(), limit, by_name[n].dtype))
+    returned = [aliases.get(id(t), t) if isinstance(t, Tensor) else t for t in returned]
+    if isinstance(outputs, list):
+        return returned
+    return tuple(returned) if isinstance(outputs, tuple) else returned[0]
+
+
+def _laid_out(t: Tensor, wanted: Strides) -> Tensor:
+    """Returns a result in dense strides: those wanted, its own, or row-major ones."""
+    if t.is_contiguous() and (wanted is None or wanted == t.stride()):
+        return t
+    return lay_out(t, dense_strides(t.shape, wanted or t.stride()))
+
+
+def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[Bound]:
+    """Returns the bounds of a call under a policy; the rules state them for float64."""
+    assert rule.bound is not None
+    with growth(policy):
+        limits = rule.bound(call)
+    return scaled(limits, call.name, policy, wide)
+
+
+def growth(policy: Policy) -> AbstractContextManager[None]:
+    """How bounds count roundings under a policy."""
+    return without_growth() if policy.calibrated else _STRICT
+
+
+def scaled(limits: list[Bound], name: str, policy: Policy, wide: torch.dtype) -> list[Bound]:
+    """Returns float64's bounds of an operation as a policy has them for a wide type."""
+    scale = policy.factor(name) * (1.0 if wide is torch.float64 else 2.0**29)
+    return limits if scale == 1.0 else [limit.scaled(scale) for limit in limits]

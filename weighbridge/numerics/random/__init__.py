@@ -1,0 +1,1 @@
+"""Counter-based randomness: the same variates on every device."""

@@ -1,0 +1,1 @@
+"""Vendor and composite overloads, rewritten into overloads that have rules."""

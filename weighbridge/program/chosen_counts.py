@@ -1,0 +1,188 @@
+"""Counts what a transcript's records and programs chose, for the ledger of chosen bits; executes nothing.
+
+Every channel that can be read from records and tapes is counted here, over the whole transcript. What only shows when
+the programs run (rounding logs, results taken as given) is added by the replay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.program import generator_starts
+from weighbridge.program.adaptive_code import AdaptiveCode, natural
+from weighbridge.program.chosen_bits import ChosenBits
+from weighbridge.program.literal_code import LiteralCode, formula_bits
+from weighbridge.program.origins import TapeValues, formula_texts
+from weighbridge.program.structure_code import Site, StructureCode
+from weighbridge.transcript import parentage
+from weighbridge.transcript.data import OrderSeed, VerifiableOrder
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
+
+SEED_BITS = 64.0
+_NAME_BITS = 256.0
+
+
+def count(
+    transcript: Transcript, tapes: Callable[[bytes], Tape], values: Mapping[bytes, TapeValues], ledger: ChosenBits
+) -> None:
+    """Adds to a ledger what a transcript's records and programs chose.
+
+    Args:
+        transcript: A verified transcript.
+        tapes: Returns the tape of a digest.
+        values: What entered its tapes, from `weighbridge.program.origins.analyse`.
+        ledger: Is added to.
+
+    Raises:
+        TapeError: The programs are too large to describe (`tape.too_large`).
+    """
+    _programs(transcript, tapes, values, ledger)
+    _records(transcript, tapes, values, ledger)
+    _beginning(transcript, tapes, values, ledger)
+    _batches(transcript, tapes, ledger)
+    _selection(transcript, ledger)
+    generator_starts.charge(transcript, tapes, ledger)
+
+
+def weights(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> float:
+    """Returns the bits of the state that a run began with: what its initialisation made, or the first checkpoint."""
+    if not transcript.steps:
+        return 0.0
+    tape = tapes(transcript.step(0).tape)
+    if tape.nodes:
+        sizes = {item.slot: item.bytes for item in tape.inputs}
+        sizes.update(birth for node in tape.nodes for birth in node.births)
+        return 8.0 * sum(sizes.get(slot, 0) for slot, _ in tape.survivors)
+    if 1 in transcript.checkpoint_steps:
+        return 8.0 * sum(data.numel() for data in transcript.checkpoint(1).storages.values())
+    return 0.0
+
+
+def _programs(
+    transcript: Transcript, tapes: Callable[[bytes], Tape], values: Mapping[bytes, TapeValues], ledger: ChosenBits
+) -> None:
+    """Each tape in the order of first use: its structure, then its numbers."""
+    structure, literals = StructureCode(), LiteralCode()
+    for name, term in formula_texts(transcript).items():
+        ledger.add("literals", -1, formula_bits(name, term), f"formula {name}")
+    for digest, found in values.items():
+        tape = tapes(digest)
+        described = structure.add(tape)
+        where = f"tape {digest.hex()[:16]}"
+        if described.op >= 0:
+            where = f"{tape.nodes[described.op].op} (operation {described.op}) of {where}"
+        ledger.add("structure", found.first, described.bits, where)
+        ledger.add("literals", found.first, _numbers(found, described.sites, literals, tape.hosts), where)
+
+
+def _numbers(found: TapeValues, sites: Mapping[int, Site], literals: LiteralCode, hosts: int) -> float:
+    """The bits of a tape's constants, and of what explains its other values."""
+    bits = 0.0
+    for position, value in enumerate(found.values):
+        site = sites.get(position, ("", 0))
+        if position not in found.changing:
+            bits += literals.constant(value, site)
+        elif (name := found.changing[position]) is not None:
+            bits += literals.explained(name, site, hosts if position in found.indexed else 1)
+    return bits
+
+
+def _records(
+    transcript: Transcript, tapes: Callable[[bytes], Tape], values: Mapping[bytes, TapeValues], ledger: ChosenBits
+) -> None:
+    """Which tape ran when, where edits are, and values that are not those of formulas.
+
+    Steps are fed batches of some shapes, and a reader expects the tape that ran last with these. Surprises are counted:
+    how many steps apart they are, and which tape it is. Edits are counted by how many steps they are apart.
+    """
+    edits, surprises, which = _Gaps(), _Gaps(), AdaptiveCode()
+    expected: dict[Any, bytes] = {}
+    known: set[bytes] = set()
+    before = b""
+    for record in transcript.records():
+        found, tape = values[record.tape], record.tape
+        if record.kind != "init":
+            ledger.add("edits", record.step, edits.next(record.kind == "edit"), "an edit")
+            fed = record.kind, tuple((path, ref[1:3]) for path, ref in tapes(tape).batch_views)
+            bits = surprises.next(expected[fed] != tape) if fed in expected else 0.0
+            if expected.get(fed) != tape:
+                named = tape if tape in known else b"new"
+                bits += which.bits(named, (("after", before), ("any",)), math.log2(1 + len(known)))
+            ledger.add("schedule", record.step, bits, f"tape {tape.hex()[:16]}")
+            expected[fed] = tape
+        known.add(tape)
+        before = tape
+        ledger.add("values", record.step, found.value_bits.get(record.step, 0.0), f"values of tape {tape.hex()[:16]}")
+    ledger.add("edits", -1, edits.end(), "no further edit")
+    ledger.add("schedule", -1, surprises.end(), "no further tape")
+
+
+class _Gaps:
+    """Codes how far apart rare events are: equal gaps, one after the other, cost next to nothing."""
+
+    def __init__(self) -> None:
+        self._code = AdaptiveCode()
+        self._gap = self._before = 0
+
+    def next(self, event: bool) -> float:
+        """Returns the bits of an event, given the gap before the last one; 0 if there is none."""
+        self._gap += 1
+        if not event:
+            return 0.0
+        gap, self._gap = self._gap, 0
+        contexts, self._before = (("gap", self._before), ("gap",)), gap
+        return self._code.bits(gap, contexts, natural(gap))
+
+    def end(self) -> float:
+        """Returns the bits of there being no further event."""
+        return self._code.bits(0, (("gap", self._before), ("gap",)), natural(0))
+
+
+def _beginning(
+    transcript: Transcript, tapes: Callable[[bytes], Tape], values: Mapping[bytes, TapeValues], ledger: ChosenBits
+) -> None:
+    """What entered without an origin, and what was there before the first operation."""
+    for found in values.values():
+        for name, (_, size) in found.undeclared_tensors.items():
+            ledger.add("origin" if found.kind == "init" else "tensors", found.first, 8.0 * size, name)
+    if not transcript.steps or tapes(transcript.step(0).tape).nodes:
+        return
+    try:
+        parent = parentage.declared(transcript.draft)
+    except WeighbridgeError:
+        parent = None  # a declaration that says nothing explains nothing
+    if parent is not None:
+        ledger.add("origin", 0, _NAME_BITS + math.log2(parent.step), f"the parent {parent.transcript[:16]}")
+    elif 1 in transcript.checkpoint_steps:
+        for name, data in transcript.checkpoint(1).storages.items():
+            ledger.add("origin", 0, 8.0 * data.numel(), name)
+
+
+def _selection(transcript: Transcript, ledger: ChosenBits) -> None:
+    """The choices that stand behind the whole run: its seed, its end, and the order of its data."""
+    data, seed = transcript.data, transcript.draft.get("seed")
+    if data is None or not isinstance(data.order, VerifiableOrder) or seed != data.seed():
+        ledger.add("selection", -1, SEED_BITS, "the seed")
+    if data is not None and isinstance(data.order, OrderSeed):
+        ledger.add("selection", -1, SEED_BITS, "the seed of the data's order")
+    elif data is not None and isinstance(data.order, tuple):
+        ledger.add("selection", -1, len(data.order) * math.log2(max(1, len(data))), "the order of the data")
+    ledger.add("selection", -1, math.log2(max(1, transcript.steps)), "the number of steps")
+
+
+def _batches(transcript: Transcript, tapes: Callable[[bytes], Tape], ledger: ChosenBits) -> None:
+    """What programs were fed that no commitment to data covers; that of the initialisation in any case."""
+    sizes: dict[bytes, tuple[int, str]] = {}
+    for record in transcript.records():
+        if record.kind != "init" and transcript.data is not None:
+            return
+        if record.tape not in sizes:
+            items = [(item.bytes, item.name) for item in tapes(record.tape).inputs if item.origin == "batch"]
+            name = max(items, default=(0, ""))[1].partition("\n")[0]
+            sizes[record.tape] = sum(size for size, _ in items), name
+        total, name = sizes[record.tape]
+        ledger.add("batch", record.step, 8.0 * total, name)

@@ -1,0 +1,274 @@
+"""What the programs of a transcript say about themselves: findings over all its tapes, whether or not it replays.
+
+Replay shows that these programs made this state. Here it is asked whether they are the declared ones
+(`tape.undeclared`), whether something entered them that cannot be checked (`tape.free_input`), whether one of them puts
+other content in the place of trained state (`tape.overwrite`), whether weights change around the loss
+(`tape.no_gradient`), and whether the declared weights are all that are trained (`tape.weights.undeclared`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weighbridge.core.digests import DIGEST_SIZE
+from weighbridge.core.errors import Finding, Severity, TapeError, WeighbridgeError
+from weighbridge.program import gradients
+from weighbridge.program.content import PERHAPS, Roles
+from weighbridge.program.dataflow import Flow, flow
+from weighbridge.program.origins import TapeValues, analyse
+from weighbridge.program.roles import roles
+from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
+from weighbridge.program.whole_run import Course, Followed, follow
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
+
+RARE = 100
+"""Without declared programs, a tape that ran in fewer than one of so many steps is pointed out."""
+
+_SHOWN = 20
+
+
+@dataclass(slots=True)
+class Programs:
+    """All that was found out about a transcript's tapes.
+
+    Attributes:
+        values: What entered each tape, by digest in order of first use.
+        flows: Where data go in each.
+        roles: What the state of the run is for.
+        followed: What the run did to its state, over all steps.
+    """
+
+    values: dict[bytes, TapeValues]
+    flows: dict[bytes, Flow]
+    roles: Roles
+    followed: Followed
+
+
+def examine(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> Programs:
+    """Analyses every tape of a transcript; executes nothing.
+
+    Args:
+        transcript: A verified transcript.
+        tapes: Returns the tape of a digest.
+
+    Raises:
+        TapeError: A tape or formula breaks the rules.
+    """
+    values = analyse(transcript, tapes)
+    flows = {digest: flow(tapes(digest)) for digest in values}
+    course = Course.of(transcript.records(), tapes)
+    later = {ran.tape for ran in course.steps if not ran.init}
+    training = {digest: each for digest, each in flows.items() if digest in later}
+    declared = () if transcript.notes is None else transcript.notes.weights
+    found = roles(course, tapes, training, declared)
+    return Programs(values, flows, found, follow(course, tapes, found))
+
+
+def check(
+    transcript: Transcript, tapes: Callable[[bytes], Tape], policy: TapePolicy = AS_DESIGNED
+) -> tuple[dict[bytes, TapeValues], list[Finding]]:
+    """Checks all tapes of a transcript.
+
+    Returns:
+        What entered each tape (empty if that could not be found out), and the findings.
+    """
+    try:
+        programs = examine(transcript, tapes)
+        return programs.values, [
+            *_declared(transcript, programs, policy),
+            *_undeclared(programs, policy),
+            *_overwritten(programs, policy),
+            *_around(transcript, programs, policy),
+            *_incomplete(transcript, programs, tapes, policy),
+        ]
+    except WeighbridgeError as error:
+        return {}, [error.finding(subject=f"transcript {transcript.digest}")]
+
+
+def declared_programs(transcript: Transcript) -> set[bytes] | None:
+    """Returns the digests of the programs that the draft declares; None if it declares none.
+
+    Raises:
+        TapeError: What it declares are no digests.
+    """
+    declared = transcript.draft.get("programs")
+    if declared is None:
+        return None
+    if type(declared) is not list or not all(type(d) is bytes and len(d) == DIGEST_SIZE for d in declared):
+        raise TapeError("the draft's programs are no list of digests; ask for the run to be recorded again")
+    return set(declared)
+
+
+def _declared(transcript: Transcript, programs: Programs, policy: TapePolicy) -> list[Finding]:
+    declared = declared_programs(transcript)
+    total = sum(found.steps for found in programs.values.values())
+    findings = []
+    for digest, found in programs.values.items():
+        if declared is not None and digest not in declared:
+            message = "a program ran that the draft does not declare; ask what it does, and why it ran"
+            findings.append(_finding("tape.undeclared", message, found, policy.undeclared, "a declared program"))
+        elif declared is None and found.kind != "init" and found.steps * RARE < total and found.first > 1:
+            message = "a program ran in few steps, and the draft declares no programs; look at what it does"
+            findings.append(_finding("tape.undeclared", message, found, "info", "programs declared in the draft"))
+    return findings
+
+
+def _undeclared(programs: Programs, policy: TapePolicy) -> list[Finding]:
+    findings = []
+    everything = list(programs.values.values())
+    trains = [found for found in everything if found.kind != "init"]
+    tensors = [found for found in trains if found.undeclared_tensors]
+    if sum(found.undeclared_bytes for found in tensors) > policy.free_tensors:
+        findings += [_undeclared_tensors(found, policy.free_input) for found in tensors]
+    findings += [
+        _undeclared_tensors(found, "info") for found in everything if found.kind == "init" and found.undeclared_tensors
+    ]
+    if sum(found.undeclared_values for found in everything) > policy.free_values:
+        for found in everything:
+            if found.undeclared_values:
+                unexplained = sum(name is None for name in found.changing.values())
+                message = (
+                    f"{unexplained} values change from step to step and follow from no declared formula; "
+                    "declare them with Recorder(formulas=...)"
+                )
+                expected = f"at most {policy.free_values} undeclared values in all steps"
+                findings.append(
+                    _finding(
+                        "tape.free_input", message, found, policy.free_value, expected,
+                        f"{found.undeclared_values} undeclared values", values=unexplained,
+                    )
+                )  # fmt: skip
+    beside = [found for found in everything if found.value_bits and not found.undeclared_values]
+    bits = {found.digest: math.fsum(found.value_bits.values()) for found in beside}
+    if math.fsum(bits.values()) > (budget := policy.budgets.get("values", math.inf)):
+        found = max(beside, key=lambda each: bits[each.digest])
+        step = max(found.value_bits, key=lambda each: (found.value_bits[each], -each))
+        message = (
+            f"values lie beside the formulas that explain them, most in step {step}; all such values together may be "
+            "weights made elsewhere. A Recorder of this version executes with the formulas' own values"
+        )
+        findings.append(
+            _finding(
+                "tape.free_input", message, found, policy.free_value, f"at most {budget:,.0f} bits of values",
+                f"{math.fsum(bits.values()):,.0f} bits", bits=math.fsum(bits.values()), step=step,
+            )
+        )  # fmt: skip
+    for found in everything:
+        if found.once_bytes > policy.once_bytes:
+            message = "a program that ran once holds so many constants that they may be anything"
+            expected = f"at most {policy.once_bytes} bytes"
+            findings.append(
+                _finding(
+                    "tape.free_input", message, found, policy.free_value, expected, f"{found.once_bytes} bytes",
+                    bytes=found.once_bytes,
+                )
+            )  # fmt: skip
+    return findings
+
+
+def _undeclared_tensors(found: TapeValues, severity: Severity) -> Finding:
+    message = (
+        "tensors entered that are neither batch nor state; pass them to step() as the batch, "
+        "or to attach() if they outlive steps"
+    )
+    if found.kind == "init":
+        message = "the initialisation took tensors from outside; ask where that model came from"
+    return _finding(
+        "tape.free_input", message, found, severity, "no tensors without an origin",
+        f"{found.undeclared_bytes} bytes in {len(found.undeclared_tensors)} tensors", bytes=found.undeclared_bytes,
+    )  # fmt: skip
+
+
+def _overwritten(programs: Programs, policy: TapePolicy) -> list[Finding]:
+    findings = []
+    for digest, replaced in programs.followed.replaced.items():
+        for perhaps in (False, True):
+            accused = [each for each in replaced.values() if each.why() and bool(each.foreign & PERHAPS) is perhaps]
+            if not accused:
+                continue
+            first = min(accused, key=lambda each: (each.op, each.name))
+            message = f"state that training changes was replaced by {first.why()}; ask where that content came from"
+            if perhaps:
+                message = (
+                    f"weights were written to by index or mask, perhaps everywhere, from {first.why()}; look at where, "
+                    "and ask where that content came from"
+                )
+            findings.append(
+                _finding(
+                    "tape.overwrite", message, programs.values[digest],
+                    policy.perhaps_overwritten if perhaps else policy.overwrite, "state that depends on its old value",
+                    _listed({each.name for each in accused}), op=first.op, storages=len(accused),
+                )
+            )  # fmt: skip
+    return findings
+
+
+def _around(transcript: Transcript, programs: Programs, policy: TapePolicy) -> list[Finding]:
+    findings = []
+    declared = () if transcript.notes is None else transcript.notes.weights
+    for digest, writes in programs.followed.writes.items():
+        replaced = programs.followed.replaced.get(digest, {})
+        around = {name: why for name, why in gradients.around(writes, declared).items() if name not in replaced}
+        if around:
+            kinds = " and ".join(sorted({kind for each in around.values() for kind in each.split(" and ")}))
+            message = f"weights were changed by {kinds}, which is no gradient; ask what that training is"
+            findings.append(
+                _finding(
+                    "tape.no_gradient", message, programs.values[digest], policy.no_gradient,
+                    "weights that change through a loss of the batch only", _listed(set(around)), storages=len(around),
+                )
+            )  # fmt: skip
+    return findings
+
+
+def _incomplete(
+    transcript: Transcript, programs: Programs, tapes: Callable[[bytes], Tape], policy: TapePolicy
+) -> list[Finding]:
+    if transcript.notes is None:
+        return []
+    sizes = {
+        item.name: item.bytes for digest in programs.values for item in tapes(digest).inputs if item.origin == "state"
+    }
+    names, none = gradients.undeclared(transcript.notes.weights, programs.roles, sizes, list(programs.flows), tapes)
+    size = sum(sizes[name] for name in names)
+    if size <= policy.undeclared_weights:
+        return []
+    message = (
+        "the run trains by gradients, and declares no weights to its chip; ask for their declaration"
+        if none
+        else "state beside the declared weights is trained by gradients and not declared; declare it as a parameter"
+    )
+    return [
+        Finding(
+            id="tape.weights.undeclared",
+            message=message,
+            expected="all state that is trained by gradients among the declared weights",
+            found=_listed(names),
+            subject=f"transcript {transcript.digest}",
+            severity=policy.no_weights if none else policy.fewer_weights,
+            evidence={"storages": len(names), "bytes": size},
+        )
+    ]
+
+
+def _listed(names: set[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:_SHOWN])[:1000] + (f" and {len(shown) - _SHOWN} more" if shown[_SHOWN:] else "")
+
+
+def _finding(
+    identifier: str, message: str, found: TapeValues, severity: Severity, expected: str, what: str = "", **evidence: Any
+) -> Finding:
+    return Finding(
+        id=identifier,
+        message=message,
+        expected=expected,
+        found=what or f"ran {found.steps} times, first in step {found.first}",
+        subject=f"tape {found.digest.hex()}",
+        severity=severity,
+        evidence={"kind": found.kind, "steps": found.steps, "first": found.first, **evidence},
+    )

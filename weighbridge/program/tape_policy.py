@@ -1,0 +1,96 @@
+"""What a Verifier lets enter a program without an origin. Apart from the checks, so that asking for them is cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weighbridge.core.errors import Severity
+
+IDS = (
+    "tape.undeclared",
+    "tape.free_input",
+    "tape.overwrite",
+    "tape.no_gradient",
+    "tape.weights.undeclared",
+    "tape.formula",
+    "transcript.chosen_bits",
+)
+"""Findings about what programs are, whether or not replaying them gives what the transcript says."""
+
+
+BUDGETS: Mapping[str, float] = {
+    "values": 1_024.0,
+    "literals": 19_000.0,
+    "structure": 276_000.0,
+    "schedule": 1_024.0,
+    "generators": 1_024.0,
+    "edits": 1_024.0,
+}
+"""Bits in a whole run: four times the most that any honest training of benchmarks/results/chosen_bits.json chose,
+rounded up to thousands, and 1,024 where that is less."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TapePolicy:
+    """What is allowed to enter a step without an origin, and how grave each finding is.
+
+    Attributes:
+        free_tensors: Bytes of undeclared tensors in all steps.
+        free_values: Changing values that no formula explains, in all steps.
+        once_bytes: Bytes of constants of a tape that ran once.
+        undeclared: Severity of `tape.undeclared`.
+        free_input: Severity of `tape.free_input` for tensors; in step 0 it is `info`: that model came from elsewhere.
+        free_value: Severity of `tape.free_input` for values and constants, those beside their formulas included.
+        overwrite: Severity of `tape.overwrite`.
+        no_gradient: Severity of `tape.no_gradient`.
+        perhaps_overwritten: Severity of `tape.overwrite` where an index or a mask decides how much was replaced.
+        undeclared_weights: Bytes of state trained by gradients that need not be declared as weights: running estimates.
+        no_weights: Severity of `tape.weights.undeclared` if no weights are declared at all.
+        fewer_weights: The same if only some of them are.
+        log_bits: Bits that rounding logs may bring in by overruling the replayer, however few elements are rounded:
+            what they chose, which elements they overruled included (`weighbridge.execution.rounding_surprise`).
+        log_step_bits: The same in any one step.
+        log_rate: Bits that they may bring in on top of either for each element rounded to 32 bits.
+        log_rate_narrow: The same for each element rounded to 16 bits, of which far more are contested.
+        log_freedom: Severity of `replay.rounding.freedom`, if they bring in more.
+        log_one_sided: Share of the contested elements that only the log or only the replayer may find contested.
+        budgets: Most bits that may be chosen in a channel of the ledger of chosen bits, in the whole run. Channels
+            without a budget are shown, and what is wrong with them has a finding of its own.
+        chosen: Severity of `transcript.chosen_bits`, if there are more.
+    """
+
+    free_tensors: int = 0
+    free_values: int = 0
+    once_bytes: int = 1 << 20
+    undeclared: Severity = "violation"
+    free_input: Severity = "violation"
+    free_value: Severity = "warning"
+    overwrite: Severity = "violation"
+    no_gradient: Severity = "warning"
+    perhaps_overwritten: Severity = "warning"
+    undeclared_weights: int = 4096
+    no_weights: Severity = "warning"
+    fewer_weights: Severity = "info"
+    log_bits: float = 1024.0
+    log_step_bits: float = 512.0
+    log_rate: float = 6e-5
+    log_rate_narrow: float = 1e-4
+    log_freedom: Severity = "violation"
+    log_one_sided: float = 0.25
+    budgets: Mapping[str, float] = field(default_factory=lambda: dict(BUDGETS))
+    chosen: Severity = "violation"
+
+    def log_limit(self, wide: int, narrow: int, constant: float) -> float:
+        """Returns how many bits rounding logs may bring in.
+
+        Args:
+            wide: Elements rounded to 32 bits.
+            narrow: Elements rounded to 16 bits.
+            constant: `log_bits` or `log_step_bits`.
+        """
+        return constant + self.log_rate * wide + self.log_rate_narrow * narrow
+
+
+AS_DESIGNED = TapePolicy()
+"""Nothing enters without an origin."""

@@ -1,0 +1,1 @@
+"""gRPC over mutual TLS: servers, clients, limits of callers, metrics."""

@@ -1,0 +1,390 @@
+"""gRPC over mutual TLS: the same server, client and errors for chip, Prover and Verifier.
+
+A server knows which roles may call which method and refuses everything that its table does not name. Errors cross the
+wire as a gRPC status with a `google.rpc.ErrorInfo` whose reason is the error's code, and arrive as the same
+`WeighbridgeError` subclass; `BadRequest`, `RetryInfo`, `QuotaFailure` and `ResourceInfo` say the rest to clients of
+other makes. Every call has a deadline, and a share of the server that is its certificate's; see
+`weighbridge.rpc.guards`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent import futures
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf import any_pb2, message
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from grpc_status import rpc_status
+
+from weighbridge.attest import identity
+from weighbridge.core import errors
+from weighbridge.core.errors import ChipError, IdentityError, UsageError, WeighbridgeError
+from weighbridge.rpc.guards import BusyError, CallLimits, Guard, InvalidRequestError, wrap
+from weighbridge.rpc.metrics import Counting, Metrics
+
+T = TypeVar("T")
+
+DOMAIN = "weighbridge"
+MAX_MESSAGE_BYTES = 4 << 20
+MAX_METADATA_BYTES = 16 << 10
+MAX_WAITING_CALLS = 4096
+"""Calls of all callers that a server has in hand, most of them waiting for a worker; it refuses others at once."""
+
+DEFAULT_DEADLINE_S = 30.0
+CHIP = "weighbridge-ueid-bin"
+"""Key of the metadata in which a caller names the chip that it wants, where many answer at one address."""
+
+_log = logging.getLogger(__name__)
+_OPEN_SERVICES = (health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
+_STATUS: tuple[tuple[type[WeighbridgeError], grpc.StatusCode], ...] = (
+    (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.NotFoundError, grpc.StatusCode.NOT_FOUND),
+    (errors.UsageError, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.IdentityError, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.ChipError, grpc.StatusCode.DATA_LOSS),
+    (errors.FormatError, grpc.StatusCode.DATA_LOSS),
+    (errors.TranscriptError, grpc.StatusCode.DATA_LOSS),
+)
+"""Status by error class; any other WeighbridgeError is FAILED_PRECONDITION."""
+
+
+_REPORTERS: weakref.WeakKeyDictionary[grpc.Server, health.HealthServicer] = weakref.WeakKeyDictionary()
+
+
+class RpcError(WeighbridgeError):
+    """A peer did not answer a call as agreed, and there is no more specific reason."""
+
+    code = "rpc.failed"
+
+
+Metadata = Sequence[tuple[str, str | bytes]]
+
+Allow = Mapping[str, Collection[str]]
+"""Full method name, e.g. `/weighbridge.v1.ChipService/GetHead`, to the roles that may call it."""
+
+
+_WORKERS = 32
+"""Calls that are served at the same time, streams included."""
+
+
+def server(
+    credentials: identity.Credentials,
+    *,
+    allow: Allow,
+    address: str = "127.0.0.1:0",
+    limits: CallLimits | None = None,
+    metrics: Metrics | None = None,
+) -> tuple[grpc.Server, str]:
+    """Makes a server on a bound port, with health checking and reflection; add servicers to it, then `start()` it.
+
+    End it with `shut_down`.
+
+    Args:
+        credentials: Of the process that serves.
+        allow: Who may call what. Methods that are not in it are refused; its services are reported as serving.
+        address: Host and port to listen at; port 0 picks a free one.
+        limits: What each caller may do; by default `CallLimits()`.
+        metrics: Where calls are counted, if anywhere.
+
+    Returns:
+        The server and the address it is bound to, as host:port.
+
+    Raises:
+        UsageError: The address cannot be bound.
+    """
+    result = grpc.server(
+        futures.ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="rpc"),
+        interceptors=[
+            *([Counting(metrics)] if metrics else []),
+            _RoleInterceptor(allow),
+            _ErrorInterceptor(),
+            Guard(limits or CallLimits(), _OPEN_SERVICES),
+        ],
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ],
+        maximum_concurrent_rpcs=MAX_WAITING_CALLS,
+    )
+    services = sorted({method.split("/")[1] for method in allow})
+    reporter = health.HealthServicer(experimental_non_blocking=False)  # The other kind has no handlers to wrap.
+    _REPORTERS[result] = reporter
+    for service in (health.OVERALL_HEALTH, *services):
+        reporter.set(service, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(reporter, result)
+    reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), result)
+    secure = grpc.ssl_server_credentials(
+        [(credentials.key, credentials.certificate)],
+        root_certificates=credentials.authority,
+        require_client_auth=True,
+    )
+    try:
+        port = result.add_secure_port(address, secure)
+    except RuntimeError as error:
+        raise UsageError(f"Cannot listen at {address}; choose a free port of this host.") from error
+    return result, f"{address.rpartition(':')[0]}:{port}"
+
+
+def shut_down(server: grpc.Server, grace_s: float) -> threading.Event:
+    """Ends a server: health says NOT_SERVING, new calls are refused, running ones have `grace_s` seconds to finish.
+
+    Returns:
+        What is set when all calls have ended.
+    """
+    reporter = _REPORTERS.get(server)
+    if reporter is not None:
+        reporter.enter_graceful_shutdown()
+    return server.stop(grace_s)
+
+
+@contextlib.contextmanager
+def channel(address: str, credentials: identity.Credentials, server_role: str) -> Iterator[grpc.Channel]:
+    """Opens a channel to a server that must prove to have `server_role`; closes it at the end.
+
+    Args:
+        address: Host and port.
+        credentials: Of the caller.
+        server_role: One of `identity.ROLES`. TLS fails against any other certificate, before anything is sent.
+    """
+    secure = grpc.ssl_channel_credentials(
+        root_certificates=credentials.authority,
+        private_key=credentials.key,
+        certificate_chain=credentials.certificate,
+    )
+    options = [
+        ("grpc.ssl_target_name_override", identity.role_domain(server_role)),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    with grpc.secure_channel(address, secure, options=options) as opened:
+        yield opened
+
+
+def call(
+    method: Callable[..., T],
+    request: Any,
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    unreachable: type[WeighbridgeError] = ChipError,
+    metadata: Metadata = (),
+) -> T:
+    """Makes a unary call. Where the server says that the caller is to wait a while, it does, within the deadline.
+
+    Args:
+        method: A method of a generated stub.
+        request: Its request message.
+        deadline_s: Seconds after which to give up.
+        unreachable: What to raise if there is no answer.
+        metadata: What to send beside the request.
+
+    Returns:
+        The response message.
+
+    Raises:
+        WeighbridgeError: The peer's own error, or `unreachable`, or an `RpcError`.
+    """
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            return method(request, timeout=max(0.0, end - time.monotonic()), metadata=metadata)
+        except grpc.RpcError as error:
+            _wait_if_told(from_rpc_error(error, unreachable), request, end)
+
+
+def _wait_if_told(error: WeighbridgeError, request: Any, end: float) -> None:
+    """Waits as long as a server asks for; raises the error if it is another, or there is no time to call again."""
+    again = isinstance(request, message.Message)  # What comes from an iterator cannot be sent twice.
+    if not isinstance(error, BusyError) or not again or time.monotonic() + error.retry_s >= end:
+        raise error from None
+    time.sleep(error.retry_s)
+
+
+def stream(
+    method: Callable[..., Any],
+    request: Any,
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    unreachable: type[WeighbridgeError] = ChipError,
+    metadata: Metadata = (),
+) -> Iterator[Any]:
+    """Makes a call whose response is a stream, and yields its messages; otherwise as `call`.
+
+    The deadline is for the whole stream. A consumer that stops early cancels the call.
+    """
+    end, begun = time.monotonic() + deadline_s, False
+    while True:
+        responses = method(request, timeout=max(0.0, end - time.monotonic()), metadata=metadata)
+        try:
+            for response in responses:
+                begun = True
+                yield response
+            return
+        except grpc.RpcError as error:
+            raised = from_rpc_error(error, unreachable)
+            if begun:
+                raise raised from None
+            _wait_if_told(raised, request, end)
+        finally:
+            responses.cancel()
+
+
+def from_rpc_error(error: grpc.RpcError, unreachable: type[WeighbridgeError] = ChipError) -> WeighbridgeError:
+    """Turns what gRPC raised into the error that the peer had, or into one that says what happened on the way."""
+    status, details = error.code(), (error.details() or "")[:500]
+    reason, metadata = _error_info(error)
+    if reason is not None:
+        return _class_called(metadata.pop("class", ""))(details, code=reason, **metadata)
+    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return unreachable(f"No service with the right certificate answers there ({details}); check address and power.")
+    if status in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+        return IdentityError(f"The peer refuses this role ({details}); use credentials of a role that it allows.")
+    return RpcError(f"The call failed with {status.name} ({details}); see the peer's log.", status=status.name)
+
+
+def _error_info(error: grpc.RpcError) -> tuple[str | None, dict[str, str]]:
+    """Returns reason and metadata of the peer's ErrorInfo; a malformed one, which a hostile peer may send, is none."""
+    try:
+        status = rpc_status.from_call(error)
+        for detail in status.details if status else ():
+            info = error_details_pb2.ErrorInfo()
+            if detail.Unpack(info) and info.domain == DOMAIN and _is_code(info.reason):
+                known = {key: value for key, value in info.metadata.items() if key not in ("message", "code")}
+                return info.reason, known
+    except (ValueError, TypeError, message.DecodeError):
+        pass
+    return None, {}
+
+
+def _is_code(reason: str) -> bool:
+    return 0 < len(reason) <= 100 and reason.replace(".", "").replace("_", "").isalnum() and reason.isascii()
+
+
+def _class_called(name: str) -> type[WeighbridgeError]:
+    return next((each for each in _subclasses(WeighbridgeError) if each.__name__ == name), RpcError)
+
+
+def _subclasses(cls: type[WeighbridgeError]) -> Iterator[type[WeighbridgeError]]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def to_status(error: WeighbridgeError) -> Any:
+    """Returns the gRPC status that carries an error to the client."""
+    code = next((code for cls, code in _STATUS if isinstance(error, cls)), grpc.StatusCode.FAILED_PRECONDITION)
+    metadata = {key: str(value)[:200] for key, value in list(error.details.items())[:20]}
+    metadata["class"] = type(error).__name__
+    details = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata), *_more(error)]
+    packed = [any_pb2.Any() for _ in details]
+    for detail, each in zip(packed, details, strict=True):
+        detail.Pack(each)
+    number: int = code.value[0]
+    return rpc_status.to_status(status_pb2.Status(code=number, message=error.message[:500], details=packed))
+
+
+def _more(error: WeighbridgeError) -> Iterator[message.Message]:
+    """Yields the details of google.rpc that say what ErrorInfo says, too, where any client looks for it."""
+    if isinstance(error, InvalidRequestError):
+        violation = error_details_pb2.BadRequest.FieldViolation
+        yield error_details_pb2.BadRequest(
+            field_violations=[violation(field=field, description=rule) for field, rule in error.details.items()]
+        )
+    if isinstance(error, BusyError):
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(int(error.retry_s * 1e9))
+        yield retry
+    if isinstance(error, errors.QuotaError):
+        failure = error_details_pb2.QuotaFailure
+        violation = failure.Violation(subject="certificate", description=error.message[:500])
+        yield failure(violations=[violation])
+    if isinstance(error, errors.NotFoundError):
+        kind, name = (str(error.details.get(key, ""))[:200] for key in ("resource", "name"))
+        yield error_details_pb2.ResourceInfo(resource_type=kind, resource_name=name, description=error.message[:500])
+
+
+class _RoleInterceptor(grpc.ServerInterceptor):
+    """Answers PERMISSION_DENIED to all but the roles that the table names."""
+
+    def __init__(self, allow: Allow) -> None:
+        self._allow = {method: frozenset(roles) for method, roles in allow.items()}
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None:
+            return None
+        open_to_all = method.split("/")[1] in _OPEN_SERVICES
+        allowed = frozenset(identity.ROLES) if open_to_all else self._allow.get(method, frozenset())
+
+        def around(behaviour: Callable[..., Any], request: Any, context: grpc.ServicerContext) -> Any:
+            check_role(context, allowed)
+            return behaviour(request, context)
+
+        return wrap(handler, around)
+
+
+def check_role(context: grpc.ServicerContext, allowed: Collection[str]) -> None:
+    """Ends the call with PERMISSION_DENIED unless the peer's certificate has one of the roles."""
+    certificates: Any = context.auth_context().get("x509_pem_cert", ())
+    try:
+        if len(certificates) != 1:
+            raise IdentityError("The peer showed no certificate.")
+        role, name = identity.peer_role(certificates[0])
+        if role not in allowed:
+            raise IdentityError(
+                f"The role {role} may not call this; use credentials of {' or '.join(sorted(allowed)) or 'no role'}.",
+                code="identity.role",
+                role=role,
+                name=name,
+            )
+    except IdentityError as error:
+        context.abort_with_status(to_status(error))
+
+
+class _ErrorInterceptor(grpc.ServerInterceptor):
+    """Answers a WeighbridgeError with its status; anything else is a fault of ours and tells the client nothing."""
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+
+        def around(behaviour: Callable[..., Any], request: Any, context: grpc.ServicerContext) -> Any:
+            if not handler.response_streaming:
+                with _mapped(context, method):
+                    return behaviour(request, context)
+            return pieces(behaviour, request, context)
+
+        def pieces(behaviour: Callable[..., Any], request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            with _mapped(context, method):
+                yield from behaviour(request, context)
+
+        return wrap(handler, around)
+
+
+@contextlib.contextmanager
+def _mapped(context: grpc.ServicerContext, method: str) -> Iterator[None]:
+    try:
+        yield
+    except WeighbridgeError as error:
+        context.abort_with_status(to_status(error))
+    except grpc.RpcError:
+        raise  # The client left in the middle of what it was sending; there is no peer to tell.
+    except Exception:
+        # abort() itself raises a bare Exception after it has set the code; that one is on its way out already.
+        if context.code() is not None:  # type: ignore[attr-defined]
+            raise
+        _log.exception("internal fault in %s", method)
+        context.abort(grpc.StatusCode.INTERNAL, "internal fault; see the server's log")

@@ -1,0 +1,436 @@
+"""Writing a transcript: streamed, crash-safe, signed at the end.
+
+Each step is one file in `journal/` until its segment is whole; then the segment's three files are made durable and the
+journal files go. A file appears under its name only when it is complete. So after a crash `recovery.recover` finds
+every whole step, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import numpy as np
+import torch
+from torch import Tensor
+
+from weighbridge.attest.manifest import Predicate, SigningKey, sign_manifest, timestamp, valid_name
+from weighbridge.core import digests
+from weighbridge.core.bounded import compress, decode_cbor, file_digest
+from weighbridge.core.errors import FormatError, TranscriptError, UsageError
+from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
+from weighbridge.transcript.data import DataCommitment, batch_digest, record_digests
+from weighbridge.transcript.state import Checkpoint, checkpoint_digest, write_checkpoint
+from weighbridge.transcript.steps import (
+    Kind,
+    Scalar,
+    StepRecord,
+    batches_path,
+    checkpoint_path,
+    pack_logs,
+    pack_records,
+    rounding_path,
+    steps_path,
+    tape_path,
+)
+from weighbridge.transcript.tensor_file import TensorFile, write_tensors
+
+MANIFEST = "manifest.json"
+DRAFT = "draft.cbor"
+LEAVES = "data/leaves.bin"
+ORDER = "data/order.bin"
+RESUMPTIONS = "resumptions.cbor"
+RANK_LAYOUT = "layout.cbor"
+JOURNAL = "journal"
+TEMPORARY = ".tmp"
+DRAFT_FORMAT = 1
+_RESERVED = ("format", "data")
+_SEGMENT_BYTES = 64 << 20
+"""A segment ends when its journal is this large: readers limit what they decode at once."""
+
+
+class TranscriptWriter:
+    """Writes one transcript directory.
+
+    Attributes:
+        draft_digest: Digest of `draft.cbor`, which fixes what was agreed before the first step (32 bytes).
+        head: Running head after the last whole step (32 bytes); the draft's digest before any.
+        steps: Number of whole steps so far; the number of the next step.
+    """
+
+    draft_digest: bytes
+    head: bytes
+    steps: int
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        draft: Mapping[str, Any],
+        key: SigningKey,
+        data: DataCommitment | None = None,
+        segment_steps: int = 64,
+    ) -> None:
+        """Creates the directory and writes `draft.cbor` and the data commitment at once.
+
+        Args:
+            path: Directory to create; an existing one must be empty.
+            draft: What is fixed before the first step; anything CBOR holds without tags. `name`, if there, becomes the
+                transcript's name (else the directory's is); `format` and `data` are written by this class.
+            key: Signs the manifest at the end.
+            data: Commitment to data set and order, if there is one.
+            segment_steps: Most steps of a segment; a checkpoint ends a segment too, and so do 64 MiB.
+
+        Raises:
+            UsageError: The directory is not empty, or an argument cannot be written.
+        """
+        if segment_steps < 1:
+            raise UsageError("segment_steps must be at least 1")
+        text = draft_bytes(draft, data)
+        self._start(Path(path), key, text, segment_steps)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if any(self._root.iterdir()):
+                raise UsageError(f"{path} is not empty; choose a new directory for the transcript")
+            self._publish(DRAFT, lambda file: _write(file, text))
+        except OSError as error:
+            raise UsageError(f"cannot write to {path} ({error.strerror}); choose another directory") from None
+        self._data, self._order, self._used = data, np.zeros(0, dtype=np.int64), 0
+        if data is not None:
+            self._order = data.ids()
+            self._publish(LEAVES, lambda file: _write(file, data.leaves))
+            self._publish(ORDER, lambda file: _write(file, data.order_bytes()))
+        self.flush()
+
+    def _start(self, root: Path, key: SigningKey, draft: bytes, segment_steps: int) -> None:
+        self._root, self._key, self._segment_steps = root, key, segment_steps
+        self._name = decode_cbor(draft).get("name", root.resolve().name)
+        if not valid_name(self._name):
+            raise UsageError("the transcript needs a name of 1 to 200 printable characters; set `name` in the draft")
+        self.draft_digest = self.head = digests.bytes_digest(draft)
+        self.steps = 0
+        self._files: dict[str, tuple[int, str]] = {}
+        self._dirty: list[Path] = []
+        self._open_segment: list[int] = []
+        self._segment_bytes = 0
+        self._checkpoints: list[int] = []
+        self._tapes: set[bytes] = set()
+        self._state: bytes | None = None
+        self._rounded = self._logged = 0
+        self._digest: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """The transcript's directory."""
+        return self._root
+
+    @property
+    def durable(self) -> int:
+        """Number of steps that are in finished segments, which a loss of power does not take away."""
+        return self._open_segment[0] if self._open_segment else self.steps
+
+    def put_tape(self, data: bytes) -> bytes:
+        """Stores a tape durably, once.
+
+        Args:
+            data: The tape's CBOR.
+
+        Returns:
+            Its BLAKE3 digest (32 bytes).
+        """
+        digest = digests.bytes_digest(data)
+        path = tape_path(digest)
+        if path not in self._files:
+            self._publish(path, lambda file: _write(file, compress(data)))
+            self.flush()
+        return digest
+
+    def append_step(
+        self,
+        *,
+        kind: Kind,
+        tape: bytes,
+        values: Sequence[Scalar],
+        host: Sequence[Scalar],
+        rng: Mapping[str, tuple[int, int]],
+        state: bytes,
+        checksums: bytes,
+        rounding: bytes,
+        batch: Mapping[str, Tensor],
+        undeclared: Mapping[str, Tensor] | None = None,
+        records: Sequence[int] | None = None,
+        snapshots: Sequence[tuple[bytes, int, int]] = (),
+        rounded: int = 0,
+        logged: int = 0,
+        collectives: Sequence[tuple[int, bytes, bytes]] = (),
+    ) -> StepRecord:
+        """Writes the next step; it is whole when this returns, and absent when this raises.
+
+        Args:
+            kind: `init`, `step` or `edit`.
+            tape: Digest that `put_tape` returned.
+            values: The vector of hoisted values.
+            host: Values that the program read back.
+            rng: Generator name to counter before and after.
+            state: `state_digest` after the step.
+            checksums: 8 little-endian bytes for every rounded output.
+            rounding: The encoded rounding log.
+            batch: Path to tensor, as `data.flatten` gives it.
+            undeclared: Name to tensor of values without another origin.
+            records: Ids of the batch's records; None means the next ones of the committed order, if there is one.
+            snapshots: (chip UEID, log index, operations complete) of snapshots taken during the step.
+            rounded: Elements rounded.
+            logged: Entries of the rounding log.
+            collectives: What the step exchanged with other ranks; see `StepRecord`.
+
+        Returns:
+            The step's record.
+
+        Raises:
+            UsageError: A field cannot be written, or the batch is not what the data commitment says.
+        """
+        self._check_open()
+        undeclared = undeclared or {}
+        record_hashes = record_digests(batch, len(records) if records else None)
+        ids = self._record_ids(record_hashes, records)
+        fields: dict[str, Any] = {
+            "step": self.steps,
+            "kind": kind,
+            "tape": tape,
+            "values": list(values),
+            "host": list(host),
+            "rng": {name: tuple(pair) for name, pair in rng.items()},
+            "state": state,
+            "checksums": checksums,
+            "rounding": digests.bytes_digest(rounding),
+            "batch": batch_digest(batch, undeclared),
+            "records": ids,
+            "record_digests": record_hashes,
+            "free": sorted(undeclared),
+            "snapshots": [tuple(snapshot) for snapshot in snapshots],
+            "rounded": rounded,
+            "logged": logged,
+            **({"collectives": list(collectives)} if collectives else {}),
+        }
+        try:
+            record = StepRecord.from_map(fields)
+        except FormatError as error:
+            raise UsageError(f"step {self.steps} cannot be written: {error.message}") from None
+        if tape_path(tape) not in self._files:
+            raise UsageError(f"step {self.steps} names a tape that is not stored; call put_tape first")
+        contents = {"record": _as_tensor(record.to_cbor()), "rounding": _as_tensor(rounding)}
+        contents.update({f"batch/{name}": tensor for name, tensor in batch.items()})
+        contents.update({f"free/{name}": tensor for name, tensor in undeclared.items()})
+        journal = self._place(journal_path(self.steps), lambda file: write_tensors(file, contents))
+        self._adopt(record)
+        self._open_segment.append(record.step)
+        self._segment_bytes += journal.stat().st_size
+        self._finish_large_segment()
+        return record
+
+    def _finish_large_segment(self) -> None:
+        if len(self._open_segment) >= self._segment_steps or self._segment_bytes >= _SEGMENT_BYTES:
+            self.finish_segment()
+
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Stores the state before the next step and ends the segment.
+
+        Raises:
+            UsageError: It is not the state that the last step record names, or not the one before the next step.
+        """
+        self._check_open()
+        if checkpoint.step != self.steps or checkpoint.step in self._checkpoints:
+            raise UsageError(f"the next checkpoint must be the first one before step {self.steps}")
+        if self._state is not None and checkpoint_digest(checkpoint) != self._state:
+            raise UsageError(f"checkpoint {self.steps} is not the state after step {self.steps - 1}; store that state")
+        self.finish_segment()
+        self._publish(checkpoint_path(checkpoint.step), lambda file: write_checkpoint(file, checkpoint))
+        self._checkpoints.append(checkpoint.step)
+
+    def put_notes(self, notes: ChipNotes) -> None:
+        """Stores what is to be known about the run's chips beside the step records, in place of an earlier version."""
+        content = notes.encode()
+        if self._files.get(CHIPS) != (len(content), digests.bytes_digest(content).hex()):
+            self._publish(CHIPS, lambda file: _write(file, content))
+
+    def put_layout(self, content: bytes) -> None:
+        """Stores which part of each tensor this rank of a job holds (`layout.cbor`), in place of an earlier version."""
+        if self._files.get(RANK_LAYOUT) != (len(content), digests.bytes_digest(content).hex()):
+            self._publish(RANK_LAYOUT, lambda file: _write(file, content))
+
+    def flush(self) -> None:
+        """Makes everything written so far survive a loss of power."""
+        folders = {self._root, *(path.parent for path in self._dirty)}
+        for path in (*self._dirty, *sorted(folders)):
+            if path.exists():
+                _sync(path)
+        self._dirty.clear()
+
+    def finish_segment(self) -> None:
+        """Turns the journal of the open segment into its three files; does nothing if it has no steps."""
+        if not self._open_segment:
+            return
+        first = self._open_segment[0]
+        records, logs, tensors = [], [], {}
+        for step in self._open_segment:
+            journal = TensorFile(self._root / journal_path(step))
+            records.append(StepRecord.from_cbor(journal.read("record").numpy().tobytes()))
+            logs.append(journal.read("rounding").numpy().tobytes())
+            tensors.update({f"{step}/{name}": journal.read(name) for name in journal if "/" in name})
+        self._publish(batches_path(first), lambda file: write_tensors(file, tensors))
+        self._publish(rounding_path(first), lambda file: _write(file, pack_logs(logs)))
+        # The steps file comes last: where it is, the segment is whole.
+        self._publish(steps_path(first), lambda file: _write(file, pack_records(records)))
+        self.flush()
+        done, self._open_segment, self._segment_bytes = self._open_segment, [], 0
+        for step in done:
+            (self._root / journal_path(step)).unlink()
+
+    def close(self, complete: bool = True) -> str:
+        """Ends the transcript and signs its manifest; calling it again does nothing.
+
+        Args:
+            complete: Whether recording ended as planned. An incomplete transcript is as valid, up to its last step.
+
+        Returns:
+            The transcript's identifier: the hex BLAKE3 digest of `manifest.json`.
+        """
+        if self._digest is not None:
+            return self._digest
+        self.finish_segment()
+        used = {tape_path(digest) for digest in self._tapes}
+        for path in [path for path in self._files if path.startswith("tapes/") and path not in used]:
+            (self._root / path).unlink()
+            del self._files[path]
+        # What an interruption may have left here is in the segments, or is a step that never became whole.
+        shutil.rmtree(self._root / JOURNAL, ignore_errors=True)
+        self.flush()
+        predicate = Predicate(
+            name=self._name,
+            created=timestamp(),
+            draft=self.draft_digest.hex(),
+            head=self.head.hex(),
+            steps=self.steps,
+            checkpoints=tuple(self._checkpoints),
+            files=tuple((path, size, digest) for path, (size, digest) in sorted(self._files.items())),
+            rounded=self._rounded,
+            logged=self._logged,
+            complete=complete,
+        )
+        text = sign_manifest(predicate, self._key)
+        self._place(MANIFEST, lambda file: _write(file, text))
+        self.flush()
+        self._digest = digests.bytes_digest(text).hex()
+        return self._digest
+
+    def abort(self) -> str:
+        """Ends the transcript early: `close(complete=False)`."""
+        return self.close(complete=False)
+
+    def _check_open(self) -> None:
+        if self._digest is not None:
+            raise UsageError("this transcript is closed; start another one")
+
+    def _record_ids(self, found: list[bytes], records: Sequence[int] | None) -> list[int]:
+        """Returns the ids of the records with digests `found`, holding the user to the commitment while it helps."""
+        if self._data is None:
+            ids = [operator.index(identity) for identity in records or ()]
+            if ids and len(ids) != len(found):
+                raise UsageError(f"{len(ids)} record ids were given for a batch of {len(found)} records; give one each")
+            return ids
+        expected: list[int] = self._order[self._used : self._used + len(found)].tolist()
+        ids = expected if records is None else [operator.index(identity) for identity in records]
+        if ids != expected or len(ids) != len(found):
+            raise UsageError(
+                f"step {self.steps} uses records {ids[:8]} where the committed order says {expected[:8]} for its"
+                f" {len(found)} records; follow DataCommitment.ids()",
+                code="data.order.differs",
+            )
+        for identity, digest in zip(ids, found, strict=True):
+            if self._data.leaf(identity) != digest:
+                raise UsageError(
+                    f"record {identity} in step {self.steps} is not the one that was committed to; batches must be"
+                    " stacked from exactly the records given to DataCommitment.over",
+                    code="data.record.differs",
+                )
+        return ids
+
+    def _adopt(self, record: StepRecord) -> None:
+        """Counts a record as whole."""
+        self.head = digests.chain(self.head, record.digest())
+        self.steps = record.step + 1
+        self._state = record.state
+        self._tapes.add(record.tape)
+        self._used += len(record.records)
+        self._rounded += record.rounded
+        self._logged += record.logged
+
+    def _place(self, path: str, write: Callable[[Path], None]) -> Path:
+        """Writes a file under a temporary name and renames it when it is complete."""
+        target = self._root / path
+        temporary = target.with_name(target.name + TEMPORARY)
+        try:
+            target.parent.mkdir(exist_ok=True)
+            write(temporary)
+            os.replace(temporary, target)
+        except OSError as error:
+            raise TranscriptError(
+                f"cannot write {path} ({error.strerror}); make room, then close or recover the transcript",
+                code="transcript.write",
+            ) from None
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        self._dirty.append(target)
+        return target
+
+    def _publish(self, path: str, write: Callable[[Path], None]) -> None:
+        """Places a file that the manifest will list."""
+        self._list(path, self._place(path, write))
+
+    def _list(self, path: str, file: Path) -> None:
+        size, digest = file_digest(file)
+        self._files[path] = (size, digest.hex())
+
+
+def draft_bytes(draft: Mapping[str, Any], data: DataCommitment | None) -> bytes:
+    """Returns the bytes of `draft.cbor`.
+
+    Raises:
+        UsageError: It cannot be written, or sets what the transcript writes itself.
+    """
+    if clash := [name for name in _RESERVED if name in draft]:
+        raise UsageError(f"the draft may not set {clash[0]!r}, which the transcript writes itself; rename it")
+    try:
+        text = digests.cbor({**draft, "format": DRAFT_FORMAT, "data": None if data is None else data.summary()})
+        decode_cbor(text)
+    except (FormatError, cbor2.CBORError, ValueError) as error:
+        raise UsageError(f"the draft cannot be written as plain CBOR ({error}); use text, numbers, lists") from None
+    return text
+
+
+def journal_path(step: int) -> str:
+    """Returns the relative path of the journal file of one step of the open segment."""
+    return f"{JOURNAL}/{step:08d}.safetensors"
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
