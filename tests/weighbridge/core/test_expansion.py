@@ -58,7 +58,7 @@ def test_step_records_that_expand_are_refused_at_once(size: int, tmp_path: Path)
         with peak() as took, pytest.raises(FormatError):
             read_records(path, DEFAULT_LIMITS)
         assert took.bytes < 200e6
-        assert took.seconds < 1
+        assert took.seconds < 10  # minutes without the limit, about 1 with it
 
 
 @pytest.mark.parametrize("size", [256 * MIB, 5 * MIB, (MIB >> 2) - 100])
@@ -71,7 +71,7 @@ def test_tapes_that_expand_are_refused_at_once(size: int) -> None:
         Tape.decode(expand_cbor(packed, max_bytes=256 * MIB, max_items=DEFAULT_LIMITS.items))
     assert isinstance(caught.value, FormatError | TapeError)
     assert took.bytes < 200e6
-    assert took.seconds < 1
+    assert took.seconds < 10  # minutes without the limit, about 1 with it
 
 
 def test_what_an_honest_run_compresses_well_passes() -> None:
