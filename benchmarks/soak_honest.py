@@ -1,10 +1,11 @@
 """Inspects honest Provers, again and again: none may be accused, whatever they train, on what, and however it ends.
 
-`python -m benchmarks.soak_honest [--inspections N] [--first N] [--workers N]` makes N seeded inspections. Each has a
-station of its own (chips, Prover and Verifier as processes, over mTLS). Its seed chooses the trainings (model,
-precision, policy of bounds, instruction set and threads), which of them crash, when, and whether they are resumed,
-whether one begins from what another left, or a job is spread over two ranks, how many chips are drawn, and the
-instruction set that replays. Results go to benchmarks/results/honest.json.
+`python -m benchmarks.soak_honest [--inspections N] [--first N] [--workers N] [--continue]` makes N seeded inspections.
+Each has a station of its own (chips, Prover and Verifier as processes, over mTLS). Its seed chooses the trainings
+(model, precision, policy of bounds, instruction set and threads), which of them crash, when, and whether they are
+resumed, whether one begins from what another left, or a job is spread over two ranks, how many chips are drawn, and the
+instruction set that replays. Results go to benchmarks/results/honest.json. `--continue` does what is left of a
+soak that was stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,6 +192,15 @@ class Tally:
         count["infos"].update(each["id"] for each in report["findings"] if each["severity"] == "info")
         self.accused += [{"seed": number, **each} for each in accusations(report)]
 
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> Tally:
+        """Reads what `to_json` returned."""
+        tally = cls()
+        tally.inspections, tally.accused = saved["inspections"], list(saved["accused"])
+        for name, count in tally.counts.items():
+            count.update(saved[name])
+        return tally
+
     def to_json(self) -> dict[str, Any]:
         """Returns plain data."""
         counts = {name: dict(sorted(count.items())) for name, count in self.counts.items()}
@@ -203,20 +213,26 @@ def main() -> int:
     parser.add_argument("--inspections", type=int, default=200)
     parser.add_argument("--first", type=int, default=1, help="first seed")
     parser.add_argument("--workers", type=int, default=2, help="inspections at a time")
+    parser.add_argument("--continue", dest="again", action="store_true", help="go on where the last soak was stopped")
     options = parser.parse_args()
     begin = time.perf_counter()
-    tally = Tally()
+    seeds = range(options.first, options.first + options.inspections)
+    tally, left, before = Tally(), set(seeds), 0.0
+    if options.again:
+        saved = machine.load("honest") or {}
+        seeds = range(saved["seeds"][0], saved["seeds"][1] + 1)
+        tally, left, before = Tally.of(saved), set(saved["left"]), saved["seconds"]
     with ThreadPoolExecutor(options.workers) as pool:
-        seeds = range(options.first, options.first + options.inspections)
-        for future in as_completed([pool.submit(examine, number) for number in seeds]):
+        for future in as_completed([pool.submit(examine, number) for number in sorted(left)]):
             number, scenario, report = future.result()
             tally.add(number, scenario, report)
+            left.remove(number)
             print(f"seed {number}: {len(accusations(report))} accusations, {tally.inspections} done", flush=True)
             for finding in accusations(report):
                 print(scenario, finding, flush=True)
             result = {
-                **machine.about(), "seeds": [seeds.start, seeds.stop - 1], **tally.to_json(),
-                "seconds": round(time.perf_counter() - begin, 1),
+                **machine.about(), "seeds": [seeds.start, seeds.stop - 1], "left": sorted(left), **tally.to_json(),
+                "seconds": round(before + time.perf_counter() - begin, 1),
             }  # fmt: skip
             machine.save("honest", result)
     return 1 if tally.accused else 0

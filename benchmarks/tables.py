@@ -377,7 +377,7 @@ def honest(result: Result) -> str:
         for what in ("models", "arithmetic", "recorded on", "replayed on", "ends", "snapshots", "infos")
     ]
     sizes = (
-        f"{result['inspections']:,} inspections (seeds {first} to {end}) in {result['seconds'] / 60:,.0f} minutes: "
+        f"{result['inspections']:,} inspections (of seeds {first} to {end}) in {result['seconds'] / 60:,.0f} minutes: "
         f"**{len(result['accused'])} findings against any party**, violations and warnings together."
     )
     return f"{measured_on(result)}\n\n{sizes}\n\n{table(('what', 'how many'), rows)}"

@@ -67,8 +67,8 @@ def test_two_machines_part_at_a_contested_rounding(record: Record) -> None:
     assert place == {"step": 1, "op": 1, "operation": "mm.default", "path": "model.0"}
     assert [source["origin"] for source in found.operation["upstream"]] == ["batch", "state"]
     (result,) = found.results
-    assert len(result["listed"]) == 3
-    assert 3 <= result["differing"] <= 15
+    assert 1 <= result["differing"] <= 15, "how many ties they round differently is the processor's"
+    assert len(result["listed"]) == min(3, result["differing"])
     for element in result["listed"]:
         a, b = element["a"], element["b"]
         assert a["hex"] != b["hex"]
