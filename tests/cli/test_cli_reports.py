@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.reported import build, collect
 
 from verifier.report import signing
+from verifier.report.inspectorate_policy import Policy
 from verifier.report.regime import Regime
 from verifier.rules import ruleset
 from weighbridge.attest.dsse import Trust
@@ -71,6 +72,42 @@ def test_the_text_of_a_report(
     golden("report_show.txt", capsys.readouterr().out)
     assert run(["report", "show", str(files / "clean.dsse")]) == 0
     golden("report_show_clean.txt", capsys.readouterr().out)
+
+
+def test_an_undecided_rule_never_reads_as_clean(
+    files: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Not even if the policy calls it a note, and not if a Verifier of an earlier version called the report clean."""
+    document = {
+        "format": 1, "id": "one", "version": 1, "title": "One",
+        "rules": [{"id": "score", "title": "No good score", "holds": "runs.all(r, r.scores.maths < 0.5)"}],
+    }  # fmt: skip
+    keys = [load_or_create_key(files / f"{name}.key") for name in "ab"]
+    (tmp_path / "rules.dsse").write_bytes(ruleset.sign(ruleset.parse(document), keys))
+    signed = ruleset.verify((tmp_path / "rules.dsse").read_bytes(), Trust.load(files / "parties.toml"))
+    report = build(
+        collect(tmp_path / "honest", honest=True),
+        Regime(rules=signed, policy=Policy(severities={"rule.undecided": "info"})),
+    )
+    assert (report["counts"]["violations"], report["counts"]["warnings"]) == (0, 0)
+    assert report["verdict"] == "findings"
+    for verdict in ("findings", "clean"):
+        stated = signing.sign(report | {"verdict": verdict}, KEY)
+        (tmp_path / "report.dsse").write_bytes(stated)
+        page = tmp_path / f"{verdict}.html"
+        assert run(["report", "show", str(tmp_path / "report.dsse"), "--html", str(page)]) == 1
+        said = capsys.readouterr().out
+        assert said.splitlines()[0].endswith(": findings")
+        assert "rules that could not be decided, so that this report is not clean: score" in said
+        assert "1 rule could not be decided: score." in page.read_text()
+        assert "Nothing was found" not in page.read_text()
+        consistent = run(["report", "verify", str(tmp_path / "report.dsse"), "--key", KEY.public.hex()]) == 0
+        assert consistent is (verdict == "findings")
+        capsys.readouterr()
+    scored = report["facts"]["runs"][0] | {"scores": {"maths": 0.4}}
+    (tmp_path / "facts.json").write_text(json.dumps({"runs": [scored]}))
+    assert run(["rules", "eval", str(tmp_path / "rules.dsse"), "--facts", str(tmp_path / "facts.json")]) == 0
+    assert run(["rules", "eval", str(tmp_path / "rules.dsse"), "--facts", str(tmp_path / "report.dsse")]) == 1
 
 
 def test_json_and_signed_say_the_same(files: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

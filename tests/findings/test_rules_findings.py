@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import clean_runs
 from support.exactly import exactly, found
 from support.written_chips import Bench, WrittenChip
 
@@ -26,8 +27,15 @@ def chip(bench: Bench, honest: Path) -> WrittenChip:
     return bench.at_end(honest)
 
 
-def ruled(root: Path, holds: str, *, benchmark: dict[str, torch.Tensor] | None = None, **more: Any) -> Regime:
-    """A rule set of one rule, signed by its one party; with a benchmark if one is given."""
+def ruled(
+    root: Path,
+    holds: str,
+    *,
+    benchmark: dict[str, torch.Tensor] | None = None,
+    declarations: dict[str, list[str]] | None = None,
+    **more: Any,
+) -> Regime:
+    """A rule set of one rule, signed by its one party; with a benchmark and declarations if they are given."""
     (root / "benchmarks").mkdir()
     benchmarks = []
     if benchmark is not None:
@@ -36,6 +44,7 @@ def ruled(root: Path, holds: str, *, benchmark: dict[str, torch.Tensor] | None =
         benchmarks = [{"id": "held_out", "metric": "accuracy", "data": data}]
     document = {
         "format": 1, "id": "example", "version": 1, "title": "Example", "benchmarks": benchmarks,
+        "declarations": declarations or {},
         "rules": [{"id": "one", "title": "The rule", "holds": holds, **more}],
     }  # fmt: skip
     (root / "rules.dsse").write_bytes(ruleset.sign(ruleset.parse(document), [KEY]))
@@ -67,6 +76,32 @@ def test_rules_over_an_honest_run(
     bench: Bench, chip: WrittenChip, tmp_path: Path, holds: str, more: dict[str, Any], expected: str
 ) -> None:
     exactly(bench.inspected(bench.runs, chip, regime=ruled(tmp_path, holds, **more)), expected)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        pytest.param({}, "rule.declaration.missing", marks=pytest.mark.finding("rule.declaration.missing")),
+        pytest.param(
+            {"kind": "\u0433l"}, "rule.declaration.unknown", marks=pytest.mark.finding("rule.declaration.unknown")
+        ),  # CYRILLIC SMALL LETTER GHE, which many fonts draw as an r
+        pytest.param({"kind": "rl"}, "", id="honest"),
+    ],
+)
+def test_rules_by_omission(bench: Bench, tmp_path: Path, metadata: dict[str, str], expected: str) -> None:
+    """The attack: a run of a kind that the rules limit says nothing of its kind, or says it in another letter."""
+    run = clean_runs.record(tmp_path / "runs" / "run", metadata=metadata)
+    rules = ruled(
+        tmp_path, "runs.all(r, r.flops < 1e9 || r.declared.kind != 'rl')", declarations={"kind": ["pretraining", "rl"]}
+    )
+    report = bench.inspected(tmp_path / "runs", bench.at_end(run), regime=rules)
+    if not expected:
+        assert found(report) == set(), report["findings"]
+        assert report["verdict"] == "clean"
+        return
+    exactly(report, expected)
+    assert [each["severity"] for each in report["findings"]] == ["violation"]
+    assert report["verdict"] == "findings"
 
 
 @pytest.mark.finding("score.unavailable")

@@ -130,4 +130,4 @@ def _judge(regime: Regime, facts: dict[str, Any], plan: Plan) -> tuple[dict[str,
         "keys": [key.hex() for key in regime.rules.keys],
         "rules": [each.to_json() for each in judged],
     }
-    return section, findings(rules, judged)
+    return section, findings(rules, judged, facts)

@@ -23,7 +23,7 @@ from verifier.model.facts import EXPLAINED
 from verifier.report import extent, ledger_totals, miss_bound
 from verifier.report.earlier_reports import as_current
 from verifier.report.ledger import DAY_MS, ChipLedger, LedgerPolicy
-from verifier.rules.judge import judge
+from verifier.rules.judge import findings, judge
 from verifier.rules.ruleset import RuleSet
 from weighbridge.attest.dsse import DocumentError
 from weighbridge.core.errors import Finding, WeighbridgeError
@@ -105,6 +105,7 @@ def _counts(report: Mapping[str, Any]) -> list[Finding]:
     verdict = extent.verdict(
         violations=severities["violation"],
         warnings=severities["warning"],
+        undecided=len(extent.undecided(report)),
         replayed=extent.replayed_anything(chips, report["replayed"]),
     )
     return out if report["verdict"] == verdict else [*out, _differs("verdict", verdict, report["verdict"])]
@@ -306,14 +307,26 @@ def _rules(report: Mapping[str, Any], rules: RuleSet | None) -> list[Finding]:
                 subject="rules",
             )
         ]
-    again = [each.to_json() for each in judge(rules, report["facts"], report["plan"]["flops_threshold"])]
+    judged = judge(rules, report["facts"], report["plan"]["flops_threshold"])
+    again = [each.to_json() for each in judged]
     out = [
         _differs(f"rules.{one['id']}", one["outcome"], other.get("outcome"))
         for one, other in zip(again, stated["rules"], strict=True)
         if not all(_same(one[name], other[name]) for name in ("id", "holds", "outcome", "missing", "threshold"))
     ]
-    violated = {each["id"] for each in again if each["outcome"] == "violated"}
-    named = {each["evidence"].get("rule") for each in report["findings"] if each["id"] == "rule.violated"}
-    return (
-        out if violated == named else [*out, _differs("findings of rules", sorted(violated), sorted(map(str, named)))]
-    )
+    wanted = findings(rules, judged, report["facts"])
+    for kind in ("rule.violated", "rule.undecided", "rule.declaration.missing", "rule.declaration.unknown"):
+        expected, named = (
+            sorted(
+                (str(evidence.get("rule")), str(evidence.get("run")), str(evidence.get("declaration")))
+                for identifier, evidence in pairs
+                if identifier == kind
+            )
+            for pairs in (
+                [(each.id, each.evidence) for each in wanted],
+                [(each["id"], each["evidence"]) for each in report["findings"]],
+            )
+        )
+        if expected != named:
+            out.append(_differs(f"findings of rules: {kind}", expected, named))
+    return out

@@ -125,6 +125,7 @@ def build(
         "verdict": extent.verdict(
             violations=severities["violation"],
             warnings=severities["warning"],
+            undecided=len(extent.undecided({"rules": conclusion.rules})),
             replayed=extent.replayed_anything(chips, conclusion.replayed),
         ),
         "counts": {
@@ -440,5 +441,9 @@ def render_html(report: Mapping[str, Any]) -> str:
         ),
     }
     return environment.get_template("report.html").render(
-        report=report, plots=plots, most_chips=charts.MOST_CHIPS, nothing=extent.nothing_checked(report)
+        report=report,
+        plots=plots,
+        most_chips=charts.MOST_CHIPS,
+        nothing=extent.nothing_checked(report),
+        undecided=extent.undecided(report),
     )

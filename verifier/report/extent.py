@@ -2,8 +2,8 @@
 
 p says what a draw is worth. It does not say that anything was checked: chips that ran nothing, or whose snapshots
 cannot be replayed, leave nothing to check. So a report says beside p how much was observed, and one in which nothing
-was replayed is neither clean nor verified. Everything here follows from other parts of a report, so that
-`verifier.report.consistency` can compute it again.
+was replayed is neither clean nor verified. Nor is one with a rule that the facts do not decide. Everything here follows
+from other parts of a report, so that `verifier.report.consistency` can compute it again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,26 @@ OBSERVED = (
 NOTHING_DUE = "nothing was due, nothing was checked"
 
 
-def verdict(*, violations: int, warnings: int, replayed: bool) -> Verdict:
-    """Returns a report's verdict: `unchecked` if nothing was found because nothing was replayed."""
-    if violations or warnings:
+def verdict(*, violations: int, warnings: int, undecided: int, replayed: bool) -> Verdict:
+    """Returns a report's verdict: `unchecked` if nothing was found because nothing was replayed.
+
+    Args:
+        violations: Findings of this severity, by the policy.
+        warnings: The same.
+        undecided: Rules that could not be decided; a policy may call that a note, and the report is not clean.
+        replayed: Whether anything was.
+    """
+    if violations or warnings or undecided:
         return "findings"
     return "clean" if replayed else "unchecked"
+
+
+def undecided(report: Mapping[str, Any]) -> list[str]:
+    """Returns the rules that could not be decided by a report's word, which may have any form."""
+    section = report.get("rules")
+    rules = section.get("rules") if isinstance(section, Mapping) else None
+    each_rule = [each for each in rules if isinstance(each, Mapping)] if isinstance(rules, list) else []
+    return [str(each.get("id")) for each in each_rule if each.get("outcome") == "undecided"]
 
 
 def replayed_anything(chips: Iterable[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> bool:

@@ -4,12 +4,15 @@ CEL (https://github.com/google/cel-spec) has no types before run time in cel-pyt
 show when it is too late. The checker here knows the schema: it refuses unknown names and wrong types, allows a small
 part of the language, and bounds the work from the sizes of the lists before any is done. Facts that were not
 established are absent; CEL's `&&`, `||`, `all` and `exists` then decide if the facts that are there suffice, and raise
-an error if not.
+an error if not. What would make a rule undecided by itself is refused too: whole numbers that could exceed 64 bits, and
+words that no run may declare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import operator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,10 +21,23 @@ import lark
 from celpy import celtypes
 from celpy.adapter import json_to_cel
 from celpy.celparser import CELParseError
-from celpy.evaluation import CELEvalError, Evaluator
+from celpy.evaluation import CELEvalError, Evaluator, celstr
 
 from verifier.rules.errors import RuleError
-from verifier.rules.schema import BOOL, DOUBLE, INT, STRING, Schema, Type, listed, record
+from verifier.rules.schema import (
+    BOOL,
+    DECLARED,
+    DOUBLE,
+    INT,
+    LARGEST_INT,
+    LONGEST_TEXT,
+    MOST_LISTED,
+    STRING,
+    Schema,
+    Type,
+    listed,
+    record,
+)
 
 MAX_CHARACTERS = 2000
 MAX_NESTING = 24
@@ -32,6 +48,7 @@ MAX_WORK = 100_000
 NOMINAL_SIZE = 50
 """Length of every list, where an expression is checked without facts."""
 
+_LONGEST = max(MOST_LISTED, LONGEST_TEXT)
 _NUMBERS = (INT, DOUBLE)
 _MACROS = ("all", "exists", "exists_one", "filter", "map")
 _WITH_TEXT = ("startsWith", "endsWith", "contains")
@@ -57,11 +74,21 @@ class _Evaluator(Evaluator):
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What is known of a part of an expression: its type, the largest length it may have, and the work it takes."""
+    """What is known of a part of an expression.
+
+    Attributes:
+        type: Its type.
+        size: The largest length that it may have.
+        work: Operations that it takes.
+        most: Of a whole number, or of those in a list: the largest magnitude that it may have.
+        texts: Of a text, or of those in a list: what it is, if the rule or the rule set says so.
+    """
 
     type: Type
     size: int = 1
     work: int = 1
+    most: int = LARGEST_INT
+    texts: Collection[str] | None = None
 
 
 @dataclass(slots=True)
@@ -108,9 +135,29 @@ def _aggregate(fold: Callable[[list[Any]], Any]) -> Callable[[Any], Any]:
     return function
 
 
+def _finite(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Lets an operation on doubles fail where its result is no number: NaN would make every comparison false."""
+
+    def function(left: Any, right: Any) -> Any:
+        found = operation(left, right)
+        if isinstance(found, float) and not math.isfinite(found):
+            raise OverflowError("a double overflows")
+        return found
+
+    return function
+
+
+def _sum(values: list[Any]) -> celtypes.DoubleType:
+    return celtypes.DoubleType(_finite(operator.add)(sum(float(each) for each in values), 0.0))
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "_+_": _finite(operator.add),
+    "_-_": _finite(operator.sub),
+    "_*_": _finite(operator.mul),
+    "_/_": _finite(operator.truediv),
     # A sum of nothing is 0.0, which compares with doubles; sums of whole numbers are turned into doubles, too.
-    "sum": _aggregate(lambda values: celtypes.DoubleType(sum(float(each) for each in values))),
+    "sum": _aggregate(_sum),
     "greatest": _aggregate(max),
     "least": _aggregate(min),
 }
@@ -194,7 +241,8 @@ class _Checker:
         condition, yes, no = found
         if condition.type != BOOL or yes.type != no.type:
             raise RuleError(f"? : needs a bool and two values of one type, not {condition.type}, {yes.type}, {no.type}")
-        return _Checked(yes.type, max(yes.size, no.size), 1 + sum(each.work for each in found))
+        size, work = max(yes.size, no.size), 1 + sum(each.work for each in found)
+        return _Checked(yes.type, size, work, max(yes.most, no.most))
 
     def _logical(self, parts: list[Any], scope: Mapping[str, _Checked]) -> _Checked:
         found = [self.type_of(part, scope) for part in parts]
@@ -219,11 +267,13 @@ class _Checker:
                 raise RuleError(
                     f"`in` looks for a value in a list of such, or for a key: not {left.type} in {right.type}"
                 )
+            _check_words(left, right)
             return _Checked(BOOL, work=work + right.size)
         if left.type != right.type:
             raise RuleError(f"{left.type} cannot be compared with {right.type}{_ADVICE}")
         if left.type.kind in ("list", "map", "record") or (sign not in ("eq", "ne") and left.type == BOOL):
             raise RuleError(f"a {left.type} cannot be compared so; compare what is in it")
+        _check_words(left, right)
         return _Checked(BOOL, work=work)
 
     def _arithmetic(self, parts: list[Any], scope: Mapping[str, _Checked]) -> _Checked:
@@ -235,7 +285,17 @@ class _Checker:
             raise RuleError(f"{left.type} and {right.type} cannot be calculated with{_ADVICE}")
         if sign == "mod" and left.type != INT:
             raise RuleError("% is for whole numbers")
-        return _Checked(left.type, work=1 + left.work + right.work)
+        most = LARGEST_INT
+        if left.type == INT:
+            most = {"add": left.most + right.most, "sub": left.most + right.most, "mul": left.most * right.most}.get(
+                sign, left.most
+            )
+        if most > LARGEST_INT:
+            raise RuleError(
+                "this can exceed the 64 bits of a whole number, and the rule would then be undecided; calculate with "
+                "doubles, as in double(r.steps) * 2.0"
+            )
+        return _Checked(left.type, work=1 + left.work + right.work, most=most)
 
     _addition = _multiplication = _arithmetic
 
@@ -246,7 +306,7 @@ class _Checker:
         fits = found.type == BOOL if parts[0].data == "unary_not" else found.type in _NUMBERS
         if not fits:
             raise RuleError(f"{'!' if parts[0].data == 'unary_not' else '-'} cannot stand before a {found.type}")
-        return _Checked(found.type, work=1 + found.work)
+        return _Checked(found.type, work=1 + found.work, most=found.most)
 
     def _only(self, parts: list[Any], scope: Mapping[str, _Checked]) -> _Checked:
         return self.type_of(parts[0], scope)
@@ -262,12 +322,20 @@ class _Checker:
 
     def _field(self, of: Type, name: str, work: int) -> _Checked:
         fields = self._schema[of.name] if of.kind == "record" else {}
+        if name not in fields and of == record(DECLARED):
+            raise RuleError(
+                f"the rule set does not say what runs may declare as {name!r:.80}; give it the words, as in "
+                '[declarations] kind = ["pretraining", "rl"]'
+            )
         if name not in fields:
             there = f"it has {', '.join(fields)}" if fields else "only records and maps have"
             raise RuleError(f"there is no {name!r:.80} in {_article(of)}; {there}")
         self.needs.add((of.name, name))
         size = NOMINAL_SIZE if self._sizes is None else self._sizes.get((of.name, name), 0)
-        return _Checked(fields[name][0], size, work)
+        type_ = fields[name][0]
+        if of == record("lists") and type_.of is not None:  # it is known what is in it
+            return _Checked(listed(STRING), size, work, texts=type_.of.words)
+        return _Checked(type_, size, work)
 
     def _member_index(self, parts: list[Any], scope: Mapping[str, _Checked]) -> _Checked:
         of, index = self.type_of(parts[0], scope), self.type_of(parts[1], scope)
@@ -276,7 +344,7 @@ class _Checker:
             raise RuleError(
                 f"[ ] takes a whole number behind a list or a text behind a map, not {index.type} behind {of.type}"
             )
-        return _Checked(of.type.of, self._largest, 1 + of.work + index.work)
+        return _Checked(of.type.of, self._largest, 1 + of.work + index.work, of.most)
 
     def _ident(self, parts: list[Any], scope: Mapping[str, _Checked]) -> _Checked:
         name = str(parts[0])
@@ -294,11 +362,15 @@ class _Checker:
         (of,) = found
         work = 1 + of.work + of.size
         if name == "size" and of.type.kind in ("list", "map", "string"):
-            return _Checked(INT, work=work)
-        if name in ("double", "int") and of.type in _NUMBERS:
-            return _Checked(DOUBLE if name == "double" else INT, work=work)
+            return _Checked(INT, work=work, most=_LONGEST)
+        if name == "int":
+            raise RuleError(
+                "int() can exceed 64 bits, and the rule would then be undecided; compare doubles, as in r.flops < 5e24"
+            )
+        if name == "double" and of.type in _NUMBERS:
+            return _Checked(DOUBLE, work=work)
         if name in _AGGREGATES and of.type.kind == "list" and of.type.of in _NUMBERS:
-            return _Checked(DOUBLE if name == "sum" else of.type.of, work=work)
+            return _Checked(DOUBLE if name == "sum" else of.type.of, work=work, most=of.most)
         raise RuleError(f"there is no {name[:80]}() of a {of.type}; rules have {_KNOWN}")
 
     def _has(self, arguments: list[Any], scope: Mapping[str, _Checked]) -> _Checked:
@@ -316,7 +388,7 @@ class _Checker:
             return self._macro(of, name, arguments, scope)
         found = [self.type_of(each, scope) for each in arguments]
         if name == "size" and not found and of.type.kind in ("list", "map", "string"):
-            return _Checked(INT, work=1 + of.work)
+            return _Checked(INT, work=1 + of.work, most=_LONGEST)
         if name in _WITH_TEXT and [of.type, *(each.type for each in found)] == [STRING, STRING]:
             return _Checked(BOOL, work=1 + of.work + found[0].work)
         raise RuleError(f"there is no .{name[:80]}() of a {of.type} like this; rules have {_KNOWN}")
@@ -326,19 +398,21 @@ class _Checker:
         if variable is None or variable in scope or variable in self._schema[""]:
             raise RuleError(f"{name}() takes a new name for each element and an expression, as in runs.{name}(r, ...)")
         assert of.type.of is not None
-        body = self.type_of(arguments[1], {**scope, variable: _Checked(of.type.of, self._largest)})
+        body = self.type_of(arguments[1], {**scope, variable: _Checked(of.type.of, self._largest, most=of.most)})
         work = 1 + of.work + of.size * (1 + body.work)
         if name == "map":
-            return _Checked(listed(body.type), of.size, work)
+            return _Checked(listed(body.type), of.size, work, body.most)
         if body.type != BOOL:
             raise RuleError(f"{name}() needs an expression that is true or false, not a {body.type}")
-        return _Checked(of.type, of.size, work) if name == "filter" else _Checked(BOOL, work=work)
+        return _Checked(of.type, of.size, work, of.most) if name == "filter" else _Checked(BOOL, work=work)
 
     def _list_lit(self, parts: list[Any], scope: Mapping[str, _Checked]) -> _Checked:
         found = [self.type_of(each, scope) for part in parts for each in part.children]
         if not found or len({each.type for each in found}) != 1:
             raise RuleError("a list in a rule has at least one element, and all of one type")
-        return _Checked(listed(found[0].type), len(found), 1 + sum(each.work for each in found))
+        texts = [text for each in found for text in each.texts or ()]  # of those that are written out
+        work = 1 + sum(each.work for each in found)
+        return _Checked(listed(found[0].type), len(found), work, max(each.most for each in found), texts)
 
     def _literal(self, parts: list[Any], scope: Mapping[str, _Checked]) -> _Checked:
         kind = {"FLOAT_LIT": DOUBLE, "INT_LIT": INT, "STRING_LIT": STRING, "BOOL_LIT": BOOL}.get(parts[0].type)
@@ -346,19 +420,53 @@ class _Checker:
             raise RuleError(f"rules cannot use {str(parts[0])[:40]!r}; write a text, a number, true or false")
         if kind == INT and not _fits(str(parts[0])):
             raise RuleError(f"{str(parts[0])[:40]} is no number of 64 bits; write a double, or leave out zeros")
-        return _Checked(kind)
+        if kind == DOUBLE and not math.isfinite(float(parts[0])):
+            raise RuleError(f"{str(parts[0])[:40]} is larger than any double; write a smaller number")
+        if kind == STRING:
+            return _Checked(kind, texts=(_text(parts[0]),))
+        return _Checked(kind, most=abs(int(str(parts[0]), 0)) if kind == INT else LARGEST_INT)
+
+
+def _text(literal: lark.Token) -> str:
+    """Returns what a literal says.
+
+    Raises:
+        RuleError: It has letters beyond ASCII, which may look like others and are none.
+    """
+    try:
+        text = str(celstr(literal))
+    except ValueError:
+        raise RuleError(f"{str(literal)[:40]} has an escape for no character; correct it") from None
+    if not text.isascii():
+        raise RuleError(
+            f"the text {ascii(text)[:80]} in an expression has characters beyond ASCII, which may look like others; "
+            "write ASCII, or put the text into a list of the rule set"
+        )
+    return text
+
+
+def _check_words(left: _Checked, right: _Checked) -> None:
+    """Refuses a comparison of a declaration with what it can never be."""
+    for one, other in ((left, right), (right, left)):
+        words = one.type.words or (one.type.of.words if one.type.of is not None else ())
+        for text in (other.texts or ()) if words else ():
+            if text not in words:
+                raise RuleError(
+                    f"{ascii(text)[:80]} is none of the words that runs may declare: {', '.join(words)[:300]}; correct "
+                    "it, or add it to [declarations]"
+                )
 
 
 def _fits(literal: str) -> bool:
     try:
-        return abs(int(literal, 0)) < 1 << 63
+        return abs(int(literal, 0)) <= LARGEST_INT
     except ValueError:  # CEL's grammar lets zeros stand before a number, Python's does not
         return False
 
 
 _ADVICE = "; write 3.0 instead of 3, or double(...)"
 _KNOWN = (
-    "size(), has(), double(), int(), sum(), greatest(), least(), all(), exists(), exists_one(), filter(), map(), "
+    "size(), has(), double(), sum(), greatest(), least(), all(), exists(), exists_one(), filter(), map(), "
     "startsWith(), endsWith(), contains()"
 )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.early_detection import threshold_to_catch
+from verifier.rules import declarations
 from verifier.rules.errors import RuleError
 from verifier.rules.expression import UndecidedError
 from verifier.rules.ruleset import Rule, RuleSet
@@ -83,8 +84,8 @@ def judge(rules: RuleSet, facts: Mapping[str, Any], planned: float | None = None
     Raises:
         FactsError: The facts do not conform.
     """
-    conforming = conform(dict(facts), FACTS, record(""))
-    found = list(instances(conforming, FACTS, record("")))
+    conforming = declarations.understood(rules, conform(dict(facts), FACTS, record("")))
+    found = list(instances(conforming, rules.facts, record("")))
     sizes: dict[tuple[str, str], int] = {}
     for name, fields in found:
         for field, value in fields.items():
@@ -113,7 +114,7 @@ def _one(
     try:
         outcome: Outcome = "holds" if expression.evaluate(given) else "violated"
     except UndecidedError as error:
-        needed = [(name, field) for name, field in expression.needs if field in FACTS.get(name, {})]
+        needed = [(name, field) for name, field in expression.needs if field in rules.facts.get(name, {})]
         missing = [
             f"{name}.{field}".lstrip(".")
             for name, field in needed
@@ -123,10 +124,13 @@ def _one(
     return Judgement(rule=rule, outcome=outcome, planned=planned)
 
 
-def findings(rules: RuleSet, judgements: list[Judgement]) -> list[Finding]:
-    """Returns a finding for each rule that does not hold, could not be decided, or is not backed by p."""
+def findings(rules: RuleSet, judgements: list[Judgement], facts: Mapping[str, Any]) -> list[Finding]:
+    """Returns a finding for each rule that does not hold, could not be decided, or is not backed by p.
+
+    And one for each declaration that is missing in the facts, or not in the rule set's words.
+    """
     subject = f"rule set {rules.id} version {rules.version}"
-    out = []
+    out = declarations.findings(rules, facts)
     for each in judgements:
         evidence = {"rule": each.rule.id, "rule_set": rules.digest}
         about = f"{subject}: rule {each.rule.id}"
@@ -149,11 +153,11 @@ def findings(rules: RuleSet, judgements: list[Judgement]) -> list[Finding]:
                 Finding(
                     id="rule.undecided",
                     message=f"{each.rule.title}: the facts do not decide whether the rule holds; this is not evidence "
-                    "against the Prover",
+                    "against the Prover, and the report is not clean",
                     expected=each.rule.holds,
                     found=why,
                     subject=about,
-                    severity="info",
+                    severity="warning",
                     evidence=evidence,
                 )
             )

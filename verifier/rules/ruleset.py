@@ -11,13 +11,13 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from verifier.rules.errors import RuleError
 from verifier.rules.expression import Expression, check
-from verifier.rules.schema import DOUBLE, FACTS, STRING, Schema, listed, record
+from verifier.rules.schema import DECLARED, DOUBLE, FACTS, Schema, Type, listed, record
 from weighbridge.attest.dsse import Trust, open_envelope, seal
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import decode_cbor
@@ -83,6 +83,7 @@ class RuleSet:
         supersedes: Hex digest of the version before; empty for the first.
         rules: In the order of the document.
         lists: Named lists of texts, `lists.NAME` in expressions: approved drafts, banned programs.
+        declarations: What every run must declare, and the words that it may use: `r.declared.NAME` in expressions.
         benchmarks: What the Verifier evaluates.
     """
 
@@ -93,6 +94,7 @@ class RuleSet:
     rules: tuple[Rule, ...]
     lists: Mapping[str, tuple[str, ...]]
     benchmarks: tuple[Benchmark, ...]
+    declarations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_map(self) -> dict[str, Any]:
         """Returns the document's content: what is signed, in canonical CBOR."""
@@ -105,12 +107,26 @@ class RuleSet:
             "rules": [asdict(rule) for rule in self.rules],
             "lists": {name: list(texts) for name, texts in self.lists.items()},
             "benchmarks": [asdict(benchmark) for benchmark in self.benchmarks],
-        }
+        } | (
+            {"declarations": {name: list(words) for name, words in self.declarations.items()}}
+            if self.declarations
+            else {}
+        )
 
     @property
     def digest(self) -> str:
         """Hex digest that names this version."""
         return record_digest("rule-set/1", self.to_map()).hex()
+
+    @property
+    def facts(self) -> Schema:
+        """The facts that rules of this set may speak about; of what runs declare, only what the set asks for."""
+        meaning = FACTS["run"][DECLARED][1]
+        return {
+            **FACTS,
+            "run": {**FACTS["run"], DECLARED: (record(DECLARED), meaning)},
+            DECLARED: {name: (Type("string", words=words), meaning) for name, words in self.declarations.items()},
+        }
 
     def schema(self, rule: Rule) -> Schema:
         """Returns what a rule of this set may speak about: the facts, its lists, and its threshold."""
@@ -119,7 +135,10 @@ class RuleSet:
             names["lists"] = (record("lists"), "lists of this rule set")
         if rule.threshold is not None:
             names["threshold"] = (DOUBLE, "threshold of this rule, in FLOPs")
-        return {**FACTS, "": names, "lists": {name: (listed(STRING), "a list of this rule set") for name in self.lists}}
+        lists = {
+            name: (listed(Type("string", words=texts)), "a list of this rule set") for name, texts in self.lists.items()
+        }
+        return {**self.facts, "": names, "lists": lists}
 
     def expression(self, rule: Rule, sizes: Mapping[tuple[str, str], int] | None = None) -> Expression:
         """Returns a rule's expression, checked for facts of these sizes.
@@ -158,7 +177,10 @@ def parse(raw: Any) -> RuleSet:
         RuleError: The document breaks a rule of the format; the message names the place.
     """
     fields = _fields(
-        raw, "the rule set", ("format", "id", "version", "title"), ("supersedes", "rules", "lists", "benchmarks")
+        raw,
+        "the rule set",
+        ("format", "id", "version", "title"),
+        ("supersedes", "rules", "lists", "benchmarks", "declarations"),
     )
     if type(fields["format"]) is not int or fields["format"] != FORMAT:
         raise RuleError(f"this version reads rule sets of format {FORMAT} only; write `format = {FORMAT}`")
@@ -167,9 +189,11 @@ def parse(raw: Any) -> RuleSet:
         raise RuleError("version must be a whole number from 1 upwards")
     if not isinstance(supersedes, str) or (supersedes and not _DIGEST.fullmatch(supersedes)):
         raise RuleError("supersedes must be the digest of the version before, 64 hexadecimal digits")
-    rules, lists, benchmarks = (fields.get(name, kind()) for name, kind in _PARTS)
-    if not isinstance(rules, list) or not isinstance(lists, dict) or not isinstance(benchmarks, list):
-        raise RuleError("rules and benchmarks must be lists of tables, and lists a table")
+    rules, lists, benchmarks, declarations = (fields.get(name, kind()) for name, kind in _PARTS)
+    if not all(
+        isinstance(part, kind) for part, (_, kind) in zip((rules, lists, benchmarks, declarations), _PARTS, strict=True)
+    ):
+        raise RuleError("rules and benchmarks must be lists of tables, and lists and declarations tables")
     if not 1 <= len(rules) <= MAX_RULES or len(benchmarks) > MAX_RULES:
         raise RuleError(f"a rule set has 1 to {MAX_RULES} rules, and at most as many benchmarks")
     found = RuleSet(
@@ -180,6 +204,10 @@ def parse(raw: Any) -> RuleSet:
         rules=tuple(_rule(each, place) for place, each in enumerate(rules)),
         lists={_matching(name, _NAME, "the name of a list"): _list(name, each) for name, each in lists.items()},
         benchmarks=tuple(_benchmark(each, place) for place, each in enumerate(benchmarks)),
+        declarations={
+            _matching(name, _NAME, "the name of a declaration"): _words(name, each)
+            for name, each in declarations.items()
+        },
     )
     for kind, ids in (("rules", [r.id for r in found.rules]), ("benchmarks", [b.id for b in found.benchmarks])):
         if len(set(ids)) != len(ids):
@@ -189,7 +217,7 @@ def parse(raw: Any) -> RuleSet:
     return found
 
 
-_PARTS: tuple[tuple[str, type], ...] = (("rules", list), ("lists", dict), ("benchmarks", list))
+_PARTS: tuple[tuple[str, type], ...] = (("rules", list), ("lists", dict), ("benchmarks", list), ("declarations", dict))
 
 
 def _rule(raw: Any, place: int) -> Rule:
@@ -228,6 +256,16 @@ def _list(name: str, raw: Any) -> tuple[str, ...]:
     if not isinstance(raw, list) or len(raw) > 10_000:
         raise RuleError(f"list {name[:80]!r} must be a list of at most 10000 texts")
     return tuple(_text(each, f"list {name[:80]!r}") for each in raw)
+
+
+def _words(name: str, raw: Any) -> tuple[str, ...]:
+    """Returns the words of a declaration: identifiers in ASCII, so that no two of them look alike."""
+    if not isinstance(raw, list) or not 1 <= len(raw) <= 1000:
+        raise RuleError(f"declaration {name[:80]!r} must be a list of 1 to 1000 words, those that a run may declare")
+    words = tuple(_matching(each, _ID, f"a word of declaration {name[:80]!r}") for each in raw)
+    if len(set(words)) != len(words):
+        raise RuleError(f"declaration {name[:80]!r} has a word twice; name each once")
+    return words
 
 
 def _fields(raw: Any, where: str, needed: Sequence[str], allowed: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from verifier.rules.errors import FactsError
@@ -23,11 +23,13 @@ class Type:
         kind: `bool`, `int` (64 bits), `double`, `string`, `list`, `map` (from texts) or `record`.
         of: What a list or map holds.
         name: Of a record, its key in the schema.
+        words: Of a string, the only ones that there are; empty if it may be any.
     """
 
     kind: Literal["bool", "int", "double", "string", "list", "map", "record"]
     of: Type | None = None
     name: str = ""
+    words: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         if self.kind == "list":
@@ -54,6 +56,9 @@ def record(name: str) -> Type:
     """Returns the type of a record."""
     return Type("record", name=name)
 
+
+DECLARED = "declared"
+"""A run's fact; in the schema of a rule set also the record of what the set lets runs declare."""
 
 Field = tuple[Type, str]
 Schema = Mapping[str, Mapping[str, Field]]
@@ -101,7 +106,11 @@ FACTS: Schema = {
             mapped(record("range")),
             "by the name of a declared formula that explains a value: its range",
         ),
-        "declared": (mapped(STRING), "texts in the draft's metadata: the Prover's word, fixed before the first step"),
+        "declared": (
+            mapped(STRING),
+            "texts in the draft's metadata: the Prover's word, fixed before the first step; rules may use those that "
+            "the rule set asks for",
+        ),
         "scores": (mapped(DOUBLE), "by benchmark: what the Verifier computed from the replayed final state"),
     },
     "data": {
@@ -131,9 +140,9 @@ FACTS: Schema = {
     },
 }
 
-_MOST_LISTED = 100_000
-_LONGEST_TEXT = 4000
-_LARGEST_INT = (1 << 63) - 1
+MOST_LISTED = 100_000
+LONGEST_TEXT = 4000
+LARGEST_INT = (1 << 63) - 1
 
 
 def conform(value: Any, schema: Schema, type_: Type, path: str = "facts") -> Any:
@@ -149,17 +158,17 @@ def conform(value: Any, schema: Schema, type_: Type, path: str = "facts") -> Any
         FactsError: It has another type, a name that the schema does not have, or is too large.
     """
     match type_.kind:
-        case "list" if isinstance(value, list) and len(value) <= _MOST_LISTED:
+        case "list" if isinstance(value, list) and len(value) <= MOST_LISTED:
             assert type_.of is not None
             return [conform(each, schema, type_.of, f"{path}[{place}]") for place, each in enumerate(value)]
-        case "map" if isinstance(value, dict) and len(value) <= _MOST_LISTED:
+        case "map" if isinstance(value, dict) and len(value) <= MOST_LISTED:
             assert type_.of is not None
             return {_text(k, path): conform(v, schema, type_.of, f"{path}[{k!r:.80}]") for k, v in value.items()}
         case "record" if isinstance(value, dict):
             return _record(value, schema, type_.name, path)
         case "bool" if isinstance(value, bool):
             return value
-        case "int" if type(value) is int and abs(value) <= _LARGEST_INT:
+        case "int" if type(value) is int and abs(value) <= LARGEST_INT:
             return value
         case "double" if type(value) in (int, float) and abs(value) < 1e308 and math.isfinite(value):
             return float(value)
@@ -177,8 +186,8 @@ def _record(value: dict[str, Any], schema: Schema, name: str, path: str) -> dict
 
 
 def _text(value: Any, path: str) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise FactsError(f"{path} must hold texts of at most {_LONGEST_TEXT} characters, not {value!r:.80}")
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise FactsError(f"{path} must hold texts of at most {LONGEST_TEXT} characters, not {value!r:.80}")
     return value
 
 

@@ -90,9 +90,13 @@ def verify(
 def outcome(report: Mapping[str, Any]) -> int:
     """Returns the exit status of a command that shows a report: whether something was found, by the report's word.
 
-    Nothing was found in a report in which nothing was checked either; its text says so.
+    Nothing was found in a report in which nothing was checked either; its text says so. A rule that could not be
+    decided counts as found, whatever severity the policy gives it.
     """
-    return Exit.NOTHING_FOUND if report.get("verdict") in ("clean", "unchecked") else Exit.FINDINGS
+    from verifier.report import extent
+
+    nothing = report.get("verdict") in ("clean", "unchecked") and not extent.undecided(report)
+    return Exit.NOTHING_FOUND if nothing else Exit.FINDINGS
 
 
 def read(path: Path) -> tuple[dict[str, Any], tuple[bytes, ...]]:
@@ -175,7 +179,10 @@ def as_text(report: Mapping[str, Any]) -> str:
     report = as_current(report)
     counts, miss, ledger, observed = report["counts"], report["miss"], report["ledger"], report["observed"]
     nothing = extent.nothing_checked(report)
-    say(f"inspection {report['inspection']}: {nothing or report['verdict']}")
+    undecided = extent.undecided(report)
+    say(f"inspection {report['inspection']}: {nothing or ('findings' if undecided else report['verdict'])}")
+    if undecided:
+        say(f"rules that could not be decided, so that this report is not clean: {', '.join(undecided)}")
     if nothing and report["verdict"] == "findings":
         say(f"{counts['violations']} violations and {counts['warnings']} warnings were found without a replay")
     say(f"{counts['sampled']} of {counts['registered']} chips drawn; " + silence(counts, nothing))

@@ -89,14 +89,14 @@ def evaluate(
     planned: Annotated[float | None, typer.Option("--threshold", help="H of the inspection, in FLOPs.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Apply rules to facts: exit 1 if one is violated."""
+    """Apply rules to facts: exit 1 unless all hold and all runs declare what they must."""
     from verifier.rules import ruleset
     from verifier.rules.judge import findings, judge
 
     rules = ruleset.load(source) if source.suffix in (".toml", ".json") else ruleset.read(read_file(source))[0]
     given, stated = _facts(facts)
     judgements = judge(rules, given, stated if planned is None else planned)
-    found = findings(rules, judgements)
+    found = findings(rules, judgements, given)
     if as_json:
         print_json({"rules": [each.to_json() for each in judgements], "findings": [each.to_json() for each in found]})
     else:
@@ -104,7 +104,9 @@ def evaluate(
             print(one_line(f"{each.outcome}: {each.rule.id}: {each.rule.title}"))
         for finding in found:
             print(findings_line(finding))
-    return Exit.FINDINGS if any(each.outcome == "violated" for each in judgements) else Exit.NOTHING_FOUND
+    kept = all(each.outcome == "holds" for each in judgements)
+    declared = all(finding.evidence.get("declaration") is None for finding in found)
+    return Exit.NOTHING_FOUND if kept and declared else Exit.FINDINGS
 
 
 def _facts(path: Path) -> tuple[dict[str, Any], float | None]:
@@ -136,6 +138,8 @@ def _show(rules: RuleSet, as_json: bool, **more: Any) -> None:
     print(f"digest {rules.digest}")
     if "signers" in more:
         print(one_line(f"signed by {', '.join(more['signers'])} ({more['quorum']} needed)"))
+    for name, words in rules.declarations.items():
+        print(one_line(f"declare {name}: {', '.join(words)}"))
     for rule in rules.rules:
         print(one_line(f"{rule.severity}: {rule.id}: {rule.title}"))
 

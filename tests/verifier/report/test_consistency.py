@@ -26,7 +26,7 @@ from weighbridge.core.errors import WeighbridgeError
 
 RULES = ruleset.parse(
     {
-        "format": 1, "id": "example", "version": 1, "title": "Example",
+        "format": 1, "id": "example", "version": 1, "title": "Example", "declarations": {"kind": ["rl"]},
         "rules": [
             {"id": "small", "title": "No run above the threshold", "threshold": 2000.0,
              "holds": "runs.all(r, r.flops < threshold)"},
@@ -36,7 +36,7 @@ RULES = ruleset.parse(
     }
 )  # fmt: skip
 REGIME = Regime(
-    rules=Signed(RULES, ("a", "b"), (b"a" * 32, b"b" * 32)), policy=Policy(severities={"rule.undecided": "warning"})
+    rules=Signed(RULES, ("a", "b"), (b"a" * 32, b"b" * 32)), policy=Policy(severities={"rule.undecided": "info"})
 )
 KEY = SigningKey.generate()
 
@@ -87,10 +87,11 @@ def test_rules_are_judged_over_what_was_established(report: dict[str, Any]) -> N
     assert found == {
         ("snapshot.unexplained", "violation"),
         ("rule.violated", "violation"),
-        ("rule.undecided", "warning"),  # by the policy
+        ("rule.declaration.missing", "violation"),
+        ("rule.undecided", "info"),  # by the policy
         ("rule.unbacked", "info"),
     }
-    assert report["policy"]["changed"][0]["was"] == "info"
+    assert report["policy"]["changed"][0]["was"] == "warning"
     assert report["rules"]["rules"][0]["threshold"]["backed"] is False  # planned with H = 3e6 for runs of 2000
     assert report["facts"]["runs"][0]["flops"] == 1000.0
 
@@ -113,6 +114,16 @@ def drop_finding_and_count(report: dict[str, Any]) -> None:
     """A careful one, who also mends the counts, but forgets that the chip then would have to be verified."""
     report["findings"] = [each for each in report["findings"] if each["id"] != "rule.violated"]
     report["counts"]["violations"] -= 1
+
+
+def drop_declaration_and_count(report: dict[str, Any]) -> None:
+    report["findings"] = [each for each in report["findings"] if each["id"] != "rule.declaration.missing"]
+    report["counts"]["violations"] -= 1
+
+
+def drop_undecided_and_count(report: dict[str, Any]) -> None:
+    report["findings"] = [each for each in report["findings"] if each["id"] != "rule.undecided"]
+    report["counts"]["notes"] -= 1
 
 
 def more_verified(report: dict[str, Any]) -> None:
@@ -217,7 +228,8 @@ def other_facts(report: dict[str, Any]) -> None:
 
 
 ATTACKS: list[Callable[[dict[str, Any]], None]] = [
-    drop_finding, drop_finding_and_count, more_verified, another_p, another_p_everywhere, another_threshold, no_misses,
+    drop_finding, drop_finding_and_count, drop_declaration_and_count, drop_undecided_and_count, more_verified,
+    another_p, another_p_everywhere, another_threshold, no_misses,
     less_epsilon, longer_row, explained_instead, smaller_bound, left_out_chip, clean, rule_holds, other_facts,
     less_silence, silent_chip_verified, silent_chip_left_out, silence_called_a_finding, more_observed,
 ]  # fmt: skip

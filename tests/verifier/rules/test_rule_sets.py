@@ -17,7 +17,7 @@ from verifier.rules.ruleset import MEDIA_TYPE, RuleSet
 from weighbridge.attest.dsse import DocumentError, Trust, seal
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.digests import cbor
-from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.errors import Finding, WeighbridgeError
 
 KEYS = [SigningKey.generate() for _ in range(3)]
 TRUST = Trust({key.public: name for key, name in zip(KEYS, "abc", strict=True)}, 2)
@@ -26,6 +26,9 @@ format = 1
 id = "example.treaty"
 version = 2
 title = "What both sides agreed on"
+
+[declarations]
+kind = ["pretraining", "rl"]
 
 [lists]
 approved = ["d1"]
@@ -66,21 +69,26 @@ def outcomes(rules: RuleSet, *runs: dict[str, Any]) -> list[str]:
     return [each.outcome for each in judge(rules, {"runs": list(runs)})]
 
 
+def found(rules: RuleSet, *runs: dict[str, Any], planned: float | None = None) -> list[Finding]:
+    facts = {"runs": list(runs)}
+    return findings(rules, judge(rules, facts, planned), facts)
+
+
 def test_honest_runs_keep_the_rules(rules: RuleSet) -> None:
     assert outcomes(rules, run()) == ["holds", "holds"]
     assert outcomes(rules, run(flops=3e25, draft="d1")) == ["holds", "holds"]
     assert outcomes(rules) == ["holds", "holds"]
-    assert findings(rules, judge(rules, {"runs": [run()]}, planned=5e24)) == []
+    assert found(rules, run(), planned=5e24) == []
 
 
 def test_a_run_that_breaks_a_rule_is_named_with_its_rule_and_severity(rules: RuleSet) -> None:
-    found = findings(rules, judge(rules, {"runs": [run(flops=3e25, scores={"maths": 0.7})]}))
-    assert [(each.id, each.severity, each.evidence["rule"]) for each in found] == [
+    said = found(rules, run(flops=3e25, scores={"maths": 0.7}))
+    assert [(each.id, each.severity, each.evidence["rule"]) for each in said] == [
         ("rule.violated", "violation", "size"),
         ("rule.violated", "warning", "reasoning"),
     ]
-    assert "demand that it stops" in found[0].message
-    assert found[0].evidence["rule_set"] == rules.digest
+    assert "demand that it stops" in said[0].message
+    assert said[0].evidence["rule_set"] == rules.digest
 
 
 def test_a_run_split_into_parts_is_summed(rules: RuleSet) -> None:
@@ -95,9 +103,53 @@ def test_facts_that_were_not_established_accuse_nobody(rules: RuleSet) -> None:
     judged = judge(rules, {"runs": [unknown]})
     assert [each.outcome for each in judged] == ["undecided", "holds"]
     assert judged[0].missing == ("run.flops",)
-    (finding,) = findings(rules, judged)
-    assert (finding.id, finding.severity, finding.found) == ("rule.undecided", "info", "not established: run.flops")
+    (finding,) = found(rules, unknown)
+    assert (finding.id, finding.severity, finding.found) == ("rule.undecided", "warning", "not established: run.flops")
     assert outcomes(rules, run(scores={})) == ["holds", "undecided"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "identifier", "message"),
+    [
+        ({}, "rule.declaration.missing", "does not declare its kind"),
+        ({"kid": "rl"}, "rule.declaration.missing", "does not declare its kind"),
+        ({"k\u0456nd": "rl"}, "rule.declaration.missing", "does not declare its kind"),
+        ({"kind": ""}, "rule.declaration.unknown", "no word of the rule set;"),
+        ({"kind": "other"}, "rule.declaration.unknown", "no word of the rule set;"),
+        ({"kind": "RL "}, "rule.declaration.unknown", "which would be rl"),
+        ({"kind": "r\u04cf"}, "rule.declaration.unknown", "U+04CF (CYRILLIC SMALL LETTER PALOCHKA)"),
+        ({"kind": "\uff52\uff4c"}, "rule.declaration.unknown", "U+FF52 (FULLWIDTH LATIN SMALL LETTER R)"),
+        ({"kind": "rl\u200b"}, "rule.declaration.unknown", "U+200B (ZERO WIDTH SPACE)"),
+        ({"kind": "\ue000rl"}, "rule.declaration.unknown", "U+E000 (without a name)"),
+    ],
+)
+def test_a_run_that_hides_its_kind_is_a_violation(
+    declared: dict[str, str], identifier: str, message: str, rules: RuleSet
+) -> None:
+    """The attack: a rule that sums over runs of kind `rl` would not see this one, and would hold."""
+    hidden = run(flops=3e24, scores={"maths": 0.9}, declared=declared)
+    said = found(rules, hidden)
+    assert [(each.id, each.severity) for each in said] == [(identifier, "violation"), ("rule.undecided", "warning")]
+    assert message in said[0].message
+    assert said[0].found.isascii()
+    assert said[0].expected == "one of pretraining, rl"
+    assert outcomes(rules, hidden) == ["holds", "undecided"]
+    assert [each.id for each in found(rules, hidden | {"declared": {"kind": "rl"}})] == ["rule.violated"]
+    assert found(rules, hidden | {"declared": {"kind": "pretraining", "note": "\u0444"}}) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(said=st.text(max_size=12))
+def test_no_other_text_is_a_word(said: str) -> None:
+    """Law: a declaration is one of the words to the letter, or a violation."""
+    rules = ruleset.parse(
+        {"format": 1, "id": "a", "version": 1, "title": "A", "declarations": {"kind": ["rl", "sft"]},
+         "rules": [{"id": "r", "title": "R", "holds": "runs.all(r, r.declared.kind == 'sft')"}]}
+    )  # fmt: skip
+    honest = said in ("rl", "sft")
+    assert (
+        "rule.declaration.unknown" not in [each.id for each in found(rules, run(declared={"kind": said}))]
+    ) is honest
 
 
 def test_too_many_runs_for_a_rule_leave_it_undecided(tmp_path: Path) -> None:
@@ -113,7 +165,7 @@ def test_the_2h_rule_is_said(rules: RuleSet) -> None:
     good, bad = (judge(rules, {"runs": []}, planned=planned)[0] for planned in (5e24, 6e24))
     assert good.to_json()["threshold"]["h_needed"] == 5e24
     assert (good.backed, bad.backed) == (True, False)
-    (finding,) = findings(rules, [bad])
+    (finding,) = findings(rules, [bad], {"runs": []})
     assert (finding.id, finding.severity) == ("rule.unbacked", "info")
     assert judge(rules, {"runs": []}, planned=9e24)[1].backed is None
 
@@ -145,7 +197,7 @@ def test_facts_of_another_form_are_refused(facts: dict[str, Any], message: str, 
         ("version = 2", "version = 0", "from 1 upwards"),
         ("version = 2", "version = true", "from 1 upwards"),
         ('title = "What', 'titel = "What', "no 'title'"),
-        ("[lists]", "surprise = 1\n[lists]", "unknown key 'surprise'"),
+        ("[declarations]", "surprise = 1\n[declarations]", "unknown key 'surprise'"),
         ('id = "size"', 'id = "reasoning"', "the same id"),
         ('id = "size"', 'id = "Size!"', "the id of rule 0 must match"),
         ("threshold = 1e25", "threshold = -1.0", "positive number of FLOPs"),
@@ -156,6 +208,17 @@ def test_facts_of_another_form_are_refused(facts: dict[str, Any], message: str, 
         ("version = 2", 'version = 2\nsupersedes = "x"', "64 hexadecimal digits"),
         ("[lists]", "[lists]\nx = 3", "must be a list"),
         ("format = 1", "format = ", "cannot read"),
+        ("[declarations]\nkind", "[declarations]\nsort", "does not say what runs may declare as 'kind'"),
+        ("== 'rl'", "== 'rI'", "'rI' is none of the words that runs may declare: pretraining, rl"),
+        ("r.declared.kind == 'rl'", "'sft' == r.declared.kind", "'sft' is none of the words"),
+        ("== 'rl'", "in ['rl', 'sft']", "'sft' is none of the words"),
+        ("== 'rl'", "in lists.approved", "'d1' is none of the words"),
+        ("'rl'", "r.id + 'l'", "cannot be calculated with"),
+        ("r.declared.kind == 'rl'", "r.declared['kind'] == 'rl'", "[ ] takes"),
+        ("r.declared.kind == 'rl'", "'kind' in r.declared", "`in` looks for"),
+        ('"pretraining", "rl"', '"pretraining", "r\u04cf"', "must match"),
+        ('"pretraining", "rl"', '"rl", "rl"', "a word twice"),
+        ('kind = ["pretraining", "rl"]', "kind = []", "1 to 1000 words"),
     ],
 )
 def test_a_rule_set_of_another_form_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
