@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md about whole inspections: what they cost a Verifier, and beside training."""
+"""The tables of docs/benchmarks.md about whole inspections: honest ones, killed ones, and what they cost."""
 
 from __future__ import annotations
 
@@ -40,6 +40,32 @@ def inspection(result: Result) -> str:
     )
     head = ("phase", "seconds", "of the Verifier's processor", "of its workers", "peak MB", "largest worker, MB")
     return f"{measured_on(result)}\n\n{sizes}\n\n{table(head, rows)}"
+
+
+def honest(result: Result) -> str:
+    """Inspections of honest Provers."""
+    first, end = result["seeds"]
+    rows = [
+        (what, "; ".join(f"{count} {name}" for name, count in result[what].items()) or "none")
+        for what in ("models", "arithmetic", "recorded on", "replayed on", "ends", "snapshots", "infos")
+    ]
+    sizes = (
+        f"{result['inspections']:,} inspections (of seeds {first} to {end}) in {result['seconds'] / 60:,.0f} minutes: "
+        f"**{len(result['accused'])} findings against any party**, violations and warnings together."
+    )
+    return f"{measured_on(result)}\n\n{sizes}\n\n{table(('what', 'how many'), rows)}"
+
+
+def verifier_kills(result: Result) -> str:
+    """Inspections whose Verifier was killed."""
+    first, end = result["seeds"]
+    at = "; ".join(f"{count} {name}" for name, count in result["stages"].items())
+    rows = [(
+        result["chips"], end - first, result["kills"], at, len(result["different"]),
+        f"{result['undisturbed_seconds']:,.0f}", f"{result['seconds']:,.0f}",
+    )]  # fmt: skip
+    head = ("chips", "inspections", "kills", "at the stage", "other reports", "seconds undisturbed", "seconds in all")
+    return f"{measured_on(result)} Seeds {first} to {end - 1}.\n\n{table(head, rows)}"
 
 
 def verification_cost(result: Result) -> str:
