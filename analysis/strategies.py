@@ -2,10 +2,9 @@
 
 A `Strategy` has one knob for each move, and moves combine: longer on fewer chips, shorter on more, several runs
 reported for one, shared among Provers, chips sold afterwards, weights swapped out before snapshots, stopping early,
-tampering.
-`crews` turns it into who computes when, and which of that time incriminates. The simulator
-(`analysis.simulated_fleet`) and the
-attacker's formulas (`analysis.attack`) both start from there. Times are days, counted from the run's start.
+tampering. `crews` turns it into who computes when, and which of that time incriminates. The simulator
+(`analysis.simulated_fleet`) and the formula (`analysis.strategy_probability`) both start from there. Times are days,
+counted from the run's start.
 """
 
 from __future__ import annotations
