@@ -15,8 +15,9 @@ from weighbridge.program import generator_starts
 from weighbridge.program.adaptive_code import AdaptiveCode, natural
 from weighbridge.program.chosen_bits import ChosenBits
 from weighbridge.program.literal_code import LiteralCode, formula_bits
+from weighbridge.program.operation_shapes import Site
 from weighbridge.program.origins import TapeValues, formula_texts
-from weighbridge.program.structure_code import Site, StructureCode
+from weighbridge.program.structure_code import StructureCode
 from weighbridge.transcript import parentage
 from weighbridge.transcript.data import OrderSeed, VerifiableOrder
 from weighbridge.transcript.reader import Transcript

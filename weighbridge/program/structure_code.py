@@ -12,25 +12,22 @@ Repetition is cheap, because programs repeat themselves: layers, parameters, and
 operation is compared with an earlier one, its *model*: the successor of the last one's model while models hold, else
 what followed the most recent place that looked the same. The *shape* of an operation is all of it but which storages it
 names. Storages are compared with the model's by rules, and the first that holds is named. What no rule gives is spelled
-out. The code in full: docs/formats/chosen-bits.md.
+out. Shapes are taken from operations in `operation_shapes`. The code in full: docs/formats/chosen-bits.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log2
 from typing import Any, NamedTuple
 
-from weighbridge.core.errors import TapeError
 from weighbridge.numerics.rule_table import RULES
 from weighbridge.program.adaptive_code import AdaptiveCode, integer, natural, text
+from weighbridge.program.operation_shapes import Shape, Shapes, ShapesOfTape, Site, Token
 from weighbridge.program.state_names import Names, is_relative, space_of
-from weighbridge.transcript.tape import DTYPES, MEMORY_FORMATS, Input, Node, Ref, Tape, extent
-
-MAX_TOKENS = 1 << 25
-"""Most parts of operations, in all tapes of a transcript, that are looked at."""
+from weighbridge.transcript.tape import DTYPES, MEMORY_FORMATS, Input, Node, Tape, extent
 
 OPERATION_BITS = 13.0
 """Of an operation's name: a flag, and its index in the table of rules, which has room for 4,096."""
@@ -49,12 +46,6 @@ _WORDS = frozenset(WORDS)
 _RULES = log2(6)
 _START = -1
 _END = ""
-
-Token = tuple[Any, ...]
-View = tuple[str, tuple[int, ...], tuple[int, ...], int]
-"""A reference without its storage: type, size, stride, offset."""
-Site = tuple[str, int]
-"""Where a program uses a value: the operation's name, and which part of its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +74,18 @@ class _Past(NamedTuple):
     tape: int
 
 
-@dataclass(slots=True)
-class _Shape:
-    """What an operation looks like: all of it but which storages it names."""
-
-    op: str
-    tokens: list[Token] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    views: list[int] = field(default_factory=list)
-
-
 class StructureCode:
     """Describes one tape after another."""
 
     def __init__(self) -> None:
         self.code = AdaptiveCode()
         self.names = Names(self.code)
-        self.views: list[View] = []
-        self._numbers: dict[View, int] = {}
-        self.looks: list[tuple[Any, ...]] = []
-        self._shapes: dict[tuple[Any, ...], int] = {}
+        self.shapes = Shapes()
         self.past: list[_Past] = []
         self.after: dict[Hashable, int] = {}
         self.latest: dict[str, int] = {}
         self.entered: dict[tuple[int, int], str] = {}
-        self.viewed: dict[tuple[str, str], int] = {}
         self.tapes = 0
-        self._left = MAX_TOKENS
 
     def add(self, tape: Tape) -> Description:
         """Describes a tape, given all that were added before it.
@@ -124,47 +100,18 @@ class StructureCode:
         self.tapes += 1
         return described
 
-    def view(self, ref: Ref) -> int:
-        """Returns the number of a reference without its storage."""
-        number = self._numbers.setdefault(ref[1:], len(self.views))
-        if number == len(self.views):
-            self.views.append(ref[1:])
-        return number
-
-    def shape(self, op: str, tokens: list[Token]) -> int:
-        """Returns the number of a shape."""
-        look = (op, *tokens)
-        number = self._shapes.setdefault(look, len(self.looks))
-        if number == len(self.looks):
-            self.looks.append(look)
-        return number
-
-    def spend(self, tokens: int) -> None:
-        """Counts what was looked at."""
-        self._left -= tokens
-        if self._left < 0:
-            raise TapeError(
-                f"the programs have more than {MAX_TOKENS} parts, too many to describe; record fewer programs",
-                code="tape.too_large",
-            )
-
 
 class _Walk:
     """Describes one tape, from its first operation to its last, and then what is not in operations."""
 
     def __init__(self, whole: StructureCode, tape: Tape) -> None:
         self._whole, self._code, self._tape = whole, whole.code, tape
-        self._views = [whole.view(ref) for ref in tape.refs]
+        self._shapes = ShapesOfTape(whole.shapes, tape)
+        self._looks = whole.shapes.looks
         self._inputs = {item.slot: item for item in tape.inputs}
         self._known: set[int] = set()
-        self._first: dict[int, int] = {}
-        self._seen: dict[int, int | None] = {
-            item.slot: whole.viewed.get((space_of(item.origin), item.name)) for item in tape.inputs
-        }
         self._alike: dict[int, tuple[int, int]] = {}
         self._top = -1
-        self._values = 0
-        self._sites: dict[int, Site] = {}
         self._map: dict[tuple[int, int], int] = {}
         self._follow: dict[int, int] = {}
         self._shift = 0
@@ -180,89 +127,20 @@ class _Walk:
         """Describes it."""
         bits, most, most_at = self._whole.names.begin(self._tape), 0.0, -1
         for index, node in enumerate(self._tape.nodes):
-            added = self._operation(self._shape(node), node)
+            added = self._operation(self._shapes.next(node), node)
             bits += added
             if added > most:
                 most, most_at = added, index
-        bits += self._operation(_Shape(_END), None)
-        self._remember()
+        bits += self._operation(Shape(_END), None)
+        self._shapes.remember()
         bits += self._code.bits(self._tail(), (("tail",),), self._spelled_tail)
-        return Description(math.ceil(bits), most_at, most, self._sites)
-
-    # What an operation looks like.
-
-    def _shape(self, node: Node) -> _Shape:
-        shape = _Shape(node.op)
-        tokens, slots = shape.tokens, shape.slots
-        self._part(node.args, shape)
-        tokens.append(("count", len(node.kwargs)))
-        for name, operand in node.kwargs.items():
-            tokens.append(("text", name))
-            self._part(operand, shape)
-        tokens.append(("count", len(node.outputs)))
-        sizes: dict[int, int] = {}
-        for output in node.outputs:
-            if output is None:
-                tokens.append(("none",))
-            else:
-                self._reference(output, shape)
-                ref = self._tape.refs[output]
-                sizes.setdefault(ref[0], extent(ref))
-        tokens.append(("count", len(node.births)))
-        for slot, size in node.births:
-            tokens.append(("whole",) if sizes.get(slot) == size else ("number", size))
-            slots.append(slot)
-        if node.draw is None:
-            tokens.append(("none",))
-        else:
-            tokens.append(("draw", node.draw[0]))  # where it draws is charged in the channel `generators`
-        self._whole.spend(len(tokens) + len(slots))
-        return shape
-
-    def _reference(self, index: int, shape: _Shape) -> None:
-        """Notes a storage, and how it is viewed: as it was last, as an operand before it, or in a way to be told."""
-        slot, view = self._tape.refs[index][0], self._views[index]
-        if self._seen.get(slot) == view:
-            shape.tokens.append(("same",))
-        elif view in shape.views:
-            shape.tokens.append(("like", shape.views.index(view)))
-        else:
-            shape.tokens.append(("view", view))
-        self._seen[slot] = view
-        self._first.setdefault(slot, index)
-        shape.slots.append(slot)
-        shape.views.append(view)
-
-    def _part(self, value: Any, shape: _Shape) -> None:
-        """Takes an encoded operand apart."""
-        tokens = shape.tokens
-        if isinstance(value, tuple):
-            if len(value) == 2 and type(value[1]) is int:
-                if value[0] == "t":
-                    self._reference(value[1], shape)
-                    return
-                if value[0] == "v":
-                    self._sites.setdefault(value[1], (shape.op, len(tokens)))
-                    tokens.append(("value", value[1] - self._values))
-                    self._values = max(self._values, value[1] + 1)
-                    return
-            tokens.append(("count", len(value)))
-            for each in value:
-                self._part(each, shape)
-        elif value is None:
-            tokens.append(("none",))
-        elif isinstance(value, bool):
-            tokens.append(("flag", value))
-        elif isinstance(value, int):
-            tokens.append(("number", value))
-        else:
-            tokens.append(("text", value))
+        return Description(math.ceil(bits), most_at, most, self._shapes.sites)
 
     # How long its description is.
 
-    def _operation(self, shape: _Shape, node: Node | None) -> float:
+    def _operation(self, shape: Shape, node: Node | None) -> float:
         whole = self._whole
-        number = whole.shape(shape.op, shape.tokens)
+        number = whole.shapes.number(shape)
         near, far = self._context[-1:], self._context
         at = self._model
         if at is None:
@@ -275,10 +153,10 @@ class _Walk:
             bits += self._code.bits(hit, (("hit", self._hits),), 1.0)
         if not hit:
             bits += self._spelled_operation(shape, model)
-            if model is None or whole.looks[model.shape][0] != shape.op:
+            if model is None or self._looks[model.shape][0] != shape.op:
                 latest = whole.latest.get(shape.op)
                 model, at = (None, None) if latest is None else (whole.past[latest], None)
-            bits += self._spelled_shape(shape, () if model is None else whole.looks[model.shape])
+            bits += self._spelled_shape(shape, () if model is None else self._looks[model.shape])
         bits += self._storages(shape, number, model, hit)
         here = len(whole.past) - 1
         whole.after[far] = whole.after[near] = whole.latest[shape.op] = here
@@ -289,13 +167,13 @@ class _Walk:
         self._hits = (self._hits << 1 | hit) & 7
         return bits if node is None else bits + self._entered(shape, node)
 
-    def _spelled_operation(self, shape: _Shape, model: _Past | None) -> float:
+    def _spelled_operation(self, shape: Shape, model: _Past | None) -> float:
         """The bits of which operation it is, given its model's and the one before it."""
-        op = None if model is None else self._whole.looks[model.shape][0]
+        op = None if model is None else self._looks[model.shape][0]
         contexts = (("op", op, self._op), ("op", self._op), ("op",))
         return self._code.bits(shape.op, contexts, lambda: _operation_bits(shape.op))
 
-    def _spelled_shape(self, shape: _Shape, model: tuple[Any, ...]) -> float:
+    def _spelled_shape(self, shape: Shape, model: tuple[Any, ...]) -> float:
         """The bits of a shape that is not its model's: part for part, given the model's part in the same place."""
         op, code, tape, bits = shape.op, self._code, self._whole.tapes, 0.0
         before: Token = ()
@@ -324,7 +202,7 @@ class _Walk:
 
     def _spelled_view(self, number: int) -> float:
         """The bits of a reference without its storage: type, size, strides, offset."""
-        dtype, size, stride, offset = self._whole.views[number]
+        dtype, size, stride, offset = self._whole.shapes.views[number]
         code = self._code
         bits = code.bits(dtype, (("dtype",),), 4.0) + code.bits(len(size), (("dimensions",),), 5.0 + 1.0)
         packed = 1
@@ -336,7 +214,7 @@ class _Walk:
             packed = n * s
         return bits + code.bits(offset, (("offset",),), lambda: natural(offset))
 
-    def _storages(self, shape: _Shape, number: int, model: _Past | None, hit: bool) -> float:
+    def _storages(self, shape: Shape, number: int, model: _Past | None, hit: bool) -> float:
         """The bits of which storages an operation names."""
         bits, expected = 0.0, False
         if model is not None and len(model.slots) == len(shape.slots):
@@ -395,7 +273,7 @@ class _Walk:
 
     # What enters and what is left behind.
 
-    def _entered(self, shape: _Shape, node: Node) -> float:
+    def _entered(self, shape: Shape, node: Node) -> float:
         """The bits of the inputs that an operation is the first to name."""
         bits = 0.0
         self._known.update(slot for slot, _ in node.births)
@@ -406,7 +284,7 @@ class _Walk:
         return bits
 
     def _input(self, item: Input) -> float:
-        code, whole, first = self._code, self._whole, self._first.get(item.slot)
+        code, whole, first = self._code, self._whole, self._shapes.first.get(item.slot)
         bits = code.bits(item.origin, (("origin",),), 2.0)
         whole_ref = first is not None and extent(self._tape.refs[first]) == item.bytes
         bits += code.bits(whole_ref, (("whole",),), 1.0)
@@ -416,16 +294,6 @@ class _Walk:
         model = None if alike is None else whole.entered.get(alike)
         whole.entered[whole.tapes, item.slot] = item.name
         return bits + whole.names.entering(space_of(item.origin), item.name, model)
-
-    def _remember(self) -> None:
-        """Notes how what has a name was viewed last, for the tapes after this one."""
-        viewed = self._whole.viewed
-        for item in self._tape.inputs:
-            if (view := self._seen.get(item.slot)) is not None:
-                viewed[space_of(item.origin), item.name] = view
-        for slot, name in self._tape.survivors:
-            if (view := self._seen.get(slot)) is not None:
-                viewed["state", name] = viewed["state", f"~1/{slot}"] = view
 
     def _tail(self) -> Hashable:
         tape, freed = self._tape, {slot for _, slot in self._tape.frees}
@@ -447,7 +315,7 @@ class _Walk:
         last = 0
         for path, ref in tape.batch_views:
             bits += names.entering("view", path, None) + code.bits(ref[0] - last, (), integer(ref[0] - last))
-            token, last = ("view", self._whole.view(ref)), ref[0]
+            token, last = ("view", self._whole.shapes.view(ref)), ref[0]
             bits += code.bits(token, (("kind", ("view",)),), lambda: self._spelled(token))  # noqa: B023
         for item in unused:
             bits += code.bits(item.slot, (), natural(item.slot)) + self._input(item)
@@ -455,7 +323,7 @@ class _Walk:
         for item in tape.inputs:
             if item.origin == "state":
                 bits += code.bits(item.slot in freed, (("freed", is_relative(item.name)),), 1.0)
-        bits += code.bits(tape.values - self._values, (), integer(tape.values - self._values))
+        bits += code.bits(tape.values - self._shapes.values, (), integer(tape.values - self._shapes.values))
         return bits + code.bits(tape.hosts, (("hosts",),), lambda: natural(tape.hosts))
 
 
