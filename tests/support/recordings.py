@@ -66,6 +66,11 @@ def train(
     return recorder
 
 
+def violations(result: dict[str, Any]) -> list[str]:
+    """The identifiers of a replay's violations, in order."""
+    return [f["id"] for f in result["findings"] if f["severity"] == "violation"]
+
+
 def verdict(path: Path) -> str:
     """One line on a replay: `match`, or what the first difference or finding was."""
     result = replay_here(path)

@@ -54,7 +54,7 @@ def replayed(path: Path, memory: int = 1 << 28) -> dict[str, Any]:
 def outcome(path: Path) -> tuple[str, list[str]]:
     """Returns (verdict, identifiers of the violations) of a replay."""
     result = replayed(path)
-    return result["verdict"], [f["id"] for f in result["findings"] if f["severity"] == "violation"]
+    return result["verdict"], violations(result)
 
 
 def test_a_copy_signed_again_matches(run: Path, tmp_path: Path) -> None:
