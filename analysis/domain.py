@@ -130,6 +130,19 @@ def share(name: str, value: Numbers) -> FloatArray:
     return checked
 
 
+def schedule(run_days: Numbers, period_days: Numbers, snapshot_rate_per_day: Numbers) -> list[FloatArray]:
+    """Returns a run's days, a monitoring period's days and the snapshots per chip and day, each of its own shape.
+
+    Raises:
+        DetectionDomainError: One is not positive and finite.
+    """
+    return [
+        positive("run_days", run_days, "days"),
+        positive("period_days", period_days, "days"),
+        positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
+    ]
+
+
 def together(*arrays: FloatArray) -> list[FloatArray]:
     """Returns `arrays` broadcast to one shape.
 
@@ -164,3 +177,21 @@ def least_whole(holds: Callable[[FloatArray], npt.NDArray[np.bool_]], low: Float
         low = np.where(found | (high - low <= 1), low, middle)
         high = np.where(found, middle, high)
     return high
+
+
+def narrowed(
+    holds: Callable[[FloatArray], npt.NDArray[np.bool_]], low: FloatArray, high: FloatArray, halvings: int
+) -> tuple[FloatArray, FloatArray]:
+    """Returns the ends of the intervals in which `holds` turns from true to false, by bisection.
+
+    Args:
+        holds: True up to some number and false from there on, elementwise.
+        low: Numbers at which it is true.
+        high: Numbers above `low` at which it is false; shape as `low`.
+        halvings: How often the intervals are halved.
+    """
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        still = holds(middle)
+        low, high = np.where(still, middle, low), np.where(still, high, middle)
+    return low, high

@@ -18,6 +18,7 @@ from analysis.domain import (
     plain,
     positive,
     refuse,
+    schedule,
     share,
     together,
     whole,
@@ -96,18 +97,14 @@ def probability_by_day(
         whole("samples", samples, 0),
         positive("run_flops", run_flops, "FLOPs"),
         positive("flops_threshold", flops_threshold, "FLOPs"),
-        positive("run_days", run_days, "days"),
-        positive("period_days", period_days, "days"),
-        positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
+        *schedule(run_days, period_days, snapshot_rate_per_day),
         np.asarray(
             involved_fraction(
                 flops_threshold=run_flops, chip_flops_per_day=chip_flops_per_day, chips=chips, run_days=run_days
             )
         ),
     )
-    done = np.floor(now / period * (1 + 4 * np.finfo(float).eps))
-    if np.any(done > _MOST_INSPECTIONS):
-        raise DetectionDomainError(f"more than {_MOST_INSPECTIONS} inspections; raise period_days")
+    done = _inspections(now, period)
     crossing = days * np.minimum(1.0, limit / flops)
     log_miss = np.zeros(now.shape)
     with np.errstate(divide="ignore"):
@@ -117,6 +114,18 @@ def probability_by_day(
             log_miss += np.log1p(-fraction * held)
     with np.errstate(invalid="ignore"):
         return plain(np.where(drawn == 0, 0.0, -np.expm1(drawn * log_miss)))
+
+
+def _inspections(days: FloatArray, period: FloatArray) -> FloatArray:
+    """Returns how many inspections there are in so many days.
+
+    Raises:
+        DetectionDomainError: There are over 100,000.
+    """
+    count = np.floor(days / period * (1 + 4 * np.finfo(float).eps))
+    if np.any(count > _MOST_INSPECTIONS):
+        raise DetectionDomainError(f"more than {_MOST_INSPECTIONS} inspections; raise period_days")
+    return count
 
 
 def fraction_done_when_detected(
@@ -135,9 +144,7 @@ def fraction_done_when_detected(
     Arguments and errors as `probability_by_day`.
     """
     days, period = together(positive("run_days", run_days, "days"), positive("period_days", period_days, "days"))
-    inspections = np.floor(days / period * (1 + 4 * np.finfo(float).eps))
-    if np.any(inspections > _MOST_INSPECTIONS):
-        raise DetectionDomainError(f"more than {_MOST_INSPECTIONS} inspections; raise period_days")
+    inspections = _inspections(days, period)
     saved: FloatArray = np.zeros(())
     before: FloatArray = np.zeros(())
     for number in range(1, int(np.max(inspections, initial=0)) + 1):

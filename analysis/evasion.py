@@ -122,13 +122,7 @@ def worst(scenario: Scenario, samples: int) -> Worst:
     if scenario.unmonitored_chips:
         holdings.append(Holding(int(scenario.unmonitored_chips), scenario.chip_flops_per_day, logs=False))
         drawn.append(0)
-    policy = Policy(
-        samples=tuple(drawn),
-        period_days=scenario.period_days,
-        snapshot_rate_per_day=scenario.rate,
-        replay_missed=scenario.missed,
-        withheld=int(scenario.withheld),
-    )
+    policy = _policy(scenario, tuple(drawn))
     found = []
     for factor in (1.0, *STRETCHES):
         goal = Goal(scenario.flops, scenario.run_days * factor)
@@ -160,6 +154,17 @@ def ways(scenario: Scenario, samples: int) -> tuple[Way, ...]:
     return tuple(found)
 
 
+def _policy(scenario: Scenario, samples: int | tuple[int, ...]) -> Policy:
+    """Returns how the scenario's chips are inspected with these samples, of all chips or of each holding."""
+    return Policy(
+        samples=samples,
+        period_days=scenario.period_days,
+        snapshot_rate_per_day=scenario.rate,
+        replay_missed=scenario.missed,
+        withheld=int(scenario.withheld),
+    )
+
+
 def simulated(
     scenario: Scenario, samples: int, *, days: float, trials: int = TRIALS
 ) -> simulated_fleet.Estimate | None:
@@ -178,13 +183,7 @@ def simulated(
     try:
         outcome = simulated_fleet.simulate(
             holdings=(Holding(int(scenario.chips), scenario.chip_flops_per_day),),
-            policy=Policy(
-                samples=samples,
-                period_days=scenario.period_days,
-                snapshot_rate_per_day=scenario.rate,
-                replay_missed=scenario.missed,
-                withheld=int(scenario.withheld),
-            ),
+            policy=_policy(scenario, samples),
             goal=Goal(replace(scenario, run_days=days).monitored_flops(), days),
             strategy=Strategy(),
             trials=trials,

@@ -11,6 +11,8 @@ the product says. The difference vanishes where many chips are involved.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from scipy.special import gammaln
 
@@ -26,6 +28,7 @@ from analysis.domain import (
     plain,
     positive,
     refuse,
+    schedule,
     together,
     whole,
 )
@@ -48,10 +51,11 @@ def periods_of_run(*, run_days: Numbers, period_days: Numbers) -> FloatArray:
     return plain(count)
 
 
-def _held(run_days: FloatArray, period_days: FloatArray, rate: FloatArray, period: int) -> FloatArray:
-    """Returns w_j; zero in periods after the last one."""
+def _held(run_days: FloatArray, period_days: FloatArray, rate: FloatArray) -> Iterator[FloatArray]:
+    """Yields w_j of one period after the other; zero where the run's last one is over."""
     count = np.asarray(periods_of_run(run_days=run_days, period_days=period_days))
-    return np.where(period <= count, -np.expm1(-rate * np.minimum(period * period_days, run_days)), 0.0)
+    for period in range(1, int(np.max(count, initial=1)) + 1):
+        yield np.where(period <= count, -np.expm1(-rate * np.minimum(period * period_days, run_days)), 0.0)
 
 
 def accumulating_probability(
@@ -89,14 +93,12 @@ def accumulating_probability(
         whole("samples", samples, 0),
         whole("chips", chips, 1),
         whole("withheld", withheld, 0),
-        positive("run_days", run_days, "days"),
-        positive("period_days", period_days, "days"),
-        positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
+        *schedule(run_days, period_days, snapshot_rate_per_day),
     )
     not_more_than_chips(drawn, total)
     log_miss = np.zeros(fraction.shape)
-    for number in range(1, int(np.max(periods_of_run(run_days=days, period_days=period), initial=1)) + 1):
-        log_miss = log_miss + log_miss_with_replacement(drawn, fraction * _held(days, period, rate, number), hidden)
+    for held in _held(days, period, rate):
+        log_miss = log_miss + log_miss_with_replacement(drawn, fraction * held, hidden)
     return plain(-np.expm1(log_miss))
 
 
@@ -130,15 +132,12 @@ def _log_miss(
         np.asarray(
             involved_fraction(flops_threshold=flops_threshold, chip_flops_per_day=speed, chips=chips, run_days=run_days)
         ),
-        positive("run_days", run_days, "days"),
-        positive("period_days", period_days, "days"),
-        positive("snapshot_rate_per_day", rate, "snapshots per day"),
+        *schedule(run_days, period_days, rate),
     )
-    last = int(np.max(periods_of_run(run_days=days, period_days=period), initial=1))
     total = np.zeros(fraction.shape)
     with np.errstate(divide="ignore"):  # a sample that cannot miss
-        for number in range(1, last + 1):
-            total = total + np.log1p(-fraction * _held(days, period, frequency, number))
+        for held in _held(days, period, frequency):
+            total = total + np.log1p(-fraction * held)
     return total
 
 
@@ -207,17 +206,13 @@ def seen_in_periods(
         whole("samples", samples, 0),
         whole("involved", involved, 0),
         whole("chips", chips, 1),
-        positive("run_days", run_days, "days"),
-        positive("period_days", period_days, "days"),
-        positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
+        *schedule(run_days, period_days, snapshot_rate_per_day),
         whole("withheld", withheld, 0),
     )
     not_more_than_chips(drawn, total)
-    last = int(np.max(periods_of_run(run_days=days, period_days=period), initial=1))
     log_miss = np.zeros(drawn.shape)
     with np.errstate(divide="ignore"):
-        for number in range(1, last + 1):
-            shown = _held(days, period, rate, number)
+        for shown in _held(days, period, rate):
             seen = seen_probability(population=total, marked=some, drawn=drawn, shown=shown, withheld=hidden)
             log_miss += np.log1p(-np.asarray(seen))
     return plain(-np.expm1(log_miss))
@@ -246,9 +241,7 @@ def accumulating_samples_hypergeometric(
         checked_probability("probability", probability),
         np.asarray(involved),
         whole("chips", chips, 1),
-        positive("run_days", run_days, "days"),
-        positive("period_days", period_days, "days"),
-        positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
+        *schedule(run_days, period_days, snapshot_rate_per_day),
         whole("withheld", withheld, 0),
     )
 

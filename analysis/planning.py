@@ -8,6 +8,7 @@ who knows the plan. Then f is chosen.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -188,16 +189,22 @@ class _Fleet:
         shown: FloatArray = -np.expm1(-rates[:, None] * self.days) * self.reliability
         return shown
 
+    def _run(self, rates: FloatArray) -> dict[str, Any]:
+        """Returns what all formulas of `analysis.stratified_sampling` ask of the run and its chips."""
+        return {
+            "flops_threshold": self.flops,
+            "chip_flops_per_day": self.speeds,
+            "chips": self.chips,
+            "run_days": self.days,
+            "shown": self.shown(rates),
+        }
+
     def wanted(self, rates: FloatArray, money: FloatArray) -> FloatArray:
         """Returns real samples per period for `money` a year, none above the chips of its stratum; (rates, strata)."""
         samples = best_samples(
             budget=money[:, None] * self.days / DAYS_PER_YEAR,
             sample_cost=self.sample_cost,
-            flops_threshold=self.flops,
-            chip_flops_per_day=self.speeds,
-            chips=self.chips,
-            run_days=self.days,
-            shown=self.shown(rates),
+            **self._run(rates),
         )
         return np.minimum(samples, self.chips)
 
@@ -205,11 +212,7 @@ class _Fleet:
         """Returns the shares of the Prover who knows the samples; (rates, strata)."""
         return worst_shares(
             samples=samples,
-            flops_threshold=self.flops,
-            chip_flops_per_day=self.speeds,
-            chips=self.chips,
-            run_days=self.days,
-            shown=self.shown(rates),
+            **self._run(rates),
         )
 
     def probability(self, rates: FloatArray, samples: FloatArray, shares: FloatArray) -> FloatArray:
@@ -217,11 +220,7 @@ class _Fleet:
         return strata_probability(
             samples=samples,
             shares=shares,
-            flops_threshold=self.flops,
-            chip_flops_per_day=self.speeds,
-            chips=self.chips,
-            run_days=self.days,
-            shown=self.shown(rates),
+            **self._run(rates),
         )
 
 

@@ -15,6 +15,7 @@ from analysis.domain import (
     plain,
     positive,
     refuse,
+    schedule,
     together,
     whole,
 )
@@ -99,9 +100,7 @@ def smallest_run_chips(
         whole("samples", samples, 1),
         checked_probability("probability", probability),
         whole("chips", chips, 1),
-        positive("run_days", run_days, "days"),
-        positive("period_days", period_days, "days"),
-        positive("snapshot_rate_per_day", snapshot_rate_per_day, "snapshots per day"),
+        *schedule(run_days, period_days, snapshot_rate_per_day),
     )
 
     not_more_than_chips(drawn, total)

@@ -22,6 +22,7 @@ from analysis.domain import (
     FloatArray,
     InfeasibleError,
     Numbers,
+    narrowed,
     not_negative,
     plain,
     positive,
@@ -141,10 +142,7 @@ def worst_shares(
         free = np.where(slope == 0, capacity, 0.0).sum(axis=-1, keepdims=True)
         low = np.zeros_like(free)
         high = np.max(np.where((slope > 0) & (capacity > 0), 1 / slope, 0.0), axis=-1, keepdims=True)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            enough = spread(middle).sum(axis=-1, keepdims=True) >= 1
-            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+        low, _ = narrowed(lambda weight: spread(weight).sum(axis=-1, keepdims=True) >= 1, low, high, _HALVINGS)
         found = np.where(free >= 1, np.where(slope == 0, capacity, 0.0), spread(low))
     return plain(found / found.sum(axis=-1, keepdims=True))
 
@@ -200,10 +198,7 @@ def best_samples(
             return np.where(seen == 0, capacity, np.minimum(capacity, hit * capacity / seen))
 
     low, high = np.zeros_like(cheapest), np.full_like(cheapest, 64.0)  # exp(-64) is nothing beside 1
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        enough = spread(middle).sum(axis=-1, keepdims=True) >= 1
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    _, high = narrowed(lambda value: spread(value).sum(axis=-1, keepdims=True) < 1, low, high, _HALVINGS)
     part = spread(high)
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = np.where((part < capacity) & (seen > 0), capacity / seen - part, 0.0)

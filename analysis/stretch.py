@@ -7,8 +7,9 @@ a run stretched k times is seen with p_d(k) = 1 - (1 - b/k)^(k s), which falls w
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from analysis.domain import FloatArray, Numbers, numbers, plain, refuse, together
+from analysis.domain import FloatArray, Numbers, narrowed, numbers, plain, refuse, together
 from analysis.domain import probability as checked_probability
 
 
@@ -76,8 +77,9 @@ def largest_fraction(*, probability: Numbers, stretch: Numbers, loss: Numbers) -
         checked_probability("loss", loss),
     )
     low, high = np.full(wanted.shape, 1e-15), np.full(wanted.shape, 1 - 1e-15)
-    for _ in range(60):
-        middle = (low + high) / 2
-        fine = np.asarray(stretch_ratio(probability=wanted, involved_fraction=middle, stretch=factor)) >= 1 - lost
-        low, high = np.where(fine, middle, low), np.where(fine, high, middle)
+
+    def fine(fraction: FloatArray) -> npt.NDArray[np.bool_]:
+        return np.asarray(stretch_ratio(probability=wanted, involved_fraction=fraction, stretch=factor)) >= 1 - lost
+
+    low, high = narrowed(fine, low, high, 60)
     return plain(np.where(high == 1 - 1e-15, 1.0, low))
