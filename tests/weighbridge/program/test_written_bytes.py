@@ -54,11 +54,11 @@ def test_whole_is_every_byte(ref: Ref) -> None:
 
 @pytest.mark.parametrize("shape", [(1 << 40,), (1 << 61, 1 << 61), (4,) * 32])
 def test_what_is_claimed_costs_nothing(shape: tuple[int, ...]) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     covered = Coverage(1 << 50)
     for stride in (0, 2, 1 << 40):
         covered.add((0, "f32", shape, (stride,) * len(shape), 0))
-    assert time.monotonic() - begun < 0.5
+    assert time.process_time() - begun < 10  # next to nothing; a walk over what is claimed never ends
 
 
 def test_beyond_the_limit_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
