@@ -12,6 +12,7 @@ from pathlib import Path
 
 from weighbridge.attest.tokens import GENESIS
 from weighbridge.core.digests import DIGEST_SIZE
+from weighbridge.core.durable import sync
 from weighbridge.core.errors import ChipError
 
 _COUNT = 8
@@ -62,11 +63,7 @@ def write_durably(path: Path, data: bytes) -> None:
     finally:
         os.close(descriptor)
     temporary.rename(path)
-    parent = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+    sync(path.parent)
 
 
 def write_all(descriptor: int, data: bytes, offset: int) -> None:

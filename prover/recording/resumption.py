@@ -29,6 +29,7 @@ from prover.recording.recomputed_step import RecomputedStep
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import DEFAULT_LIMITS, decode_cbor, read_file
 from weighbridge.core.digests import cbor
+from weighbridge.core.durable import sync
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.continuing import Continuation, open_writer
 from weighbridge.numerics.conformance.bound_policy import Policy
@@ -149,8 +150,9 @@ class Resuming:
         if durable > self._synced:
             self._synced = durable
             for kept in self._kept:
-                _sync(self._folder / _name(kept))
-            _sync(self._folder)
+                if (place := self._folder / _name(kept)).exists():
+                    sync(place)
+            sync(self._folder)
         self._write(_name(step), cbor(asdict(keep())))
         self._kept.append(step)
 
@@ -168,8 +170,8 @@ class Resuming:
             self._snapshots.append((ueid, index, step, op))
         again = [] if self._old is None else self._old.again
         self._write(_PENDING, cbor([*again, *self._snapshots]))
-        _sync(self._folder / _PENDING)
-        _sync(self._folder)
+        sync(self._folder / _PENDING)
+        sync(self._folder)
         return not self.repeating
 
     def close(self, complete: bool) -> None:
@@ -326,12 +328,3 @@ def _name(step: int) -> str:
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _sync(path: Path) -> None:
-    if path.exists():
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from verifier.store.cache import sync_directory
 from weighbridge.core.bounded import DEFAULT_LIMITS
 from weighbridge.core.digests import bytes_digest
+from weighbridge.core.durable import sync
 from weighbridge.core.errors import TranscriptError, UsageError
 from weighbridge.transcript.writer import MANIFEST
 
@@ -162,7 +162,7 @@ class Receiving:
             place = self.root / self._path
             place.parent.mkdir(parents=True, exist_ok=True)
             self._file = place.open("ab")
-            sync_directory(place.parent)
+            sync(place.parent)
         return self._file
 
 

@@ -21,8 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from verifier.contact.upload_receiving import Receiving, cannot_write, order
-from verifier.store.cache import PATH, Cache, sync_directory
+from verifier.store.cache import PATH, Cache
 from weighbridge.attest.manifest import Manifest, open_manifest
+from weighbridge.core.durable import sync
 from weighbridge.core.errors import QuotaError, UsageError, WeighbridgeError
 from weighbridge.execution.transcript_facts import open_confined
 from weighbridge.rpc.guards import BusyError
@@ -344,4 +345,4 @@ def _write(path: Path, content: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
-    sync_directory(path.parent)
+    sync(path.parent)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from weighbridge.core.digests import bytes_digest
+from weighbridge.core.durable import sync
 from weighbridge.core.errors import ReplayWorkerError, TranscriptError, WeighbridgeError
 from weighbridge.execution.replay import Limits
 from weighbridge.execution.transcript_facts import OPENING, QUESTIONS, OpenedTranscript, open_confined
@@ -160,7 +161,7 @@ class Cache:
             if not self.has(transcript_id):
                 raise
             shutil.rmtree(directory)  # it arrived another way in the meantime
-        sync_directory(self._root)
+        sync(self._root)
 
     def job(self, record: JobRecord, transcripts: Sequence[OpenedTranscript]) -> Path:
         """Puts the transcripts of a job's ranks together as one directory, by links to the files that are here.
@@ -203,7 +204,7 @@ class Cache:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, place)
-            sync_directory(place.parent)
+            sync(place.parent)
         except OSError as error:
             raise _cannot_store(place.name, error) from None
         return digest
@@ -285,15 +286,6 @@ class Cache:
                 f"the Prover sent {path[:100]!r} and a file in its way; treat its service as hostile",
                 code="transcript.fetch.path",
             ) from None
-
-
-def sync_directory(place: Path) -> None:
-    """Makes durable which files there are in a directory."""
-    descriptor = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cannot_store(path: str, error: OSError) -> StorageError:

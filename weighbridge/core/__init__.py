@@ -1,3 +1,3 @@
-"""Ground floor: errors, bounded decoding, digests, Merkle trees, compiled loops and host memory."""
+"""Ground floor: errors, bounded decoding, digests, Merkle trees, durable files, compiled loops and host memory."""
 
 __all__ = ["errors"]

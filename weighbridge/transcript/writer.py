@@ -23,6 +23,7 @@ from torch import Tensor
 from weighbridge.attest.manifest import Predicate, SigningKey, sign_manifest, timestamp, valid_name
 from weighbridge.core import digests
 from weighbridge.core.bounded import compress, decode_cbor, file_digest
+from weighbridge.core.durable import sync
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.data import DataCommitment, batch_digest, record_digests
@@ -269,7 +270,7 @@ class TranscriptWriter:
         folders = {self._root, *(path.parent for path in self._dirty)}
         for path in (*self._dirty, *sorted(folders)):
             if path.exists():
-                _sync(path)
+                sync(path)
         self._dirty.clear()
 
     def finish_segment(self) -> None:
@@ -426,11 +427,3 @@ def _as_tensor(data: bytes) -> Tensor:
 
 def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
