@@ -194,12 +194,7 @@ class Archive:
             versions = [version for kept in self._open.values() for _, _, version in kept]
         declared = next((each for each in [*self.transcripts(), *versions] if each.id == transcript_id), None)
         if declared is None:
-            raise NotFoundError(
-                "no transcript of this id is declared; take one from ListTranscripts",
-                code="transcript.unknown",
-                resource="transcript",
-                name=transcript_id,
-            )
+            raise not_declared(transcript_id)
         return declared
 
     def pieces(self, transcript_id: str, path: str = "", offset: int = 0) -> Iterator[Piece]:
@@ -228,6 +223,16 @@ class Archive:
             raise UsageError("an offset needs the path of its file; give both, or neither")
         for each in files:
             yield from _file_pieces(declared.path, each, offset if each == path else 0)
+
+
+def not_declared(transcript_id: str) -> NotFoundError:
+    """Returns the error for an identifier of no declared transcript (`transcript.unknown`)."""
+    return NotFoundError(
+        "no transcript of this id is declared; take one from ListTranscripts",
+        code="transcript.unknown",
+        resource="transcript",
+        name=transcript_id,
+    )
 
 
 def _manifests(root: Path, depth: int) -> Iterator[Path]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prover.keeping.archive import Archive
+from prover.keeping.archive import Archive, not_declared
 from weighbridge.core import merkle
 from weighbridge.core.digests import DIGEST_SIZE
-from weighbridge.core.errors import NotFoundError, TranscriptError, UsageError
+from weighbridge.core.errors import TranscriptError, UsageError
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.record_opening import MAX_RECORDS, OpenedRecord, encode
 
@@ -68,12 +68,7 @@ class Records:
     def _opened(self, transcript_id: str) -> _Opened:
         declared = next((each for each in self._archive.transcripts() if each.id == transcript_id), None)
         if declared is None:
-            raise NotFoundError(
-                "no transcript of this id is declared; take one from ListTranscripts",
-                code="transcript.unknown",
-                resource="transcript",
-                name=transcript_id,
-            )
+            raise not_declared(transcript_id)
         if self._last is None or self._last[:2] != (declared.path, transcript_id):
             transcript = Transcript.open(declared.path)
             if transcript.data is None:

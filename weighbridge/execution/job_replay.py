@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.core.errors import ReplayWorkerError, UsageError
-from weighbridge.execution.replay import Limits, ReplayResult, Verdict, Worker, parse, raise_error, replay, run_worker
+from weighbridge.execution.replay import (
+    Limits,
+    ReplayResult,
+    Verdict,
+    Worker,
+    parse,
+    raise_error,
+    replay,
+    request_of,
+    run_worker,
+)
 from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
 from weighbridge.transcript.job_record import MeshCoordinate, rank_name, read_job
 
@@ -82,19 +92,7 @@ def replay_job(
         UsageError: It is no job, or the arguments make no sense for it.
         ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
     """
-    if stop is not None and (salt is None or len(salt) != 32):
-        raise UsageError("stop needs the 32-byte salt of the chip's boot")
-    request = {
-        "path": str(Path(path).resolve()),
-        "steps": steps,
-        "device": device,
-        "stop": stop,
-        "salt": None if salt is None else salt.hex(),
-        "memory": limits.memory,
-        "seconds": limits.seconds,
-        "op_rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in op_rules],
-        "tapes": asdict(tapes),
-    }
+    request = request_of(path, steps, device, stop, salt, limits, op_rules, tapes)
     return _parse(
         (worker or run_worker)("weighbridge.execution.workers.job_worker", request, limits, env, progress, cancelled)
     )

@@ -174,25 +174,45 @@ def replay(
         UsageError: If the arguments make no sense for it.
         ReplayWorkerError: If the worker died, ran out of its limits or answered nonsense.
     """
-    if stop is not None and (salt is None or len(salt) != 32):
-        raise UsageError("stop needs the 32-byte salt of the chip's boot")
     request = {
-        "path": str(Path(path).resolve()),
+        **request_of(path, steps, device, stop, salt, limits, op_rules, tapes),
         "results": None if results is None else str(Path(results).resolve()),
         "coordinate": None if coordinate is None else [coordinate.job.encode().hex(), coordinate.rank],
         "paths": [str(Path(p).resolve()) for p in (path, results) if p is not None],
+    }
+    return parse(
+        (worker or run_worker)("weighbridge.execution.workers.replay_worker", request, limits, env, progress, cancelled)
+    )
+
+
+def request_of(
+    path: str | Path,
+    steps: tuple[int, int] | None,
+    device: str,
+    stop: tuple[int, ...] | None,
+    salt: bytes | None,
+    limits: Limits,
+    op_rules: Sequence[str],
+    tapes: TapePolicy,
+) -> dict[str, Any]:
+    """Returns what every worker that replays is asked, of a transcript or a job; arguments as for `replay`.
+
+    Raises:
+        UsageError: There is a position to stop at, and no salt of 32 bytes.
+    """
+    if stop is not None and (salt is None or len(salt) != 32):
+        raise UsageError("stop needs the 32-byte salt of the chip's boot")
+    return {
+        "path": str(Path(path).resolve()),
         "steps": steps,
         "device": device,
         "stop": stop,
-        "salt": salt.hex() if salt is not None else None,
+        "salt": None if salt is None else salt.hex(),
         "memory": limits.memory,
         "seconds": limits.seconds,
         "op_rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in op_rules],
         "tapes": asdict(tapes),
     }
-    return parse(
-        (worker or run_worker)("weighbridge.execution.workers.replay_worker", request, limits, env, progress, cancelled)
-    )
 
 
 def run_worker(

@@ -14,7 +14,7 @@ import torch
 from weighbridge.core.errors import TapeError
 from weighbridge.execution.scoring import ScoringError
 from weighbridge.execution.workers.replay_worker import serve
-from weighbridge.execution.workers.scoring_worker import LOSSES, Evaluator, operand
+from weighbridge.execution.workers.scoring_worker import Evaluator, operand, place_of_loss
 from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.rounding.rounding_log import LogReader
 from weighbridge.transcript.reader import Transcript
@@ -44,22 +44,18 @@ def _at(transcript: Transcript, evaluator: Evaluator, checkpoint: int, steps: li
     number = min(checkpoint, transcript.steps - 1)
     record = replace(transcript.step(number), step=checkpoint)
     tape = Tape.decode(transcript.tape(record.tape))
-    places = [place for place, node in enumerate(tape.nodes) if node.op in LOSSES]
-    if len(places) != 1:
-        raise ScoringError(f"the program has {len(places)} losses of negative log-likelihoods; one is needed")
+    place = place_of_loss(tape)
     found = []
     for step in steps:
         evaluator.load(transcript.checkpoint(checkpoint))
         log = LogReader(transcript.rounding(number), max_entries=record.logged)
         try:
-            evaluator.run(
-                tape, record.tape, record, log, transcript.batch(step), transcript.undeclared(number), places[0]
-            )
+            evaluator.run(tape, record.tape, record, log, transcript.batch(step), transcript.undeclared(number), place)
         except TapeError as error:
             raise ScoringError(
                 f"the program of step {number} cannot be executed on that data: {error.message}"
             ) from None
-        found.append(_mean(evaluator, tape, tape.nodes[places[0]]))
+        found.append(_mean(evaluator, tape, tape.nodes[place]))
     return found
 
 

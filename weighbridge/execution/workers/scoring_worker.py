@@ -25,7 +25,7 @@ from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Node, Tape
 from weighbridge.transcript.tensor_file import TensorFile
 
-LOSSES = ("nll_loss_forward.default", "nll_loss2d_forward.default")
+_LOSSES = ("nll_loss_forward.default", "nll_loss2d_forward.default")
 _MOST_BATCHES = 1_000_000
 
 
@@ -46,6 +46,18 @@ class _Fresh(Following):
             f"operation {self.op} ({self.operation}) reads a number back from a tensor before the loss, so the rest of "
             "the program depends on the data; such a program cannot be evaluated on other data"
         )
+
+
+def place_of_loss(tape: Tape) -> int:
+    """Returns which operation of a program is its loss.
+
+    Raises:
+        ScoringError: It has none that is a negative log-likelihood, or several.
+    """
+    places = [place for place, node in enumerate(tape.nodes) if node.op in _LOSSES]
+    if len(places) != 1:
+        raise ScoringError(f"the program has {len(places)} losses of negative log-likelihoods; one is needed")
+    return places[0]
 
 
 class Evaluator(Executor):
@@ -76,9 +88,7 @@ def score(request: dict[str, Any], confined: list[str], send: Any) -> dict[str, 
         )
     record = replace(transcript.step(number), step=transcript.steps)
     tape = Tape.decode(transcript.tape(record.tape))
-    places = [place for place, node in enumerate(tape.nodes) if node.op in LOSSES]
-    if len(places) != 1:
-        raise ScoringError(f"the program has {len(places)} losses of negative log-likelihoods; one is needed")
+    place = place_of_loss(tape)
     evaluator = replay.evaluator()
     state = {name: data.clone() for name, data in evaluator.state.items()}
     total, answers = 0.0, 0
@@ -88,10 +98,10 @@ def score(request: dict[str, Any], confined: list[str], send: Any) -> dict[str, 
         undeclared = transcript.undeclared(number)
         log = LogReader(transcript.rounding(number), max_entries=record.logged)
         try:
-            evaluator.run(tape, record.tape, record, log, batch, undeclared, places[0])
+            evaluator.run(tape, record.tape, record, log, batch, undeclared, place)
         except TapeError as error:
             raise ScoringError(f"the program cannot be executed once more on this data: {error.message}") from None
-        found, count = _measure(evaluator, tape, tape.nodes[places[0]], expected, request["metric"])
+        found, count = _measure(evaluator, tape, tape.nodes[place], expected, request["metric"])
         total, answers = total + found, answers + count
     if not answers:
         raise ScoringError("the benchmark asks for no answers")
