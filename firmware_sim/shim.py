@@ -243,7 +243,11 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             try:
                 storage = value.untyped_storage()
             except NotImplementedError:
-                return True  # Sparse layouts have no storage of their own; their parts came out of kernels.
+                if value.layout is torch.strided:
+                    raise  # Memory that cannot be seen must not be computed on.
+                return (
+                    True  # Sparse and MKL-DNN layouts have no storage of their own; `_unobserved` counts their parts.
+                )
             if storage._cdata in self._live:
                 return True
             if storage.device.type not in _DEVICES:

@@ -151,12 +151,30 @@ def test_only_kernels_on_memory_count(chip: ChipProcess, station: ChipStation) -
     assert leaves == sorted(leaf(t, salt) for t in (*inner, both.a, both.b))
 
 
-def test_sparse_tensors_do_not_disturb(chip: ChipProcess) -> None:
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr", "to_mkldnn"])
+def test_tensors_without_storage_do_not_disturb(chip: ChipProcess, layout: str) -> None:
+    made = torch.eye(3)
     with Shim.connect(chip.socket) as shim:
-        sparse = torch.eye(3).to_sparse()
-        assert torch.equal((sparse @ torch.eye(3)), torch.eye(3))
+        other = getattr(made, layout)()
+        before = shim.kernels
+        assert torch.equal((other * other).to_dense(), made)
+        assert shim.kernels > before
         shim.request_snapshot()
         assert offer(shim) is not None
+
+
+class Sealed(torch.Tensor):
+    """A dense tensor that does not say where its memory is."""
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        raise NotImplementedError("nothing to see here")
+
+
+def test_memory_that_cannot_be_seen_is_not_computed_on_further(chip: ChipProcess) -> None:
+    sealed = torch.ones(3).as_subclass(Sealed)
+    with Shim.connect(chip.socket) as shim, pytest.raises(NotImplementedError, match="nothing to see"):
+        shim.kernels += int((sealed + 1).sum())
 
 
 def test_flops_of_products_and_convolutions(chip: ChipProcess) -> None:
