@@ -183,6 +183,7 @@ REFUSED: dict[str, tuple[Operation, str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_refused_says_what_to_write_instead(tmp_path: Path, name: str) -> None:
     operation, advice = REFUSED[name]
@@ -215,11 +216,13 @@ RUNNING: list[Operation] = [
 ]
 
 
+@pytest.mark.filterwarnings(r"ignore:index_reduce\(\) is in beta:UserWarning")
 def test_shorthands(zoo: Zoo) -> None:
     zoo.holds(with_sgd, descend(total(RUNNING)), rows(2), every=1)
     zoo.trains_as_without(with_sgd, descend(total(RUNNING)), rows(2))
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
 def test_parameters_without_elements(zoo: Zoo) -> None:
     """An adaptive softmax makes its last projection narrower than one column."""
 

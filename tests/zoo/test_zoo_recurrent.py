@@ -14,6 +14,7 @@ from zoo.material import Batch, real, whole
 SEQUENCES = [{"x": real(4, 5, 6, seed=i), "y": whole(3, 4, seed=i)} for i in range(3)]
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

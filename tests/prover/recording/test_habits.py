@@ -157,6 +157,10 @@ def test_a_skeleton_on_the_meta_device_is_no_state(tmp_path: Path) -> None:
             torch.zeros_like(next(skeleton.parameters()), device="cpu")
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Using `torch.compile.module.` when there are global hooks:UserWarning",
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+)
 def test_compiled_models_are_recorded_operation_by_operation(tmp_path: Path) -> None:
     """PyTorch compiles nothing under the Recorder's mode, so that no compiler can drop a rounding."""
     with Recorder(tmp_path / "run", seed=1) as recorder:
@@ -245,6 +249,7 @@ def test_changes_that_no_operation_makes_are_told_at_once(tmp_path: Path, change
     assert replayed(tmp_path / "run")["verdict"] == "match"
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 def test_arrays_that_a_step_asks_for_can_be_read_only(tmp_path: Path) -> None:
     with Recorder(tmp_path / "run", seed=1) as recorder:
         with recorder.initialisation():
@@ -253,7 +258,7 @@ def test_arrays_that_a_step_asks_for_can_be_read_only(tmp_path: Path) -> None:
         with recorder.step(x := torch.ones(4, 8)):
             doubled = x * 2
             assert doubled.numpy().sum() == np.asarray(doubled).sum() == 64
-            np.array(doubled)[:] = 0  # a copy
+            np.array(doubled)[:] = 0  # a copy, which PyTorch's tensors leave to NumPy
             for array in (doubled.numpy(), np.asarray(doubled)):
                 with pytest.raises(ValueError, match="read-only"):
                     array[:] = 0

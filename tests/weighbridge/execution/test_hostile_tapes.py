@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support.forging import at_step, forge, node
+from support.recordings import violations
 from torch import Tensor, nn
 
 from prover import Recorder

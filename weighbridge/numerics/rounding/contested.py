@@ -166,7 +166,9 @@ def record(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
         positions, xs, es = (np.array(t.cpu().numpy()) for t in (contested, flat(x)[contested], found))
     if positions.size and bound.products is not None:
         es = sharpened(x, bound, positions, xs, es, _REACH)
-        odd = ~((_round(xs - _REACH * es) == _round(xs + _REACH * es)) & np.isfinite(xs) & np.isfinite(es))
+        finite = np.isfinite(xs) & np.isfinite(es)
+        reach = np.where(finite, _REACH * es, 0.0)  # an infinity and an infinite bound have no sum
+        odd = ~((_round(xs - reach) == _round(xs + reach)) & finite)
         odd &= ~exact_ties(x, bound, positions, xs, 29)
         positions, xs, es = positions[odd], xs[odd], es[odd]
     if positions.size == 0:
