@@ -100,10 +100,11 @@ def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
             rate_per_day=options.rate,
             clock_speed=options.clock_speed,
             hold=options.hold,
+            forced=options.allow_forced,
             reporting=reporting,
         )
         reporter = Reporter(firmware, options.witness, credentials) if options.witness else None
-        link = Link(options.socket, firmware, allow_forced=options.allow_forced)
+        link = Link(options.socket, firmware)
         interrupts = Interrupts(options.rate, options.clock_speed, link.interrupt)
         server, address = endpoints.server(credentials, allow=ALLOW, address=options.address)
         chip_pb2_grpc.add_ChipServiceServicer_to_server(ChipServicer(firmware), server)  # type: ignore[no-untyped-call]

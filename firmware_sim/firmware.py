@@ -24,6 +24,11 @@ from weighbridge.attest.tokens import Kind, Token, Value
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.core.errors import ChipError, NotFoundError, UsageError
 
+IDLE_EVENT, UNSERVED_EVENT = "interrupt-idle", "interrupt-unserved"
+"""The chip's own events: an interrupt found no workload; a workload was lost while one stood."""
+OWN_EVENTS = "interrupt-"
+"""How their names begin; a workload cannot log one."""
+
 SALT_SIZE = 32
 STILL_HERE_S = 5.0
 """How often a workload that waits is told that the chip lives."""
@@ -69,6 +74,7 @@ class Firmware:
         rate_per_day: float,
         clock_speed: float,
         hold: int,
+        forced: bool = False,
         reporting: Reporting | None = None,
     ) -> None:
         """Checks the log against itself and enters this boot into it, as soon as there is room.
@@ -80,12 +86,13 @@ class Firmware:
             rate_per_day: Mean interrupts per day of the chip's clock.
             clock_speed: Seconds of the chip per second of the host.
             hold: Kernels that an interrupt waits for a safepoint.
+            forced: Whether the workload may ask for an interrupt.
             reporting: How the chip reports; by default it keeps its log until it is read.
 
         Raises:
             ChipError: The log contradicts itself (`chip.log.damaged`).
         """
-        self.device, self.hold = device, hold
+        self.device, self.hold, self.forced = device, hold, forced
         self._log = log
         self._reporting = reporting or Reporting()
         self._outbox = Outbox(log, device.ueid, device.key, self._reporting)
@@ -102,8 +109,11 @@ class Firmware:
             "salt_digest": salt_digest(self.salt),
             "rate_milli": round(rate_per_day * 1000),
             "hold": hold,
+            "clock_milli": round(clock_speed * 1000),
+            "forced": forced,
             "reporting": self._reporting.mode,
             "witness": self._reporting.witness.public if self._reporting.witness else NO_WITNESS,
+            "unserved": log.counter.standing,
         }
         with self._lock:
             self._enter_boot()
@@ -116,11 +126,36 @@ class Firmware:
             ChipError: The log cannot be written, or is full (`chip.log.full`, `chip.log.spent`).
         """
         with self._lock:
-            if self._log.missing:
-                raise rolled_back(self._log.missing)
+            return self._log_event(name, digest)
+
+    def raise_interrupt(self) -> int:
+        """Makes durable that an interrupt stands, and returns its number; only then may the workload hear of it.
+
+        It stands until a snapshot, `interrupt_unserved` or the next boot says what became of it.
+
+        Raises:
+            ChipError: This boot is not logged yet, so no workload can run; or the interrupt cannot be made durable.
+        """
+        with self._lock:
             if self._boot is not None:
                 raise self._log.no_room()
-            return self._log_entry("event", {"name": name, "digest": digest})
+            return self._log.raise_interrupt()
+
+    def interrupt_unserved(self) -> int:
+        """Logs that the workload was lost while an interrupt stood, and returns the index.
+
+        Raises:
+            ChipError: As `event`.
+        """
+        return self._own_event(UNSERVED_EVENT, closes=True)
+
+    def interrupt_idle(self) -> int:
+        """Logs that there was no workload to interrupt, and returns the index.
+
+        Raises:
+            ChipError: As `event`.
+        """
+        return self._own_event(IDLE_EVENT, raises=True)
 
     def snapshot(self, report: Report) -> int:
         """Logs a snapshot, keeps its leaves for opening, and returns the index once both are durable.
@@ -155,7 +190,7 @@ class Firmware:
                 self._opening_path(len(self._log)),
                 self.salt + pack_leaves(report.leaves) + pack_leaves(report.weights),
             )
-            index = self._log_entry("snapshot", body)
+            index = self._log_entry("snapshot", body, closes=True)
             self._outbox.newest_snapshot = index + 1
             self._changed.notify_all()
             return index
@@ -324,11 +359,22 @@ class Firmware:
 
     def _enter_boot(self) -> None:
         if self._boot is not None and self._log.has_room and not self._log.missing:
-            self._log_entry("boot", self._boot)
+            self._log_entry("boot", self._boot, closes=True)
             self._boot = None
 
-    def _log_entry(self, kind: Kind, body: dict[str, Value]) -> int:
-        index = self._log.append(self._sign(kind, body, None))
+    def _own_event(self, name: str, *, raises: bool = False, closes: bool = False) -> int:
+        with self._lock:
+            return self._log_event(name, bytes(32), raises=raises, closes=closes)
+
+    def _log_event(self, name: str, digest: bytes, *, raises: bool = False, closes: bool = False) -> int:
+        if self._log.missing:
+            raise rolled_back(self._log.missing)
+        if self._boot is not None:
+            raise self._log.no_room()
+        return self._log_entry("event", {"name": name, "digest": digest}, raises=raises, closes=closes)
+
+    def _log_entry(self, kind: Kind, body: dict[str, Value], *, raises: bool = False, closes: bool = False) -> int:
+        index = self._log.append(self._sign(kind, body, None), raises=raises, closes=closes)
         self._outbox.make_room()
         return index
 

@@ -29,7 +29,7 @@ import grpc
 from firmware_sim.boot import FLASH, IDEVID
 from firmware_sim.device import boot, builtin_image, provision
 from firmware_sim.firmware import DEFAULT_HOLD, Firmware
-from firmware_sim.link import IDLE_EVENT, Interrupts
+from firmware_sim.link import Interrupts
 from firmware_sim.nvlog import NonVolatileLog, write_durably
 from firmware_sim.reporting_policy import Reporting, witness_key
 from firmware_sim.service import ALLOW, ChipServicer
@@ -144,9 +144,9 @@ class Fleet:
         if firmware is None:
             return
         try:
-            firmware.event(IDLE_EVENT, bytes(32))
+            firmware.interrupt_idle()
         except WeighbridgeError as error:
-            _log.warning("%s could not be logged: %s", IDLE_EVENT, error)
+            _log.warning("an interrupt could not be logged: %s", error)
 
 
 class _Slot:

@@ -5,8 +5,9 @@ answers each in order with `ok` (and results) or with `error` and `message`. Bef
 `wait` now and then; between answers it may send `interrupt`. An interrupt stands until the shim reports a snapshot;
 others that fall into that time merge with it.
 
-Each interrupt leaves one entry in the log: a snapshot, or the event `interrupt-unserved` if the shim was lost while it
-stood, or `interrupt-idle` if no workload was attached. So the log shows how often the chip wanted to look.
+An interrupt is durable before the shim hears of it, and leaves one entry in the log: a snapshot, or the event
+`interrupt-unserved` if the shim was lost while it stood, or `interrupt-idle` if no workload was attached; and if the
+chip itself lost its power meanwhile, the next boot's entry says so. So the log shows how often the chip wanted to look.
 """
 
 from __future__ import annotations
@@ -21,15 +22,10 @@ from pathlib import Path
 from secrets import SystemRandom
 from typing import Any
 
-from firmware_sim.firmware import Firmware
+from firmware_sim.firmware import OWN_EVENTS, Firmware
 from firmware_sim.frames import Connection
 from firmware_sim.snapshot_report import Report, unpack_leaves
 from weighbridge.core.errors import ChipError, FormatError, UsageError, WeighbridgeError
-
-IDLE_EVENT = "interrupt-idle"
-UNSERVED_EVENT = "interrupt-unserved"
-OWN_EVENTS = "interrupt-"
-"""How the names of the chip's own events begin; a workload cannot log one."""
 
 SECONDS_PER_DAY = 86_400.0
 
@@ -83,22 +79,20 @@ class Interrupts:
 class Link:
     """Serves the shim over a Unix socket."""
 
-    def __init__(self, path: Path, firmware: Firmware, *, allow_forced: bool) -> None:
+    def __init__(self, path: Path, firmware: Firmware) -> None:
         """Binds the socket (mode 0600, whatever lay there before is replaced).
 
         Args:
             path: Of the socket; the operating system allows about 100 bytes.
             firmware: What logs.
-            allow_forced: Whether the workload may ask for an interrupt, which only tests and demonstrations need.
 
         Raises:
             ChipError: The path cannot be bound.
         """
-        self._firmware, self._allow_forced = firmware, allow_forced
-        self._guard = threading.Lock()  # Of the three below.
+        self._firmware = firmware
+        self._guard = threading.Lock()  # Of the two below.
         self._attached: Connection | None = None
         self._standing = False
-        self._number = 0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             path.unlink(missing_ok=True)
@@ -117,17 +111,28 @@ class Link:
 
     def interrupt(self) -> None:
         """Interrupts the attached shim, if no interrupt stands; logs that there is none to interrupt."""
+        try:
+            if not self._interrupt_workload():
+                self._firmware.interrupt_idle()
+        except WeighbridgeError as error:
+            _log.warning("an interrupt could not be logged: %s", error)
+
+    def _interrupt_workload(self) -> bool:
+        """Returns whether there is a workload, which was interrupted then."""
         with self._guard:
             attached = self._attached
-            if attached is not None:
-                if self._standing:
-                    return
-                self._standing = True
-                self._number += 1
-                with contextlib.suppress(OSError):  # A shim that has just left is found by its own thread.
-                    attached.send({"interrupt": self._number})
-        if attached is None:
-            self._log_own(IDLE_EVENT)
+            if attached is None or self._standing:
+                return attached is not None
+            try:
+                number = self._firmware.raise_interrupt()  # It is durable before the workload can act on it.
+            except ChipError as error:
+                if error.reason == "chip.log.write":
+                    attached.close()  # What cannot be counted any more must not go on.
+                raise
+            self._standing = True
+            with contextlib.suppress(OSError):  # A shim that has just left is found by its own thread.
+                attached.send({"interrupt": number})
+            return True
 
     def _attend(self, connection: Connection) -> None:
         with self._guard:
@@ -159,14 +164,13 @@ class Link:
                 return
             self._attached = None
             standing, self._standing = self._standing, False
-        if standing:
-            self._log_own(UNSERVED_EVENT)
-
-    def _log_own(self, name: str) -> None:
-        try:
-            self._firmware.event(name, bytes(32))
-        except WeighbridgeError as error:
-            _log.warning("%s could not be logged: %s", name, error)
+            if not standing:
+                return
+            try:
+                # Under the lock: else the next workload's interrupt could be taken for the one that ends here.
+                self._firmware.interrupt_unserved()
+            except WeighbridgeError as error:
+                _log.warning("an unserved interrupt is left to the next boot: %s", error)
 
     def _answer(self, message: dict[str, Any], connection: Connection) -> dict[str, Any]:
         """Does what the shim asks, and lets it go on only when the log has room and is reported as it must be."""
@@ -195,11 +199,11 @@ class Link:
             case {"do": "snapshot", **report}:
                 return {"index": self._snapshot(report)}
             case {"do": "force", **rest} if not rest:
-                if not self._allow_forced:
+                if not self._firmware.forced:
                     raise ChipError(
                         "This chip takes no requests for interrupts; start it to allow them.", code="chip.forced"
                     )
-                self.interrupt()
+                self._interrupt_workload()
                 return {}
         raise FormatError("The chip does not understand this request.")
 

@@ -1,11 +1,11 @@
 """The chip's non-volatile log: append-only, durable before it is acknowledged, repaired after a crash, of a fixed size.
 
 `nvram/log.bin` holds the index of its first entry (8 bytes, little endian) and records of a length (4 bytes, little
-endian), the entry's BLAKE3-256 digest and the entry. An append makes the record durable first and the monotonic counter
-second, and is acknowledged after both. So a damaged record beyond the counter is a torn, unacknowledged append,
-and is cut off. A damaged record below the counter is damage, and the chip refuses to start rather than to forget. A log
-that is whole but shorter than the counter says is an older copy: it can be read, and `missing` says what it lacks, but
-nothing more is appended to it.
+endian), the entry's BLAKE3-256 digest and the entry. An append is one write to the counter's store, which holds the
+entry too; the record here follows it, and the entry is acknowledged after both. So whatever the power does to the
+record, and whichever image of the NVRAM is there afterwards, the next start writes the newest record again. A damaged
+record before it is damage, and the chip refuses to start rather than to forget. A log that is whole but lacks more than
+the newest entry is an older copy: it can be read, and `missing` says what it lacks, but nothing more is appended to it.
 
 What a witness holds may be *released*: `nvram/released.bin` keeps the leaf hashes of these entries, so that every proof
 can still be given, and the records go. Nothing else makes room; a log without room refuses the next entry.
@@ -51,7 +51,7 @@ class NonVolatileLog:
     """
 
     def __init__(self, directory: Path, *, capacity: int = DEFAULT_CAPACITY) -> None:
-        """Opens or creates the log, takes the lock, and cuts off a torn append.
+        """Opens or creates the log, takes the lock, and finishes an append that the power cut short.
 
         Args:
             directory: The chip's directory; it must exist.
@@ -143,33 +143,41 @@ class NonVolatileLog:
             code="chip.log.full",
         )
 
-    def append(self, data: bytes) -> int:
-        """Makes an entry durable and returns its index.
+    def append(self, data: bytes, *, raises: bool = False, closes: bool = False) -> int:
+        """Makes an entry durable, together with what it says of an interrupt, and returns its index.
 
         Args:
             data: 1 to `MAX_TOKEN_BYTES` bytes.
+            raises: As for `MonotonicCounter.advance`.
+            closes: Likewise.
 
         Raises:
             ChipError: The NVRAM is full (`chip.log.full`, `chip.log.spent`) or was replaced by an older copy
                 (`chip.log.rolled_back`), or does not take it (`chip.log.write`). Nothing is acknowledged after a failed
                 write, as only a restart can tell what reached the store.
         """
-        if self.missing:
-            raise rolled_back(self.missing)
-        if self._failed:
-            raise ChipError("The log failed to be written before; restart the chip.", code="chip.log.write")
-        digest = entry_digest(data)
-        record = len(data).to_bytes(_LENGTH, "little") + digest + data
+        self._must_be_whole()
+        record = _record_of(data)
         if self.free < len(record) + HASH_SIZE:
             raise self.no_room()
         try:
-            write_all(self._file, record, self._end)
-            os.fsync(self._file)
-            self._keep(record)
-            self.counter.advance(len(self), digest)
+            self.counter.advance(data, raises=raises, closes=closes)
+            self._write(record)
         except OSError as error:
             raise self._failure(error) from error
         return len(self) - 1
+
+    def raise_interrupt(self) -> int:
+        """Makes durable that an interrupt stands, and returns its number.
+
+        Raises:
+            ChipError: As `append`, but for a full NVRAM.
+        """
+        self._must_be_whole()
+        try:
+            return self.counter.raise_interrupt()
+        except OSError as error:
+            raise self._failure(error) from error
 
     def read(self, index: int) -> bytes:
         """Returns an entry.
@@ -193,6 +201,8 @@ class NonVolatileLog:
         offset, length, digest = self._places[index - self.released]
         data = os.pread(self._file, length, offset)
         if entry_digest(data) != digest:
+            if self._failed and digest == self.counter.last:
+                return self.counter.newest  # The next start writes it here.
             raise _damaged(index)
         return data
 
@@ -244,6 +254,19 @@ class NonVolatileLog:
     def _admits(free: int) -> bool:
         return free >= 2 * (LARGEST_RECORD + HASH_SIZE)
 
+    def _must_be_whole(self) -> None:
+        if self.missing:
+            raise rolled_back(self.missing)
+        if self._failed:
+            raise ChipError("The log failed to be written before; restart the chip.", code="chip.log.write")
+
+    def _write(self, record: bytes) -> None:
+        """Makes a record durable at the end of the file. The entry counts already, so it is remembered before."""
+        place = self._end
+        self._keep(record)
+        write_all(self._file, record, place)
+        os.fsync(self._file)
+
     def _open(self) -> int:
         return os.open(self._directory / "log.bin", os.O_RDWR | os.O_CREAT, 0o600)
 
@@ -254,8 +277,7 @@ class NonVolatileLog:
         self._end += len(record)
 
     def _record(self, index: int) -> bytes:
-        data = self.read(index)
-        return len(data).to_bytes(_LENGTH, "little") + entry_digest(data) + data
+        return _record_of(self.read(index))
 
     def _replace(self, base: int, records: bytes) -> None:
         write_durably(self._directory / "log.bin", base.to_bytes(_BASE, "little") + records)
@@ -269,10 +291,11 @@ class NonVolatileLog:
         if len(head) < _BASE:
             if self.released:
                 raise _damaged(self.released)
-            if not self.counter.value:
-                self._replace(0, b"")
-            self.missing = self.counter.value
-            return
+            if self.counter.value > len(self.counter.newest[:1]):  # More than the counter's store can give back.
+                self.missing = self.counter.value
+                return
+            self._replace(0, b"")
+            head = bytes(_BASE)
         base = int.from_bytes(head, "little")
         if base > self.released:
             raise _damaged(self.released)
@@ -280,9 +303,8 @@ class NonVolatileLog:
             self._finish_release(base)
         while (record := self._record_at(self._end)) is not None:
             self._keep(record)
-        size = os.fstat(self._file).st_size
-        self._agree(clean=self._end == size)
-        if self._end < size:
+        self._agree(clean=self._end == os.fstat(self._file).st_size)
+        if self._end < os.fstat(self._file).st_size:
             os.ftruncate(self._file, self._end)
             os.fsync(self._file)
 
@@ -308,7 +330,11 @@ class NonVolatileLog:
 
     def _agree(self, *, clean: bool) -> None:
         """Compares the log with the counter; `clean` says that the file ended with its last record."""
-        known = self.counter.value
+        known, newest = self.counter.value, self.counter.newest
+        if newest and len(self) == known - 1:
+            os.ftruncate(self._file, self._end)
+            self._write(_record_of(newest))
+            return
         if len(self) < known:
             if not clean:
                 raise _damaged(len(self))
@@ -316,10 +342,8 @@ class NonVolatileLog:
             return
         if known and (known <= self.released or self._places[known - 1 - self.released][2] != self.counter.last):
             raise _damaged(known - 1)
-        if len(self) > known + 1:
-            raise _damaged(known + 1)
         if len(self) > known:
-            self.counter.advance(len(self), self.last)
+            raise _damaged(known)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -343,6 +367,10 @@ class NonVolatileLog:
         return ChipError(
             f"The log cannot be written ({error}); free space and restart the chip.", code="chip.log.write"
         )
+
+
+def _record_of(data: bytes) -> bytes:
+    return len(data).to_bytes(_LENGTH, "little") + entry_digest(data) + data
 
 
 def _damaged(index: int) -> ChipError:

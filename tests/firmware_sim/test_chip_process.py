@@ -76,6 +76,8 @@ def test_a_power_cut_loses_nothing_acknowledged(station: ChipStation) -> None:
 def test_damage_below_the_counter_stops_the_chip(station: ChipStation) -> None:
     with station.chip() as chip:
         chip.stop()
+        chip.start()  # A second entry: the newest would be mended.
+        chip.stop()
         path = station.path / "chip" / "nvram" / "log.bin"
         content = bytearray(path.read_bytes())
         content[100] ^= 4
@@ -232,7 +234,7 @@ def test_every_interrupt_leaves_an_entry(station: ChipStation) -> None:
     with station.chip(rate_per_day=40.0, clock_speed=86_400.0) as chip:
         time.sleep(2)
         connection = attach(chip)
-        assert connection.receive() == {"interrupt": 1}
+        assert int((connection.receive() or {})["interrupt"]) > 1  # Those that found nobody count too.
         connection.close()
         time.sleep(1)
         names = [token.body["name"] for token in station.log(chip) if token.kind == "event"]

@@ -61,7 +61,7 @@ def test_a_boot_is_logged(directory: Path, root: CertificateAuthority) -> None:
     assert (boot.kind, boot.index, boot.boot_count, boot.previous) == ("boot", 0, 1, tokens.GENESIS)
     assert boot.body == {
         **{"salt_digest": salt_digest(firmware.salt), "rate_milli": 2500, "hold": 9},
-        **{"reporting": "log", "witness": bytes(32)},
+        **{"clock_milli": 1000, "forced": False, "reporting": "log", "witness": bytes(32), "unserved": False},
     }
 
 
@@ -99,6 +99,31 @@ def test_what_is_no_snapshot_cannot_be_opened(directory: Path) -> None:
         for index in (0, 1):
             with pytest.raises(UsageError):
                 firmware.open_snapshot(index)
+
+
+def test_an_interrupt_that_stands_at_a_boot_is_in_its_entry(directory: Path, root: CertificateAuthority) -> None:
+    """Once: the next boot knows nothing of it. One that a snapshot or an event closed is in neither."""
+    for closed in (False, True):
+        with NonVolatileLog(directory) as log:
+            firmware = start(directory, log)
+            assert firmware.raise_interrupt() == 1 + closed
+            if closed:
+                firmware.snapshot(report(firmware.salt, b"a"))
+                firmware.raise_interrupt()
+                firmware.interrupt_unserved()
+                firmware.interrupt_idle()
+    with NonVolatileLog(directory) as log:
+        said = [each for each in verified(start(directory, log), root, len(log)) if each.kind == "boot"]
+        assert log.counter.raised == 4
+    assert [token.body["unserved"] for token in said] == [False, True, False]
+
+
+def test_options_are_signed_at_each_boot(directory: Path, root: CertificateAuthority) -> None:
+    with NonVolatileLog(directory) as log:
+        booted = device.boot(directory)
+        firmware = Firmware(directory, booted, log, rate_per_day=1, clock_speed=0.01, hold=10**12, forced=True)
+        (boot,) = verified(firmware, root, 1)
+    assert (boot.body["clock_milli"], boot.body["hold"], boot.body["forced"]) == (10, 10**12, True)
 
 
 def test_damaged_leaves_are_noticed(directory: Path) -> None:

@@ -41,6 +41,7 @@ class LogBuilder:
     uptime_ms: int = 0
     time_ms: int = 1_700_000_000_000
     rate_milli: int = 1000
+    options: dict[str, Value] = field(default_factory=dict)
 
     def token(self, kind: Any, body: dict[str, Value], nonce: bytes | None = None) -> Token:
         """The next token, unsigned."""
@@ -67,8 +68,8 @@ class LogBuilder:
         self.time_ms += 1000
         return len(self.entries) - 1
 
-    def boot(self) -> LogBuilder:
-        """Logs a boot."""
+    def boot(self, *, unserved: bool = False) -> LogBuilder:
+        """Logs a boot; `unserved`: an interrupt stood when the power went."""
         self.boot_count += 1
         self.boot_seed = secrets.token_bytes(32)
         self.uptime_ms = 0
@@ -76,10 +77,13 @@ class LogBuilder:
             "salt_digest": salt_digest(SALT),
             "rate_milli": self.rate_milli,
             "hold": 256,
+            "clock_milli": 1000,
+            "forced": False,
             "reporting": "log",
             "witness": bytes(32),
+            "unserved": unserved,
         }
-        self.append(self.token("boot", body))
+        self.append(self.token("boot", body | self.options))
         return self
 
     def event(self, name: str, digest: bytes) -> int:

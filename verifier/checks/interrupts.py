@@ -1,12 +1,17 @@
-"""Did every interrupt lead to a snapshot, and were there as many as the chip's clock lets expect?"""
+"""Did every interrupt lead to a snapshot, and were there as many as the chip's clock lets expect?
+
+An interrupt is durable before the workload hears of it. If the chip loses its power while one stands, the next boot's
+entry says so (`unserved`). A reboot that has nothing to do with interrupts seldom falls into the short time in which
+one stands, so a chip that reboots there more often than chance explains is rebooted by who sees the interrupts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
-from scipy.special import pdtr, pdtrc
+from scipy.special import bdtrc, pdtr, pdtrc
 
 from verifier.model.facts import LogFacts, number
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
@@ -16,7 +21,13 @@ from weighbridge.core.errors import Finding, WeighbridgeError
 IDLE, UNSERVED = "interrupt-idle", "interrupt-unserved"
 """The chip's own events: an interrupt found no workload; a workload was lost while one stood."""
 
+STANDING_S = 60.0
+"""How long an interrupt stands at most: the kernels of its hold, and the hashing of all memory."""
+REBOOT_CHANCE = 1e-6
+"""Reboots at interrupts that are less likely than this are a finding: as often, at most, an honest chip has one."""
+
 _MS_PER_DAY = 86_400_000
+_S_PER_DAY = 86_400.0
 
 
 def check(log: LogFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
@@ -25,11 +36,11 @@ def check(log: LogFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list
     A chip with a finding of this check does not count as verified: something ran on it that it could not look at.
     """
     tokens = list(_entries(log))
-    return [*_unserved(log, tokens, policy), *_late(log, tokens)]
+    return [*_unserved(log, tokens, policy), *_timed(log, tokens), *_late(log, tokens)]
 
 
 def _unserved(log: LogFacts, tokens: list[Token], policy: SnapshotPolicy) -> list[Finding]:
-    unserved = sum(_name(token) == UNSERVED for token in tokens)
+    unserved = sum(map(_is_unserved, tokens))
     if not unserved:
         return []
     asked = unserved + sum(token.kind == "snapshot" for token in tokens)
@@ -37,7 +48,7 @@ def _unserved(log: LogFacts, tokens: list[Token], policy: SnapshotPolicy) -> lis
     return [
         Finding(
             id="chip.interrupt.unserved",
-            message="a workload was lost while an interrupt waited for a snapshot"
+            message="a workload, or the chip's power, was lost while an interrupt waited for a snapshot"
             + ("; it happens too often to be chance" if starved else ""),
             expected="a snapshot for each interrupt",
             found=f"{unserved} of {asked} interrupts had none",
@@ -45,6 +56,48 @@ def _unserved(log: LogFacts, tokens: list[Token], policy: SnapshotPolicy) -> lis
             severity="violation" if starved else "info",
         )
     ]
+
+
+def _timed(log: LogFacts, tokens: list[Token]) -> list[Finding]:
+    reboots, cut, chance = _reboots(tokens)
+    if chance >= REBOOT_CHANCE:
+        return []
+    return [
+        Finding(
+            id="chip.reboot.timed",
+            message="the chip loses its power while an interrupt waits far more often than by chance",
+            expected=f"reboots that do not know of interrupts (chance of so many: {chance:.2g})",
+            found=f"{cut} of {reboots} reboots fell on an interrupt",
+            subject=f"chip {log.chip.ueid.hex()}",
+            severity="warning",
+            evidence={"p_reboots": chance},
+        )
+    ]
+
+
+def _reboots(tokens: list[Token]) -> tuple[int, int, float]:
+    """Counts reboots, those that fell on an interrupt, and says how likely no fewer of these are by chance.
+
+    A moment that does not depend on interrupts falls on one that stands with at most the chance `STANDING_S` times
+    their rate. The binomial tail with the largest such chance of any boot is therefore at least the true one.
+    """
+    boots = [token for token in tokens if token.kind == "boot"]
+    after = [
+        (earlier, later)
+        for earlier, later in pairwise(boots)
+        if "unserved" in later.body and later.boot_count == earlier.boot_count + 1
+    ]
+    cut = sum(later.body["unserved"] is True for _, later in after)
+    if not cut:
+        return len(after), 0, 1.0
+    chance = max(min(1.0, _per_second(earlier) * STANDING_S) for earlier, _ in after)
+    return len(after), cut, float(bdtrc(cut - 1, len(after), chance))
+
+
+def _per_second(boot: Token) -> float:
+    """Interrupts per second of the Verifier's clock, by what a boot entry says."""
+    speed = number(boot, "clock_milli") / 1000 if "clock_milli" in boot.body else 1.0
+    return number(boot, "rate_milli") / 1000 * speed / _S_PER_DAY
 
 
 def _late(log: LogFacts, tokens: list[Token]) -> list[Finding]:
@@ -71,30 +124,38 @@ def evidence(log: LogFacts) -> dict[str, Any]:
     The p-values are not evidence against the Prover: interrupts that come while one waits merge with it, and a chip
     that was allowed to be asked for interrupts has more.
 
+    Uptime counts as far as it is proven: from one entry, or head, of a boot to another.
+
     Returns:
-        `snapshots`, `idle`, `unserved`: what interrupts led to; `uptime_days` over all boots, `expected` interrupts;
-        `p_few` and `p_many`: the chance of no more, or no fewer, than were seen.
+        `snapshots`, `idle`, `unserved`: what interrupts led to; `uptime_days` that are proven, and the interrupts
+        `expected` in them; `p_few` and `p_many`: the chance of no more, or no fewer, than there were in them;
+        `reboots`, `reboots_at_interrupts`, and `p_reboots`: the chance of no fewer of these.
     """
     tokens = list(_entries(log))
     snapshots = sum(token.kind == "snapshot" for token in tokens)
-    idle, unserved = (sum(_name(token) == name for token in tokens) for name in (IDLE, UNSERVED))
+    idle = sum(_name(token) == IDLE for token in tokens)
+    # What stood when the power went was raised after the last entry of its boot, in time that nothing proves.
+    seen = snapshots + idle + sum(_name(token) == UNSERVED for token in tokens)
     days = expected = 0.0
     newest = None if isinstance(log.head, WeighbridgeError) else log.head.token
     for count, boot in groupby(tokens, key=lambda token: token.boot_count):
         entries = list(boot)
         last = entries[-1] if newest is None or newest.boot_count != count else newest
-        up = last.uptime_ms / _MS_PER_DAY
+        up = (last.uptime_ms - entries[0].uptime_ms) / _MS_PER_DAY
         rate = number(entries[0], "rate_milli") / 1000 if entries[0].kind == "boot" else 0.0
         days, expected = days + up, expected + rate * up
-    seen = snapshots + idle + unserved
+    reboots, cut, chance = _reboots(tokens)
     return {
         "snapshots": snapshots,
         "idle": idle,
-        "unserved": unserved,
+        "unserved": sum(map(_is_unserved, tokens)),
         "uptime_days": round(days, 6),
         "expected": round(expected, 6),
         "p_few": float(pdtr(seen, expected)),  # of Poisson's distribution; `scipy.stats` takes a second to import
         "p_many": float(pdtrc(seen - 1, expected)) if seen else 1.0,
+        "reboots": reboots,
+        "reboots_at_interrupts": cut,
+        "p_reboots": chance,
     }
 
 
@@ -102,6 +163,11 @@ def _entries(log: LogFacts) -> Iterator[Token]:
     for entry in log.entries:
         if not isinstance(entry.verified, WeighbridgeError):
             yield entry.verified.token
+
+
+def _is_unserved(token: Token) -> bool:
+    """Whether an entry says of an interrupt that it led to no snapshot."""
+    return _name(token) == UNSERVED or (token.kind == "boot" and token.body.get("unserved") is True)
 
 
 def _name(token: Token) -> object:

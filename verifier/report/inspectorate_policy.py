@@ -19,7 +19,7 @@ from weighbridge.core.errors import Finding, Severity, UsageError
 
 _ID = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 _LARGEST = 1 << 20
-_P_VALUES = ("p", "p_value", "p_few", "p_many")
+_P_VALUES = ("p", "p_value", "p_few", "p_many", "p_reboots")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

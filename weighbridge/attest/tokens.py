@@ -62,8 +62,11 @@ _BODIES: Mapping[Kind, Mapping[str, str]] = {
         "salt_digest": "digest",
         "rate_milli": "count",
         "hold": "count",
+        "clock_milli": "count",
+        "forced": "flag",
         "reporting": "text",
         "witness": "digest",
+        "unserved": "flag",
     },
     "event": {"name": "text", "digest": "digest"},
     "head": {"size": "count", "last": "digest", "root": "digest", "log_key": "digest", "counter": "count"},
@@ -90,6 +93,8 @@ _BODIES: Mapping[Kind, Mapping[str, str]] = {
 
 Off a safepoint it claims no digest of its operations (`running`), and either all of the others or none.
 """
+_NOT_SAID_BEFORE = frozenset({"clock_milli", "forced", "unserved"})
+"""What the boot entries of earlier firmware lack; they lack all of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -402,6 +407,8 @@ def _check(token: Token) -> None:
     _check_value("debug", token.debug, "flag")
     schema = _BODIES[token.kind]
     body = cast(Mapping[Any, Any], token.body)
+    if token.kind == "boot" and not _NOT_SAID_BEFORE & set(body):
+        schema = {name: kind for name, kind in schema.items() if name not in _NOT_SAID_BEFORE}
     if set(body) != set(schema):
         raise TokenError(f"The body of a {token.kind} token must hold exactly {', '.join(schema)}.")
     for name, kind in schema.items():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.special import bdtrc
 from support.chip_logs import LogBuilder, facts
 
 from firmware_sim.device import Device
 from verifier.checks import interrupts
 from verifier.model.policies import SnapshotPolicy
+from weighbridge.attest import tokens
 from weighbridge.attest.identity import CertificateAuthority
 
 LEAVES = [(100, b"b" * 32)]
@@ -82,3 +86,64 @@ def test_evidence_counts_every_boot_for_itself(
     log.uptime_ms += 2 * DAY_MS
     found = interrupts.evidence(facts(log, manufacturer.certificate))
     assert found["uptime_days"] == pytest.approx(5, abs=0.01)
+
+
+def rebooted(device: Device, cuts: list[bool], **options: int) -> LogBuilder:
+    log = LogBuilder(device, rate_milli=options.pop("rate_milli", 1000), options=dict(options)).boot()
+    for unserved in cuts:
+        log.boot(unserved=unserved)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("cuts", "options", "ids"),
+    [
+        ([False] * 40, {}, []),
+        ([True], {}, ["chip.interrupt.unserved"]),
+        ([True, False, True], {}, ["chip.interrupt.unserved"]),
+        ([True, True], {}, ["chip.interrupt.unserved", "chip.reboot.timed"]),
+        ([True, True], {"rate_milli": 24_000}, ["chip.interrupt.unserved"]),  # chance explains it at one an hour,
+        ([True, True], {"clock_milli": 24_000}, ["chip.interrupt.unserved"]),  # or if the clock runs so much faster
+        ([False] * 19 + [True] * 3, {}, ["chip.interrupt.unserved", "chip.reboot.timed"]),
+    ],
+)
+def test_reboots_at_interrupts(
+    device: Device, manufacturer: CertificateAuthority, cuts: list[bool], options: dict[str, int], ids: list[str]
+) -> None:
+    log = facts(rebooted(device, cuts, **options), manufacturer.certificate)
+    assert [finding.id for finding in interrupts.check(log)] == ids
+    found = interrupts.evidence(log)
+    assert (found["reboots"], found["reboots_at_interrupts"]) == (len(cuts), sum(cuts))
+    assert (found["p_reboots"] < interrupts.REBOOT_CHANCE) == ("chip.reboot.timed" in ids)
+
+
+def test_reboots_of_earlier_firmware_say_nothing(device: Device, manufacturer: CertificateAuthority) -> None:
+    """Its boot entries do not tell whether an interrupt stood."""
+    log = rebooted(device, [False, False])
+    for index in range(3):
+        body = tokens.read_own(log.entries[index]).body
+        log.resign(index, body={name: body[name] for name in body if name not in ("unserved", "clock_milli", "forced")})
+    found = interrupts.evidence(facts(log, manufacturer.certificate))
+    assert (found["reboots"], found["p_reboots"]) == (0, 1.0)
+
+
+def test_the_false_alarm_rate_of_reboots_is_the_stated_one() -> None:
+    """Reboots at random moments of a chip that interrupts once an hour, each of which stands for a whole minute."""
+    generator = np.random.default_rng(7)
+    reboots, chance = 50, interrupts.STANDING_S / 3600
+    cut = generator.binomial(reboots, chance, size=200_000)
+    p = bdtrc(cut - 1, reboots, chance)
+    for level in (0.1, 0.01, 0.001):
+        assert (p < level).mean() <= level
+
+
+def test_time_after_the_last_entry_of_a_boot_is_not_proven(device: Device, manufacturer: CertificateAuthority) -> None:
+    """Nor is time before its first, which a chip with a full memory logs late; nor are interrupts counted in either."""
+    log = log_of(device, snapshots=1, days=3)
+    log.boot(unserved=True)
+    log.resign(len(log.entries) - 1, uptime_ms=5 * DAY_MS)
+    log.uptime_ms = 6 * DAY_MS
+    found = interrupts.evidence(facts(log, manufacturer.certificate))
+    assert found["uptime_days"] == pytest.approx(1, abs=0.01)
+    assert (found["snapshots"], found["unserved"]) == (1, 1)
+    assert found["p_many"] == pytest.approx(1 - math.exp(-found["expected"]), abs=1e-6)

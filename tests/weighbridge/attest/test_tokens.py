@@ -21,10 +21,10 @@ from weighbridge.core.errors import FormatError, IdentityError, TokenError
 digest = st.binary(min_size=32, max_size=32)
 count = st.integers(0, (1 << 63) - 1)
 text = st.text(st.characters(min_codepoint=32, max_codepoint=0x24F, categories=("L", "N")), min_size=1, max_size=100)
+BOOT = {"salt_digest": digest, "rate_milli": count, "hold": count, "reporting": text, "witness": digest}
 BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "boot": st.fixed_dictionaries(
-        {"salt_digest": digest, "rate_milli": count, "hold": count, "reporting": text, "witness": digest}
-    ),
+    "boot": st.fixed_dictionaries(BOOT)  # of earlier firmware
+    | st.fixed_dictionaries({**BOOT, "clock_milli": count, "forced": st.booleans(), "unserved": st.booleans()}),
     "event": st.fixed_dictionaries({"name": text, "digest": digest}),
     "head": st.fixed_dictionaries({"size": count, "last": digest, "root": digest, "log_key": digest, "counter": count}),
     "snapshot": st.sampled_from([(True, True), (False, True), (False, False)]).flatmap(
