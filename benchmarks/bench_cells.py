@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -133,7 +134,7 @@ def measure(ranks: int, directory: Path) -> dict[str, Any]:
     cell, answer = timed(lambda: Replay(cell_request, [], lambda message: None).run())
     commitments = Commitments(path)
     targets = list(commitments.targets(0, (1, STEPS + 1)))
-    chosen = collective_openings.choose(targets, 100, seed=1)
+    chosen = random.Random(1).choices(targets, k=100)
     opened = collective_replay.open_chunks(path, 0, chosen)
     checking, findings = timed(lambda: collective_openings.verify(commitments, 0, chosen, opened))
     return {
@@ -165,7 +166,7 @@ def power(directory: Path) -> dict[str, Any]:
     share = false / len(targets)
     rows = []
     for count in COUNTS:
-        draws = (collective_openings.choose(targets, count, seed=count * TRIALS + trial) for trial in range(TRIALS))
+        draws = (random.Random(count * TRIALS + trial).choices(targets, k=count) for trial in range(TRIALS))
         caught = sum(bool(collective_openings.verify(commitments, 0, draw, opened)) for draw in draws)
         rows.append({"chunks": count, "caught": caught / TRIALS, "formula": round(1 - (1 - share) ** count, 4)})
     return {"false_chunks": false, "chunks": len(targets), "share": round(share, 4), "trials": TRIALS, "rows": rows}

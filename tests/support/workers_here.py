@@ -16,8 +16,13 @@ import pytest
 import torch
 
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution import cell_questions, job_replay, run_facts, scoring, transcript_facts
-from weighbridge.execution.workers import cell_worker, run_facts_worker, scoring_worker, transcript_facts_worker
+from weighbridge.execution import job_questions, job_replay, run_facts, scoring, transcript_facts
+from weighbridge.execution.workers import (
+    job_questions_worker,
+    run_facts_worker,
+    scoring_worker,
+    transcript_facts_worker,
+)
 from weighbridge.execution.workers.job_worker import JobReplay
 from weighbridge.execution.workers.replay_worker import Replay
 from weighbridge.transcript.reader import Transcript
@@ -36,7 +41,7 @@ WORKERS: dict[str, Answered] = {
     "weighbridge.execution.workers.transcript_facts_worker": lambda request, send: transcript_facts_worker.answer(
         request
     ),
-    "weighbridge.execution.workers.cell_worker": lambda request, send: cell_worker.answer(request),
+    "weighbridge.execution.workers.job_questions_worker": lambda request, send: job_questions_worker.answer(request),
     "weighbridge.execution.workers.scoring_worker": lambda request, send: scoring_worker.score(request, [], send),
 }
 
@@ -65,7 +70,7 @@ def workers_here() -> Iterator[None]:
             run_facts,
             scoring,
             transcript_facts,
-            cell_questions,
+            job_questions,
         ):
             patch.setattr(module, "run_worker", run_worker)
         yield

@@ -8,24 +8,21 @@ records of those ranks, and combined again (docs/sharding.md).
 
 from __future__ import annotations
 
-import bisect
 import random
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate
 from pathlib import Path
 
 from verifier.contact.clients import FETCH_SECONDS, ProverClient
 from verifier.model.facts import Cell, Explanation, Shard
 from verifier.store.cache import CELLS, StorageError
 from weighbridge.core.errors import Finding, ProverError, TranscriptError, WeighbridgeError
-from weighbridge.execution import cell_questions
-from weighbridge.execution.cell_questions import CellPlan, Side
+from weighbridge.execution import job_questions
 from weighbridge.execution.collective_openings import Opening, Target, encode
 from weighbridge.execution.given_results import write_results
+from weighbridge.execution.job_questions import CellPlan, Side
 from weighbridge.execution.replay import Limits
-from weighbridge.transcript.collectives import chunk_count
 
 Connect = Callable[[], AbstractContextManager[ProverClient]]
 """Opens a connection to the Prover."""
@@ -45,7 +42,7 @@ class Cells:
         *,
         deadline_s: float = FETCH_SECONDS,
         chooser: random.Random | None = None,
-        limits: Limits = cell_questions.LIMITS,
+        limits: Limits = job_questions.LIMITS,
     ) -> None:
         """Takes what the plan says.
 
@@ -77,7 +74,7 @@ class Cells:
         try:
             at = shard.job, shard.coordinate.rank, (claim.step, claim.op)
             if at not in self._plans:
-                self._plans[at] = cell_questions.plan(*at, limits=self._limits)
+                self._plans[at] = job_questions.plan(*at, limits=self._limits)
             key = *at[:2], self._plans[at].steps
             if key not in self._prepared:
                 self._prepared[key] = self._prepare(shard, claim, self._plans[at], connect)
@@ -101,12 +98,12 @@ class Cells:
                 with tempfile.TemporaryDirectory(prefix="opened-", dir=folder) as name:
                     opened = Path(name) / "opened.cbor"
                     done, findings = self._open(client, shard, claim, targets, opened)
-                    found = cell_questions.check(shard.job, rank, steps, targets[:done], opened, limits=self._limits)
+                    found = job_questions.check(shard.job, rank, steps, targets[:done], opened, limits=self._limits)
             findings = [*found, *findings]
         except WeighbridgeError as error:
             file.unlink(missing_ok=True)
             return error
-        total = sum(chunk_count(side.bytes) for side in sides)
+        total = sum(side.chunks for side in sides)
         return Cell(steps=steps, results=file, chunks=total, drawn=len(targets), findings=findings)
 
     def _fetch(
@@ -140,13 +137,8 @@ class Cells:
             ) from None
 
     def _draw(self, sides: Sequence[Side]) -> list[Target]:
-        ends = list(accumulate(chunk_count(side.bytes) for side in sides))
-        found = []
-        for number in sorted(self._chooser.sample(range(ends[-1]), min(self._chunks, ends[-1]))):
-            at = bisect.bisect_right(ends, number)
-            side = sides[at]
-            found.append(Target(side.step, side.op, side.out, number - (ends[at] - chunk_count(side.bytes))))
-        return found
+        there = sum(side.chunks for side in sides)
+        return job_questions.chunks_of(sides, sorted(self._chooser.sample(range(there), min(self._chunks, there))))
 
     def _open(
         self, client: ProverClient, shard: Shard, claim: Explanation, targets: Sequence[Target], opened: Path

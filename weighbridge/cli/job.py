@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from weighbridge.cli._exits import print_found, print_json
-from weighbridge.cli._inputs import Json
+from weighbridge.cli._exits import one_line, print_found, print_json
+from weighbridge.cli._inputs import Json, require_transcript
 from weighbridge.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from weighbridge.execution.collective_openings import Commitments
 
 app = typer.Typer(help="Jobs on several ranks: show one, replay a cell, check its collectives.", no_args_is_help=True)
 
@@ -24,36 +20,44 @@ _Out = Annotated[Path, typer.Option(help="File to write.")]
 _Device = Annotated[str, typer.Option(help="Device to execute on: cpu, cuda, cuda:1.")]
 
 
-def _cell(commitments: Commitments, rank: int, steps: str | None) -> tuple[int, int]:
+def _cell(job: Path, rank: int, steps: str | None) -> tuple[int, int]:
+    """Returns the steps of a cell (first, last + 1); reads no more than the manifest of the rank's transcript."""
     from weighbridge.cli.replay import parse_steps
+    from weighbridge.core.bounded import DEFAULT_LIMITS
+    from weighbridge.transcript.files import read_manifest
+    from weighbridge.transcript.job_record import rank_name
 
-    count = commitments.transcript(rank).steps
+    _require_job(job)
+    run = job / rank_name(rank)
+    if rank < 0 or not run.is_dir():
+        raise UsageError(f"the job has no rank {rank}; `weighbridge job show {job}` lists its ranks")
+    count = read_manifest(run, DEFAULT_LIMITS).steps
     return (0, count) if steps is None else parse_steps(steps, count)
+
+
+def _require_job(job: Path) -> None:
+    from weighbridge.transcript.job_record import RECORD, is_job
+
+    if not is_job(job):
+        raise UsageError(f"{job} is no job: it has no {RECORD}; give the directory that holds rank-0000")
 
 
 @app.command("show")
 def show(job: _Job, as_json: Json = False) -> None:
     """Verify all transcripts of a job and say which ranks it has and what they exchange."""
-    from collections import Counter
+    from weighbridge.execution import job_questions, transcript_facts
 
-    from weighbridge.execution.collective_openings import Commitments
-
-    commitments = Commitments(job)
-    rows: list[dict[str, Any]] = []
-    for rank in range(commitments.record.ranks):
-        transcript = commitments.transcript(rank)
-        names = Counter(c.call.name for step in range(transcript.steps) for c in commitments.step(rank, step).values())
-        shards = sum(s.sizes != s.shape for s in transcript.layout())
-        facts = {"rank": rank, "transcript": transcript.digest, "steps": transcript.steps, "shards": shards}
-        rows.append({**facts, "collectives": dict(sorted(names.items()))})
-    mesh = {name: size for name, size in commitments.record.mesh}
+    _require_job(job)
+    facts = job_questions.describe(job, limits=transcript_facts.OPENING)
     if as_json:
-        print_json({"job": commitments.record.id.hex(), "mesh": mesh, "ranks": rows})
+        print_json(facts)
         return
-    print(f"job {commitments.record.id.hex()}  " + "  ".join(f"{name} {size}" for name, size in mesh.items()))
-    for row in rows:
+    mesh = "  ".join(f"{name} {size}" for name, size in facts["mesh"].items())
+    print(f"job {facts['job']}  {one_line(mesh)}")
+    for row in facts["ranks"]:
         collectives = ", ".join(f"{count} {name}" for name, count in row["collectives"].items()) or "none"
-        print(f"rank {row['rank']}: {row['steps']} steps, {row['shards']} sharded tensors; collectives: {collectives}")
+        said = f"{row['steps']} steps, {row['shards']} sharded tensors; collectives: {collectives}"
+        print(one_line(f"rank {row['rank']}: {said}"))
 
 
 @app.command("results")
@@ -61,10 +65,9 @@ def results(job: _Job, out: _Out, rank: _Rank = 0, steps: _Steps = None, device:
     """For the Prover: replay the job and write the results of a cell's collectives, for a replay of the cell."""
     from prover.keeping.collective_replay import cell_results
     from weighbridge.cli.replay import require_device
-    from weighbridge.execution.collective_openings import Commitments
 
     require_device(device)
-    cell_results(job, rank, _cell(Commitments(job), rank, steps), out, device=device)
+    cell_results(job, rank, _cell(job, rank, steps), out, device=device)
 
 
 @app.command("challenge")
@@ -76,12 +79,16 @@ def challenge(
     chunks: Annotated[int, typer.Option(help="How many chunks to choose.", min=1, max=65536)] = 100,
 ) -> None:
     """For the Verifier: choose random chunks of the results of a cell's collectives."""
-    from weighbridge.execution.collective_openings import Commitments, choose, encode_targets
+    import secrets
 
-    commitments = Commitments(job)
-    targets = list(commitments.targets(rank, _cell(commitments, rank, steps)))
-    out.write_bytes(encode_targets(choose(targets, chunks)))
-    print(f"{min(chunks, len(targets))} of {len(targets)} chunks, drawn with replacement")
+    from weighbridge.execution import job_questions, transcript_facts
+    from weighbridge.execution.collective_openings import encode_targets
+
+    sides = job_questions.results(job, rank, _cell(job, rank, steps), limits=transcript_facts.OPENING)
+    there = sum(side.chunks for side in sides)
+    drawn = sorted(secrets.randbelow(there) for _ in range(chunks)) if there else []
+    out.write_bytes(encode_targets(job_questions.chunks_of(sides, drawn)))
+    print(f"{min(chunks, there)} of {there} chunks, drawn with replacement")
 
 
 @app.command("open")
@@ -108,12 +115,15 @@ def check(
     as_json: Json = False,
 ) -> int:
     """For the Verifier: check opened chunks against the step records of all ranks and combine them again."""
-    from weighbridge.execution.collective_openings import Commitments, decode, decode_targets, verify
+    from weighbridge.execution import job_questions
+    from weighbridge.execution.collective_openings import decode_targets
 
-    commitments, targets = Commitments(job), decode_targets(_read(chosen))
-    findings = verify(commitments, rank, targets, decode(_read(opened)))
-    if targets:
-        findings += commitments.equal_results(rank, (min(t.step for t in targets), max(t.step for t in targets) + 1))
+    _require_job(job)
+    _require_file(opened)
+    targets = decode_targets(_read(chosen))
+    asked = [target.step for target in targets]
+    steps = (min(asked), max(asked) + 1) if asked else (0, 0)
+    findings = job_questions.check(job, rank, steps, targets, opened, together=True, limits=job_questions.LIMITS)
     count = len(set(targets))
     lines = [f"{count} chunks checked, {len(findings)} findings"]
     return print_found({"chunks": count}, lines, findings, as_json=as_json)
@@ -127,32 +137,26 @@ def layout(
     as_json: Json = False,
 ) -> int:
     """Compare what each rank holds, by its layout, with the state of a run that was not sharded."""
-    from weighbridge.execution.collective_openings import Commitments
-    from weighbridge.transcript import layout as layouts
-    from weighbridge.transcript.reader import Transcript
+    from weighbridge.execution import job_questions
 
-    commitments, unsharded = Commitments(job), Transcript.open(run)
-    ranks = [commitments.transcript(rank) for rank in range(commitments.record.ranks)]
-    common = sorted(set.intersection(*(set(each.checkpoint_steps) for each in (unsharded, *ranks))))
-    if step not in common:
-        raise UsageError(f"not all of them have a checkpoint before step {step}; they share those before {common[:20]}")
-    whole, findings, shards = unsharded.tensors(step), [], 0
-    for rank, transcript in enumerate(ranks):
-        held = transcript.tensors(step)
-        wanted = [shard for shard in transcript.layout() if shard.name in held or shard.name in whole]
-        shards += len(wanted)
-        findings += [replace(f, subject=f"rank {rank}: {f.subject}") for f in layouts.check(wanted, held, whole)]
+    _require_job(job)
+    require_transcript(run)
+    shards, findings = job_questions.layout(job, run, step, limits=job_questions.LIMITS)
     lines = [f"{shards} shards compared, {len(findings)} findings"]
     return print_found({"shards": shards}, lines, findings, as_json=as_json)
 
 
-_MAX_FILE = 4 << 30
+_MAX_FILE = 4 << 20
 
 
 def _read(path: Path) -> bytes:
-    """Reads what the other party sent: a regular file, as large as the chunks of a large job may be."""
+    """Reads a list of chunks, which a Verifier wrote."""
     from weighbridge.core.bounded import read_file
 
+    _require_file(path)
+    return read_file(path, max_bytes=_MAX_FILE)
+
+
+def _require_file(path: Path) -> None:
     if not path.is_file():
         raise UsageError(f"{path} does not exist; give a file")
-    return read_file(path, max_bytes=_MAX_FILE)

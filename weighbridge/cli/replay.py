@@ -83,10 +83,8 @@ def command(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from weighbridge.execution.replay import replay
-    from weighbridge.transcript.reader import Transcript
 
-    count = Transcript.open(run).steps  # before a process is started: most damage is found here
-    wanted = None if steps is None else parse_steps(steps, count)
+    wanted = _steps(run, steps)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json)
     bar = bars.add_task("replay", total=None)
@@ -113,10 +111,8 @@ def _replay_job(
     """Replays all ranks of a job, or one of them with its collectives taken as given."""
     from weighbridge.execution.job_replay import replay_cell, replay_job
     from weighbridge.transcript.job_record import rank_name
-    from weighbridge.transcript.reader import Transcript
 
-    count = Transcript.open(run / rank_name(rank or 0)).steps
-    wanted = None if steps is None else parse_steps(steps, count)
+    wanted = _steps(run / rank_name(rank or 0), steps)
     if (rank is None) != (results is None):
         raise UsageError("a cell needs both --rank and --results (weighbridge job results); a job neither")
     if rank is not None and results is not None:
@@ -136,6 +132,15 @@ def _replay_job(
                 _print(each)
     found = any(_violations(each) for each in whole.ranks if each is not None)
     return Exit.NOTHING_FOUND if whole.verdict == "match" and not found else Exit.FINDINGS
+
+
+def _steps(run: Path, steps: str | None) -> tuple[int, int] | None:
+    """Returns the steps that are wanted, None for all; reads only the manifest: the worker reads the rest."""
+    from weighbridge.core.bounded import DEFAULT_LIMITS
+    from weighbridge.transcript.files import read_manifest
+
+    manifest = read_manifest(run, DEFAULT_LIMITS)
+    return None if steps is None else parse_steps(steps, manifest.steps)
 
 
 def _violations(result: ReplayResult) -> bool:

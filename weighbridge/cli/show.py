@@ -17,9 +17,9 @@ def show(
 ) -> None:
     """Verify a transcript's files and say what is in it, without executing anything."""
     require_transcript(run)
-    from weighbridge.execution.transcript_facts import open_confined
+    from weighbridge.execution import transcript_facts as confined
 
-    facts = describe(open_confined(run))
+    facts = describe(confined.open_confined(run, opening=confined.OPENING, limits=confined.OPENING))
     if as_json:
         print_json(facts)
         return

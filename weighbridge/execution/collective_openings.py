@@ -8,7 +8,6 @@ combined again and compared. If a share q of the chunks is false, k random ones 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,12 +201,6 @@ def ref_bytes(ref: Ref) -> int:
 def leaf_index(side: Sequence[Ref], which: int, chunk: int) -> int:
     """Returns the number of a chunk's leaf among those of all tensors of one side of a collective."""
     return sum(chunk_count(ref_bytes(ref)) for ref in side[:which]) + chunk
-
-
-def choose(targets: Sequence[Target], count: int, seed: int | None = None) -> list[Target]:
-    """Returns `count` chunks, drawn with replacement; from the system's randomness unless there is a seed."""
-    source = random.SystemRandom() if seed is None else random.Random(seed)
-    return sorted(source.choices(targets, k=count)) if targets else []
 
 
 # -- wire --------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from weighbridge.core.announcement import compiling
-from weighbridge.core.errors import Finding, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
+from weighbridge.core.bounded import decode_json
+from weighbridge.core.errors import (
+    Finding,
+    FormatError,
+    ReplayWorkerError,
+    TranscriptError,
+    UsageError,
+    WeighbridgeError,
+)
 from weighbridge.execution import fork_server
 from weighbridge.program import chosen_bits
 from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
@@ -36,7 +44,8 @@ _PASSED = (
     "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUBLAS_WORKSPACE_CONFIG", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS",
     "MKL_NUM_THREADS", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
-_MAX_LINE = 256 << 20
+MAX_LINE, _MAX_ITEMS = 256 << 20, 1 << 24
+"""Bytes and items of one line of a worker's answer."""
 _MAX_COUNT = 1 << 40
 _WATCH_SECONDS = 0.2
 Worker = Callable[
@@ -316,9 +325,9 @@ def _tail(stream: Any) -> list[bytes]:
 def _read(stream: Any, progress: Callable[[int, int], None] | None) -> dict[str, Any] | None:
     """Reads the worker's lines until its answer."""
     announcement = compiling()
-    for line in iter(lambda: stream.readline(_MAX_LINE), b""):
+    for line in iter(lambda: stream.readline(MAX_LINE), b""):
         try:
-            message = json.loads(line)
+            message = decode_json(line, max_items=_MAX_ITEMS)
             if "compiling" in message:
                 announcement(*_counts(message["compiling"]))
                 continue
@@ -329,7 +338,7 @@ def _read(stream: Any, progress: Callable[[int, int], None] | None) -> dict[str,
                 continue
             if "error" in message or "result" in message:
                 return cast("dict[str, Any]", message)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        except (FormatError, ValueError, TypeError, KeyError, OverflowError):
             pass
         raise ReplayWorkerError("the replay worker answered something that is not a result")
     return None

@@ -22,6 +22,7 @@ from weighbridge.core import bounded
 from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, FormatError, ReplayWorkerError, TranscriptError, UsageError
 from weighbridge.execution.replay import Limits, finding_of, raise_error, run_worker
+from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, natural, shaped, text, truth
 from weighbridge.transcript.files import read_manifest, verify_files
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate
 from weighbridge.transcript.parentage import Parent
@@ -176,8 +177,8 @@ class OpenedTranscript:
 
         def read(raw: Any) -> dict[int, dict[str, float]]:
             return {
-                _natural(begin): {
-                    _text(name, 65536): math.inf if change is None else _share(change) for name, change in named
+                natural(begin): {
+                    text(name, 65536): math.inf if change is None else _share(change) for name, change in named
                 }
                 for begin, named in raw["segments"]
             }
@@ -218,7 +219,7 @@ class OpenedTranscript:
             WeighbridgeError: A worker could not do it.
         """
         known = set(records)
-        return self._ask("used", lambda raw: known & set(map(_natural, raw["used"])), records=records)
+        return self._ask("used", lambda raw: known & set(map(natural, raw["used"])), records=records)
 
     def comparable(self, begin: int, end: int) -> tuple[list[int], list[int]]:
         """Returns the steps whose batches tell what weights remember of a segment: its own last ones, and later ones.
@@ -230,7 +231,7 @@ class OpenedTranscript:
         """
 
         def read(raw: Any) -> tuple[list[int], list[int]]:
-            return [_natural(step) for step in raw["own"]], [_natural(step) for step in raw["control"]]
+            return [natural(step) for step in raw["own"]], [natural(step) for step in raw["control"]]
 
         return self._ask("comparable", read, begin=begin, end=end)
 
@@ -243,12 +244,32 @@ class OpenedTranscript:
 
         def read(raw: Any) -> Summary:
             return Summary(
-                kinds={_text(kind, 10): _natural(count) for kind, count in raw["kinds"]},
-                tapes={_digest(digest): _natural(count) for digest, count in raw["tapes"][:MOST_TAPES]},
-                undeclared=_natural(raw["undeclared"]),
+                kinds={text(kind, 10): natural(count) for kind, count in raw["kinds"]},
+                tapes={digest(tape): natural(count) for tape, count in raw["tapes"][:MOST_TAPES]},
+                undeclared=natural(raw["undeclared"]),
             )
 
         return self._ask("summary", read)
+
+    def program(self, tape: str | None, step: int | None, *, operations: bool) -> dict[str, Any]:
+        """Describes a program, as `weighbridge.program.tape_description.describe` does.
+
+        Args:
+            tape: Its digest in hexadecimal digits, or how that begins.
+            step: The step that ran it. Without either it is the program that ran most often.
+            operations: Whether to list every operation.
+
+        Raises:
+            UsageError: There is no such step, or not exactly one such tape.
+            WeighbridgeError: The tape is malformed, or a worker could not do it.
+        """
+        from weighbridge.program import tape_description  # noqa: PLC0415 (loads all rules)
+
+        def read(raw: Any) -> dict[str, Any]:
+            said = cast("dict[str, Any]", shaped(raw, tape_description.SHAPE))
+            return {**said, "findings": [finding_of(each).to_json() for each in raw["findings"]]}
+
+        return self._ask("program", read, tape=tape, step=step, operations=operations)
 
     def learn(self, limits: Limits) -> None:
         """Asks a worker for the facts; `open_confined` has done so.
@@ -259,19 +280,19 @@ class OpenedTranscript:
         self._ask("facts", self._take, limits=limits)
 
     def _take(self, raw: Any) -> None:
-        self.draft_digest = _digest(raw["draft"])
+        self.draft_digest = digest(raw["draft"])
         if self.draft_digest.hex() != self.manifest.draft:
             raise ValueError("draft")
         self._heads, self._states = (_packed(raw[name], self.steps) for name in ("heads", "states"))
         if self.head(self.steps - 1).hex() != self.manifest.head:
             raise ValueError("head")
         self._recorded, self._beside = (_places(raw[name]) for name in ("recorded", "beside"))
-        self.resumptions = [Resumption(_natural(step), _natural(begin)) for step, begin in raw["resumptions"]]
+        self.resumptions = [Resumption(natural(step), natural(begin)) for step, begin in raw["resumptions"]]
         self.data = None if raw["data"] is None else _data(raw["data"])
-        self._initialises = _fact(raw["initialises"], _truth)
+        self._initialises = _fact(raw["initialises"], truth)
         self._parent = _fact(raw["parent"], _read_parent)
         self._coordinate = _fact(raw["coordinate"], _read_coordinate)
-        self.declared = {_text(name, 200): _text(value, 4000) for name, value in raw["declared"][:MOST_DECLARED]}
+        self.declared = {text(name, 200): text(value, 4000) for name, value in raw["declared"][:MOST_DECLARED]}
 
     def _ask(self, question: str, read: Callable[[Any], T], *, limits: Limits | None = None, **about: Any) -> T:
         """Asks a worker, once for each question, and reads its answer as hostile."""
@@ -286,8 +307,8 @@ class OpenedTranscript:
             raise_error(message)
             try:
                 self._answers[key] = read(message["result"])
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-                raise ReplayWorkerError(f"the worker's answer is malformed ({type(error).__name__})") from None
+            except MALFORMED as error:
+                raise malformed(error) from None
         return cast(T, self._answers[key])
 
     def _of_step(self, packed: bytes, step: int) -> bytes:
@@ -322,33 +343,10 @@ def open_confined(path: str | Path, *, opening: Limits = OPENING, limits: Limits
     return opened
 
 
-def _natural(raw: Any) -> int:
-    if type(raw) is not int or not 0 <= raw < 1 << 64:
-        raise ValueError("number")
-    return raw
-
-
-def _truth(raw: Any) -> bool:
-    if type(raw) is not bool:
-        raise ValueError("truth value")
-    return raw
-
-
 def _share(raw: Any) -> float:
     if type(raw) not in (int, float) or not 0 <= raw < math.inf:
         raise ValueError("share")
     return float(raw)
-
-
-def _text(raw: Any, most: int) -> str:
-    return str(raw)[:most].encode(errors="replace").decode()  # half characters cannot be shown
-
-
-def _digest(raw: Any) -> bytes:
-    data = bytes.fromhex(raw)
-    if len(data) != DIGEST_SIZE:
-        raise ValueError("digest")
-    return data
 
 
 def _packed(raw: Any, steps: int) -> bytes:
@@ -361,21 +359,21 @@ def _packed(raw: Any, steps: int) -> bytes:
 def _places(raw: Any) -> list[SnapshotPlace]:
     if len(raw) > MOST_SNAPSHOTS:
         raise ValueError("snapshots")
-    return [(bytes.fromhex(ueid[:128]), _natural(index), _natural(step), _natural(op)) for ueid, index, step, op in raw]
+    return [(bytes.fromhex(ueid[:128]), natural(index), natural(step), natural(op)) for ueid, index, step, op in raw]
 
 
 def _leaves(raw: Any) -> list[Leaf]:
     if len(raw["leaves"]) > MOST_LEAVES:
         raise ValueError("leaves")
-    return [(_natural(size), _digest(digest)) for size, digest in raw["leaves"]]
+    return [(natural(size), digest(leaf)) for size, leaf in raw["leaves"]]
 
 
 def _data(raw: Any) -> DataFacts:
     if raw["order"] not in get_args(Order):
         raise ValueError("order")
     return DataFacts(
-        root=_digest(raw["root"]), count=_natural(raw["count"]), order=raw["order"],
-        seed_follows=_truth(raw["seed_follows"]),
+        root=digest(raw["root"]), count=natural(raw["count"]), order=raw["order"],
+        seed_follows=truth(raw["seed_follows"]),
     )  # fmt: skip
 
 
@@ -388,7 +386,7 @@ def _fact(raw: Any, read: Callable[[Any], T]) -> tuple[T] | dict[str, Any]:
 
 def _read_parent(raw: Any) -> Parent | None:
     try:
-        return None if raw is None else Parent(transcript=raw[0], step=raw[1], state=_digest(raw[2]))
+        return None if raw is None else Parent(transcript=raw[0], step=raw[1], state=digest(raw[2]))
     except UsageError as error:
         raise ValueError(error.message) from None
 
@@ -397,7 +395,7 @@ def _read_coordinate(raw: Any) -> MeshCoordinate | None:
     if raw is None:
         return None
     try:
-        job, rank = JobRecord.decode(bytes.fromhex(raw[0][:8192])), _natural(raw[1])
+        job, rank = JobRecord.decode(bytes.fromhex(raw[0][:8192])), natural(raw[1])
     except FormatError as error:
         raise ValueError(error.message) from None
     if rank >= job.ranks:

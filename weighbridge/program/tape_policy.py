@@ -28,7 +28,9 @@ BUDGETS: Mapping[str, float] = {
     "edits": 1_024.0,
 }
 """Bits in a whole run: four times the most that any honest training of benchmarks/results/chosen_bits.json chose,
-rounded up to thousands, and 1,024 where that is less."""
+rounded up to thousands, and 1,024 where that is less. The trainings of that file declare no formulas, so all values
+that change count as chosen there; values that follow from a declared formula cost nothing, and their budget is 1,024.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

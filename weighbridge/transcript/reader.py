@@ -331,7 +331,7 @@ class Transcript:
                 data = DataCommitment.from_parts(leaves, (seed, epochs))
             case _:
                 data = DataCommitment.from_parts(leaves, order)
-        if data.summary() != summary or data.order_bytes() != order:
+        if digests.cbor(data.summary()) != digests.cbor(summary) or data.order_bytes() != order:  # 1 == True == 1.0
             raise TranscriptError("data/ is not the commitment that the draft names; fetch the transcript again")
         return data
 

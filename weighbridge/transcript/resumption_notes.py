@@ -71,13 +71,13 @@ def _resumption(raw: Any) -> Resumption:
             set(rest) <= {"device"} and _natural(step) and _natural(begin) and begin <= step < MAX_STEPS
         ):
             taken = tuple(_snapshot(each, begin, step) for each in snapshots)
-            return Resumption(step, begin, taken, _device(rest.get("device")))
+            return Resumption(step, begin, taken, _device(rest["device"]) if rest else None)
     raise FormatError("a resumption is not a map of step, begin, snapshots and device; fetch resumptions.cbor again")
 
 
-def _device(raw: Any) -> str | None:
-    """Returns the kind of device that a resumption names, or None if it names none."""
-    if raw is None or (isinstance(raw, str) and 0 < len(raw) <= MAX_DEVICE):
+def _device(raw: Any) -> str:
+    """Returns the kind of device that a resumption names; one that names none does not have the key."""
+    if isinstance(raw, str) and 0 < len(raw) <= MAX_DEVICE:
         return raw
     raise FormatError(f"the device of a resumption is a text of up to {MAX_DEVICE} characters; fetch it again")
 

@@ -1,7 +1,8 @@
 """Tensor files: a strict, deterministic subset of safetensors.
 
 The same tensors always give the same bytes (the reference writer shuffles metadata), and the reader trusts nothing: it
-parses the header itself, insists that the tensors tile the data exactly, and allocates only what the file really holds.
+parses the header itself, insists on the one form in which these tensors are written, and allocates only what the file
+really holds.
 Any safetensors library reads the result. Numbers are little endian.
 """
 
@@ -79,28 +80,32 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """
     if "__metadata__" in tensors:
         raise UsageError("a tensor may not be named __metadata__; rename it")
-    # Wide elements first, so that each tensor starts at a multiple of its element size.
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
-    offset = 0
-    for name in names:
-        tensor = tensors[name]
-        end = offset + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": dtype_name(tensor.dtype).upper(),
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
+    types = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     try:
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        names, text = _header(types, metadata or {})
     except UnicodeEncodeError:
         raise UsageError("a tensor's name or the metadata is not valid Unicode; rename it") from None
-    text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name in names:
             file.write(raw_bytes(tensors[name]))
+
+
+def _header(
+    tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[list[str], bytes]:
+    """Returns the names in the order in which their tensors are stored, and the header, of tensors of some types."""
+    # Wide elements first, so that each tensor starts at a multiple of its element size.
+    names = sorted(tensors, key=lambda name: (-tensors[name][0].itemsize, name))
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    offset = 0
+    for name in names:
+        dtype, shape = tensors[name]
+        end = offset + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": dtype_name(dtype).upper(), "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return names, text + b" " * (-len(text) % 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +125,13 @@ class TensorFile:
 
     metadata: dict[str, str]
 
-    def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS, *, other_writers: bool = False) -> None:
         """Parses and checks the header of `path`.
+
+        Args:
+            path: The file.
+            limits: On what it may hold.
+            other_writers: Whether to take what other writers of safetensors write too; a transcript has no such file.
 
         Raises:
             FormatError: The file does not follow the format to the byte.
@@ -144,6 +154,10 @@ class TensorFile:
         self._data_start = 8 + length
         self._folders: dict[str, list[str]] | None = None
         self.metadata, self._entries = _parse_header(path, header, size - self._data_start, limits)
+        if not other_writers:
+            types = {name: (entry.dtype, entry.shape) for name, entry in self._entries.items()}
+            if _header(types, self.metadata)[1] != header:
+                raise _bad(path, "its header is not in the one form in which such tensors are stored")
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -346,7 +347,7 @@ def test_a_false_sum_passes_its_cell_and_is_found_by_chunks_at_the_stated_rate(
     share, count, trials = len(false) / len(targets), 3, 400
     expected = 1 - (1 - share) ** count
     caught = sum(
-        bool(collective_openings.verify(commitments, 0, collective_openings.choose(targets, count, seed), opened))
+        bool(collective_openings.verify(commitments, 0, random.Random(seed).choices(targets, k=count), opened))
         for seed in range(trials)
     )
     assert abs(caught / trials - expected) < 4 * math.sqrt(expected * (1 - expected) / trials)

@@ -59,7 +59,7 @@ def test_round_trip(path, content, metadata):
 def test_files_of_the_reference_writer_are_read(path):
     content = {"b": torch.arange(6).reshape(2, 3), "a": torch.ones(3, dtype=torch.bfloat16), "c": torch.tensor(True)}
     safetensors.torch.save_file(content, path, metadata={"k": "v", "l": "w"})
-    file = TensorFile(path)
+    file = TensorFile(path, other_writers=True)
     assert file.metadata == {"k": "v", "l": "w"}
     assert all(same(file.read(name), tensor) for name, tensor in content.items())
 
@@ -82,7 +82,8 @@ def test_tensors_that_cannot_be_written(path):
 
 
 def raw(header, data=b""):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8 if isinstance(header, dict) else 0)
     return struct.pack("<Q", len(text)) + text + data
 
 
@@ -150,6 +151,55 @@ def test_contents_are_checked_when_read(path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FormatError):
         file.read("a")
+
+
+GOOD = {"b": entry("F32", [1], [0, 4]), "a": entry("U8", [2], [4, 6]), "c": entry("U8", [0], [6, 6])}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        json.dumps(GOOD).encode(),
+        json.dumps(GOOD, separators=(",", ":")).encode() + b" " * 16,
+        json.dumps(dict(reversed(GOOD.items())), separators=(",", ":")).encode(),
+        {"__metadata__": {}, **GOOD},
+        {**GOOD, "__metadata__": {"k": "v"}},
+        {"__metadata__": {"l": "w", "k": "v"}, **GOOD},
+        {"a": entry("U8", [2], [0, 2]), "c": entry("U8", [0], [2, 2]), "b": entry("F32", [1], [2, 6])},
+        {"b": GOOD["b"], "c": entry("U8", [0], [4, 4]), "a": GOOD["a"]},
+        {**GOOD, "c": {name: GOOD["c"][name] for name in ("shape", "dtype", "data_offsets")}},
+        json.dumps(GOOD, separators=(",", ":")).replace('"a"', '"\\u0061"').encode(),
+    ],
+)
+def test_another_form_of_the_same_tensors_is_refused(path, header):
+    path.write_bytes(raw(GOOD, b"abcdef"))
+    assert set(TensorFile(path)) == set(GOOD)
+    path.write_bytes(raw(header, b"abcdef"))
+    TensorFile(path, other_writers=True)
+    with pytest.raises(FormatError, match="the one form"):
+        TensorFile(path)
+
+
+@given(
+    content=st.dictionaries(names, tensors(), max_size=3), metadata=st.dictionaries(st.text(), st.text(), max_size=2),
+    data=st.data(),
+)  # fmt: skip
+@settings(max_examples=60)
+def test_what_is_accepted_is_written_again_as_the_same_bytes(path, content, metadata, data):
+    """write_tensors(read(b)) == b for all bytes b that are read: changed ones, and those of another writer."""
+    write_tensors(path, content, metadata)
+    original = path.read_bytes()
+    place = data.draw(st.integers(0, len(original) - 1))
+    changed = original[:place] + bytes([data.draw(st.integers(0, 255))]) + original[place + 1 :]
+    for candidate in (changed, safetensors.torch.save(content, metadata or None)):
+        path.write_bytes(candidate)
+        try:
+            file = TensorFile(path)
+            found = {name: file.read(name) for name in file}
+        except FormatError:
+            continue
+        write_tensors(path, found, file.metadata)
+        assert path.read_bytes() == candidate
 
 
 @given(data=st.binary(max_size=100), tail=st.binary(max_size=8))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from weighbridge.cli._exits import findings_line, one_line, print_json
 from weighbridge.cli._inputs import Json, Run, require_transcript
 from weighbridge.core.errors import Finding, UsageError
-
-if TYPE_CHECKING:
-    from weighbridge.transcript.reader import Transcript
-    from weighbridge.transcript.steps import StepRecord
 
 app = typer.Typer(no_args_is_help=True, help="Look at the programs of a transcript.")
 
@@ -37,53 +33,17 @@ def show(
     require_transcript(run)
     if tape is not None and step is not None:
         raise UsageError("give the digest of a tape or --step, not both")
-    from weighbridge.cli.tape import description
-    from weighbridge.program.tape_checks import check, examine
-    from weighbridge.transcript.reader import Transcript
-    from weighbridge.transcript.tape import Tape
+    from weighbridge.execution import transcript_facts as confined
 
-    transcript = Transcript.open(run)
-    decoded: dict[bytes, Tape] = {}
-
-    def get(digest: bytes) -> Tape:
-        if digest not in decoded:
-            decoded[digest] = Tape.decode(transcript.tape(digest))
-        return decoded[digest]
-
-    record, others = _choose(transcript, tape, step)
-    programs = examine(transcript, get)
-    _, findings = check(transcript, get)
-    facts = description.describe(transcript, get(record.tape), record, programs)
-    facts["others"] = others
-    facts["findings"] = [f.to_json() for f in findings if record.tape.hex() in f.subject]
-    if operations:
-        facts["list"] = description.operations(get(record.tape), record)
+    opened = confined.open_confined(run, opening=confined.OPENING, limits=confined.OPENING)
+    facts = opened.program(tape, step, operations=operations)
     if as_json:
-        print_json(facts)
+        print_json({name: value for name, value in facts.items() if name != "step"})
     else:
-        _print(facts, record.step)
+        _print(facts)
 
 
-def _choose(transcript: Transcript, tape: str | None, step: int | None) -> tuple[StepRecord, dict[str, int]]:
-    """Returns a step that ran the wanted tape, the last one, and how often every tape ran."""
-    if step is not None and not 0 <= step < transcript.steps:
-        raise UsageError(f"the transcript has the steps 0 to {transcript.steps - 1}; there is no step {step}")
-    last: dict[str, StepRecord] = {}
-    ran: dict[str, int] = {}
-    for record in transcript.records():
-        digest = record.tape.hex()
-        last[digest], ran[digest] = record, ran.get(digest, 0) + 1
-    if step is not None:
-        return transcript.step(step), ran
-    if tape is None:
-        return last[max(ran, key=lambda digest: ran[digest])], ran
-    matching = [digest for digest in ran if digest.startswith(tape.lower())]
-    if len(matching) != 1:
-        raise UsageError(f"{len(matching)} tapes of this transcript begin with {tape[:64]!r}; give more digits of one")
-    return last[matching[0]], ran
-
-
-def _print(facts: dict[str, Any], step: int) -> None:
+def _print(facts: dict[str, Any]) -> None:
     """Prints a description for a person; a hostile name cannot steer the terminal."""
 
     def line(name: str, text: str) -> None:
@@ -98,7 +58,7 @@ def _print(facts: dict[str, Any], step: int) -> None:
     line("memory", f"{facts['births']:,} storages born ({facts['born_bytes']:,} bytes), {facts['frees']:,} freed")
     line("", f"at most {facts['peak_bytes']:,} bytes alive at once")
     _print_inputs(facts, line)
-    _print_values(facts["values"], step, line)
+    _print_values(facts["values"], facts["step"], line)
     for place, group in enumerate(facts["changes"]):
         names = group["changed"]
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
@@ -145,15 +105,19 @@ def _print_values(values: dict[str, Any], step: int, line: Any) -> None:
         "values", f"{values['constants']:,} constants of the program, {values['host_values']:,} read back from tensors"
     )
     for name, entry in values["derived"].items():
-        here = f", {entry['here']!r} in step {step}" if "here" in entry else ""
+        here = f", {_number(entry['here'])} in step {step}" if "here" in entry else ""
         line("", f"  {entry['positions']:,} follow {name} = {entry['formula']}{here}")
     if values["unexplained"]:
-        here = ", ".join(repr(v) for v in values["unexplained_here"][:6])
+        here = ", ".join(map(_number, values["unexplained_here"][:6]))
         line("", f"  {values['unexplained']:,} change and follow no formula: UNDECLARED ({here} in step {step})")
     for name, entry in values["free_tensors"].items():
         line("", f"  undeclared tensor {name}: {entry['bytes']:,} bytes in {entry['steps']:,} steps")
     if values["once_bytes"]:
         line("", f"  ran once: its constants are {values['once_bytes']:,} bytes that may be anything")
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else repr(value)  # an infinity or NaN is a text
 
 
 def _origin(told: dict[str, Any], others: int) -> str:

@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
-from weighbridge.core.errors import Finding, LogError, Severity, TapeError, WeighbridgeError
+from weighbridge.core.errors import Finding, LogError, ReplayWorkerError, Severity, TapeError, WeighbridgeError
 from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution import given_results, rounding_findings
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import DifferenceError, Following
 from weighbridge.execution.given_results import GIVEN, GivenResults, conditional
 from weighbridge.execution.location import locate
+from weighbridge.execution.replay import MAX_LINE
 from weighbridge.execution.workers import confinement
 from weighbridge.numerics import custom
 from weighbridge.numerics.conformance import bound_policy as policies
@@ -379,12 +380,15 @@ def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]]) 
         answered: Gives the answer to (request, restrictions in force, a function that sends other messages).
     """
     warnings.filterwarnings("ignore")
-    request = json.loads(sys.stdin.buffer.read(1 << 20))
+    request = json.loads(sys.stdin.buffer.read())
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints goes to stderr: stdout carries the answer only
 
     def send(message: dict[str, Any]) -> None:
-        answer.write(json.dumps(message).encode() + b"\n")
+        line = json.dumps(message).encode() + b"\n"
+        if len(line) > MAX_LINE:
+            raise ReplayWorkerError(f"the answer has {len(line)} bytes, more than {MAX_LINE}; ask for less")
+        answer.write(line)
         answer.flush()
 
     cpu = not str(request["device"]).startswith("cuda")

@@ -119,7 +119,7 @@ class _Last(Replay):
 
 
 def _batches(path: Path) -> Iterator[dict[str, torch.Tensor]]:
-    file = TensorFile(path)
+    file = TensorFile(path, other_writers=True)  # the Verifier's own
     for number in range(_MOST_BATCHES):
         names = file.below(str(number))
         if not names:

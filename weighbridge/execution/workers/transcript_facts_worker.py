@@ -25,6 +25,7 @@ from weighbridge.execution.transcript_facts import (
 )
 from weighbridge.execution.weight_distance import distances
 from weighbridge.execution.workers.replay_worker import serve
+from weighbridge.program import tape_description
 from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
 from weighbridge.transcript.job_record import MeshCoordinate
 from weighbridge.transcript.parentage import declared, entered, held
@@ -146,8 +147,13 @@ def summary(transcript: Transcript) -> dict[str, Any]:
     }
 
 
+def program(transcript: Transcript, tape: str | None, step: int | None, operations: bool) -> dict[str, Any]:
+    """Describes a program, as `weighbridge tape show` prints it."""
+    return tape_description.describe(transcript, tape, step, operations=operations)
+
+
 QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
-    each.__name__: each for each in (facts, data, weights, batches, given, state, used, comparable, summary)
+    each.__name__: each for each in (facts, data, weights, batches, given, state, used, comparable, summary, program)
 }
 
 

@@ -2,7 +2,8 @@
 
 A log is a chain of blocks of at most 65,536 entries, each coded on its own (`logcoding`) behind a header that says
 where it begins. So a writer keeps one block in memory and a reader one block and what was asked for, and the entries of
-one operation are found from the headers without decoding what comes before. A log is written in exactly one way.
+one operation are found from the headers without decoding what comes before. A log is written in exactly one way, and
+no other is accepted: a reader writes each block again, and compares.
 """
 
 from __future__ import annotations
@@ -119,14 +120,10 @@ class LogWriter:
         parts, self._waiting = self._waiting, []
         table = np.array([(p.op, p.output, len(p.positions)) for p in parts], dtype=np.int64)
         positions = np.concatenate([p.positions for p in parts])
-        room = log_coding.WORST * len(positions)
-        coded, plain = np.zeros(room, dtype=np.uint8), np.zeros(room, dtype=np.uint8)
-        sizes = log_coding.encode_block(
-            table, positions, np.concatenate([p.widths for p in parts]),
-            np.concatenate([p.bits for p in parts]).view(np.int64), _contexts(), coded, plain,
-        )  # fmt: skip
-        header = (len(positions), *table[0, :2].tolist(), int(positions[0]), *sizes)
-        self._out += [_varints(header), coded[: sizes[0]].tobytes(), plain[: sizes[1]].tobytes()]
+        widths, bits = np.concatenate([p.widths for p in parts]), np.concatenate([p.bits for p in parts])
+        coded, plain = _encoded(table, positions, widths, bits.view(np.int64))
+        header = (len(positions), *table[0, :2].tolist(), int(positions[0]), len(coded), len(plain))
+        self._out += [_varints(header), coded, plain]
 
 
 class LogReader:
@@ -233,6 +230,8 @@ class LogReader:
         fault, found = log_coding.decode_block(coded, plain, *block.key, _contexts(), table, positions, widths, bits)
         if fault:
             raise _bad(f"in block {number}, {log_coding.FAULTS[fault]}")
+        if _encoded(table[:found], positions, widths, bits) != (coded.tobytes(), plain.tobytes()):
+            raise _bad(f"block {number} is not coded in the one way in which its entries are written")
         cuts = np.cumsum(table[:found, 2])
         if number + 1 < len(self.blocks) and (*table[found - 1, :2].tolist(), int(positions[-1])) >= (
             self.blocks[number + 1].key
@@ -279,6 +278,14 @@ def _joined(parts: list[OpEntries]) -> OpEntries | None:
         return parts[0] if parts else None
     columns = [np.concatenate([getattr(p, name) for p in parts]) for name in ("positions", "widths", "bits")]
     return OpEntries(parts[0].op, parts[0].output, *columns)
+
+
+def _encoded(table: Ints, positions: Ints, widths: NDArray[np.uint8], bits: Ints) -> tuple[bytes, bytes]:
+    """Returns the coded and the plain bytes of a block; the arguments are those of `log_coding.encode_block`."""
+    room = log_coding.WORST * len(positions)
+    coded, plain = np.zeros(room, dtype=np.uint8), np.zeros(room, dtype=np.uint8)
+    sizes = log_coding.encode_block(table, positions, widths, bits, _contexts(), coded, plain)
+    return coded[: sizes[0]].tobytes(), plain[: sizes[1]].tobytes()
 
 
 def _contexts() -> Ints:
