@@ -1,17 +1,26 @@
-"""`weighbridge tape show` on real and on damaged transcripts."""
+"""`weighbridge tape show` on real and on damaged transcripts; `test_cli_hostile_files` runs its worker apart."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.forging import at_step, forge
+from support.workers_here import workers_here
 
 from weighbridge.cli.main import run
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
+
+
+@pytest.fixture(autouse=True)
+def here() -> Iterator[None]:
+    """The command's worker in this process."""
+    with workers_here():
+        yield
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -1,3 +1,4 @@
+import inspect
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from support import roundlog_by_the_page
 
 from weighbridge.core.errors import LogError, UsageError
-from weighbridge.numerics.rounding import rounding_log
+from weighbridge.numerics.rounding import log_coding, range_coder, rounding_log
 from weighbridge.numerics.rounding.rounding_log import (
     BLOCK,
     MAGIC,
@@ -200,6 +201,87 @@ def test_hostile_blocks(entries, coded, bits, first):
     """Whatever a block holds under a good header, only a LogError comes of it, and in time."""
     header = rounding_log._varints((entries, 0, 0, first, len(coded), len(bits)))
     accepts(MAGIC + header + coded + bits + b"\x00")
+
+
+# --- one encoding ---------------------------------------------------------------------------------------------------
+
+
+def again(data):
+    """Returns what was decoded, encoded; None if the bytes are refused."""
+    try:
+        return encode(decode(data, max_entries=1000))
+    except LogError:
+        return None
+
+
+@given(logs(), st.data())
+def test_what_is_accepted_is_encoded_again_as_the_same_bytes(log, data):
+    """encode(decode(b)) == b for all bytes b that are accepted: a log with other bytes here and there."""
+    changed = bytearray(encode(log))
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(len(MAGIC), len(changed) - 1))] = data.draw(st.integers(0, 255))
+    assert again(bytes(changed)) in (None, bytes(changed))
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 4), st.binary(max_size=6), st.binary(max_size=10), st.integers(0, 5))
+def test_blocks_that_are_accepted_are_encoded_again_as_the_same_bytes(entries, coded, bits, first):
+    data = MAGIC + rounding_log._varints((entries, 0, 0, first, len(coded), len(bits))) + coded + bits + b"\x00"
+    assert again(data) in (None, data)
+
+
+def block(entries, coded, bits=b""):
+    return MAGIC + rounding_log._varints((entries, 0, 0, 5, len(coded), len(bits))) + coded + bits + b"\x00"
+
+
+def decodes(data):
+    """Whether the bytes decode to entries, in whatever way these are coded."""
+    (header,) = LogReader(data, max_entries=9).blocks
+    n, array = header.entries, np.frombuffer(data, dtype=np.uint8)
+    coded, bits = array[slice(*header.coded)], array[slice(*header.plain)]
+    columns = np.empty((n, 3), np.int64), np.empty(n, np.int64), np.empty(n, np.uint8), np.empty(n, np.int64)
+    return log_coding.decode_block(coded, bits, *header.key, rounding_log._contexts(), *columns)[0] == 0
+
+
+def test_other_last_bytes_of_the_same_entries_are_refused():
+    """One byte codes an entry in many ways, as far as the range coder is concerned; one of them is accepted."""
+    candidates = [block(1, bytes([value])) for value in range(1, 256)] + [block(1, b"")]
+    assert sum(map(decodes, candidates)) > 50
+    accepted = [data for data in candidates if again(data) is not None]
+    contents = [rows(decode(data, max_entries=1)) for data in accepted]
+    assert len({tuple(each) for each in contents}) == len(accepted) < 20
+
+
+OTHERWISE = {
+    "scale": [("scale = _length(", "scale = 1 + _length(")],
+    "same": [("int(bits != whole)", "1"), ("if bits != whole:", "if True:")],
+    "zero": [("int(bits != 0)", "1"), ("if bits == 0:", "if False:")],
+}
+"""Changes to the source of an encoder by which it makes another choice."""
+
+
+@pytest.mark.parametrize("choice", OTHERWISE)
+def test_another_choice_of_the_encoder_is_refused(choice, monkeypatch):
+    """An encoder that does not choose as the page says writes what decodes to the same entries, and is refused."""
+    entries = {
+        "scale": [(5, 1, 1), (900, 1, 0), (1000, 1, 0)],
+        "same": [(5, 0, 77), (6, 0, 77)],
+        "zero": [(5, 9, 0)],
+    }[choice]
+    good = encode([section(0, 0, entries)])
+    scope = {**vars(range_coder), **vars(log_coding)}
+    for function in [each.py_func for each in scope.values() if hasattr(each, "py_func")]:
+        source = inspect.getsource(function).replace("@jit\n", "")
+        for old, new in OTHERWISE[choice]:
+            source = source.replace(old, new)
+        exec(source, scope)
+    monkeypatch.setattr(log_coding, "encode_block", scope["encode_block"])
+    other = encode([section(0, 0, entries)])
+    monkeypatch.undo()
+    assert other != good
+    assert decodes(other)
+    with pytest.raises(LogError, match="one way"):
+        decode(other, max_entries=9)
 
 
 @given(logs(), st.data())
