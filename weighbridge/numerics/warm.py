@@ -82,6 +82,19 @@ def warm(progress: Callable[[int, int], object] | None = None) -> int:
     return compiled
 
 
+def warm_decoders() -> None:
+    """Uses the compiled loops that decode a transcript, all but those of rounding logs. This starts no threads."""
+    for use in _decoders():
+        use()
+
+
+def _decoders() -> list[Callable[[], object]]:
+    return [
+        lambda: cbor_items.count(np.zeros(1, dtype=np.uint8), 1),
+        lambda: cbor_items.count(np.frombuffer(b"\x00", dtype=np.uint8), 1),
+    ]
+
+
 def _uses() -> list[Callable[[], object]]:
     x, ones = torch.linspace(-1, 1, 512).view(2, 256), torch.ones(256)
     whole, mean = x.t().contiguous(), torch.zeros(2, 1)
@@ -116,6 +129,5 @@ def _uses() -> list[Callable[[], object]]:
         lambda: holds_nan(ones),
         lambda: contested.round_plain(torch.ones(2, dtype=torch.float64)),
         lambda: rounding_log.decode(rounding_log.encode(entries), max_entries=1),
-        lambda: cbor_items.count(np.zeros(1, dtype=np.uint8), 1),
-        lambda: cbor_items.count(np.frombuffer(b"\x00", dtype=np.uint8), 1),
+        *_decoders(),
     ]

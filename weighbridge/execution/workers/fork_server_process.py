@@ -23,8 +23,13 @@ import torch._dynamo  # the shape functions of some operations import it
 import torch._refs
 
 from weighbridge.execution.fork_server import MESSAGE_BYTES, PARENT
-from weighbridge.execution.workers import job_worker, replay_worker  # noqa: F401 (most workers need what these import)
-from weighbridge.numerics.warm import warm
+from weighbridge.execution.workers import (  # noqa: F401 (most workers need what these import)
+    job_questions_worker,
+    job_worker,
+    replay_worker,
+    transcript_facts_worker,
+)
+from weighbridge.numerics.warm import warm, warm_decoders
 
 
 def main() -> None:
@@ -33,6 +38,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whatever the thread that started this had blocked
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the parent decides
     try:
+        warm_decoders()
         _warm_if_single_threaded(parent)
         parent.send(json.dumps({"ready": True}).encode())
     except BrokenPipeError:  # it ended meanwhile

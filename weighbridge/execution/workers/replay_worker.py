@@ -34,7 +34,7 @@ from weighbridge.numerics.conformance.device_kind import device_kind
 from weighbridge.numerics.conformance.switches import switch_off
 from weighbridge.numerics.rounding import device_passes, rounding_log
 from weighbridge.numerics.rule_table import table_digest
-from weighbridge.numerics.warm import warm
+from weighbridge.numerics.warm import warm, warm_decoders
 from weighbridge.program import chosen_counts, chosen_findings, tape_checks
 from weighbridge.program.chosen_bits import ChosenBits
 from weighbridge.program.flops import flops
@@ -360,9 +360,12 @@ class Replay:
             use["derived"] = sum(name is not None for name in entered.changing.values()) if entered else 0
 
 
-def _prepare(device: str, compiling: Callable[[int, int], None] | None = None) -> None:
+def _prepare(device: str, compiling: Callable[[int, int], None] | None = None, *, executes: bool = True) -> None:
     """Switches off algorithms that no bound covers, and warms up what must be loaded before files are out of reach."""
     keep_freed()
+    if not executes:
+        warm_decoders()
+        return
     switch_off()
     device_kind(device)  # it reads a file
     torch.set_grad_enabled(False)
@@ -373,11 +376,13 @@ def _prepare(device: str, compiling: Callable[[int, int], None] | None = None) -
         os.environ["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / "triton")
 
 
-def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]]) -> None:
+def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]], *, executes: bool = True) -> None:
     """Answers one request.
 
     Args:
         answered: Gives the answer to (request, restrictions in force, a function that sends other messages).
+        executes: Whether it evaluates operations. To load their loops takes longer than most answers of a worker that
+            only reads, unless torch has one thread and the fork server has loaded them.
     """
     warnings.filterwarnings("ignore")
     request = json.loads(sys.stdin.buffer.read())
@@ -393,7 +398,7 @@ def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]]) 
 
     cpu = not str(request["device"]).startswith("cuda")
     try:
-        _prepare(request["device"], lambda done, total: send({"compiling": [done, total]}))
+        _prepare(request["device"], lambda done, total: send({"compiling": [done, total]}), executes=executes)
         for name in request.get("op_rules", ()):
             custom.load(name)
         confined = confinement.limit_resources(

@@ -214,7 +214,7 @@ def _declared(raw: Any) -> list[list[str]]:
 
 def main() -> None:
     """Answers one request."""
-    serve(lambda request, confined, send: answer(request))
+    serve(lambda request, confined, send: answer(request), executes=False)
 
 
 if __name__ == "__main__":
