@@ -55,6 +55,13 @@ def _promised() -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+@cache
+def _known() -> frozenset[tuple[str, str]]:
+    """Returns (module, name) of everything that is promised, where it is defined."""
+    return frozenset(_resolved(*each)[:2] for each in _promised())
+
+
+@cache
 def _file(module: str) -> Path | None:
     path = ROOT.joinpath(*module.split("."))
     candidates = (path.with_suffix(".py"), path / "__init__.py")
@@ -84,6 +91,7 @@ def _all(module: str) -> list[str] | None:
     return None
 
 
+@cache
 def _names(module: str) -> dict[str, _Definition | tuple[str, str]]:
     """Returns what a module's names are: definitions, or (module, name) of what it imports."""
     found: dict[str, _Definition | tuple[str, str]] = {}
@@ -128,7 +136,7 @@ def _described(module: str, name: str) -> Iterator[str]:
 
 def _members(module: str, what: ast.ClassDef, hidden: Set[str] = frozenset()) -> Iterator[str]:
     """Yields the public members of a class but the hidden ones, after those of our bases that promise nothing."""
-    known = {_resolved(*each)[:2] for each in _promised()}
+    known = _known()
     for base in what.bases:
         where, name, inherited = _resolved(module, ast.unparse(base))
         if isinstance(inherited, ast.ClassDef) and (where, name) not in known:

@@ -63,6 +63,7 @@ class Drawing:
         beacon: Beacon,
         credentials: Credentials,
         manufacturer: Certificate,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Takes what a Verifier has.
 
@@ -74,9 +75,11 @@ class Drawing:
             beacon: Whose values count.
             credentials: The Verifier's own, to ask chips for their heads.
             manufacturer: Root certificate of device identities.
+            sleep: Waits for seconds of the witness's clock.
         """
         self.registry, self.witness, self.log, self.witnesses = registry, witness, log, witnesses
         self.beacon, self.credentials, self.manufacturer = beacon, credentials, manufacturer
+        self.sleep = sleep
 
     def run(self, inspection: str, plan: Plan, units: Units, say: Say, transient: Say | None = None) -> Drawn:
         """Makes the draw of an inspection, or returns the one that was made.
@@ -287,13 +290,13 @@ class _Attempt:
         self._wait(beacon.info.time_ms(commitment.round), f"waiting for round {commitment.round} of the beacon")
         while (value := beacon.value(commitment.round)) is None:
             self._transient("draw", 0, 0, f"waiting for round {commitment.round} of the beacon to be provided")
-            time.sleep(0.5)
+            self._of.sleep(0.5)
         return value
 
     def _wait(self, until_ms: int, message: str) -> None:
         while (left := until_ms - self._now()) > 0:
             self._transient("draw", 0, 0, f"{message}: {left / 1000:.0f} seconds")
-            time.sleep(min(left / 1000, 0.5))
+            self._of.sleep(min(left / 1000, 0.5))
 
 
 def _made_to(made: _Made) -> dict[str, Any]:
