@@ -250,6 +250,7 @@ def test_a_model_that_is_the_batch_of_the_initialisation(tmp_path: Path) -> None
         [TranscriptFacts(id=transcript.digest, opened=open_confined(run))],
         lambda _, identifier: TranscriptFacts(id=identifier, opened=TranscriptError("none", code="transcript.unknown")),
         lambda *_: TranscriptError("not replayed", code="transcript.unknown"),
+        lambda *_: TranscriptError("not replayed", code="transcript.unknown"),
     )
     assert [(f.id, f.severity) for f in parent_runs.check(line)] == [("transcript.origin.undeclared", "warning")]
     assert line.bytes == 4 * (16 * 8 + 16 + 4 * 16 + 4)

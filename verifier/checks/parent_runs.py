@@ -1,20 +1,41 @@
-"""Did each run begin where it says: from a seed that was replayed, or from the state of a parent that held it?"""
+"""Did each run begin where it says: from a seed that was replayed, or from the state of a parent that made it?
+
+A parent is examined as the run itself is: its last steps before the declared state are replayed, and its programs and
+ledger are judged. What cannot be examined explains no more than a parent that is not declared at all. And the ledgers
+of all runs of a lineage, and of all ranks of a job, are judged together, or each could bring in as much as a budget.
+"""
 
 from __future__ import annotations
 
-from verifier.model.lineage import Lineage
+from dataclasses import replace
+
+from verifier.checks.replay_outcome import mismatch, within
+from verifier.model.lineage import MOST_ANCESTORS, Lineage
 from verifier.model.policies import TRANSCRIPTS_AS_DESIGNED, TranscriptPolicy
-from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.core.errors import Finding, Severity, WeighbridgeError
 from weighbridge.execution.transcript_facts import OpenedTranscript
+from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
 from weighbridge.transcript.parentage import Parent, unexplained
 
+_DESCRIBED = ("structure", "literals")
+"""Channels in which a run is charged only what is new given the runs before it."""
 
-def check(line: Lineage, policy: TranscriptPolicy = TRANSCRIPTS_AS_DESIGNED) -> list[Finding]:
+_FURTHER = 0.25
+"""Of a budget, what each further run adds to it: a budget is four times the most that honest runs chose."""
+
+
+def check(
+    line: Lineage, policy: TranscriptPolicy = TRANSCRIPTS_AS_DESIGNED, programs: TapePolicy = AS_DESIGNED
+) -> list[Finding]:
     """Checks the beginning of one run."""
     if isinstance(line.parent, WeighbridgeError):
         return [line.parent.finding(subject=f"transcript {line.id}")]
-    if line.parent is not None:
-        return _declared(line, line.parent)
+    return [*_began(line, policy), *_together(line, policy, programs)]
+
+
+def _began(line: Lineage, policy: TranscriptPolicy) -> list[Finding]:
+    if isinstance(line.parent, Parent):
+        return _declared(line, line.parent, policy)
     if not line.entered:
         return []
     if line.elsewhere:
@@ -48,7 +69,7 @@ def _split(line: Lineage) -> Finding:
     )
 
 
-def _declared(line: Lineage, parent: Parent) -> list[Finding]:
+def _declared(line: Lineage, parent: Parent, policy: TranscriptPolicy) -> list[Finding]:
     if not isinstance(line.found, OpenedTranscript):
         why = line.found.message if isinstance(line.found, WeighbridgeError) else "no Prover was asked"
         return [
@@ -69,22 +90,80 @@ def _declared(line: Lineage, parent: Parent) -> list[Finding]:
                 line, parent, f"state {parent.state.hex()}", f"state {named.hex()}" if named else f"{steps} steps only"
             )
         ]
+    found = _led_to(line, parent, policy)
+    if line.cut:
+        found.append(_unverified(line, policy, f"it has more ancestors than {MOST_ANCESTORS}", "too many ancestors"))
     if isinstance(line.held, WeighbridgeError):
-        return [
-            Finding(
-                id="transcript.parent.unverified",
-                message=f"what the parent held could not be recomputed here, so it was not compared: "
-                f"{line.held.message}",
-                expected=f"the state before step {parent.step} of {parent.transcript}",
-                found=line.held.reason,
-                subject=f"transcript {line.id}",
-                severity="info",
-            )
-        ]
+        return found or [_unverified(line, policy, line.held.message, line.held.reason)]
     foreign = 0 if line.held is None else unexplained(line.entered, line.held)
-    if not foreign:
+    if foreign:
+        found.append(
+            _mismatch(line, parent, f"{line.bytes} bytes of that state", f"{foreign} bytes that it does not hold")
+        )
+    return found
+
+
+def _led_to(line: Lineage, parent: Parent, policy: TranscriptPolicy) -> list[Finding]:
+    """Passes on what the replay of the parent's last steps found; its data are judged where it was fetched."""
+    result = line.replayed
+    if result is None:
+        return [_unverified(line, policy, "it is one rank of a job, which is not replayed alone", "one rank", "info")]
+    if isinstance(result, WeighbridgeError):
+        return [_unverified(line, policy, result.message, result.reason)]
+    subject = f"transcript {parent.transcript}"
+    own = [replace(f, subject=within(subject, f.subject)) for f in result.findings if not f.id.startswith("data.")]
+    if result.verdict == "mismatch" and not any(f.severity == "violation" for f in own):
+        own.append(mismatch(subject, result.first_difference))
+    if result.verdict == "inconclusive":
+        own.append(_unverified(line, policy, "its replay was inconclusive", "inconclusive"))
+    return own
+
+
+def _together(line: Lineage, policy: TranscriptPolicy, programs: TapePolicy) -> list[Finding]:
+    """Judges what a run and all that it goes on from, or is a job with, chose together."""
+    if isinstance(line.chosen, WeighbridgeError):
+        return [_unverified(line, policy, line.chosen.message, line.chosen.reason)]
+    if line.runs < 2:
         return []
-    return [_mismatch(line, parent, f"{line.bytes} bytes of that state", f"{foreign} bytes that it does not hold")]
+    findings = []
+    for channel, bits in line.chosen.items():
+        budget = programs.budgets.get(channel)
+        if budget is None:
+            continue
+        if channel not in _DESCRIBED:
+            budget *= 1 + _FURTHER * (line.runs - 1)
+        if bits > budget:
+            findings.append(
+                Finding(
+                    id="transcript.chosen_bits",
+                    message=f"the run, its ancestors and the other ranks of its job chose {bits:,.0f} bits of "
+                    f"{channel} together; they may be weights made elsewhere, brought in run by run: read the programs "
+                    "(weighbridge tape show)",
+                    expected=f"at most {budget:,.0f} bits of {channel} in {line.runs} runs",
+                    found=f"{bits:,.0f} bits",
+                    subject=f"the lineage of transcript {line.id}",
+                    severity=programs.chosen,
+                    evidence={"channel": channel, "bits": bits, "budget": budget, "runs": line.runs},
+                )
+            )
+    return findings
+
+
+def _unverified(
+    line: Lineage, policy: TranscriptPolicy, why: str, reason: str, severity: Severity | None = None
+) -> Finding:
+    """A parent that nobody can examine explains as little as one that is not declared."""
+    if severity is None:
+        severity = "info" if policy.origin == "accepted" else policy.origin
+    named = f"step {line.parent.step} of {line.parent.transcript}" if isinstance(line.parent, Parent) else "the parent"
+    return Finding(
+        id="transcript.parent.unverified",
+        message=f"the state that the run declares as its beginning could not be verified: {why}",
+        expected=f"the state before {named}, replayed",
+        found=reason,
+        subject=f"transcript {line.id}",
+        severity=severity,
+    )
 
 
 def _mismatch(line: Lineage, parent: Parent, expected: str, found: str) -> Finding:

@@ -3,13 +3,17 @@
 A replay shows that a state led to another one. It cannot show where content came from that was there at the beginning.
 So what entered is compared, storage by storage, with the state of the declared parent; or, where none is declared,
 with what every other run of the inspection had made by training, because a run that was cut in two looks like that.
+
+That a parent held something proves nothing by itself: its transcript may be made up, since no chip has to show it. So
+the steps that led to the declared state are replayed, and what a whole chain of runs chose is counted together: each of
+them may stay below every budget.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from verifier.model.facts import TranscriptFacts
@@ -20,10 +24,13 @@ from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.parentage import Parent, unexplained
 
 MOST_ANCESTORS = 64
-"""Parents of parents that are followed."""
+"""Parents, and parents of parents, that are followed."""
 
 ReplayTo = Callable[[OpenedTranscript, int, bytes], ReplayResult | WeighbridgeError]
 """Replays a transcript to the state before a step, under a salt; returns why not if it cannot."""
+
+ReplaySteps = Callable[[OpenedTranscript, tuple[int, int]], ReplayResult | WeighbridgeError]
+"""Replays the steps (first, last + 1) of a transcript; returns why not if it cannot."""
 
 Fetch = Callable[[TranscriptFacts, str], TranscriptFacts]
 """Fetches the transcript with an identifier from the Prover of another one."""
@@ -39,6 +46,12 @@ class Lineage:
         parent: The parent that the draft declares; an error if that is malformed.
         found: The parent's transcript, or why there is none.
         held: What the parent held at the declared step, or why that cannot be known.
+        replayed: What the replay of the parent's last steps before that state found, or why there was none; None if
+            it was not tried, because the parent is one rank of a job.
+        cut: Whether the parent is an ancestor too many, so that where it began was not asked.
+        runs: How many transcripts `chosen` is of, this one included.
+        chosen: Of a run that goes on from others, or is the first rank of a job, and that no other one declares as its
+            parent: by channel, the bits that all of them chose, or why they could not be counted.
         elsewhere: If no parent is declared: other runs of the inspection that had made some of it by training, and how
             many bytes.
     """
@@ -48,6 +61,10 @@ class Lineage:
     parent: Parent | WeighbridgeError | None = None
     found: OpenedTranscript | WeighbridgeError | None = None
     held: Counter[Leaf] | WeighbridgeError | None = None
+    replayed: ReplayResult | WeighbridgeError | None = None
+    cut: bool = False
+    runs: int = 1
+    chosen: Mapping[str, float] | WeighbridgeError = field(default_factory=dict)
     elsewhere: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -57,7 +74,12 @@ class Lineage:
 
 
 def trace(
-    transcripts: Iterable[TranscriptFacts], fetch: Fetch, replay_to: ReplayTo, *, salt: bytes | None = None
+    transcripts: Iterable[TranscriptFacts],
+    fetch: Fetch,
+    replay_to: ReplayTo,
+    replay_steps: ReplaySteps,
+    *,
+    salt: bytes | None = None,
 ) -> list[Lineage]:
     """Finds out where each of some runs began, and their parents, and so on.
 
@@ -65,11 +87,13 @@ def trace(
         transcripts: The runs.
         fetch: Fetches a parent.
         replay_to: Replays to a state that is not kept as a checkpoint.
+        replay_steps: Replays the steps that led to a state.
         salt: Keys the digests of states, 32 bytes; by default a fresh one.
     """
     salt = salt or secrets.token_bytes(32)
     waiting = [facts for facts in transcripts if isinstance(facts.opened, OpenedTranscript)]
-    most = len(waiting) + MOST_ANCESTORS
+    seen = {facts.id for facts in waiting}
+    most = len(seen) + MOST_ANCESTORS
     states = _States(salt, replay_to)
     found: dict[str, Lineage] = {}
     for facts in waiting:  # grows while it is walked
@@ -82,13 +106,66 @@ def trace(
             if isinstance(ancestor.opened, OpenedTranscript):
                 if line.parent.step <= ancestor.opened.steps:
                     line.held = states.before(ancestor.opened, line.parent.step)
-                if len(waiting) < most:
+                    line.replayed = _led_to(ancestor.opened, line.parent.step, replay_steps)
+                line.cut = ancestor.id not in seen and len(seen) >= most
+                if ancestor.id not in seen and not line.cut:
+                    seen.add(ancestor.id)
                     waiting.append(ancestor)
     everybody = {facts.id: facts.opened for facts in waiting if isinstance(facts.opened, OpenedTranscript)}
+    parents = {line.parent.transcript for line in found.values() if isinstance(line.parent, Parent)}
     for line in found.values():
         if line.entered and line.parent is None:
             line.elsewhere = _elsewhere(line, everybody, states)
+        if line.id not in parents:
+            _count(line, found, everybody)
     return list(found.values())
+
+
+def _led_to(parent: OpenedTranscript, step: int, replay_steps: ReplaySteps) -> ReplayResult | WeighbridgeError | None:
+    """Replays the steps of a parent from the checkpoint before a state to that state."""
+    try:
+        if parent.coordinate() is not None:
+            return None
+    except WeighbridgeError as error:
+        return error
+    return replay_steps(parent, (max((c for c in parent.checkpoint_steps if c < step), default=0), step))
+
+
+def _count(line: Lineage, lines: Mapping[str, Lineage], everybody: Mapping[str, OpenedTranscript]) -> None:
+    """Counts what a run, its ancestors and the other ranks of its job chose together, the first of them first."""
+    chain, at = dict[str, OpenedTranscript](), line
+    while isinstance(at.parent, Parent) and at.parent.transcript in lines and at.parent.transcript not in chain:
+        at = lines[at.parent.transcript]
+        chain[at.id] = everybody[at.id]
+    before = [*reversed(chain.values())]
+    ranks = _ranks(everybody[line.id], everybody)
+    if ranks and ranks[0].digest != line.id:
+        return
+    before += [each for each in ranks[1:] if each.digest not in chain]
+    line.runs = len(before) + 1
+    if before:
+        try:
+            line.chosen = everybody[line.id].chosen_after([each.path for each in before])
+        except WeighbridgeError as error:
+            line.chosen = error
+
+
+def _ranks(transcript: OpenedTranscript, everybody: Mapping[str, OpenedTranscript]) -> list[OpenedTranscript]:
+    """Returns the transcripts of a job's ranks, the first first; none if it is of no job."""
+    own = _rank(transcript)
+    if own is None:
+        return []
+    ranks = [(rank, each) for each in everybody.values() if (rank := _rank(each)) is not None and rank[0] == own[0]]
+    return [each for _, each in sorted(ranks, key=lambda item: (item[0][1], item[1].digest))]
+
+
+def _rank(transcript: OpenedTranscript) -> tuple[bytes, int] | None:
+    """Returns a transcript's job and its rank in it."""
+    try:
+        coordinate = transcript.coordinate()
+    except WeighbridgeError:
+        return None  # the comparison of the ranks says so
+    return None if coordinate is None else (coordinate.job.id, coordinate.rank)
 
 
 def _begin(transcript: OpenedTranscript, salt: bytes) -> Lineage:

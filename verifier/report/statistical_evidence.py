@@ -22,7 +22,8 @@ from weighbridge.transcript.parentage import Parent
 def build(collected: Collected) -> dict[str, Any]:
     """Returns JSON-compatible data.
 
-    - `beginnings`: for each transcript, what entered W_0 from outside, and the declared parent.
+    - `beginnings`: for each transcript, what entered W_0 from outside, the declared parent, and what the run, its
+      ancestors and the other ranks of its job chose together.
     - `orders`: for each transcript, who chose the order of its data, and whether its seed follows from them.
     - `weights`: for each transcript, the relative change of the weights in each segment between two checkpoints, and
       how far that stands out from its neighbours (`verifier.model.weight_change`).
@@ -60,6 +61,8 @@ def _beginning(line: Lineage) -> dict[str, Any]:
         "parent": {"transcript": parent.transcript, "step": parent.step} if isinstance(parent, Parent) else None,
         "compared": line.held is not None and not isinstance(line.held, WeighbridgeError),
         "elsewhere": dict(sorted(line.elsewhere.items())),
+        "runs": line.runs,
+        "chosen": {} if isinstance(line.chosen, WeighbridgeError) else dict(line.chosen),
     }
 
 

@@ -17,7 +17,7 @@ from weighbridge.execution.transcript_facts import OpenedTranscript
 
 
 def run(setting: Setting, collected: Collected) -> None:
-    """Traces every transcript that was fetched; what it replays are the states that no checkpoint holds."""
+    """Traces every transcript that was fetched; replays states that no checkpoint holds, and the steps before them."""
     provers = {facts.id: prover for (prover, _), facts in collected.transcripts.items()}
 
     def parent(child: TranscriptFacts, identifier: str) -> TranscriptFacts:
@@ -28,11 +28,20 @@ def run(setting: Setting, collected: Collected) -> None:
     known = list(collected.transcripts.values())
     setting.progress("lineage", 0, len(known), f"finding out where {len(known)} runs began")
     salt = setting.units.once("lineage", "salt", lambda: secrets.token_bytes(32), to=bytes, of=bytes)
-    collected.lineages = lineage.trace(known, parent, partial(_replay_to, setting), salt=salt)
+    collected.lineages = lineage.trace(
+        known, parent, partial(_replay_to, setting), partial(_replay_steps, setting), salt=salt
+    )
 
 
 def _replay_to(
     setting: Setting, transcript: OpenedTranscript, step: int, salt: bytes
 ) -> ReplayResult | WeighbridgeError:
     each = task(setting, transcript, stop=(step, 0), salt=salt)
+    return replayed(setting, "lineage", [each])[each.key].result
+
+
+def _replay_steps(
+    setting: Setting, transcript: OpenedTranscript, steps: tuple[int, int]
+) -> ReplayResult | WeighbridgeError:
+    each = task(setting, transcript, steps=steps)
     return replayed(setting, "lineage", [each])[each.key].result

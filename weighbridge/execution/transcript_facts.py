@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -23,6 +23,7 @@ from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, FormatError, ReplayWorkerError, TranscriptError, UsageError
 from weighbridge.execution.replay import Limits, finding_of, raise_error, run_worker
 from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, natural, shaped, text, truth
+from weighbridge.program.chosen_bits import CHANNELS
 from weighbridge.transcript.files import read_manifest, verify_files
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate
 from weighbridge.transcript.parentage import Parent
@@ -212,6 +213,26 @@ class OpenedTranscript:
         """
         return Counter(self._ask("state", _leaves, step=step, salt=salt.hex()))
 
+    def chosen_after(self, ancestors: Sequence[Path]) -> Mapping[str, float]:
+        """Returns the bits that this run and its ancestors chose, all together, by channel of the ledger.
+
+        Programs are described given those of the runs before, so those that run again cost next to nothing. What only
+        shows when programs run is left out.
+
+        Args:
+            ancestors: Directories of their transcripts, the first of them first; verified, as this one.
+
+        Raises:
+            WeighbridgeError: A worker could not do it.
+        """
+
+        def read(raw: Any) -> dict[str, float]:
+            if not set(raw["bits"]) <= set(CHANNELS):
+                raise ValueError("channel")
+            return {channel: _share(bits) for channel, bits in raw["bits"].items()}
+
+        return self._ask("chosen", read, before=[str(each.resolve()) for each in ancestors])
+
     def used(self, records: list[int]) -> set[int]:
         """Returns which of some records of the data set any step used.
 
@@ -301,6 +322,7 @@ class OpenedTranscript:
             limits = limits or self._limits
             request = {
                 "path": str(self.path.resolve()), "question": question, "about": about,
+                "paths": [str(self.path.resolve()), *about.get("before", ())],
                 "device": "cpu", "memory": limits.memory, "seconds": limits.seconds,
             }  # fmt: skip
             message = run_worker(_WORKER, request, limits)

@@ -37,11 +37,12 @@ Channel = Literal[
 - `values`: changing values that no formula gives, and how others differ from their formulas'.
 - `literals`: constants of programs, and the text of formulas.
 - `structure`: the description length of each program, given those before it; the initialisation is one.
-- `schedule`: which of the known programs ran at each step.
+- `schedule`: which of the known programs ran at each step, and on how many records.
 - `generators`: generators that did not go on, between steps or within one, and whose start follows from nothing.
 - `roundings`: outcomes of rounding logs, and which elements they are about, as far as the replayer is surprised.
 - `edits`: how many changes of state between steps there were, and where.
-- `batch`: what a step was fed whose origin no commitment to data covers; that of the initialisation above all.
+- `batch`: what a step was fed whose origin no commitment to data covers, and in which shapes; that of the
+  initialisation above all.
 - `origin`: state that was there before anything was recorded: parents, optimizer state, buffers.
 - `selection`: the seed, the end of the run, the order of the data, where nothing fixes them.
 - `given`: results of other ranks that a replay took as given.

@@ -2,18 +2,23 @@
 
 Every channel that can be read from records and tapes is counted here, over the whole transcript. What only shows when
 the programs run (rounding logs, results taken as given) is added by the replay.
+
+Of a run that goes on from others, programs may be counted given theirs (`Known`): then the ledgers of all of them add
+up to what the whole lineage chose.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.program import generator_starts
-from weighbridge.program.adaptive_code import AdaptiveCode, natural
+from weighbridge.program.adaptive_code import AdaptiveCode
 from weighbridge.program.chosen_bits import ChosenBits
+from weighbridge.program.feeds import Feeds, Gaps
 from weighbridge.program.literal_code import LiteralCode, formula_bits
 from weighbridge.program.operation_shapes import Site
 from weighbridge.program.origins import TapeValues, formula_texts
@@ -25,10 +30,31 @@ from weighbridge.transcript.tape import Tape
 
 SEED_BITS = 64.0
 _NAME_BITS = 256.0
+_HELD_BITS = 64.0
+"""Of a storage that a declared parent explains: which of the parent's contents it is, or what repeats in it."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What a reader knows of programs: those described so far, in one transcript or in several.
+
+    Attributes:
+        structure: The code of their structure.
+        literals: The code of their numbers.
+        formulas: Texts of formulas, of the transcripts before.
+    """
+
+    structure: StructureCode = field(default_factory=StructureCode)
+    literals: LiteralCode = field(default_factory=LiteralCode)
+    formulas: set[tuple[str, str]] = field(default_factory=set)
 
 
 def count(
-    transcript: Transcript, tapes: Callable[[bytes], Tape], values: Mapping[bytes, TapeValues], ledger: ChosenBits
+    transcript: Transcript,
+    tapes: Callable[[bytes], Tape],
+    values: Mapping[bytes, TapeValues],
+    ledger: ChosenBits,
+    known: Known | None = None,
 ) -> None:
     """Adds to a ledger what a transcript's records and programs chose.
 
@@ -37,11 +63,13 @@ def count(
         tapes: Returns the tape of a digest.
         values: What entered its tapes, from `weighbridge.program.origins.analyse`.
         ledger: Is added to.
+        known: What other transcripts' programs said before; is added to.
 
     Raises:
         TapeError: The programs are too large to describe (`tape.too_large`).
+        TranscriptError: What the run began from is not there (`transcript.malformed`).
     """
-    _programs(transcript, tapes, values, ledger)
+    _programs(transcript, tapes, values, ledger, Known() if known is None else known)
     _records(transcript, tapes, values, ledger)
     _beginning(transcript, tapes, values, ledger)
     _batches(transcript, tapes, ledger)
@@ -64,20 +92,28 @@ def weights(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> float:
 
 
 def _programs(
-    transcript: Transcript, tapes: Callable[[bytes], Tape], values: Mapping[bytes, TapeValues], ledger: ChosenBits
+    transcript: Transcript,
+    tapes: Callable[[bytes], Tape],
+    values: Mapping[bytes, TapeValues],
+    ledger: ChosenBits,
+    known: Known,
 ) -> None:
-    """Each tape in the order of first use: its structure, then its numbers."""
-    structure, literals = StructureCode(), LiteralCode()
-    for name, term in formula_texts(transcript).items():
-        ledger.add("literals", -1, formula_bits(name, term), f"formula {name}")
+    """Formulas, then each tape in the order of first use: its structure, then its numbers."""
+    formulas = formula_texts(transcript)
+    for name, term in formulas.items():
+        bits = formula_bits(name, term)
+        if known.formulas:  # whether it is one of them
+            bits = 1.0 + (math.log2(len(known.formulas)) if (name, term) in known.formulas else bits)
+        ledger.add("literals", -1, bits, f"formula {name}")
+    known.formulas |= set(formulas.items())
     for digest, found in values.items():
         tape = tapes(digest)
-        described = structure.add(tape)
+        described = known.structure.add(tape)
         where = f"tape {digest.hex()[:16]}"
         if described.op >= 0:
             where = f"{tape.nodes[described.op].op} (operation {described.op}) of {where}"
         ledger.add("structure", found.first, described.bits, where)
-        ledger.add("literals", found.first, _numbers(found, described.sites, literals, tape.hosts), where)
+        ledger.add("literals", found.first, _numbers(found, described.sites, known.literals, tape.hosts), where)
 
 
 def _numbers(found: TapeValues, sites: Mapping[int, Site], literals: LiteralCode, hosts: int) -> float:
@@ -95,12 +131,12 @@ def _numbers(found: TapeValues, sites: Mapping[int, Site], literals: LiteralCode
 def _records(
     transcript: Transcript, tapes: Callable[[bytes], Tape], values: Mapping[bytes, TapeValues], ledger: ChosenBits
 ) -> None:
-    """Which tape ran when, where edits are, and values that are not those of formulas.
+    """Which tape ran when on how much data, where edits are, and values that are not those of formulas.
 
     Steps are fed batches of some shapes, and a reader expects the tape that ran last with these. Surprises are counted:
     how many steps apart they are, and which tape it is. Edits are counted by how many steps they are apart.
     """
-    edits, surprises, which = _Gaps(), _Gaps(), AdaptiveCode()
+    edits, surprises, which, feeds = Gaps(), Gaps(), AdaptiveCode(), Feeds(transcript.data is not None)
     expected: dict[Any, bytes] = {}
     known: set[bytes] = set()
     before = b""
@@ -108,7 +144,9 @@ def _records(
         found, tape = values[record.tape], record.tape
         if record.kind != "init":
             ledger.add("edits", record.step, edits.next(record.kind == "edit"), "an edit")
-            fed = record.kind, tuple((path, ref[1:3]) for path, ref in tapes(tape).batch_views)
+            shapes = tuple((path, ref[1:3]) for path, ref in tapes(tape).batch_views)
+            ledger.add(feeds.channel, record.step, feeds.next(record, shapes), "how much data a step was fed")
+            fed = record.kind, shapes
             bits = surprises.next(expected[fed] != tape) if fed in expected else 0.0
             if expected.get(fed) != tape:
                 named = tape if tape in known else b"new"
@@ -120,27 +158,7 @@ def _records(
         ledger.add("values", record.step, found.value_bits.get(record.step, 0.0), f"values of tape {tape.hex()[:16]}")
     ledger.add("edits", -1, edits.end(), "no further edit")
     ledger.add("schedule", -1, surprises.end(), "no further tape")
-
-
-class _Gaps:
-    """Codes how far apart rare events are: equal gaps, one after the other, cost next to nothing."""
-
-    def __init__(self) -> None:
-        self._code = AdaptiveCode()
-        self._gap = self._before = 0
-
-    def next(self, event: bool) -> float:
-        """Returns the bits of an event, given the gap before the last one; 0 if there is none."""
-        self._gap += 1
-        if not event:
-            return 0.0
-        gap, self._gap = self._gap, 0
-        contexts, self._before = (("gap", self._before), ("gap",)), gap
-        return self._code.bits(gap, contexts, natural(gap))
-
-    def end(self) -> float:
-        """Returns the bits of there being no further event."""
-        return self._code.bits(0, (("gap", self._before), ("gap",)), natural(0))
+    ledger.add(feeds.channel, -1, feeds.end(), "no further change of how much data")
 
 
 def _beginning(
@@ -158,9 +176,9 @@ def _beginning(
         parent = None  # a declaration that says nothing explains nothing
     if parent is not None:
         ledger.add("origin", 0, _NAME_BITS + math.log2(parent.step), f"the parent {parent.transcript[:16]}")
-    elif 1 in transcript.checkpoint_steps:
-        for name, data in transcript.checkpoint(1).storages.items():
-            ledger.add("origin", 0, 8.0 * data.numel(), name)
+    most = math.inf if parent is None else _HELD_BITS
+    for name, data in parentage.existing(transcript).items():
+        ledger.add("origin", 0, min(8.0 * data.numel(), most), name)
 
 
 def _selection(transcript: Transcript, ledger: ChosenBits) -> None:

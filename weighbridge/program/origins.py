@@ -43,7 +43,7 @@ class TapeValues:
 
     Attributes:
         digest: The tape's digest.
-        kind: `init`, `step` or `edit`.
+        kind: Of the first step that ran it and was not the initialisation: `step` or `edit`; `init` if there is none.
         steps: How often it ran.
         first: First step that ran it.
         constants: Positions with the same value in every step; for a tape that ran once, all that no formula explains.
@@ -180,6 +180,8 @@ def analyse(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> dict[byte
         if column is None:
             column = columns[record.tape] = _Column(tapes(record.tape), record)
         column.found.steps += 1
+        if column.found.kind == "init":  # what it takes from outside in a later step is not excused by step 0
+            column.found.kind = record.kind
         column.compare(_entering(transcript, record, column))
     once = {digest for digest, column in columns.items() if column.found.steps == 1}
     for digest in once:

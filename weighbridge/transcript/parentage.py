@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from weighbridge.core.digests import DIGEST_SIZE, Leaf, region_digest
-from weighbridge.core.errors import FormatError, UsageError
+from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.state import DTYPES, Checkpoint
 from weighbridge.transcript.steps import MAX_STEPS
@@ -35,6 +35,9 @@ KEY = "parent"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _PERIOD = 8
 """Content that repeats itself after so many bytes (zeros, ones) is trivial: any program makes it."""
+
+_FEW = 16
+"""So many different trivial contents are nobody's; more of them, each in a storage of its own, could be a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,21 +106,27 @@ def entered(transcript: Transcript, salt: bytes) -> Counter[Leaf]:
 
     It is the state that existed when the recording began, and what the initialisation took from outside: undeclared
     tensors, and a batch, which no Recorder gives an initialisation, and which could be W_0 itself. Left out is what any
-    program makes: up to eight bytes, or content that repeats itself after eight. Of a batch the small tensors count
-    too, together: thousands of them could be W_0 as well.
+    program makes: up to eight bytes, or content that repeats itself after eight, as long as there are no more than 16
+    different such contents. Of a batch the small tensors count too, together: thousands of them could be W_0 as well.
 
     Raises:
-        TranscriptError: The transcript is not what it was when it was opened.
+        TranscriptError: The transcript is not what it was when it was opened, or does not hold what it began from
+            (`transcript.malformed`).
         TapeError: The tape of step 0 is malformed.
     """
     found: Counter[Leaf] = Counter()
     if not transcript.steps:
         return found
+    trivial, units = Counter[Leaf](), set[bytes]()
     for data in _contents(transcript):
         raw = raw_bytes(data)
-        if not _trivial(np.frombuffer(raw, dtype=np.uint8)):
-            found[(len(raw), region_digest(raw, salt))] += 1
-    return found
+        leaf = len(raw), region_digest(raw, salt)
+        if _trivial(np.frombuffer(raw, dtype=np.uint8)):
+            trivial[leaf] += 1
+            units.add(bytes(raw[:_PERIOD]))
+        else:
+            found[leaf] += 1
+    return found + trivial if len(units) > _FEW else found
 
 
 def _contents(transcript: Transcript) -> Iterator[Tensor]:
@@ -126,8 +135,25 @@ def _contents(transcript: Transcript) -> Iterator[Tensor]:
     yield from (data for data in batch if data.nbytes > _PERIOD)
     if small := [raw_bytes(data) for data in batch if 0 < data.nbytes <= _PERIOD]:
         yield torch.frombuffer(bytearray(b"".join(bytes(each) for each in small)), dtype=torch.uint8)
-    if not Tape.decode(transcript.tape(transcript.step(0).tape)).nodes and 1 in transcript.checkpoint_steps:
-        yield from transcript.checkpoint(1).storages.values()
+    if not Tape.decode(transcript.tape(transcript.step(0).tape)).nodes:
+        yield from existing(transcript).values()
+
+
+def existing(transcript: Transcript) -> dict[str, Tensor]:
+    """Returns the storages by name of a run whose step 0 makes nothing: what was there before step 1, as flat bytes.
+
+    Raises:
+        TranscriptError: There are steps after it and no checkpoint of that, so that nobody can tell what it was.
+    """
+    if 1 in transcript.checkpoint_steps:
+        return transcript.checkpoint(1).storages
+    if transcript.steps > 1:
+        raise TranscriptError(
+            "no tape makes what the run began from, and no checkpoint before step 1 holds it; ask for the transcript "
+            "as it was recorded",
+            code="transcript.malformed",
+        )
+    return {}
 
 
 def held(checkpoint: Checkpoint, salt: bytes) -> Counter[Leaf]:

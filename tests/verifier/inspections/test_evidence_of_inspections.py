@@ -74,7 +74,8 @@ def test_it_is_json_that_says_what_is_known(collected: Collected) -> None:
     assert own["parent"] == {"transcript": "ab" * 32, "step": 3}
     assert not own["compared"]
     assert other == {
-        "transcript": "cd" * 32, "from_outside": 0, "parent": None, "compared": False, "elsewhere": {"ef" * 32: 7}
+        "transcript": "cd" * 32, "from_outside": 0, "parent": None, "compared": False, "elsewhere": {"ef" * 32: 7},
+        "runs": 1, "chosen": {},
     }  # fmt: skip
     orders = [each for each in told["orders"] if each["order"] == "verifiable"]
     assert [each["seed_follows"] for each in orders] == [True]

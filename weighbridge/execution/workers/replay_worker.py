@@ -18,7 +18,15 @@ from typing import Any
 
 import torch
 
-from weighbridge.core.errors import Finding, LogError, ReplayWorkerError, Severity, TapeError, WeighbridgeError
+from weighbridge.core.errors import (
+    Finding,
+    LogError,
+    ReplayWorkerError,
+    Severity,
+    TapeError,
+    TranscriptError,
+    WeighbridgeError,
+)
 from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution import given_results, rounding_findings
 from weighbridge.execution.executor import Executor
@@ -340,7 +348,7 @@ class Replay:
             if values:
                 chosen_counts.count(self._transcript, self._program, values, self._chosen)
                 self._weights = chosen_counts.weights(self._transcript, self._program)
-        except TapeError as error:
+        except (TapeError, TranscriptError) as error:
             if error.reason not in {finding.id for finding in self._findings}:  # it has ended the replay already
                 self._note(error, error.reason)
         finally:

@@ -10,6 +10,7 @@ import base64
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from weighbridge.core.digests import region_digest
@@ -25,11 +26,14 @@ from weighbridge.execution.transcript_facts import (
 )
 from weighbridge.execution.weight_distance import distances
 from weighbridge.execution.workers.replay_worker import serve
-from weighbridge.program import tape_description
+from weighbridge.program import chosen_counts, tape_description
+from weighbridge.program.chosen_bits import CHANNELS, ChosenBits
+from weighbridge.program.origins import analyse
 from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
 from weighbridge.transcript.job_record import MeshCoordinate
 from weighbridge.transcript.parentage import declared, entered, held
 from weighbridge.transcript.reader import Transcript, open_unchanged
+from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.tensor_file import raw_bytes
 
 COMPARED = 8
@@ -104,6 +108,18 @@ def state(transcript: Transcript, step: int, salt: str) -> dict[str, Any]:
     return _leaves(list(held(transcript.checkpoint(step), bytes.fromhex(salt)).elements()))
 
 
+def chosen(transcript: Transcript, before: list[str]) -> dict[str, Any]:
+    """Counts what a run and those that it follows from chose: their programs one after the other, by one code."""
+    known = chosen_counts.Known()
+    bits: Counter[str] = Counter()
+    for each in (*(open_unchanged(path, INSPECTED) for path in before), transcript):
+        tapes = cache(lambda digest, each=each: Tape.decode(each.tape(digest)))
+        ledger = ChosenBits()
+        chosen_counts.count(each, tapes, analyse(each, tapes), ledger, known)
+        bits.update({channel: ledger.total(channel) for channel in CHANNELS})
+    return {"bits": {channel: total for channel, total in bits.items() if total}}
+
+
 def used(transcript: Transcript, records: list[int]) -> dict[str, Any]:
     """Says which of some records any step used."""
     asked = set(records)
@@ -153,7 +169,8 @@ def program(transcript: Transcript, tape: str | None, step: int | None, operatio
 
 
 QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
-    each.__name__: each for each in (facts, data, weights, batches, given, state, used, comparable, summary, program)
+    each.__name__: each
+    for each in (facts, data, weights, batches, given, state, chosen, used, comparable, summary, program)
 }
 
 
