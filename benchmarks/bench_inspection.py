@@ -48,8 +48,8 @@ from verifier.draw.log_entries import Closing, Commitment, parse_as
 from verifier.model.fact_codec import entry
 from verifier.model.strata import parse_heads, parse_population
 from verifier.registry import Registry, csvfile
-from verifier.service import WITNESS_KEY
 from verifier.store.cache import Cache
+from verifier.store.sealing import WITNESS_KEY
 from verifier.units import Units
 from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority, Credentials

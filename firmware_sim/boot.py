@@ -30,6 +30,7 @@ from firmware_sim.fuses import Fuses
 from weighbridge.attest.firmware_image import FirmwareImage, read_image
 from weighbridge.attest.identity import certificate_builder
 from weighbridge.attest.tcb import MAX_TEXT, MAX_VENDOR, Mode, TcbInfo
+from weighbridge.core import secret_files
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import ChipError
 
@@ -140,6 +141,7 @@ class BootRom:
         self._directory = directory
         self.fuses, self.plate = Fuses.read(directory), Nameplate.read(directory)
         try:
+            secret_files.require_private(directory / SECRET)
             self._secret = (directory / SECRET).read_bytes()
         except OSError as error:
             raise ChipError(f"{directory} holds no device; provision one first.", code="chip.device") from error

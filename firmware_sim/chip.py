@@ -22,6 +22,7 @@ from firmware_sim.service import ALLOW, ChipServicer
 from firmware_sim.witness_client import Reporter
 from protos.weighbridge.v1 import chip_pb2_grpc
 from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.rpc import endpoints
 from weighbridge.rpc.serving import AskedToStop
@@ -79,6 +80,7 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         WeighbridgeError: It cannot start.
     """
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    secret_files.keep_to_owner()
     stop = AskedToStop()
     run(options, stop, ready)
 

@@ -37,6 +37,7 @@ from protos.weighbridge.v1 import chip_pb2_grpc
 from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.attest.tlog import NoteKey
+from weighbridge.core import secret_files
 from weighbridge.core.errors import NotFoundError, UsageError, WeighbridgeError
 from weighbridge.rpc import endpoints
 from weighbridge.rpc.guards import CallLimits
@@ -255,6 +256,7 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         WeighbridgeError: It cannot start.
     """
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    secret_files.keep_to_owner()
     stop = AskedToStop()
     if options.count:
         if options.manufacturer is None:

@@ -41,11 +41,14 @@ from verifier.registry import FINISHED, Chip, Registry
 from verifier.report import signing
 from verifier.report.regime import Regime
 from verifier.store.cache import Cache, StorageError
+from verifier.store.database import database_files
 from verifier.store.exclusive_lock import claim
+from verifier.store.sealing import DRAW_KEY, WITNESS_KEY, Sealing
 from verifier.units import Journal
 from weighbridge.attest import tlog
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.manifest import SigningKey
+from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.replay import Limits
 from weighbridge.execution.transcript_facts import QUESTIONS
@@ -60,9 +63,6 @@ ALLOW = {**{_SERVICE + method: {"operator"} for method in _METHODS}, **upload_se
 
 LOG_KEY, BEACON_KEY = ".log-key", ".beacon-key"
 """What the files with the keys of the Verifier's own log and beacon are called; they lie beside the witness's."""
-
-WITNESS_KEY = ".witness-key"
-"""What the file with the witness's key is called behind the registry's name; `.pub` beside it is what chips need."""
 
 MAX_ATTEMPTS = 10
 """How often an inspection is taken up again without having got any further: it may be what kills the Verifier."""
@@ -340,7 +340,7 @@ def serve(
         firmware: Which firmware chips may run.
         address: Where to listen.
         witness_key: File with the witness's key, made if there is none; by default beside the SQLite file. The keys of
-            the Verifier's own log and beacon lie beside it.
+            the Verifier's own log, beacon and draws lie beside it.
         beacon: Directory of a beacon whose values are brought by file; by default the Verifier has one of its own.
         regime: Rules, policy and benchmarks.
         farm: Where replays run.
@@ -351,7 +351,8 @@ def serve(
         quota: What each Prover may upload and keep here.
 
     Raises:
-        UsageError: The registry cannot be opened, another Verifier uses it, or the address cannot be bound.
+        UsageError: The registry cannot be opened, another Verifier uses it, others may read a secret, or the address
+            cannot be bound.
     """
     if witness_key is None:
         if "://" in db:
@@ -359,6 +360,7 @@ def serve(
                 "a database behind a URL has no file beside which the witness's key lies; name --witness-key"
             )
         witness_key = Path(db + WITNESS_KEY)
+    secret_files.require_private(*database_files(db))
     registry = Registry(db)
     try:
         with claim(registry.database):
@@ -373,7 +375,7 @@ def serve(
             drawing = Drawing(
                 registry=registry, witness=witness, log=log, witnesses=(signer.key,),
                 beacon=FileBeacon(beacon) if beacon else LocalBeacon.load(Path(keys + BEACON_KEY)),
-                credentials=credentials, manufacturer=manufacturer,
+                credentials=credentials, manufacturer=manufacturer, sealing=Sealing.load(Path(keys + DRAW_KEY)),
             )  # fmt: skip
             sampler = Sampler(drawing=drawing, draws=Draws(registry.session), log=log, registry=registry, cache=kept)
             service = VerifierService(

@@ -46,6 +46,7 @@ def test_criteria_that_make_no_sense(tmp_path: Path, options: tuple[str, ...]) -
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         Secret.load(tmp_path / "missing")
+    (tmp_path / "file").touch(0o600)
     for content in (b"", b"{}", b"\xff", b"[" * 100_000, b'{"salt": "00", "criteria": []}'):
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(FormatError):

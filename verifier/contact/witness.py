@@ -7,7 +7,6 @@ is held is refused and kept as evidence.
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 import time
@@ -26,7 +25,7 @@ from verifier.store.tables import HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCh
 from weighbridge.attest import chip_log, tlog
 from weighbridge.attest.tlog import KeyType, Note, NoteKey, NoteSigner
 from weighbridge.attest.tokens import GENESIS, entry_digest, verify
-from weighbridge.core import merkle
+from weighbridge.core import merkle, secret_files
 from weighbridge.core.errors import NotFoundError, ProofError, TokenError, UsageError, WeighbridgeError
 
 _NONCE_SIZE = 32
@@ -370,19 +369,15 @@ def load_signer(path: Path, prefix: str = "weighbridge/witness/", type: KeyType 
         type: `tlog.LOG` for the key of a log of the Verifier's own.
 
     Raises:
-        UsageError: The file cannot be made, or is no such key.
+        UsageError: The file cannot be made, is no such key, or others may read it.
     """
     try:
-        if not path.exists():
-            seed = secrets.token_bytes(tlog.KEY_SIZE)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(seed)
-        seed = path.read_bytes()
+        seed = secret_files.read_or_make(path, lambda: secrets.token_bytes(tlog.KEY_SIZE))
     except OSError as error:
         raise UsageError(f"Cannot use {path} for the witness's key ({error.strerror}); name another file.") from error
     if len(seed) != tlog.KEY_SIZE:
         raise UsageError(f"{path} holds no witness's key; name the right file.")
     anonymous = NoteSigner("witness", type, seed)
     signer = NoteSigner(f"{prefix}{anonymous.key.public.hex()[:16]}", type, seed)
-    path.with_name(path.name + ".pub").write_text(f"{signer.key}\n")
+    secret_files.publish(path.with_name(path.name + ".pub"), f"{signer.key}\n")
     return signer

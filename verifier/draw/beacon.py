@@ -31,6 +31,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from weighbridge.core import secret_files
 from weighbridge.core.errors import FormatError, UsageError
 
 LOCAL = "weighbridge-rsa-unchained/1"
@@ -249,7 +250,7 @@ class LocalBeacon:
             clock: Seconds since 1970; by default the machine's.
 
         Raises:
-            UsageError: The file cannot be made, or is none.
+            UsageError: The file cannot be made, is none, or others may read it.
         """
         clock = clock or time.time
         try:
@@ -257,6 +258,7 @@ class LocalBeacon:
                 if period_s < 1:
                     raise UsageError("a beacon's period is at least one second")
                 _write_key(path, period_s, int(clock()))
+            secret_files.require_private(path)
             head, _, pem = path.read_text(encoding="ascii").partition("\n")
             match = re.fullmatch(r"period ([1-9][0-9]{0,8}) genesis ([1-9][0-9]{0,11})", head)
             key = serialization.load_pem_private_key(pem.encode(), password=None)

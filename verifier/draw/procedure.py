@@ -1,9 +1,9 @@
 """Makes the draw of an inspection: logs, asks, waits, and begins again where a killed process left it.
 
-Every step is a unit of work (`verifier.units`): the commitment with its secret, the closing, the opening. Log
-entries
-are the same bytes however often a step is repeated, and the Verifier's log takes each once. What came too late (the
-process was killed, the machine slept) is *abandoned*: the log says so, with the secret, and a new draw is committed to.
+Every step is a unit of work (`verifier.units`): the commitment with its secret, the closing, the opening. Until it is
+opened, the secret is stored sealed. Log entries are the same bytes however often a step is repeated, and the Verifier's
+log takes each once. What came too late (the process was killed, the machine slept) is *abandoned*: the log says so,
+with the secret, and a new draw is committed to.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from verifier.draw.record import DrawRecord, Logged
 from verifier.model.facts import Plan
 from verifier.model.strata import Heads, Population, encode_heads, parse_heads, parse_population
 from verifier.registry import Registry
+from verifier.store.sealing import Sealing
 from verifier.units import Units
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.tlog import NoteKey
@@ -63,6 +64,7 @@ class Drawing:
         beacon: Beacon,
         credentials: Credentials,
         manufacturer: Certificate,
+        sealing: Sealing,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Takes what a Verifier has.
@@ -75,8 +77,10 @@ class Drawing:
             beacon: Whose values count.
             credentials: The Verifier's own, to ask chips for their heads.
             manufacturer: Root certificate of device identities.
+            sealing: Seals secrets that are not opened yet.
             sleep: Waits for seconds of the witness's clock.
         """
+        self.sealing = sealing
         self.registry, self.witness, self.log, self.witnesses = registry, witness, log, witnesses
         self.beacon, self.credentials, self.manufacturer = beacon, credentials, manufacturer
         self.sleep = sleep
@@ -165,10 +169,10 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What the first unit of a draw keeps."""
+    """What the first unit of a draw keeps; `sealed` is the secret."""
 
     entry: bytes
-    secret: bytes
+    sealed: bytes
     population: bytes
     beacon: dict[str, Any]
 
@@ -187,9 +191,8 @@ class _Attempt:
         """Returns the draw, or None if it was abandoned."""
         units, key = self._units, self._attempt
         fresh = (KIND, f"commitment-{key}") not in units
-        made = units.once(KIND, f"commitment-{key}", self._commit, to=_made_to, of=_made_of)
+        made = units.once(KIND, f"commitment-{key}", self._commit, to=_made_to, of=self._made_of)
         commitment = parse_as(made.entry, Commitment)
-        committed = DrawCommitment(commitment=commitment, secret=made.secret)
         population, info = parse_population(made.population), parse_info(made.beacon)
         first = self._log.append(made.entry)
         ended = units.get(KIND, f"abandoned-{key}", bytes)
@@ -197,29 +200,29 @@ class _Attempt:
             self._log.append(ended)
             return None
         if self._logged_s(first) > commitment.cutoff_ms // 1000:
-            self._abandon(committed, "the commitment was logged after its cut-off")
+            self._abandon(made, "the commitment was logged after its cut-off")
             return None
         closed = units.get(KIND, f"closing-{key}", _closed_of)
         if closed is None:
             if not fresh:
-                self._abandon(committed, "the Verifier was interrupted before it had closed the draw")
+                self._abandon(made, "the Verifier was interrupted before it had closed the draw")
                 return None
             found = self._heads(commitment, population)
             if self._now() >= info.time_ms(commitment.round) - 1000:
-                self._abandon(committed, "the heads were not collected before the beacon's value was out")
+                self._abandon(made, "the heads were not collected before the beacon's value was out")
                 return None
             closed = close_draw(commitment, population, found, self._now())
             units.put(KIND, f"closing-{key}", _closed_to(closed))
         closing, kept = closed
         second = self._log.append(closing.encode())
         if self._logged_s(second) >= info.time_ms(commitment.round) // 1000:
-            self._abandon(committed, "the heads were logged after the beacon's value was out")
+            self._abandon(made, "the heads were logged after the beacon's value was out")
             return None
         value = units.once(KIND, f"value-{key}", lambda: self._value(commitment), to=Round.to_json, of=parse_round)
         opening = units.once(
             KIND,
             f"opening-{key}",
-            lambda: open_draw(committed, closing, population, kept, info, value).opening,
+            lambda: open_draw(self._unsealed(made), closing, population, kept, info, value).opening,
             to=Opening.encode,
             of=lambda data: parse_as(data, Opening),
         )
@@ -248,7 +251,17 @@ class _Attempt:
         note = self._log.prove(index).checkpoint
         return max((min(note.verify(key)) for key in self._of.witnesses), default=0)
 
-    def _abandon(self, committed: DrawCommitment, reason: str) -> None:
+    def _unsealed(self, made: _Made) -> DrawCommitment:
+        secret = self._of.sealing.open(made.sealed)
+        return DrawCommitment(commitment=parse_as(made.entry, Commitment), secret=secret)
+
+    def _made_of(self, value: dict[str, Any]) -> _Made:
+        # Draws that a former version opened were not sealed, and are in the log.
+        sealed = value["sealed"] if "sealed" in value else self._of.sealing.seal(value["secret"])
+        return _Made(value["entry"], sealed, value["population"], value["beacon"])
+
+    def _abandon(self, made: _Made, reason: str) -> None:
+        committed = self._unsealed(made)
         entry = Abandonment(commitment=entry_digest(committed.commitment), secret=committed.secret, reason=reason)
         self._units.put(KIND, f"abandoned-{self._attempt}", entry.encode())
         self._log.append(entry.encode())
@@ -264,7 +277,8 @@ class _Attempt:
             if registry.tree_size == size:
                 break
         committed = self._of.plan_for(self._inspection, plan, population, registry.root(size), size)
-        return _Made(committed.commitment.encode(), committed.secret, population.text, beacon.to_json())
+        sealed = self._of.sealing.seal(committed.secret)
+        return _Made(committed.commitment.encode(), sealed, population.text, beacon.to_json())
 
     def _heads(self, commitment: Commitment, population: Population) -> Heads:
         """Asks chips without a recent head for one, and waits for the cut-off."""
@@ -300,11 +314,7 @@ class _Attempt:
 
 
 def _made_to(made: _Made) -> dict[str, Any]:
-    return {"entry": made.entry, "secret": made.secret, "population": made.population, "beacon": made.beacon}
-
-
-def _made_of(value: dict[str, Any]) -> _Made:
-    return _Made(value["entry"], value["secret"], value["population"], value["beacon"])
+    return {"entry": made.entry, "sealed": made.sealed, "population": made.population, "beacon": made.beacon}
 
 
 def _closed_to(closed: tuple[Closing, Heads]) -> dict[str, bytes]:

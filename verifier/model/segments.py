@@ -23,6 +23,7 @@ from blake3 import blake3
 
 from verifier.model import seeded_draw
 from verifier.model.weight_change import Changes
+from weighbridge.core import secret_files
 from weighbridge.core.digests import DIGEST_SIZE, record_digest
 from weighbridge.core.errors import FormatError, ProofError, UsageError, WeighbridgeError
 from weighbridge.execution.replay import ReplayResult
@@ -111,10 +112,11 @@ class Secret:
         """Reads a file of secret criteria, as `weighbridge inspect criteria` writes it.
 
         Raises:
-            UsageError: It cannot be read.
+            UsageError: It cannot be read, or others may read it.
             FormatError: It has another form.
         """
         try:
+            secret_files.require_private(path)
             return cls.from_json(json.loads(path.read_bytes()[:_LARGEST_FILE]))
         except OSError as error:
             raise UsageError(f"cannot read {path} ({error.strerror}); make one with `inspect criteria`") from None

@@ -6,7 +6,6 @@ the transaction that changes the tables, so log and tables cannot differ after a
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from verifier.store.database import Database
 from verifier.store.tables import LogEntryRow, LogHeadRow
 from weighbridge.attest import tlog
 from weighbridge.attest.tlog import Checkpoint, Note, NoteSigner
-from weighbridge.core import merkle
+from weighbridge.core import merkle, secret_files
 from weighbridge.core.errors import UsageError
 
 _ORIGIN = "weighbridge/registry/"
@@ -130,18 +129,15 @@ def load_key(path: Path) -> NoteSigner:
     """Reads the registry's private key, or makes one (mode 0600) and, beside it with `.pub`, the public one.
 
     Raises:
-        UsageError: The file cannot be made, or is no such key.
+        UsageError: The file cannot be made, is no such key, or others may read it.
     """
     try:
-        if not path.exists():
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(tlog.KEY_SIZE))
-        seed = path.read_bytes()
+        seed = secret_files.read_or_make(path, lambda: secrets.token_bytes(tlog.KEY_SIZE))
     except OSError as error:
         raise UsageError(f"Cannot use {path} for the registry's key ({error.strerror}); name another file.") from error
     if len(seed) != tlog.KEY_SIZE:
         raise UsageError(f"{path} holds no registry's key; name the right file.")
     public = NoteSigner("registry", tlog.LOG, seed).key.public
     signer = NoteSigner(f"{_ORIGIN}{public.hex()[:16]}", tlog.LOG, seed)
-    path.with_name(path.name + ".pub").write_text(f"{signer.key}\n")
+    secret_files.publish(path.with_name(path.name + ".pub"), f"{signer.key}\n")
     return signer

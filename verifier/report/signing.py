@@ -6,13 +6,13 @@ The key lies beside the registry; its public half is what readers of reports nee
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weighbridge.attest.dsse import DocumentError, canonical, open_envelope, seal
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
+from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError
 
 MEDIA_TYPE = "application/vnd.weighbridge.report.v3+json"
@@ -43,10 +43,8 @@ def load_key(path: Path) -> SigningKey:
     """
     key = load_or_create_key(path)
     public = path.with_name(path.name + ".pub")
-    partial = public.with_name(public.name + ".partial")
     try:
-        partial.write_text(key.public.hex() + "\n")
-        os.replace(partial, public)
+        secret_files.publish(public, key.public.hex() + "\n")
     except OSError as error:
         raise UsageError(f"cannot write {public} ({error.strerror}); make room or change permissions") from None
     return key

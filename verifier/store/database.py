@@ -1,13 +1,16 @@
 """The Verifier's database: one engine for the tables of all its modules, in an SQLite file or behind a URL.
 
-SQLite is written ahead and synchronously, so that what was committed survives a loss of power, and any number of
-processes may read while one writes. PostgreSQL is meant for a Verifier that several machines share.
+An SQLite file is its owner's alone. It is written ahead and synchronously, so that what was committed survives a loss
+of power, and any number of processes may read while one writes. PostgreSQL is meant for a Verifier that several
+machines share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,9 @@ from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from weighbridge.core.errors import UsageError
+
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""What SQLite keeps of a database: it gives each of these files the permissions of the first."""
 
 _PRAGMAS = ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", "busy_timeout=10000")
 
@@ -41,6 +47,18 @@ def database_url(where: str | Path) -> URL:
         raise UsageError(
             "the database is neither a file nor a URL such as postgresql+psycopg://user@host/name; correct it"
         ) from None
+
+
+def database_files(where: str | Path) -> list[Path]:
+    """Returns the files that a database may consist of; none for one behind another URL than SQLite's.
+
+    Raises:
+        UsageError: It looks like a URL and is none.
+    """
+    url = database_url(where)
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return []
+    return [Path(f"{url.database}{ending}") for ending in _BESIDE]
 
 
 class Database:
@@ -70,6 +88,7 @@ class Database:
                 f"{self.name} cannot be used as a database ({error}); install its driver, or name an SQLite file"
             ) from None
         if url.get_backend_name() == "sqlite":
+            event.listen(self.engine, "do_connect", partial(_make_private, database_files(where)[:1]))
             event.listen(self.engine, "connect", _on_connect)
         self.session: sessionmaker[Session] = sessionmaker(self.engine)
 
@@ -111,6 +130,13 @@ def _putting(insert: Any, row: type[DeclarativeBase]) -> Any:
     if others:
         return statement.on_conflict_do_update(index_elements=keys, set_=others)
     return statement.on_conflict_do_nothing(index_elements=keys)
+
+
+def _make_private(files: Sequence[Path], *_: Any) -> None:
+    """Makes a new database before SQLite does, which would let others read it; if that fails, SQLite says why."""
+    for path in files:
+        with suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:

@@ -8,10 +8,11 @@ it is committed; a test compares models and revisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -21,8 +22,11 @@ from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from verifier.store.database import Database
+from verifier.store.sealing import Sealing
 from verifier.store.tables import Base
 from weighbridge.core.errors import UsageError
+
+T = TypeVar("T")
 
 UNVERSIONED = "0001"
 """The revision of databases from before there were revisions."""
@@ -131,8 +135,15 @@ def _other_revision(name: str, found: str) -> RevisionError:
     )
 
 
-def upgrade(database: Database) -> tuple[str | None, str]:
+def upgrade(
+    database: Database, *, sealing: Callable[[], Sealing] | None = None, kept: Callable[[bytes], bytes] | None = None
+) -> tuple[str | None, str]:
     """Migrates a database to the newest revision, without losing anything; an empty one is made.
+
+    Args:
+        database: Which one.
+        sealing: Returns the key of draws, if there is a secret to seal; without it such a database is refused.
+        kept: Returns an object of the cache directory by its digest; without it a database that needs one is refused.
 
     Returns:
         The revision before and after.
@@ -141,7 +152,7 @@ def upgrade(database: Database) -> tuple[str | None, str]:
         UsageError: It cannot be opened or migrated, or is of a newer revision; it is as it was then.
     """
     try:
-        with database.engine.connect() as connection, _unreferenced(connection), connection.begin():
+        with database.engine.connect() as connection, _rewritten(connection), connection.begin():
             _lock(connection)
             before = current(connection)
             scripts = ScriptDirectory.from_config(config())
@@ -149,7 +160,10 @@ def upgrade(database: Database) -> tuple[str | None, str]:
                 raise _other_revision(database.name, before)
             if before == UNVERSIONED:
                 MigrationContext.configure(connection).stamp(scripts, UNVERSIONED)
-            command.upgrade(config(connection), "head")
+            handed = config(connection)
+            handed.attributes["seal"] = lambda secret: _needed(sealing, "--witness-key")().seal(secret)
+            handed.attributes["kept"] = lambda digest: _needed(kept, "--cache")(digest)
+            command.upgrade(handed, "head")
     except SQLAlchemyError as error:
         raise UsageError(
             f"{database.name} could not be migrated: {error.__cause__ or error}; nothing was changed"
@@ -157,16 +171,27 @@ def upgrade(database: Database) -> tuple[str | None, str]:
     return before, newest()
 
 
+def _needed(given: Callable[..., T] | None, option: str) -> Callable[..., T]:
+    if given is None:
+        raise UsageError(f"the database has the secret of a draw that is not opened yet; add {option} to seal it")
+    return given
+
+
 @contextmanager
-def _unreferenced(connection: Connection) -> Iterator[None]:
-    """Lets SQLite drop a table that others refer to: it changes tables by writing them anew."""
+def _rewritten(connection: Connection) -> Iterator[None]:
+    """Lets SQLite drop a table that others refer to, as it changes tables by writing them anew, and leave no secret.
+
+    What is overwritten becomes zeros, in the file and in the log of what is written ahead.
+    """
     if connection.dialect.name != "sqlite":
         yield
         return
     connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+    connection.exec_driver_sql("PRAGMA secure_delete=ON")
     connection.commit()
     try:
         yield
     finally:
         connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.commit()

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from weighbridge.attest.tcb import TCB_INFO_OID, TcbInfo
+from weighbridge.core import secret_files
 from weighbridge.core.errors import IdentityError, UsageError
 
 ROLES = ("chip", "prover", "verifier", "operator")
@@ -384,8 +385,11 @@ def read_files(directory: Path, names: Iterable[str]) -> list[bytes]:
 
     Raises:
         IdentityError: One is missing or unreadable.
+        UsageError: Others may read one with `key` in its name.
     """
+    paths = [directory / name for name in names]
     try:
-        return [(directory / name).read_bytes() for name in names]
+        secret_files.require_private(*(path for path in paths if "key" in path.name))
+        return [path.read_bytes() for path in paths]
     except OSError as error:
         raise IdentityError(f"Cannot read {error.filename}; give the directory that holds the certificate.") from error

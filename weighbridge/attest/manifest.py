@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from weighbridge.core import merkle
+from weighbridge.core import merkle, secret_files
 from weighbridge.core.bounded import MAX_ITEMS, decode_json
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError
@@ -99,8 +99,7 @@ def load_or_create_key(path: str | Path) -> SigningKey:
 
 def _load_key(path: Path) -> SigningKey:
     try:
-        if path.stat().st_mode & 0o077:
-            raise UsageError(f"others may read the key {path}; run chmod 600 on it, or remove it if it may have leaked")
+        secret_files.require_private(path)
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{path} is not a readable private key ({error}); give another file") from None

@@ -13,6 +13,7 @@ import typer
 from weighbridge.cli._exits import print_json
 from weighbridge.cli._grouped import GroupedCommand
 from weighbridge.cli._inputs import read_file
+from weighbridge.core import secret_files
 from weighbridge.rpc import serving
 from weighbridge.rpc.guards import CallLimits
 
@@ -57,6 +58,7 @@ def prover(
     from weighbridge.attest.identity import Credentials
     from weighbridge.rpc.metrics import Metrics, shown
 
+    secret_files.keep_to_owner()
     stop, counted = serving.AskedToStop(), Metrics()
     calls = CallLimits(rate_per_s=calls_per_second, burst=burst, streams=streams, idle_s=idle_seconds)
     with shown(counted, metrics):
@@ -119,6 +121,7 @@ def verifier(
     from weighbridge.rpc.metrics import Metrics, shown
 
     logging.basicConfig(level=logging.WARNING)
+    secret_files.keep_to_owner()
     stop, counted = serving.AskedToStop(), Metrics()
     own, root = Credentials.load(credentials), load_certificate(read_file(manufacturer))
     with shown(counted, metrics):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import signal
 from pathlib import Path
+
+from weighbridge.core import secret_files
 
 _WAKE_SECONDS = 0.5
 
@@ -34,7 +35,5 @@ class AskedToStop:
 
 
 def write_address(path: Path, address: str) -> None:
-    """Writes an address so that a reader sees all of it or nothing."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(address)
-    os.replace(partial, path)
+    """Writes an address, which is no secret, so that a reader sees all of it or nothing."""
+    secret_files.publish(path, address)

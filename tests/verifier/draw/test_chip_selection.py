@@ -33,6 +33,7 @@ from verifier.registry import Chip
 from verifier.report.consistency import check
 from verifier.report.document import render_html
 from verifier.store.cache import Cache
+from verifier.store.sealing import Sealing
 from weighbridge.attest import tlog
 from weighbridge.core.errors import UsageError
 
@@ -77,6 +78,7 @@ class Office:
             registry=self.station.registry, witness=self.witness, log=self.log, witnesses=(self.witness.key,),  # type: ignore[arg-type]
             beacon=self.beacon, credentials=self.station.verifier,
             manufacturer=self.station.manufacturer.certificate, sleep=self.sleep,
+            sealing=Sealing.load(self.path / "draw-key"),
         )  # fmt: skip
         return Sampler(
             drawing=drawing, draws=self.draws, log=self.log, registry=self.station.registry, cache=self.cache

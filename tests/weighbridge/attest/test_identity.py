@@ -170,11 +170,27 @@ def test_impossible_roles_are_refused() -> None:
         identity.peer_role(authority.pem)
 
 
+def test_keys_that_others_may_read_are_refused(tmp_path: Path) -> None:
+    authority = identity.CertificateAuthority.create("Authority")
+    authority.save(tmp_path)
+    authority.issue_role("operator", "alice").save(tmp_path / "alice")
+    assert identity.CertificateAuthority.load(tmp_path).pem == authority.pem
+    assert identity.Credentials.load(tmp_path / "alice").authority == authority.pem
+    for key, load in (
+        (tmp_path / "authority-key.pem", lambda: identity.CertificateAuthority.load(tmp_path)),
+        (tmp_path / "alice" / "key.pem", lambda: identity.Credentials.load(tmp_path / "alice")),
+    ):
+        key.chmod(0o640)
+        with pytest.raises(UsageError, match=f"type `chmod 600 {key}`"):
+            load()
+
+
 def test_missing_and_foreign_files_are_identity_errors(tmp_path: Path) -> None:
     with pytest.raises(IdentityError):
         identity.Credentials.load(tmp_path)
     (tmp_path / "authority.pem").write_bytes(b"hello")
     (tmp_path / "authority-key.pem").write_bytes(b"hello")
+    (tmp_path / "authority-key.pem").chmod(0o600)
     with pytest.raises(IdentityError):
         identity.CertificateAuthority.load(tmp_path)
     with pytest.raises(IdentityError):
