@@ -357,6 +357,7 @@ def begin(operator: Operator, size: Size) -> str:
         samples=size.samples, seed=b"", flops_threshold=involved * CHIP_FLOPS_PER_DAY * PERIOD_DAYS,
         chip_flops_per_day=CHIP_FLOPS_PER_DAY, period_days=PERIOD_DAYS, snapshot_rate_per_day=RATE,
         replay_env={"OMP_NUM_THREADS": "1"}, strata_by=("owner", "site"),
+        random_segments=0, largest_segments=0,  # what is measured is what chips and snapshots cost
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from firmware_sim.device import builtin_image, provision
 from firmware_sim.process import ChipProcess
 from verifier.inspection import Inspection
 from verifier.model.facts import Plan
+from verifier.model.policies import NO_SEGMENTS
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Chip, Registry
 from verifier.store.cache import Cache
@@ -104,6 +105,7 @@ class Site:
         plan = Plan(
             samples=1, seed=seed, flops_threshold=CHIP_FLOPS_PER_DAY, chip_flops_per_day=CHIP_FLOPS_PER_DAY,
             period_days=PERIOD_DAYS, snapshot_rate_per_day=rate, replay_env=ENVIRONMENT,
+            segments=NO_SEGMENTS,  # what is measured is what each snapshot costs
         )  # fmt: skip
         registry.start_inspection(name, seed=seed, plan=plan.to_json(), chips=[chip.ueid])
         stages: list[tuple[str, float]] = [("log", used())]

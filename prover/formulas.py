@@ -181,7 +181,9 @@ def declaration(formulas: Mapping[str, str], programs: Iterable[bytes] | None) -
         wanted = list(programs)
         declared["programs"] = sorted({digest for digest in wanted if type(digest) is bytes})
         if not all(type(digest) is bytes and len(digest) == DIGEST_SIZE for digest in wanted):
-            raise UsageError("programs are digests of tapes, 32 bytes each; take them from `weighbridge tape show`")
+            raise UsageError(
+                "programs are digests of tapes, 32 bytes each; take a rehearsal: Transcript.open(RUN).programs()"
+            )
     return declared
 
 

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 from support.releases import need_jobs
 
+from verifier.report import consistency
 from weighbridge.cli.demo.command import Case, judge, train
 from weighbridge.cli.demo.station import station
 from weighbridge.cli.inspect.commands import write_report
@@ -99,6 +100,22 @@ def test_chips_with_violations_are_not_silent(
     assert (inputs["s"], inputs["w"], report["counts"]["unverified_after_draw"]) == (6, 0, 0)
     # One of six chips involved, all drawn, a snapshot on it with 1 - exp(-0.1 * 30).
     assert report["probability"]["hypergeometric"] == pytest.approx(1 - 2.718281828459045**-3, rel=1e-9)
+
+
+def test_the_report_says_where_histories_were_looked_at(
+    inspection: tuple[Path, dict[str, Any], dict[str, str]],
+) -> None:
+    """By default segments are replayed whole; those of jobs are not, and the report says so."""
+    _, report, _ = inspection
+    names = {each["id"]: each["name"] for each in report["transcripts"]}
+    rows = {names[each["transcript"]]: each for each in report["replayed"]}
+    assert {name: each["random"] for name, each in rows.items()} == {
+        "honest": 1, "altered": 1, "rank-0000": 0, "rank-0001": 0
+    }  # fmt: skip
+    assert all(rows[name]["chance"] == 1 / rows[name]["segments"] for name in ("honest", "altered"))
+    lines = "\n".join(report["not_verifiable"])
+    assert {name for identifier, name in names.items() if identifier in lines} == {"rank-0000", "rank-0001"}
+    assert consistency.check(report) == []
 
 
 def test_the_demo_judges_the_same(inspection: tuple[Path, dict[str, Any], dict[str, str]]) -> None:

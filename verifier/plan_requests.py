@@ -20,6 +20,11 @@ def plan_of(request: verifier_pb2.StartInspectionRequest, *, commitment: str = "
     Raises:
         UsageError: A field is out of range.
     """
+    whole = {
+        name: getattr(request, f"{name}_segments")
+        for name in ("random", "largest")
+        if request.HasField(f"{name}_segments")  # type: ignore[arg-type]
+    }
     return Plan(
         samples=request.samples,
         seed=request.seed,
@@ -33,11 +38,7 @@ def plan_of(request: verifier_pb2.StartInspectionRequest, *, commitment: str = "
         chunks=request.chunks or CHUNKS,
         peak_flops=request.peak_flops or None,
         segments=SegmentPolicy(
-            random=request.random_segments,
-            largest=request.largest_segments,
-            memorisation=request.memorisation,
-            records=request.records,
-            commitment=commitment,
+            memorisation=request.memorisation, records=request.records, commitment=commitment, **whole
         ),
         transcripts=TranscriptPolicy(order=cast(Weight, request.chosen_order or "accepted")),
         draw=DrawPolicy(

@@ -103,7 +103,8 @@ class Recorder:
             resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
             formulas: How numbers that change from step to step follow from its number; see `prover.formulas`.
-            programs: Digests of the tapes that may run, from a rehearsal (`weighbridge tape show`); any by default.
+            programs: Digests of the tapes that may run; any by default. A rehearsal's are
+                `Transcript.open("runs/rehearsal").programs()` (`weighbridge.transcript.reader`).
             job: The job on several ranks that this process takes part in; its transcript is `PATH/rank-0000` etc.
             parent: The state of another run that this one begins from (fine-tuning): `Parent.of("runs/base")`.
             device: Where the steps compute; the transcript says what kind of device that is. By default the CPU on a

@@ -65,11 +65,13 @@ def test_a_clean_inspection_from_the_command_line(house: House, tmp_path: Path) 
     assert out.startswith("nothing was due, nothing was checked\n2 of 2 chips drawn; 2 have nothing against them")
     report: dict[str, Any] = json.loads((tmp_path / "report" / "report.json").read_text())
     assert (report["plan"]["seed"], report["plan"]["sharded"], report["plan"]["chunks"]) == (seed, "cells", 7)
+    assert (report["plan"]["segments"]["random"], report["plan"]["segments"]["largest"]) == (1, 1)  # by default
     assert (tmp_path / "report" / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
 
 def test_a_draw_that_nobody_can_steer_from_the_command_line(house: House, tmp_path: Path) -> None:
     options = plan("--rate", "0.1", "--samples", "1", "--strata", "site", "--cutoff", "1")
+    options += ["--random-segments", "0", "--largest-segments", "0"]
     code, out, err = weighbridge("inspect", "start", *house.operator, *options, "--json")
     assert code == 0, err
     started = json.loads(out)

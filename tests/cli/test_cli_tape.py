@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ def test_the_summary_names_what_a_person_asks_for(honest_run: Path, capsys: pyte
     assert "UNDECLARED" not in text
     assert "undeclared tensor" not in text
     assert len(text.splitlines()) < 60
+    assert re.search(r"^programs +not fixed in the draft$", text, flags=re.MULTILINE)
+    assert f"{record.tape.hex()[:12]} (3 times, first in step 2)" in text
 
 
 def test_every_operation_is_listed_on_demand(honest_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +66,7 @@ def test_json_has_flops_origins_and_reach(honest_run: Path, capsys: pytest.Captu
     assert set(weights["batch"]) == {"image", "label"}
     assert facts["overwrites"] == facts["findings"] == []
     assert sum(facts["others"].values()) == 5
+    assert facts["first_in_step"] == {each.hex(): n for each, n in Transcript.open(honest_run).programs().items()}
 
 
 def test_undeclared_values_and_overwrites_are_named(

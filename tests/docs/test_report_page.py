@@ -32,9 +32,9 @@ def payload_of(data: bytes, kind: str) -> bytes:
 
 
 def test_a_report_by_the_page() -> None:
-    report = {"schema": "weighbridge-report/3", "verdict": "clean", "p": 0.5, "text": "größer"}
+    report = {"schema": "weighbridge-report/4", "verdict": "clean", "p": 0.5, "text": "größer"}
     data = signing.sign(report, SigningKey.generate())
-    assert json.loads(payload_of(data, "application/vnd.weighbridge.report.v3+json")) == report
+    assert json.loads(payload_of(data, "application/vnd.weighbridge.report.v4+json")) == report
 
 
 def test_a_rule_set_by_the_page() -> None:

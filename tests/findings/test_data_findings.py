@@ -22,7 +22,7 @@ from weighbridge.core.digests import cbor
 from weighbridge.transcript.data import DataCommitment
 from weighbridge.transcript.writer import DRAFT, LEAVES, ORDER
 
-EVERY = SegmentPolicy(records=len(RECORDS))
+EVERY = SegmentPolicy(random=0, largest=0, records=len(RECORDS))
 
 
 def test_an_honest_run_that_opens_its_records_has_no_findings(bench: Bench, honest: Path) -> None:

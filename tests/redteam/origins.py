@@ -26,7 +26,7 @@ from redteam.workshop import (
 )
 from torch import nn
 
-from verifier.model.policies import SegmentPolicy
+from verifier.model.policies import NO_SEGMENTS
 from weighbridge.core.host_memory import octets
 
 STEPS = 6
@@ -105,8 +105,8 @@ def inflated(shop: Workshop, seed: int) -> Outcome:
 LAUNDER = "pass a model made elsewhere off as trained here"
 COVERED = "share of the way from random weights to the wanted ones"
 NOBODY = (
-    "A replay goes from the checkpoint before a snapshot to the snapshot. Segments are replayed whole only if the plan "
-    "asks for it (`--random-segments`, `--largest-segments`)."
+    "Only a plan that switches the default off misses it (`--random-segments 0 --largest-segments 0`). Then a replay "
+    "goes from the checkpoint before a snapshot to the snapshot."
 )
 
 ROWS = (
@@ -115,7 +115,7 @@ ROWS = (
         source=f"Choi et al. 2023; {cheat(11)}",
         wants=LAUNDER,
         gains=COVERED,
-        attack=partial(glued, {}),
+        attack=partial(glued, {"segments": NO_SEGMENTS}),
         note=NOBODY,
     ),
     Row(
@@ -133,9 +133,9 @@ ROWS = (
         source=f"Choi et al. 2023; {cheat(11)}",
         wants=LAUNDER,
         gains=COVERED,
-        attack=partial(glued, {"segments": SegmentPolicy(largest=1)}),
+        attack=partial(glued, {}),
         expected=("replay.mismatch",),
-        note="The segment in which the weights changed most is replayed whole.",
+        note="The segment in which the weights changed most is replayed whole, as it is by default.",
     ),
     Row(
         name="a trained model that is said to be initial weights",

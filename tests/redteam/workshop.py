@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from prover import Recorder
 from prover.recipes.digits import Digits
+from verifier.model.policies import SEGMENTS_AS_DESIGNED
 from weighbridge.cli.demo.cheat import CheatingRecorder
 from weighbridge.program.flops import flops
 from weighbridge.transcript.chip_notes import ChipNotes
@@ -38,6 +39,8 @@ ROWS = 32
 """Records in a batch."""
 PIXELS = 64
 RATE = 0.2
+USUAL: Mapping[str, Any] = {"segments": SEGMENTS_AS_DESIGNED}
+"""Attacks are inspected by the default plan, unless their row says otherwise."""
 
 
 def classifier() -> nn.Sequential:
@@ -217,7 +220,7 @@ class Workshop:
                     self.bench.register(name, address)
             if not self.apart:
                 stack.enter_context(workers_here())
-            return self.bench.inspect(*chips, **plan)
+            return self.bench.inspect(*chips, **{**USUAL, **plan})
 
     def record(
         self,
@@ -286,7 +289,7 @@ class Workshop:
             plan: More of the inspection's plan.
         """
         seen = chips or (self.bench.at_end(run, replays=replays),)
-        return accusations(self.bench.inspected(run.parent, *seen, apart=self.apart, **plan))
+        return accusations(self.bench.inspected(run.parent, *seen, apart=self.apart, **{**USUAL, **plan}))
 
 
 def notes(model: nn.Module) -> ChipNotes:

@@ -11,7 +11,9 @@ from support.untrained_transcripts import write_transcript
 
 from verifier.model.collected import Collected
 from verifier.model.facts import Explanation, LogFacts, Opening, Plan, SnapshotFacts, TranscriptFacts
+from verifier.model.policies import SegmentPolicy
 from verifier.model.reference_values import FirmwarePolicy
+from verifier.model.segments import Replayed, select
 from verifier.registry import Chip
 from verifier.report import document
 from verifier.report.conclusion import conclude
@@ -33,6 +35,7 @@ PLAN = Plan(
     period_days=2.0,
     snapshot_rate_per_day=1.0,
     replay_env={"ATEN_CPU_CAPABILITY": "default"},
+    segments=SegmentPolicy(random=1, largest=0),
 )
 POPULATION = 8
 
@@ -70,10 +73,15 @@ def collect(root: Path, *, text: str = "plain", honest: bool = False) -> Collect
     first.replayed = ReplayResult(
         verdict="match", steps=(0, 2), state="00", followed=3, logged=9, rounded=100, live=live, tapes=tapes, flops=900
     )
+    chosen = Replayed(selection=select(transcript, sampled=[1], seed=PLAN.seed, random=PLAN.segments.random))
+    for each in chosen.selection.chosen:
+        chosen.results[each.begin] = ReplayResult(verdict="match", steps=(each.begin, each.end), state="00")
+    found.segments.append(chosen)
     found.sound.add(first.chip.ueid)
     found.transcripts["", good.id] = good
     found.examined[good.id] = RunFacts(
-        steps=2, flops={"init": 0, "step": 1000, "edit": 0}, programs=(Program("ab" * 32, "step", 2, 30, 500),),
+        steps=2, flops={"init": 0, "step": 1000, "edit": 0}, fixed=False,
+        programs=(Program("ab" * 32, "step", first=1, count=2, operations=30, flops=500),),
         operations=("aten.mm.default",), parameters=25, used=0, seen=0,
     )  # fmt: skip
     if not honest:
@@ -105,4 +113,5 @@ def build(collected: Collected, regime: Regime | None = None) -> dict[str, Any]:
         findings=concluded.findings,
         verified=collected.verified(),
         conclusion=concluded,
+        evidence={"segments": [each.to_json() for each in collected.segments]},
     )

@@ -18,6 +18,7 @@ from firmware_sim import ChipProcess, provision
 from firmware_sim.device import builtin_image
 from verifier.inspection import Inspection
 from verifier.model.facts import Plan
+from verifier.model.policies import NO_SEGMENTS
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.model.seeded_draw import draw
 from verifier.registry import Chip, Registry
@@ -111,6 +112,7 @@ class Station:
             "period_days": 2.0,
             "snapshot_rate_per_day": 1.0,
             "replay_env": {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"},
+            "segments": NO_SEGMENTS,  # most tests are about something else, and pay for no more replays than that takes
         }
         plan = Plan(samples=len(names), seed=seed, **{**usual, **also})
         identifier = f"inspection {self._count}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from verifier.model.policies import (
-    NO_SEGMENTS,
+    SEGMENTS_AS_DESIGNED,
     SNAPSHOTS_AS_DESIGNED,
     TRANSCRIPTS_AS_DESIGNED,
     DrawPolicy,
@@ -105,7 +105,7 @@ class Plan:
     sharded: Sharded = "all"
     chunks: int = CHUNKS
     peak_flops: float | None = None
-    segments: SegmentPolicy = NO_SEGMENTS
+    segments: SegmentPolicy = SEGMENTS_AS_DESIGNED
     transcripts: TranscriptPolicy = TRANSCRIPTS_AS_DESIGNED
     draw: DrawPolicy = field(default_factory=DrawPolicy)
 

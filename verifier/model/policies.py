@@ -127,7 +127,11 @@ SNAPSHOTS_AS_DESIGNED = SnapshotPolicy()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentPolicy:
-    """What an inspection replays whole. If all is left at nothing, segments are replayed up to their snapshots only.
+    """What an inspection replays whole. Without that, a replay goes from a checkpoint to a snapshot and no further.
+
+    The defaults are those of every plan that does not say otherwise. A replay to a snapshot does not see that a history
+    was glued together from two runs, or interpolated, at any other place; one segment at random gives each place a
+    chance to be replayed, and the largest change is where glue stands out.
 
     Attributes:
         random: Segments of each transcript drawn at random.
@@ -138,8 +142,8 @@ class SegmentPolicy:
         none.
     """
 
-    random: int = 0
-    largest: int = 0
+    random: int = 1
+    largest: int = 1
     memorisation: int = 0
     records: int = 0
     commitment: str = ""
@@ -164,7 +168,8 @@ class SegmentPolicy:
         return bool(self.random or self.largest or self.commitment)
 
 
-NO_SEGMENTS = SegmentPolicy()
+SEGMENTS_AS_DESIGNED = SegmentPolicy()
+NO_SEGMENTS = SegmentPolicy(random=0, largest=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

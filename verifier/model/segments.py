@@ -212,14 +212,19 @@ class Replayed:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns JSON-compatible data for the report: the selection, and the verdict over each segment."""
-        verdicts = {
-            begin: result.reason if isinstance(result, WeighbridgeError) else result.verdict
-            for begin, result in self.results.items()
-        }
-        told = self.selection.to_json()
-        verdict = [{"begin": c.begin, "verdict": verdicts.get(c.begin, "")} for c in self.selection.chosen]
-        return {"selection": told, "verdicts": verdict, "seconds": round(self.seconds, 3)}
+        """Returns JSON-compatible data for the report: the selection, and what each segment's replay came to.
+
+        That is its verdict, or why there is none, and the steps that it executed: the first and the one after the last.
+        """
+        verdicts = [
+            {"begin": chosen.begin, **self._outcome(self.results.get(chosen.begin))} for chosen in self.selection.chosen
+        ]
+        return {"selection": self.selection.to_json(), "verdicts": verdicts, "seconds": round(self.seconds, 3)}
+
+    def _outcome(self, result: ReplayResult | WeighbridgeError | None) -> dict[str, Any]:
+        if result is None or isinstance(result, WeighbridgeError):
+            return {"verdict": "" if result is None else result.reason, "steps": None}
+        return {"verdict": result.verdict, "steps": list(result.steps)}
 
 
 def segments(transcript: OpenedTranscript) -> list[Segment]:

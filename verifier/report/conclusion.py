@@ -28,7 +28,6 @@ class Conclusion:
         facts: What rules may speak about.
         rules: The rule set, who signed it, and what became of each rule; None without one.
         policy: The inspectorate's policy, and which severities it changed.
-        replayed: How much of each transcript was replayed.
         chunks: The chance that a false chunk was not drawn; see `verifier.report.miss_bound`.
         findings: All findings, with their final severities.
     """
@@ -37,7 +36,6 @@ class Conclusion:
     facts: dict[str, Any]
     rules: dict[str, Any] | None
     policy: dict[str, Any]
-    replayed: list[dict[str, Any]]
     chunks: float
     findings: list[Finding] = field(default_factory=list)
 
@@ -48,7 +46,6 @@ class Conclusion:
             "facts": self.facts,
             "rules": self.rules,
             "policy": self.policy,
-            "replayed": self.replayed,
         }
 
 
@@ -93,7 +90,6 @@ def conclude(
         facts=facts,
         rules=None if judged is None else judged[0],
         policy={**regime.policy.to_json(), "changed": changed},
-        replayed=miss_bound.replayed_steps(collected.snapshots, collected.segments),
         chunks=miss_bound.unchecked_chunks(collected.snapshots, collected.verified()),
         findings=found,
     )

@@ -46,7 +46,7 @@ def check(report: Mapping[str, Any], rules: RuleSet | None = None) -> list[Findi
     """
     found: list[Finding] = []
     parts: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
-        _counts, _probability, _observed, _miss, _ledger, _facts,
+        _counts, _probability, _observed, _replayed, _miss, _ledger, _facts,
     )  # fmt: skip
     try:
         report = as_current(report)
@@ -233,6 +233,27 @@ def _observed(report: Mapping[str, Any]) -> list[Finding]:
         for name, value in again.items()
         if not _same(report["observed"].get(name), value)
     ]
+
+
+def _replayed(report: Mapping[str, Any]) -> list[Finding]:
+    """Compares how much was replayed with the replays, and the choice of segments with what the plan asks for."""
+    plan, segments = report["plan"], report["evidence"].get("segments", ())
+    rows = extent.replayed(report["chips"], report["transcripts"], segments)
+    stated = {"replayed": report["replayed"], "replayed_in_all": report["replayed_in_all"]}
+    again = {"replayed": rows, "replayed_in_all": extent.replayed_in_all(rows)}
+    out = [_differs(name, value, stated[name]) for name, value in again.items() if not _same(value, stated[name])]
+    asked = {"seed": plan["seed"], "random": plan["segments"]["random"], "largest": plan["segments"]["largest"]}
+    for each in segments:
+        chosen = each["selection"]
+        out += [
+            _differs(f"evidence.segments of {chosen['transcript']}: {name}", value, chosen[name])
+            for name, value in asked.items()
+            if not _same(value, chosen[name])
+        ]
+        drawn = sum("random" in one["reasons"] for one in chosen["chosen"])
+        if drawn > chosen["random"]:
+            out.append(_differs(f"evidence.segments of {chosen['transcript']}: drawn", chosen["random"], drawn))
+    return out
 
 
 def _miss(report: Mapping[str, Any]) -> list[Finding]:

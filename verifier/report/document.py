@@ -28,12 +28,13 @@ from verifier.draw import chip_selection
 from verifier.model.facts import Cell, Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts, by_chip
 from verifier.model.policies import SnapshotPolicy
 from verifier.model.reference_values import FirmwarePolicy
+from verifier.model.segments import segments
 from verifier.report import charts, extent, miss_bound
 from verifier.report.conclusion import Conclusion
 from verifier.report.earlier_reports import as_current
 from weighbridge.core.errors import Finding, WeighbridgeError
 
-SCHEMA = "weighbridge-report/3"
+SCHEMA = "weighbridge-report/4"
 _CURVE_POINTS = 60
 
 MEANING = (
@@ -112,6 +113,8 @@ def build(
     own, counted = by_chip(snapshots), set(verified)
     draw = chip_selection.given(plan.seed) if draw is None else draw
     chips = [_chip(log, own.get(log.chip.ueid, ()), log.chip.ueid in counted, plan.snapshots) for log in logs]
+    named = [_transcript(facts, snapshots) for facts in transcripts]
+    replayed = extent.replayed(chips, named, (evidence or {}).get("segments", ()))
     silence = extent.silence(chips, draw.get("certain", ()))
     p = probability(
         plan, population=population, drawn=len(logs), unverified=silence["unverified_after_draw"], draw=draw
@@ -126,7 +129,7 @@ def build(
             violations=severities["violation"],
             warnings=severities["warning"],
             undecided=len(extent.undecided({"rules": conclusion.rules})),
-            replayed=extent.replayed_anything(chips, conclusion.replayed),
+            replayed=extent.replayed_anything(chips, replayed),
         ),
         "counts": {
             "registered": population,
@@ -143,17 +146,19 @@ def build(
         "plan": plan.to_json(),
         "firmware": firmware.to_json(),
         "chips": chips,
-        "transcripts": [_transcript(facts, snapshots) for facts in transcripts],
+        "transcripts": named,
         "findings": [finding.to_json() for finding in findings],
         "probability": p,
         "draw": dict(draw),
         "observed": extent.observed(conclusion.ledger, {ueid.hex() for ueid in counted}, population=population),
         "miss": miss_bound.bound(p, chunks=conclusion.chunks),
         **conclusion.to_json(),
+        "replayed": replayed,
+        "replayed_in_all": extent.replayed_in_all(replayed),
         "evidence": dict(evidence or {}),
         "assumptions": [*ASSUMPTIONS, *draw["assumptions"]],
         "saw": list(SAW),
-        "not_verifiable": [*_not_verified(logs, snapshots), *NOT_OBSERVABLE],
+        "not_verifiable": [*_not_verified(logs, snapshots), *extent.not_looked_at(replayed), *NOT_OBSERVABLE],
     }
 
 
@@ -363,6 +368,7 @@ def _transcript(facts: TranscriptFacts, snapshots: Sequence[SnapshotFacts]) -> d
         "readable": not isinstance(facts.opened, WeighbridgeError),
         "name": "",
         "steps": None,
+        "segments": None,
         "complete": None,
         "data_committed": None,
         "replays": len(replays),
@@ -377,6 +383,7 @@ def _transcript(facts: TranscriptFacts, snapshots: Sequence[SnapshotFacts]) -> d
         out |= {
             "name": manifest.name,
             "steps": manifest.steps,
+            "segments": len(segments(facts.opened)),
             "complete": manifest.complete,
             "data_committed": facts.opened.data is not None,
         }
@@ -446,4 +453,5 @@ def render_html(report: Mapping[str, Any]) -> str:
         most_chips=charts.MOST_CHIPS,
         nothing=extent.nothing_checked(report),
         undecided=extent.undecided(report),
+        replays=extent.replays_in_words(report),
     )

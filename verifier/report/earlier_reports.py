@@ -1,5 +1,8 @@
 """Reports of earlier versions, read as if they were of this one.
 
+`weighbridge-report/3` did not say how many segments a transcript has, nor how many were replayed whole; the latter
+follows from its evidence. It counted the step in which a snapshot was taken as replayed, though its rest was not.
+
 `weighbridge-report/2` took a chip that did not verify after the draw was known for one that was not drawn, said nothing
 about observed chip-time, and called a bound on unseen violations `miss_at_most`. What this version states in addition
 follows from the rest of such a report. Its p does not, if chips failed to verify: then it claims too much, and
@@ -13,7 +16,7 @@ from typing import Any
 
 from verifier.report import extent, miss_bound
 
-EARLIER = "weighbridge-report/2"
+_2, _3 = "weighbridge-report/2", "weighbridge-report/3"
 
 
 def as_current(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -25,8 +28,41 @@ def as_current(report: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It has not the form that its schema promises.
     """
-    if report.get("schema") != EARLIER:
-        return report
+    schema = report.get("schema")
+    if schema == _2:
+        report = _from_2(report)
+    return _from_3(report) if schema in (_2, _3) else report
+
+
+def _from_3(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a report of version 3 in this version's form."""
+    evidence = report["evidence"]
+    transcripts = [{**each, "segments": None} for each in report["transcripts"]]
+    segments = [_segments(each) for each in evidence.get("segments", ())]
+    replayed = extent.replayed(report["chips"], transcripts, segments)
+    return {
+        **report,
+        "transcripts": transcripts,
+        "replayed": replayed,
+        "replayed_in_all": extent.replayed_in_all(replayed),
+        "evidence": {**evidence, "segments": segments},
+    }
+
+
+def _segments(each: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the segments of a transcript that were replayed whole, with the steps that those which match took."""
+    ends = {chosen["begin"]: chosen["end"] for chosen in each["selection"]["chosen"]}
+    return {
+        **each,
+        "verdicts": [
+            {**one, "steps": [one["begin"], ends[one["begin"]]] if one["verdict"] == "match" else None}
+            for one in each["verdicts"]
+        ],
+    }
+
+
+def _from_2(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a report of version 2 in the form of version 3."""
     chips, counts, draw, probability, miss = (
         report[name] for name in ("chips", "counts", "draw", "probability", "miss")
     )

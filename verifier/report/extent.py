@@ -1,5 +1,8 @@
 """How much an inspection really looked at: what was replayed, the chip-time that evidence covers, who stayed silent.
 
+Of each transcript it says how many steps were executed and how many segments were replayed whole. A replay to a
+snapshot does not see a history that was glued together, or interpolated, anywhere else.
+
 p says what a draw is worth. It does not say that anything was checked: chips that ran nothing, or whose snapshots
 cannot be replayed, leave nothing to check. So a report says beside p how much was observed, and one in which nothing
 was replayed is neither clean nor verified. Nor is one with a rule that the facts do not decide. Everything here follows
@@ -8,6 +11,7 @@ from other parts of a report, so that `verifier.report.consistency` can compute 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,6 +24,9 @@ OBSERVED = (
     "and interrupts show to be idle; the rest of the period was not observed"
 )
 NOTHING_DUE = "nothing was due, nothing was checked"
+NOT_LOOKED_FOR = "glued or interpolated histories were not looked for"
+LOOKED_AT = ("match", "mismatch")
+"""Verdicts over a segment that was looked at: executed whole, or to where it is false."""
 
 
 def verdict(*, violations: int, warnings: int, undecided: int, replayed: bool) -> Verdict:
@@ -53,6 +60,124 @@ def replayed_anything(chips: Iterable[Mapping[str, Any]], steps: Iterable[Mappin
     """
     taken = any(snapshot["replay"] is not None for chip in chips for snapshot in chip["snapshots"])
     return taken or any(each["replayed"] > 0 for each in steps)
+
+
+def replayed(
+    chips: Iterable[Mapping[str, Any]], transcripts: Iterable[Mapping[str, Any]], segments: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns for each transcript that is to explain snapshots how much of it was replayed.
+
+    - `steps`, `replayed`, `share`: its steps, and those of them that a replay executed to their end.
+    - `segments`, `whole`: its segments between checkpoints, and those that were replayed whole; the initialisation is
+      one. None if the report does not say how many there are.
+    - `random`, `chance`: how many of these were drawn at random, and their share: the chance that one false segment,
+      put anywhere by a Prover who did not know the seed of the draw, was among them.
+
+    Args:
+        chips: The report's `chips`.
+        transcripts: The report's `transcripts`.
+        segments: The report's `evidence.segments`.
+    """
+    known = {each["id"]: each for each in transcripts if each["readable"] is True}
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for snapshot in (snapshot for chip in chips for snapshot in chip["snapshots"]):
+        if snapshot["transcript"] in known:
+            own = ranges.setdefault(snapshot["transcript"], [])
+            if snapshot["replay"] is not None:
+                first, last = snapshot["replay"]["steps"]
+                own.append((first, min(last, snapshot["step"])))  # of the snapshot's step the rest was not executed
+    whole, random = Counter[str](), Counter[str]()
+    for each in segments:
+        name = each["selection"]["transcript"]
+        reasons = {chosen["begin"]: chosen["reasons"] for chosen in each["selection"]["chosen"]}
+        for outcome in each["verdicts"]:
+            if outcome["steps"] is not None:
+                first, last = outcome["steps"]
+                ranges.setdefault(name, []).append((first, last))
+            if outcome["verdict"] in LOOKED_AT:
+                whole[name] += 1
+                random[name] += "random" in reasons[outcome["begin"]]
+    return [
+        {
+            "transcript": name,
+            **_covered(ranges[name], known[name]["steps"]),
+            **_chance(known[name]["segments"], whole[name], random[name]),
+        }
+        for name in sorted(ranges)
+    ]
+
+
+def replayed_in_all(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the same of all transcripts together; the chance is the least of any, as a Prover would choose.
+
+    Args:
+        rows: What `replayed` returned.
+    """
+    steps, executed = (sum(each[name] for each in rows) for name in ("steps", "replayed"))
+    counted = all(each["segments"] is not None for each in rows)
+    chances = [each["chance"] for each in rows]
+    return {
+        "transcripts": len(rows),
+        "steps": steps,
+        "replayed": executed,
+        "share": executed / steps if steps else 0.0,
+        "segments": sum(each["segments"] for each in rows) if counted else None,
+        "whole": sum(each["whole"] for each in rows),
+        "random": sum(each["random"] for each in rows),
+        "chance": None if None in chances else min(chances, default=0.0),
+    }
+
+
+def _covered(ranges: Sequence[tuple[int, int]], total: int) -> dict[str, Any]:
+    """Counts the steps in some ranges, each once."""
+    count = reached = 0
+    for first, last in sorted(ranges):
+        count += max(0, min(last, total) - max(first, reached))
+        reached = max(reached, min(last, total))
+    return {"steps": total, "replayed": count, "share": count / total if total else 0.0}
+
+
+def _chance(segments: int | None, whole: int, random: int) -> dict[str, Any]:
+    return {
+        "segments": segments,
+        "whole": whole,
+        "random": random,
+        "chance": None if segments is None else random / segments if segments else 0.0,
+    }
+
+
+def not_looked_at(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns what could not be verified because no segment of a transcript was replayed whole."""
+    return [
+        f"whether transcript {each['transcript']} was glued together or interpolated between the snapshots: no segment "
+        "of it was replayed whole"
+        for each in rows
+        if not each["whole"]
+    ]
+
+
+def replays_in_words(report: Mapping[str, Any]) -> str:
+    """Returns how much was replayed in one or two sentences; empty if no transcript was to explain a snapshot.
+
+    Where no segment was replayed whole, nobody looked for glued or interpolated histories; it says so.
+    """
+    rows, total = report["replayed"], report["replayed_in_all"]
+    if not rows:
+        return ""
+    missed = [each for each in rows if not each["whole"]]
+    of = "" if total["segments"] is None else f" of {total['segments']}"
+    text = f"{total['replayed']} of {total['steps']} steps executed, {total['whole']}{of} segments replayed whole"
+    if len(missed) == len(rows):
+        return f"{text}: {NOT_LOOKED_FOR}"
+    chances = [each["chance"] for each in rows if each["whole"] and each["chance"] is not None]
+    if chances:
+        text += (
+            "; one false segment, put anywhere by a Prover who did not know the seed, would have been replayed with a "
+            f"probability of at least {min(chances):.2g}"
+        )
+    if missed:
+        text += f"; of {len(missed)} of {len(rows)} transcripts no segment was replayed whole: there {NOT_LOOKED_FOR}"
+    return text
 
 
 def nothing_checked(report: Mapping[str, Any]) -> str:

@@ -21,9 +21,6 @@ from analysis.domain import DetectionDomainError
 from analysis.hypergeometric import seen_probability
 from analysis.reliability import with_soundness_error
 from verifier.model.facts import Cell, SnapshotFacts
-from verifier.model.segments import Replayed
-from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.transcript_facts import OpenedTranscript
 
 MEANING = (
     "the probability that a violation of size H went unseen: that no snapshot of it was met on more chips than did not "
@@ -112,38 +109,3 @@ def unchecked_chunks(snapshots: Sequence[SnapshotFacts], verified: Sequence[byte
     """Returns the largest chance that one false chunk was not drawn, over cells of chips that count as verified."""
     cells = [each.cell for each in snapshots if isinstance(each.cell, Cell) and each.chip.ueid in verified]
     return max((1 - cell.drawn / cell.chunks for cell in cells if cell.chunks), default=0.0)
-
-
-def replayed_steps(snapshots: Sequence[SnapshotFacts], segments: Sequence[Replayed]) -> list[dict[str, Any]]:
-    """Returns for each transcript how much of it was replayed.
-
-    p is about snapshots: each one's segment is replayed. A transcript that is false in another place only, where no
-    sampled chip took a snapshot, is found with the share of its steps that was replayed, if that was chosen by chance.
-    """
-    ranges: dict[str, list[tuple[int, int]]] = {}
-    totals: dict[str, int] = {}
-    for snapshot in snapshots:
-        if snapshot.transcript is None or not isinstance(snapshot.transcript.opened, OpenedTranscript):
-            continue
-        totals[snapshot.transcript.id] = snapshot.transcript.opened.steps
-        if snapshot.replayed is not None and not isinstance(snapshot.replayed, WeighbridgeError):
-            ranges.setdefault(snapshot.transcript.id, []).append(snapshot.replayed.steps)
-    for segment in segments:
-        for result in segment.results.values():
-            if not isinstance(result, WeighbridgeError):
-                ranges.setdefault(segment.selection.transcript, []).append(result.steps)
-    out = []
-    for identifier, total in sorted(totals.items()):
-        count = _covered(ranges.get(identifier, []), total)
-        share = count / total if total else 0.0
-        out.append({"transcript": identifier, "steps": total, "replayed": count, "share": share})
-    return out
-
-
-def _covered(ranges: Sequence[tuple[int, int]], total: int) -> int:
-    """Counts the steps in some ranges, each once."""
-    count = reached = 0
-    for first, last in sorted(ranges):
-        count += max(0, min(last, total) - max(first, reached))
-        reached = max(reached, min(last, total))
-    return count

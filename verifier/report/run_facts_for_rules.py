@@ -7,7 +7,7 @@ not be established is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from verifier.model.collected import Collected
@@ -19,6 +19,7 @@ from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.job_record import MeshCoordinate
 
 HOUR_MS = 3_600_000
+_SHOWN = 8
 
 
 def build(
@@ -124,8 +125,15 @@ def _counted(ranks: Sequence[RunFacts]) -> dict[str, Any]:
     out: dict[str, Any] = {
         "steps": first.steps,
         "operations": sorted({name for each in ranks for name in each.operations}),
+        "programs_fixed": all(each.fixed for each in ranks),
         "programs": [
-            {"digest": each.digest, "kind": each.kind, "count": each.count, "operations": each.operations}
+            {
+                "digest": each.digest,
+                "kind": each.kind,
+                "first": each.first,
+                "count": each.count,
+                "operations": each.operations,
+            }
             | ({} if each.flops is None else {"flops": float(each.flops)})
             for each in first.programs
         ],
@@ -142,6 +150,21 @@ def _counted(ranks: Sequence[RunFacts]) -> dict[str, Any]:
     if all(each.parameters is not None for each in ranks):
         out["parameters"] = sum(each.parameters or 0 for each in ranks)
     return out
+
+
+def programs_in_words(run: Mapping[str, Any]) -> str:
+    """Returns whether a run's programs were fixed before its first step, else when each was first seen.
+
+    Args:
+        run: One of the report's `facts.runs`; empty if its programs were not established.
+    """
+    if "programs_fixed" not in run:
+        return ""
+    if run["programs_fixed"]:
+        return "fixed in the draft, before the first step"
+    seen = [f"{each['kind']} {each['digest'][:12]} in step {each['first']}" for each in run["programs"]]
+    before = f"{len(seen) - _SHOWN} others, then " if len(seen) > _SHOWN else ""  # it is the late ones that matter
+    return f"not fixed before the first step; first seen: {before}{', '.join(seen[-_SHOWN:])}"
 
 
 def _replayed(ids: set[str], snapshots: Iterable[SnapshotFacts]) -> bool:

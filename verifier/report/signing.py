@@ -15,9 +15,9 @@ from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError
 
-MEDIA_TYPE = "application/vnd.weighbridge.report.v3+json"
-EARLIER_MEDIA_TYPE = "application/vnd.weighbridge.report.v2+json"
-"""Reports of this type are read (`verifier.report.earlier_reports`), and no longer made."""
+MEDIA_TYPE = "application/vnd.weighbridge.report.v4+json"
+EARLIER_MEDIA_TYPES = tuple(f"application/vnd.weighbridge.report.v{version}+json" for version in (2, 3))
+"""Reports of these types are read (`verifier.report.earlier_reports`), and no longer made."""
 KEY = ".report-key"
 """What the file with the key is called behind the registry's name; `.pub` beside it holds the public key in hex."""
 
@@ -69,8 +69,9 @@ def open_report(data: bytes) -> SignedReport:
     Raises:
         DocumentError: It is malformed, altered, or no report.
     """
-    earlier = f'"payloadType":"{EARLIER_MEDIA_TYPE}"'.encode() in data  # in canonical JSON it stands there so
-    envelope = open_envelope(data, EARLIER_MEDIA_TYPE if earlier else MEDIA_TYPE)
+    # In canonical JSON the type stands there so.
+    earlier = (name for name in EARLIER_MEDIA_TYPES if f'"payloadType":"{name}"'.encode() in data)
+    envelope = open_envelope(data, next(earlier, MEDIA_TYPE))
     try:
         report = json.loads(envelope.payload)
         same = canonical(report) == envelope.payload

@@ -100,7 +100,8 @@ FACTS: Schema = {
         "chip_hours": (DOUBLE, "chip-hours in the period that it explains on the sampled chips"),
         "parameters": (INT, "elements of the storages that hold the model's weights; of all ranks"),
         "data": (record("data"), "its training data"),
-        "programs": (listed(record("program")), "the tapes that ran; of rank 0 of a job"),
+        "programs_fixed": (BOOL, "the draft names the programs that may run, on every rank"),
+        "programs": (listed(record("program")), "the tapes that ran, in order of first use; of rank 0 of a job"),
         "operations": (listed(STRING), "every ATen overload in its tapes"),
         "hyperparameters": (
             mapped(record("range")),
@@ -124,6 +125,7 @@ FACTS: Schema = {
     "program": {
         "digest": (STRING, "digest of the tape"),
         "kind": (STRING, "`init`, `step` or `edit`"),
+        "first": (INT, "the step that ran it first; the initialisation is step 0"),
         "count": (INT, "how often it ran"),
         "operations": (INT, "its length"),
         "flops": (DOUBLE, "FLOPs of one execution"),

@@ -8,7 +8,7 @@
 | `fetch_parents` | finds out where each run began, and fetches the parents that runs declare | `lineages`, and the parents in `transcripts` |
 | `prepare_cells` | asks for the material to replay one rank of a job alone, if the plan wants that | `cell` of each snapshot |
 | `replay_snapshots` | opens the snapshots and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
-| `replay_segments` | replays whole segments, if the plan asks for that | `segments` |
+| `replay_segments` | replays whole segments, unless the plan asks for none | `segments` |
 | `memorise` | tests whether weights remember their batches, if the plan asks for that; evidence only | `memories` |
 | `open_records` | asks Provers to open random records of their data sets, if the plan asks for that | `records` |
 | `examine` | counts facts about each run from its tapes | `examined` |

@@ -1,4 +1,4 @@
-"""Replays whole segments of the transcripts that explain snapshots, if the plan asks for that."""
+"""Replays whole segments of the transcripts that explain snapshots, unless the plan asks for none."""
 
 from __future__ import annotations
 

@@ -170,6 +170,7 @@ def as_text(report: Mapping[str, Any]) -> str:
     from verifier.report import extent
     from verifier.report.earlier_reports import as_current
     from verifier.report.ledger import CATEGORIES
+    from verifier.report.run_facts_for_rules import programs_in_words
 
     console = Console(highlight=False, file=StringIO(), width=120)
 
@@ -190,6 +191,12 @@ def as_text(report: Mapping[str, Any]) -> str:
     p = "not defined" if miss["p"] is None else f"{miss['p']:.4f} ({miss['p_is']})"
     say(f"p = {p}; a violation of size H went unseen with a probability of at most {miss['unseen_at_most']:.4f}")
     say(observed_time(observed))
+    if replays := extent.replays_in_words(report):
+        say(f"replays: {replays}")
+    names = {each["id"]: each["name"] for each in report["transcripts"]}
+    for run in report["facts"]["runs"]:
+        if programs := programs_in_words(run):
+            say(f"programs of {names.get(run['id']) or 'job ' + run['id'][:12]}: {programs}")
     table = Table("category", "chip-hours", title="ledger of the sampled chips", title_justify="left")
     for category in CATEGORIES:
         table.add_row(category, f"{ledger['ms'][category] / 3_600_000:.2f}")

@@ -43,6 +43,8 @@ def describe(transcript: OpenedTranscript) -> dict[str, Any]:
         "complete": manifest.complete,
         "steps": summary.kinds,
         "tapes": {digest.hex()[:16]: count for digest, count in summary.tapes.items()},
+        "first in step": {digest.hex()[:16]: step for digest, step in summary.first.items()},
+        "programs": "fixed in the draft, before the first step" if summary.fixed else "not fixed in the draft",
         "checkpoints": list(manifest.checkpoints),
         "left out": [step for step in manifest.checkpoints if step not in transcript.checkpoint_steps],
         "resumed": [resumption.step for resumption in transcript.resumptions],

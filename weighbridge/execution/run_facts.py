@@ -28,6 +28,7 @@ class Program:
     Attributes:
         digest: Hex digest.
         kind: `init`, `step` or `edit`: of the first step that ran it.
+        first: That step.
         count: How often it ran.
         operations: Its length.
         flops: FLOPs of one execution, by `weighbridge.program.flops`; None if it cannot be counted.
@@ -35,6 +36,7 @@ class Program:
 
     digest: str
     kind: str
+    first: int
     count: int
     operations: int
     flops: int | None
@@ -47,7 +49,8 @@ class RunFacts:
     Attributes:
         steps: Records of kind `step`.
         flops: By kind of record, FLOPs of all its executions; None if a tape cannot be counted.
-        programs: Every tape that ran.
+        fixed: Whether the draft names the programs that may run; what ran beside them is a finding (`tape.undeclared`).
+        programs: Every tape that ran, in order of first use.
         operations: Every ATen overload in them, ascending.
         parameters: Elements of the storages that hold the model's weights; None if the run names none.
         used: Different records that the steps used.
@@ -57,6 +60,7 @@ class RunFacts:
 
     steps: int
     flops: Mapping[str, int] | None
+    fixed: bool
     programs: tuple[Program, ...]
     operations: tuple[str, ...]
     parameters: int | None
@@ -105,10 +109,12 @@ def parse(message: dict[str, Any]) -> RunFacts:
         return RunFacts(
             steps=_whole(raw["steps"]),
             flops=None if flops is None else {kind: _whole(flops[kind]) for kind in KINDS},
+            fixed=_truth(raw["fixed"]),
             programs=tuple(
                 Program(
                     digest=bytes.fromhex(each["digest"]).hex(),
                     kind=KINDS[KINDS.index(each["kind"])],
+                    first=_whole(each["first"]),
                     count=_whole(each["count"]),
                     operations=_whole(each["operations"]),
                     flops=None if each["flops"] is None else _whole(each["flops"]),
@@ -131,6 +137,12 @@ def parse(message: dict[str, Any]) -> RunFacts:
 def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _LARGEST:
         raise ValueError("number")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("truth value")
     return value
 
 

@@ -74,11 +74,15 @@ class Summary:
     Attributes:
         kinds: Kind of step record to how many there are.
         tapes: Digest of a tape (32 bytes) to how often it ran, the most frequent first.
+        first: Digest of a tape to the step that ran it first, in the same order.
+        fixed: Whether the draft names the programs that may run.
         undeclared: Undeclared tensors of all steps.
     """
 
     kinds: dict[str, int]
     tapes: dict[bytes, int]
+    first: dict[bytes, int]
+    fixed: bool
     undeclared: int
 
 
@@ -266,7 +270,9 @@ class OpenedTranscript:
         def read(raw: Any) -> Summary:
             return Summary(
                 kinds={text(kind, 10): natural(count) for kind, count in raw["kinds"]},
-                tapes={digest(tape): natural(count) for tape, count in raw["tapes"][:MOST_TAPES]},
+                tapes={digest(tape): natural(count) for tape, count, _ in raw["tapes"][:MOST_TAPES]},
+                first={digest(tape): natural(first) for tape, _, first in raw["tapes"][:MOST_TAPES]},
+                fixed=truth(raw["fixed"]),
                 undeclared=natural(raw["undeclared"]),
             )
 

@@ -40,7 +40,7 @@ SHAPE = {
     },
     "changes": [{"changed": [str], **_SOURCES, "most_other_state": int}],
     "overwrites": [{"state": str, "operation": int, "depends_on": _SOURCES}],
-    "others": {str: int}, "findings": [dict], "list?": [_OPERATION],
+    "others": {str: int}, "first_in_step": {str: int}, "findings": [dict], "list?": [_OPERATION],
 }  # fmt: skip
 """What `describe` returns, for `weighbridge.execution.worker_answers.shaped`."""
 
@@ -103,6 +103,7 @@ def describe(transcript: Transcript, tape: str | None, step: int | None, *, oper
             {"state": o.name, "operation": o.op, "depends_on": _sources(chosen, o.sources)} for o in flow.overwrites
         ],
         "others": ran,
+        "first_in_step": {digest.hex(): first for digest, first in transcript.programs().items()},
         "findings": [f.to_json() for f in findings if record.tape.hex() in f.subject],
         **listed,
     }

@@ -158,6 +158,18 @@ class Transcript:
         """Yields the records of all steps in order."""
         return map(self.step, range(self.steps))
 
+    def programs(self) -> dict[bytes, int]:
+        """Returns the digest of every tape that ran (32 bytes) and the step that ran it first, in that order.
+
+        Example:
+            >>> rehearsed = Transcript.open("runs/rehearsal").programs()
+            >>> with Recorder("runs/gpt2", seed=7, programs=rehearsed) as recorder: ...
+        """
+        first: dict[bytes, int] = {}
+        for record in self.records():
+            first.setdefault(record.tape, record.step)
+        return first
+
     def head(self, step: int) -> bytes:
         """Returns the running head after `step` (32 bytes); for -1 the digest of the draft."""
         if step == -1:

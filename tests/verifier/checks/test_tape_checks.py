@@ -160,8 +160,7 @@ def test_an_average_of_a_model_with_batch_norm_copies_its_counter(tmp_path: Path
 
 
 def test_declared_programs_that_ran_are_no_finding(tmp_path: Path) -> None:
-    rehearsal = Transcript.open(run(tmp_path / "rehearsal", update))
-    programs = {record.tape for record in rehearsal.records()}
+    programs = Transcript.open(run(tmp_path / "rehearsal", update)).programs()
     assert findings(run(tmp_path / "run", update, programs=programs, seed=8)) == []
 
 
@@ -339,8 +338,7 @@ def test_one_formula_must_explain_a_value_in_every_step(tmp_path: Path) -> None:
 
 
 def test_a_program_that_was_not_declared(tmp_path: Path) -> None:
-    rehearsal = Transcript.open(run(tmp_path / "rehearsal", update))
-    programs = {record.tape for record in rehearsal.records()}
+    programs = Transcript.open(run(tmp_path / "rehearsal", update)).programs()
 
     def step(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         update(batch, model, optimizer)

@@ -64,6 +64,10 @@ def applied(root: Path, batch: dict[str, torch.Tensor]) -> Regime:
             {"id": "used", "title": "Data are used once", "holds": "runs.all(r, r.data.seen <= r.data.records)"},
             {"id": "approved", "title": "No embeddings", "holds":
              "runs.all(r, !r.operations.exists(o, o.startsWith('embedding')) && r.replayed && r.complete)"},
+            {"id": "fixed", "title": "Programs are fixed in the draft", "holds": "runs.all(r, r.programs_fixed)",
+             "severity": "warning"},
+            {"id": "early", "title": "No program comes late", "holds":
+             "runs.all(r, r.programs_fixed || r.programs.all(p, p.first < 4))"},
         ],
     }  # fmt: skip
     (root / "rules.dsse").write_bytes(ruleset.sign(ruleset.parse(document), KEYS))
@@ -113,10 +117,11 @@ def test_each_rule_is_judged(report: dict[str, Any]) -> None:
     outcomes = {each["id"]: each["outcome"] for each in report["rules"]["rules"]}
     assert outcomes == {
         "size": "holds", "score": "violated", "data": "violated", "used": "undecided", "approved": "holds",
+        "fixed": "violated", "early": "holds",
     }  # fmt: skip
     assert report["rules"]["signers"] == ["party0", "party1"]
     found = {each["evidence"].get("rule"): each["severity"] for each in report["findings"] if "rule" in each["id"]}
-    assert found == {"score": "violation", "data": "warning", "used": "info"}
+    assert found == {"score": "violation", "data": "warning", "used": "info", "fixed": "warning"}
     assert set(ids(report, "violation")) == {"rule.violated"}  # nothing else is held against the honest run
     assert report["chips"][0]["verified"]
 

@@ -109,9 +109,12 @@ def test_judgements(found: list[Finding], counted: set[int], not_sampled: bool) 
     assert (back.violated, back.not_sampled) == (judgement.violated, not_sampled)
 
 
-programs = st.builds(Program, digest=names, kind=names, count=numbers, operations=numbers, flops=st.none() | numbers)
+programs = st.builds(
+    Program, digest=names, kind=names, first=numbers, count=numbers, operations=numbers, flops=st.none() | numbers
+)
 run_facts = st.builds(
     RunFacts, steps=numbers, flops=st.none() | st.dictionaries(names, numbers, max_size=3),
+    fixed=st.booleans(),
     programs=st.lists(programs, max_size=2).map(tuple), operations=st.lists(names, max_size=3).map(tuple),
     parameters=st.none() | numbers, used=numbers, seen=numbers,
     hyperparameters=st.dictionaries(names, st.tuples(*[st.floats(allow_nan=False)] * 3), max_size=2),

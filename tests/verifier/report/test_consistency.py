@@ -70,9 +70,9 @@ def test_the_verdict_has_its_terms(honest: dict[str, Any]) -> None:
     assert miss["epsilon"] == sum(term["value"] for term in miss["terms"] if term["in"] == "epsilon")
     p = (1 - terms["not_drawn"]["value"]) * (1 - terms["no_snapshot"]["value"])
     assert miss["p"] == pytest.approx(p)
-    assert honest["replayed"] == [
-        {"transcript": honest["transcripts"][0]["id"], "steps": 3, "replayed": 2, "share": 2 / 3}
-    ]
+    whole = {"steps": 3, "replayed": 3, "share": 1.0, "segments": 1, "whole": 1, "random": 1, "chance": 1.0}
+    assert honest["replayed"] == [{"transcript": honest["transcripts"][0]["id"], **whole}]
+    assert honest["replayed_in_all"] == {"transcripts": 1, **whole}
 
 
 def test_rules_are_judged_over_what_was_established(report: dict[str, Any]) -> None:
@@ -219,6 +219,24 @@ def more_observed(report: dict[str, Any]) -> None:
     report["observed"]["observed_ms"] *= 2
 
 
+def more_replayed(report: dict[str, Any]) -> None:
+    report["replayed"][0]["whole"] = report["replayed_in_all"]["whole"] = 2
+
+
+def greater_chance(report: dict[str, Any]) -> None:
+    """One who says that the transcript has fewer segments, and forgets what follows."""
+    report["transcripts"][0]["segments"] = 0
+
+
+def another_seed_for_segments(report: dict[str, Any]) -> None:
+    """One who drew until the segments suited it."""
+    report["evidence"]["segments"][0]["selection"]["seed"] = "00" * 32
+
+
+def fewer_segments_than_planned(report: dict[str, Any]) -> None:
+    report["evidence"]["segments"][0]["selection"]["random"] = 0
+
+
 def rule_holds(report: dict[str, Any]) -> None:
     report["rules"]["rules"][1]["outcome"] = "holds"
 
@@ -231,7 +249,8 @@ ATTACKS: list[Callable[[dict[str, Any]], None]] = [
     drop_finding, drop_finding_and_count, drop_declaration_and_count, drop_undecided_and_count, more_verified,
     another_p, another_p_everywhere, another_threshold, no_misses,
     less_epsilon, longer_row, explained_instead, smaller_bound, left_out_chip, clean, rule_holds, other_facts,
-    less_silence, silent_chip_verified, silent_chip_left_out, silence_called_a_finding, more_observed,
+    less_silence, silent_chip_verified, silent_chip_left_out, silence_called_a_finding, more_observed, more_replayed,
+    greater_chance, another_seed_for_segments, fewer_segments_than_planned,
 ]  # fmt: skip
 
 
@@ -289,7 +308,7 @@ def test_hostile_reports_raise_only_our_errors(data: st.DataObject, report: dict
 
 
 def test_what_is_no_report_is_refused() -> None:
-    for wrong in ({}, {"schema": "weighbridge-report/3", "chips": 3, "findings": []}):
+    for wrong in ({}, {"schema": "weighbridge-report/4", "chips": 3, "findings": []}):
         with pytest.raises(DocumentError) as caught:
             consistency.check(wrong)
         assert caught.value.reason == "report.malformed"

@@ -25,7 +25,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_it_is_json_with_everything_that_was_asked_for(built: dict[str, Any]) -> None:
     assert json.loads(json.dumps(built)) == built
-    assert built["schema"] == "weighbridge-report/3"
+    assert built["schema"] == document.SCHEMA == "weighbridge-report/4"
     assert built["verdict"] == "findings"
     assert built["counts"] == {
         "registered": 8,
@@ -118,6 +118,7 @@ def test_the_page_shows_what_matters_and_is_deterministic(built: dict[str, Any])
 def test_a_report_in_which_nothing_was_replayed_is_not_clean(tmp_path: Path) -> None:
     """Of a chip that ran nothing, and of one whose snapshots could not be replayed."""
     collected = collect(tmp_path, honest=True)
+    collected.segments = []
     for due in (1, 0):
         collected.snapshots = collected.snapshots[:due]
         for snapshot in collected.snapshots:

@@ -16,6 +16,7 @@ from prover import Recorder
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
 from weighbridge.execution.replay import Limits
 from weighbridge.execution.run_facts import RunFacts, examine, parse
+from weighbridge.transcript.reader import Transcript
 
 STEPS, BATCH, WIDTH = 5, 4, 6
 LIMITS = Limits(memory=2 << 30, seconds=120)
@@ -48,6 +49,9 @@ def test_the_facts_are_those_of_the_run(run: Path) -> None:
     assert facts.flops == {"init": 0, "step": STEPS * 4 * BATCH * WIDTH, "edit": 0}
     assert facts.total == STEPS * 4 * BATCH * WIDTH
     assert sum(program.count for program in facts.programs) == STEPS + 1
+    seen = Transcript.open(run).programs()
+    assert [(program.digest, program.first) for program in facts.programs] == [(d.hex(), n) for d, n in seen.items()]
+    assert not facts.fixed
     assert any("addmm" in name or "mm." in name for name in facts.operations)
     assert facts.hyperparameters["update"] == pytest.approx((-0.1, -0.1 / STEPS, -0.1 / STEPS))
     assert (facts.used, facts.seen, facts.parameters) == (0, 0, None)  # no data commitment, no chip
@@ -65,8 +69,8 @@ def test_an_altered_transcript_has_no_facts(run: Path, tmp_path: Path) -> None:
 
 HONEST: dict[str, Any] = {
     "steps": 2, "flops": {"init": 1, "step": 2, "edit": 0}, "operations": ["aten.mm.default"], "parameters": 3,
-    "programs": [{"digest": "ab", "kind": "step", "count": 2, "operations": 7, "flops": 1}], "used": 1, "seen": 2,
-    "hyperparameters": {"lr": [0.1, 0.2, 0.1]},
+    "programs": [{"digest": "ab", "kind": "step", "first": 1, "count": 2, "operations": 7, "flops": 1}], "fixed": True,
+    "used": 1, "seen": 2, "hyperparameters": {"lr": [0.1, 0.2, 0.1]},
 }  # fmt: skip
 
 

@@ -319,6 +319,8 @@ def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, con
     from rich.markup import escape
     from rich.table import Table
 
+    from verifier.report.extent import replays_in_words
+
     table = Table("chip", "what ran", "snapshots", "explained", "found", "as it should", title="Inspection")
     for o in outcomes:
         verdict = "[green]yes[/]" if o.as_said else "[red]NO[/]"
@@ -338,4 +340,5 @@ def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, con
         f"(equation 1: {p['eq1']:.3f}); p is not the probability of compliance.",
         highlight=False,
     )
+    console.print(f"Replays: {replays_in_words(report)}.", highlight=False)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)

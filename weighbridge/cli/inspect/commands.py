@@ -123,11 +123,18 @@ def start(
     cells: Annotated[bool, typer.Option("--cells", help="Replay ranks of jobs alone, collectives given.")] = False,
     chunks: Annotated[int, typer.Option("--chunks", help="Chunks to check of each cell; 0: 300.", min=0)] = 0,
     random_segments: Annotated[
-        int, typer.Option("--random-segments", help="Segments of each run to replay whole, at random.", min=0)
-    ] = 0,
+        int | None,
+        typer.Option(
+            "--random-segments",
+            help="Segments of each run to replay whole, at random; 0: none.",
+            min=0,
+            show_default="1",
+        ),
+    ] = None,
     largest_segments: Annotated[
-        int, typer.Option("--largest-segments", help="The same, where the weights changed most.", min=0)
-    ] = 0,
+        int | None,
+        typer.Option("--largest-segments", help="The same, where the weights changed most.", min=0, show_default="1"),
+    ] = None,
     memorisation: Annotated[
         int, typer.Option("--memorisation", help="Segments of each run to test for memorisation.", min=0)
     ] = 0,
@@ -277,5 +284,7 @@ def print_report(fetched: dict[str, Any]) -> None:
         if isinstance(probability.get(name), int | float):
             print(f"p ({name}) = {probability[name]:.4f}")
     print(observed_time(fetched["observed"]))
+    if replays := extent.replays_in_words(fetched):
+        print(f"replays: {replays}")
     for finding in fetched["findings"]:
         print(findings_line(Finding(**finding)))

@@ -69,8 +69,13 @@ def _print(facts: dict[str, Any]) -> None:
         line("overwrites", f"{item['state']} at {where} <- {_origin(told, len(told['state']) + told['more_state'])}")
     for raw in facts["findings"]:
         line("finding", findings_line(Finding(**raw)))
+    line("programs", "not fixed in the draft" if facts["declared"] is None else "fixed in the draft")
     if len(facts["others"]) > 1:
-        line("tapes", ", ".join(f"{digest[:12]} ({count} times)" for digest, count in facts["others"].items()))
+        first = facts["first_in_step"]
+        several = [
+            f"{digest[:12]} ({count} times, first in step {first[digest]})" for digest, count in facts["others"].items()
+        ]
+        line("tapes", ", ".join(several))
     for each in facts.get("list", ()):
         notes = [f"{each['flops']:,} FLOPs"] if each["flops"] else []
         notes += [f"makes %{slot} ({size:,} bytes)" for slot, size in each["births"]]

@@ -11,6 +11,7 @@ from weighbridge.execution.run_facts import KINDS
 from weighbridge.execution.workers.replay_worker import serve
 from weighbridge.program.flops import flops
 from weighbridge.program.origins import TapeValues, analyse
+from weighbridge.program.tape_checks import declared_programs
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import Scalar
 from weighbridge.transcript.tape import Tape
@@ -43,8 +44,8 @@ def count(transcript: Transcript) -> dict[str, Any]:
             work[record.tape] = _work(tape)
             operations |= {node.op for node in tape.nodes}
             programs[record.tape] = {
-                "digest": record.tape.hex(), "kind": record.kind, "count": 0, "operations": len(tape.nodes),
-                "flops": work[record.tape],
+                "digest": record.tape.hex(), "kind": record.kind, "first": record.step, "count": 0,
+                "operations": len(tape.nodes), "flops": work[record.tape],
             }  # fmt: skip
         programs[record.tape]["count"] += 1
         each = work[record.tape]
@@ -55,6 +56,7 @@ def count(transcript: Transcript) -> dict[str, Any]:
     return {
         "steps": sum(record.kind == "step" for record in transcript.records()),
         "flops": done,
+        "fixed": declared_programs(transcript) is not None,
         "programs": list(programs.values()),
         "operations": sorted(operations),
         "parameters": _parameters(transcript),

@@ -29,6 +29,7 @@ from weighbridge.execution.workers.replay_worker import serve
 from weighbridge.program import chosen_counts, tape_description
 from weighbridge.program.chosen_bits import CHANNELS, ChosenBits
 from weighbridge.program.origins import analyse
+from weighbridge.program.tape_checks import declared_programs
 from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
 from weighbridge.transcript.job_record import MeshCoordinate
 from weighbridge.transcript.parentage import declared, entered, held
@@ -156,9 +157,11 @@ def summary(transcript: Transcript) -> dict[str, Any]:
         kinds[record.kind] += 1
         programs[record.tape] += 1
         undeclared += len(record.free)
+    first = transcript.programs()
     return {
         "kinds": list(kinds.items()),
-        "tapes": [[digest.hex(), count] for digest, count in programs.most_common(MOST_TAPES)],
+        "tapes": [[digest.hex(), count, first[digest]] for digest, count in programs.most_common(MOST_TAPES)],
+        "fixed": declared_programs(transcript) is not None,
         "undeclared": undeclared,
     }
 
