@@ -23,7 +23,7 @@ def plan_of(request: verifier_pb2.StartInspectionRequest, *, commitment: str = "
     whole = {
         name: getattr(request, f"{name}_segments")
         for name in ("random", "largest")
-        if request.HasField(f"{name}_segments")  # type: ignore[arg-type]
+        if request.HasField(f"{name}_segments")
     }
     return Plan(
         samples=request.samples,

@@ -159,7 +159,7 @@ def not_looked_at(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def replays_in_words(report: Mapping[str, Any]) -> str:
     """Returns how much was replayed in one or two sentences; empty if no transcript was to explain a snapshot.
 
-    Where no segment was replayed whole, nobody looked for glued or interpolated histories; it says so.
+    Where no segment was replayed whole, glued or interpolated histories were not looked for, and it says so.
     """
     rows, total = report["replayed"], report["replayed_in_all"]
     if not rows:
