@@ -94,5 +94,5 @@ def test_the_page_shows_it_and_escapes_it(collected: Collected) -> None:
     assert "(not compared)" in page
     assert "2 records asked for, 2 of them used, 0 opened" in page
     assert "memorisation not tested: &lt;script&gt;" in page
-    assert "1 segments replayed whole, 0 of them match" in page
+    assert "1 segments chosen to be replayed whole, 0 of them match" in page
     assert "<h2>Evidence</h2>" not in render_html({**report, "evidence": {}})
