@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.chip_groups import GROUPS, spreads
 
 from analysis.domain import DetectionDomainError, InfeasibleError
 from analysis.hypergeometric import seen_probability
 from analysis.least_detection import least_probability
 
-GROUPS = st.lists(
-    st.integers(1, 7).flatmap(
-        lambda chips: st.tuples(st.just(chips), st.integers(0, chips), st.sampled_from([0.0, 0.3, 0.9, 1.0]))
-    ),
-    min_size=1,
-    max_size=3,
-)
-
 
 def everything(groups: list[tuple[int, int, float]], speeds: list[float], needed: float) -> float:
     """Returns the least p over all spreads that do at least `needed`, by trying each."""
     least = 1.0
-    for spread in itertools.product(*(range(chips + 1) for chips, _, _ in groups)):
-        if np.dot(spread, speeds) >= needed - 1e-9:
-            missed = [
-                1 - float(seen_probability(population=chips, marked=some, drawn=drawn, shown=shown))
-                for some, (chips, drawn, shown) in zip(spread, groups, strict=True)
-            ]
-            least = min(least, 1 - float(np.prod(missed)))
+    for spread in spreads(groups, speeds, needed):
+        missed = [
+            1 - float(seen_probability(population=chips, marked=some, drawn=drawn, shown=shown))
+            for some, (chips, drawn, shown) in zip(spread, groups, strict=True)
+        ]
+        least = min(least, 1 - float(np.prod(missed)))
     return least
 
 

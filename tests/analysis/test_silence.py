@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.chip_groups import GROUPS, spreads
 
 from analysis import attack, detection, periods, sequential, simulated_fleet
 from analysis.domain import InfeasibleError
@@ -105,24 +105,14 @@ def test_the_least_samples_that_bear_some_silence() -> None:
         least_drawn(**at, wanted=0.9, withheld=50)
 
 
-GROUPS = st.lists(
-    st.integers(1, 7).flatmap(
-        lambda chips: st.tuples(st.just(chips), st.integers(0, chips), st.sampled_from([0.0, 0.3, 0.9, 1.0]))
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
 def everything(groups: list[tuple[int, int, float]], speeds: list[float], needed: float, withheld: int) -> float:
     """Returns the least Pr(S_1 + ... > w) over all placements that do at least `needed`, by trying each."""
     least = 1.0
-    for spread in itertools.product(*(range(chips + 1) for chips, _, _ in groups)):
-        if np.dot(spread, speeds) >= needed - 1e-9:
-            counts = np.ones(1)
-            for some, (chips, drawn, shown) in zip(spread, groups, strict=True):
-                counts = np.convolve(counts, shown_marks(chips, some, drawn, shown, 8))
-            least = min(least, 1 - float(counts[: withheld + 1].sum()))
+    for spread in spreads(groups, speeds, needed):
+        counts = np.ones(1)
+        for some, (chips, drawn, shown) in zip(spread, groups, strict=True):
+            counts = np.convolve(counts, shown_marks(chips, some, drawn, shown, 8))
+        least = min(least, 1 - float(counts[: withheld + 1].sum()))
     return least
 
 

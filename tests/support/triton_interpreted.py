@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.bound_factors import LAYOUTS, factors, positive
 from support.float_strategies import Floats, any_values, arrays, finite_values
 
 from weighbridge.numerics.arrays.physical import flat
@@ -72,29 +73,19 @@ def without_factors(values: Floats, rel: float, least: float) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.data(), shapes, st.sampled_from(["rows", "columns", "transposed", "bias", "general", "four"]), relative)
+@given(st.data(), shapes, st.sampled_from([*LAYOUTS, "four"]), relative)
 def with_factors(draw: st.DataObject, shape: tuple[int, int, int], kind: str, rel: float) -> None:
     x = torch.from_numpy(draw.draw(arrays(int(np.prod(shape)), finite_values))).view(shape)
     rng = np.random.default_rng(draw.draw(st.integers(0, 2**32 - 1)))
     b, r, c = shape
-
-    def positive(*size: int) -> Tensor:
-        return torch.from_numpy(rng.random(size) * 2.0 ** rng.integers(-40, -20))
-
     if kind == "four":  # no three nested loops walk these two
         x = x.view(b, r, 1, c).expand(b, r, 2, c).clone()
-        factors: tuple[Tensor, ...] = (positive(b, 1, 2, 1), positive(1, r, 1, c))
+        found: tuple[Tensor, ...] = (positive(rng, b, 1, 2, 1), positive(rng, 1, r, 1, c))
     else:
-        factors = {
-            "rows": (positive(b, r, 1), positive(b, 1, c)),
-            "columns": (positive(1, 1, c), positive(b, r, 1)),
-            "transposed": (positive(c, r, b).permute(2, 1, 0)[:, :, :1], positive(c, b).t().unsqueeze(1)),
-            "bias": (positive(r, 1),),
-            "general": (positive(b, r, c), positive(b, r, c)),
-        }[kind]
+        found = factors(kind, shape, rng)
         if draw.draw(st.booleans()):
             x = x.permute(0, 2, 1).contiguous().permute(0, 2, 1)
-    bound = Bound(rel, 0.0, factors)
+    bound = Bound(rel, 0.0, found)
     agree(numba(x, bound), triton(x, bound, torch.float32, cpu_kernels.REACH))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,26 @@ def test_an_honest_run_looks_like_chance_and_brings_nothing_in(tmp_path: Path) -
     assert "replay.rounding.freedom" not in [finding["id"] for finding in result["findings"]]
 
 
+def put(found: Rounded, places: torch.Tensor, values: torch.Tensor) -> None:
+    """Puts values in the place of contested elements, and into their log."""
+    assert found.entries is not None
+    flat(found.out)[places] = values
+    found.checksum = formats.checksum(flat(found.out))
+    k = found.entries.widths.astype(np.int64)
+    low = narrow._ordered(values) & ((np.int64(1) << k) - 1)
+    found.entries.bits[:] = np.where(k > 0, low, found.entries.bits.astype(np.int64)).astype(np.uint64)
+
+
+def recorded_with(steer: Callable[..., Rounded], run: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Records a training whose contested roundings are chosen, and returns its replay."""
+    monkeypatch.setattr(narrow, "record", steer)
+    train(run, build, step, batches(), policy="calibrated")
+    monkeypatch.undo()
+    result = replay_here(run)
+    assert result["verdict"] == "match", "every choice was one that a conforming device could have made"
+    return result
+
+
 def test_a_run_whose_contested_roundings_all_went_up_is_admissible_and_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,18 +222,10 @@ def test_a_run_whose_contested_roundings_all_went_up_is_admissible_and_seen(
             most = torch.from_numpy(choices.wide + 2 * choices.bounds)
             upper = formats.to_format(most.to(x.dtype), dtype)
             upper = torch.where(torch.isfinite(most), upper, flat(found.out)[places])
-            flat(found.out)[places] = upper
-            found.checksum = formats.checksum(flat(found.out))
-            k = found.entries.widths.astype(np.int64)
-            low = narrow._ordered(upper) & ((np.int64(1) << k) - 1)
-            found.entries.bits[:] = np.where(k > 0, low, found.entries.bits.astype(np.int64)).astype(np.uint64)
+            put(found, places, upper)
         return found
 
-    monkeypatch.setattr(narrow, "record", steer)
-    train(tmp_path / "run", build, step, batches(), policy="calibrated")
-    monkeypatch.undo()
-    result = replay_here(tmp_path / "run")
-    assert result["verdict"] == "match", "every choice was one that a conforming device could have made"
+    result = recorded_with(steer, tmp_path / "run", monkeypatch)
     tests = choice_statistics.tests(choice_statistics.parse(result["evidence"]))
     assert tests["up"]["p"] < 1e-9
     assert tests["overruled_up"]["p"] < 1e-9
@@ -236,18 +249,10 @@ def test_a_payload_in_the_roundings_is_charged_what_it_carries(tmp_path: Path, m
             places = torch.from_numpy(found.entries.positions)
             picked = torch.where(torch.from_numpy(payload.integers(0, 2, len(free)) == 1), ends[1], ends[0])
             picked = torch.where(free, picked, flat(found.out)[places])
-            flat(found.out)[places] = picked
-            found.checksum = formats.checksum(flat(found.out))
-            k = found.entries.widths.astype(np.int64)
-            low = narrow._ordered(picked) & ((np.int64(1) << k) - 1)
-            found.entries.bits[:] = np.where(k > 0, low, found.entries.bits.astype(np.int64)).astype(np.uint64)
+            put(found, places, picked)
         return found
 
-    monkeypatch.setattr(narrow, "record", steer)
-    train(tmp_path / "run", build, step, batches(), policy="calibrated")
-    monkeypatch.undo()
-    result = replay_here(tmp_path / "run")
-    assert result["verdict"] == "match", "every choice was one that a conforming device could have made"
+    result = recorded_with(steer, tmp_path / "run", monkeypatch)
     assert carried[0] > 1000
     assert result["evidence"]["charged_bits"] > carried[0] - 16  # a code may be short for one payload in 2^16
     assert result["chosen"]["roundings"]["bits"] == result["evidence"]["charged_bits"]
@@ -283,9 +288,9 @@ def smuggle(batch: dict[str, torch.Tensor], model: nn.Linear) -> None:
 CANCELLING = [{"large": torch.tensor([[1e30, -1e30]]), "ones": torch.ones(2, SIZE)}]
 
 
-def test_a_log_that_puts_weights_where_results_cancel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def inserting(honest: Callable[..., Rounded]) -> Callable[..., Rounded]:
+    """Records as `honest` does, and puts weights in the place of results that cancel."""
     weights = np.random.default_rng(5).standard_normal(SIZE).astype(np.float32)
-    honest = contested.record
 
     def insert(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
         found = honest(x, bound, op, output)
@@ -296,7 +301,11 @@ def test_a_log_that_puts_weights_where_results_cancel_is_found(tmp_path: Path, m
             found.entries.bits[:] = (ordered(weights) & mask).astype(np.uint64)
         return found
 
-    monkeypatch.setattr(contested, "record", insert)
+    return insert
+
+
+def test_a_log_that_puts_weights_where_results_cancel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contested, "record", inserting(contested.record))
     train(tmp_path / "run", smuggler, smuggle, CANCELLING)
     monkeypatch.undo()
     result = replay_here(tmp_path / "run")
@@ -312,23 +321,12 @@ def test_a_log_that_puts_weights_where_results_cancel_is_found(tmp_path: Path, m
 
 def test_elements_that_no_weight_depends_on_do_not_pay_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million of them a step, which at 0.02 bits each would have paid for the whole model."""
-    weights = np.random.default_rng(5).standard_normal(SIZE).astype(np.float32)
-    honest = contested.record
-
-    def insert(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
-        found = honest(x, bound, op, output)
-        if found.entries is not None and x.shape == (1, SIZE) and int(found.entries.widths.min()) > 8:
-            flat(found.out).copy_(torch.from_numpy(weights))
-            found.checksum = formats.checksum(flat(found.out))
-            mask = (np.int64(1) << found.entries.widths.astype(np.int64)) - 1
-            found.entries.bits[:] = (ordered(weights) & mask).astype(np.uint64)
-        return found
 
     def beside(batch: dict[str, torch.Tensor], model: nn.Linear) -> None:
         torch.mm(batch["tall"], batch["tall"].t())
         smuggle(batch, model)
 
-    monkeypatch.setattr(contested, "record", insert)
+    monkeypatch.setattr(contested, "record", inserting(contested.record))
     train(tmp_path / "run", smuggler, beside, [{**CANCELLING[0], "tall": torch.ones(1024, 2)}])
     monkeypatch.undo()
     result = replay_here(tmp_path / "run")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.bound_factors import LAYOUTS, factors
 from support.float_strategies import Floats, arrays, finite_values
 
 from weighbridge.numerics.rounding import contested as rounding
@@ -107,26 +108,14 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("layout", ["rows", "columns", "transposed", "bias", "general"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @given(data=st.data(), rel=bounds, absolute=bounds)
 def test_the_rank_one_pass_is_the_dense_pass_with_the_expanded_bound(
     shape: tuple[int, int, int], layout: str, data: st.DataObject, rel: float, absolute: float
 ) -> None:
     x = torch.from_numpy(data.draw(arrays(int(np.prod(shape)), finite_values))).view(shape)
-    b, r, c = shape
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-
-    def positive(*size: int) -> torch.Tensor:
-        return torch.from_numpy(rng.random(size) * 2.0 ** rng.integers(-40, -20))
-
-    factors = {
-        "rows": (positive(b, r, 1), positive(b, 1, c)),
-        "columns": (positive(1, 1, c), positive(b, r, 1)),
-        "transposed": (positive(c, r, b).permute(2, 1, 0)[:, :, :1], positive(c, b).t().unsqueeze(1)),
-        "bias": (positive(r, 1),),
-        "general": (positive(b, r, c), positive(b, r, c)),
-    }[layout]
-    bound = Bound(rel=rel, absolute=absolute, factors=factors)
+    bound = Bound(rel=rel, absolute=absolute, factors=factors(layout, shape, rng))
     result = rounding.record(x, bound, 3, 1)
     e = dense_bound(x, bound).numpy()
     _, checksum, positions, _ = run_dense(x.reshape(-1).numpy(), 0.0, 0.0, e)
