@@ -1,4 +1,4 @@
-"""Ten seeded inspections of honest Provers, with real processes; `benchmarks.soak_honest` makes 200, of more models."""
+"""Three seeded inspections of honest Provers, in real processes; `benchmarks.soak_honest` makes 200, of more models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.soak_honest import ARITHMETIC, ENDS, SETS, Scenario, accusations
 SMALL = ("tiny", "perceptron", "lstm", "llama")
 
 
-SEEDS = (2, 3, 4, 8, 11, 14, 18, 49, 467, 2087)
-"""Of small inspections: every model, arithmetic, instruction set and end, a parent, and a job on two ranks."""
+SEEDS = (1, 233, 2162)
+"""Together: every model, arithmetic, instruction set and end, a parent, and a job on two ranks."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -31,7 +31,6 @@ def test_an_honest_inspection_finds_nothing_against_anybody(tmp_path: Path, seed
 def test_the_seeds_are_of_all_kinds() -> None:
     scenarios = [Scenario.of(seed, SMALL) for seed in SEEDS]
     trainings = [training for scenario in scenarios for training in scenario.trainings]
-    assert len(SEEDS) == 10
     assert {each.model for each in trainings} == set(SMALL)
     assert {(each.precision, each.policy) for each in trainings} == set(ARITHMETIC)
     assert {each.end for each in trainings} == set(ENDS)
