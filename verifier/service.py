@@ -40,7 +40,8 @@ from verifier.plan_requests import plan_of
 from verifier.registry import FINISHED, Chip, Registry
 from verifier.report import signing
 from verifier.report.regime import Regime
-from verifier.store.cache import Cache, StorageError
+from verifier.store.cache import Cache, FetchLimits
+from verifier.store.cache_room import Budget, StorageError
 from verifier.store.database import database_files
 from verifier.store.exclusive_lock import claim
 from verifier.store.sealing import DRAW_KEY, WITNESS_KEY, Sealing
@@ -126,7 +127,9 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection")
         self._journals: dict[str, Journal] = {}
         self._stopping = threading.Event()
-        for identifier in units.unfinished(registry.session):
+        unfinished = units.unfinished(registry.session)
+        cache.room.release(*(each for each in cache.room.held() if each not in unfinished))
+        for identifier in unfinished:
             self._resume(identifier)
 
     def stop(self) -> None:
@@ -211,6 +214,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
         """Runs one inspection to its end; whatever happens, its stage says so."""
         stages: list[str] = []
         begun = time.monotonic()
+        self._cache.room.hold(identifier)
 
         def say(stage: str, done: int, total: int, message: str, *, transient: bool = False) -> None:
             if self._stopping.is_set():
@@ -264,6 +268,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
     ) -> None:
         """Records how an inspection ended, before operators are told."""
         self._registry.set_stage(identifier, stage, report)
+        self._cache.room.release(identifier)
         self._metrics.stage(stage)
         self._metrics.findings(report["findings"] if report else ())
         journal.say(stage, int(report is not None), int(report is not None), message)
@@ -329,6 +334,7 @@ def serve(
     call_limits: CallLimits | None = None,
     metrics: Metrics | None = None,
     quota: Quota | None = None,
+    budget: Budget | None = None,
 ) -> Iterator[str]:
     """Serves one Verifier until the block ends; yields the address as host:port.
 
@@ -349,6 +355,7 @@ def serve(
         metrics: Where calls, inspections and findings are counted.
         secret: Criteria that choose segments to replay.
         quota: What each Prover may upload and keep here.
+        budget: What the cache may take of the disk; one transcript may take half of it.
 
     Raises:
         UsageError: The registry cannot be opened, another Verifier uses it, others may read a secret, or the address
@@ -368,7 +375,11 @@ def serve(
             server, bound = endpoints.server(
                 credentials, allow=allow, address=address, limits=call_limits, metrics=metrics
             )
-            kept, signer = Cache(cache, questions=limits or QUESTIONS), load_signer(witness_key)
+            fetched = FetchLimits()
+            if budget is not None and budget.total is not None:
+                fetched = FetchLimits(total=min(fetched.total, max(1, budget.total // 2)))
+            kept = Cache(cache, fetched, questions=limits or QUESTIONS, budget=budget)
+            signer = load_signer(witness_key)
             witness = Witness(registry, manufacturer, signer)
             keys = str(witness_key).removesuffix(WITNESS_KEY)
             log = OwnLog(registry.session, load_signer(Path(keys + LOG_KEY), own_log.PREFIX, tlog.LOG), [signer])

@@ -92,4 +92,5 @@ def test_help_has_the_options_in_groups(capsys: pytest.CaptureFixture[str]) -> N
     assert "--db" in groups["Options"]
     assert "--rule-set" in groups["Rules and reports"]
     assert "--farm" in groups["Replays"]
+    assert "--cache-bytes" in groups["Cache of transcripts"]
     assert "--streams" in groups["Limits of each caller's certificate"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from verifier.contact.clients import FETCH_SECONDS, ProverClient
 from verifier.model.facts import Cell, Explanation, Shard
-from verifier.store.cache import CELLS, StorageError
+from verifier.store.cache_room import CELLS, StorageError
 from weighbridge.core.errors import Finding, ProverError, TranscriptError, WeighbridgeError
 from weighbridge.execution import job_questions
 from weighbridge.execution.collective_openings import Opening, Target, encode

@@ -192,6 +192,7 @@ class Uploads:
             _write(marker, {"draft": whole.draft.hex(), "steps": whole.steps, "sizes": self._sizes[key],
                             "job": None if whole.coordinate is None else whole.coordinate.job.encode().hex(),
                             "rank": None if whole.coordinate is None else whole.coordinate.rank})  # fmt: skip
+            self._cache.room.spare(receiving.id)  # it cannot be fetched again
             self._cache.adopt(receiving.root, receiving.id)
         except OSError as error:
             raise cannot_write(receiving.id, error) from None
@@ -328,6 +329,7 @@ class Uploads:
                 id=key[1], certificate=key[0], draft=draft, steps=raw["steps"], coordinate=coordinate
             )
             self._sizes[key] = (total, files)
+            self._cache.room.spare(key[1])
         except (OSError, ValueError, KeyError, TypeError, WeighbridgeError):
             marker.unlink(missing_ok=True)  # our own disk is to blame; the Prover may finish it again
 

@@ -2,7 +2,7 @@
 
 What arrives is hostile until `open_confined` has verified it: paths are matched against one pattern, pieces must follow
 one another, and everything is counted before it is written. A transcript appears only when it is whole. None of its
-content but the manifest is decoded in this process.
+content but the manifest is decoded in this process. `verifier.store.cache_room` prunes what was used longest ago.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from verifier.store.cache_room import CELLS, JOB, PARTIAL, Budget, Room, StorageError
 from weighbridge.core.digests import bytes_digest
 from weighbridge.core.durable import sync
 from weighbridge.core.errors import ReplayWorkerError, TranscriptError, WeighbridgeError
@@ -24,20 +25,10 @@ from weighbridge.execution.transcript_facts import OPENING, QUESTIONS, OpenedTra
 from weighbridge.transcript.job_record import RECORD, JobRecord, rank_name
 
 _ID = re.compile(r"[0-9a-f]{64}")
-_JOB = "job-"
 _OBJECTS = "objects"
-CELLS = "-cells"
-"""Behind the name of a job's directory: where results of its collectives lie."""
 
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}){0,3}")
 """What a file of a transcript may be called."""
-
-
-class StorageError(OSError):
-    """The Verifier's own disk does not do what it should.
-
-    It is no `WeighbridgeError`, so that no stage of an inspection takes it for something that a Prover did.
-    """
 
 
 class Piece(Protocol):
@@ -68,6 +59,7 @@ class Cache:
     Attributes:
         root: The directory.
         limits: What is accepted.
+        room: How much it may hold, and what is in use.
         opening: What the worker that opens a transcript may use.
     """
 
@@ -78,6 +70,7 @@ class Cache:
         *,
         opening: Limits = OPENING,
         questions: Limits = QUESTIONS,
+        budget: Budget | None = None,
     ) -> None:
         """Creates the directory if needed and removes what an interrupted fetch left.
 
@@ -86,17 +79,19 @@ class Cache:
             limits: What to accept.
             opening: What the worker that opens a transcript may use.
             questions: What a worker may use that is asked more about it later: whose batches or weights it compares.
+            budget: What it may take of the disk; by default all of it.
         """
         self.opening, self._questions = opening, questions
         self.root = self._root = Path(root)
         self.limits = self._limits = limits or FetchLimits()
         self._root.mkdir(parents=True, exist_ok=True)
-        for pattern in ("partial-*", f"{_JOB}*"):
+        for pattern in (f"{PARTIAL}*", f"{JOB}*"):
             for left in self._root.glob(pattern):
                 if left.is_file():
                     left.unlink()
                 elif not left.name.endswith(CELLS):  # what Provers sent for cells may be needed again
                     shutil.rmtree(left, ignore_errors=True)
+        self.room = Room(self._root, budget or Budget())
 
     def get(self, transcript_id: str, fetch: Iterable[Piece]) -> OpenedTranscript:
         """Returns a verified transcript, fetching it if it is not in the cache.
@@ -116,6 +111,7 @@ class Cache:
             )
         place = self._root / transcript_id
         try:
+            self.room.use(transcript_id)
             if place.is_dir():
                 try:
                     return self._open(place, transcript_id)
@@ -124,13 +120,16 @@ class Cache:
                 except WeighbridgeError:
                     # It was whole when it was fetched, so our own disk is to blame and not the Prover.
                     shutil.rmtree(place)
-            with tempfile.TemporaryDirectory(prefix="partial-", dir=self._root, ignore_cleanup_errors=True) as name:
+                    self.room.stored(transcript_id)
+            with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=self._root, ignore_cleanup_errors=True) as name:
                 partial = Path(name)
                 self._receive(partial, fetch)
                 transcript = self._open(partial, transcript_id)
                 self.adopt(partial, transcript_id)
                 transcript.path = place
                 return transcript
+        except StorageError:
+            raise
         except OSError as error:
             raise _cannot_store(transcript_id, error) from None
 
@@ -139,11 +138,20 @@ class Cache:
         return bool(_ID.fullmatch(transcript_id)) and (self._root / transcript_id).is_dir()
 
     def find(self, transcript_id: str) -> OpenedTranscript | None:
-        """Returns a transcript that is here, verified again; None if it is not here or not intact."""
+        """Returns a transcript that is here, verified again; None if it is not here or not intact.
+
+        Raises:
+            StorageError: It cannot be written down that it is used.
+        """
+        if not self.has(transcript_id):
+            return None
         try:
-            return self._open(self._root / transcript_id, transcript_id) if self.has(transcript_id) else None
+            self.room.use(transcript_id)
+            return self._open(self._root / transcript_id, transcript_id)
         except WeighbridgeError:
             return None
+        except OSError as error:
+            raise _cannot_store(transcript_id, error) from None
 
     def adopt(self, directory: Path, transcript_id: str) -> None:
         """Moves a verified transcript to its place, durably; one that is there already stays.
@@ -162,6 +170,7 @@ class Cache:
                 raise
             shutil.rmtree(directory)  # it arrived another way in the meantime
         sync(self._root)
+        self.room.stored(transcript_id)
 
     def job(self, record: JobRecord, transcripts: Sequence[OpenedTranscript]) -> Path:
         """Puts the transcripts of a job's ranks together as one directory, by links to the files that are here.
@@ -177,7 +186,7 @@ class Cache:
             StorageError: It cannot be stored.
         """
         identity = record.encode() + b"".join(bytes.fromhex(each.digest) for each in transcripts)
-        place = self._root / f"{_JOB}{bytes_digest(identity).hex()}"
+        place = self._root / f"{JOB}{bytes_digest(identity).hex()}"
         try:
             shutil.rmtree(place, ignore_errors=True)  # what was fetched again since is another file
             place.mkdir()
@@ -198,7 +207,7 @@ class Cache:
         place = self._object(digest)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, partial = tempfile.mkstemp(prefix="partial-", dir=self._root)
+            descriptor, partial = tempfile.mkstemp(prefix=PARTIAL, dir=self._root)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -250,6 +259,7 @@ class Cache:
                         "raise the Verifier's limits if its size is plausible",
                         code="transcript.fetch.oversized",
                     )
+                self.room.arriving(total, len(piece.data))
                 if file is None:
                     path = piece.path
                     file = self._create(root, path, seen)

@@ -28,6 +28,7 @@ def _option(group: str, help_: str, *names: str, **more: Any) -> Any:
 
 _LISTENING, _CALLERS = "Listening", "Limits of each caller's certificate"
 _EVIDENCE, _WITNESS, _REPLAYS = "Rules and reports", "Witness and draws", "Replays"
+_CACHE = "Cache of transcripts"
 
 _Address = Annotated[str, _option(_LISTENING, "host:port to listen at; port 0 picks a free one.")]
 _AddressFile = Annotated[Path | None, _option(_LISTENING, "Write the address here once the service answers.")]
@@ -98,6 +99,12 @@ def verifier(
         bool,
         _option(_REPLAYS, "Use a Ray without tokens that other machines may reach.", "--trust-ray-network"),
     ] = False,
+    cache_bytes: Annotated[
+        int, _option(_CACHE, "Bytes of fetched transcripts to keep; the longest unused are removed.", min=1)
+    ] = 1 << 40,
+    cache_reserve: Annotated[
+        int, _option(_CACHE, "Bytes to leave free on that disk; nothing is fetched below.", min=0)
+    ] = 1 << 30,
     upload_gib: Annotated[int, _option("Uploads", "GiB that each Prover may upload and keep here.")] = 1024,
     upload_files: Annotated[int, _option("Uploads", "Files that each Prover may keep here.")] = 1_000_000,
     address: _Address = "127.0.0.1:0",
@@ -116,6 +123,7 @@ def verifier(
     from verifier.model.segments import Secret
     from verifier.report import regime
     from verifier.service import serve
+    from verifier.store.cache_room import Budget
     from weighbridge.attest.identity import Credentials, load_certificate
     from weighbridge.execution.replay import Limits
     from weighbridge.rpc.metrics import Metrics, shown
@@ -141,6 +149,7 @@ def verifier(
             metrics=counted,
             secret=None if criteria is None else Secret.load(criteria),
             quota=Quota(total=upload_gib << 30, files=upload_files),
+            budget=Budget(total=cache_bytes, reserve=cache_reserve),
         )
         _until_stopped("Verifier", service, stop, address_file, as_json)
 

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.damage import flipped
+from support.served_pieces import Piece, pieces
 from support.untrained_transcripts import write_transcript
 
-from verifier.store.cache import Cache, FetchLimits, StorageError
+from verifier.store.cache import Cache, FetchLimits
+from verifier.store.cache_room import StorageError
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
 from weighbridge.transcript.reader import Transcript
-
-
-@dataclass
-class Piece:
-    path: str
-    offset: int
-    data: bytes
-    last: bool
-
-
-def pieces(root: Path, *, size: int = 100) -> list[Piece]:
-    found = []
-    for path in sorted(root.rglob("*")):
-        if path.is_file():
-            data, name = path.read_bytes(), path.relative_to(root).as_posix()
-            cuts = range(0, max(1, len(data)), size)
-            found += [Piece(name, at, data[at : at + size], at == cuts[-1]) for at in cuts]
-    return found
 
 
 def test_a_fetched_transcript_is_whole_and_not_fetched_twice(tmp_path: Path) -> None:
