@@ -94,5 +94,7 @@ def seeds() -> dict[str, list[bytes]]:
         "upload": [b"\x00\x00", b"\x00\x03abc\x01\x04data\x02"],
         "report": [json.dumps({"counts": {}, "probability": {}, "ledger": {}}).encode()],
         "answer": [json.dumps({"result": {"verdict": "match", "findings": [], "steps": [0, 1]}}).encode(),
+                   json.dumps({"result": {"job": "00", "mesh": {"data": 1}, "ranks": [
+                       {"rank": 0, "transcript": "00", "steps": 1, "shards": 0, "collectives": {"x": 1}}]}}).encode(),
                    json.dumps({"error": {"code": "usage", "message": "x"}}).encode()],
     }  # fmt: skip

@@ -27,8 +27,10 @@ from weighbridge.attest import custody_statements, manifest, tiles, tlog, tokens
 from weighbridge.core.bounded import Limits, decode_cbor, decode_json, decompress, expand_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution import collective_openings, replay, run_facts
+from weighbridge.execution import collective_openings, job_questions, replay, run_facts
+from weighbridge.execution.worker_answers import MALFORMED, shaped
 from weighbridge.numerics.rounding import rounding_log
+from weighbridge.program import tape_description
 from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes
 from weighbridge.transcript.formula_terms import Formulas
 from weighbridge.transcript.job_record import JobRecord
@@ -236,6 +238,9 @@ def answer(data: bytes) -> None:
         for read in (replay.parse, run_facts.parse):
             with suppress(WeighbridgeError):
                 read(message)
+        for shape in (tape_description.SHAPE, job_questions.DESCRIPTION):
+            with suppress(*MALFORMED):
+                shaped(message.get("result"), shape)
 
 
 TARGETS: dict[str, Target] = {

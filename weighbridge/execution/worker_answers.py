@@ -1,6 +1,6 @@
 """Reading what confined workers answer. It is hostile: what a worker decoded may have taken it over.
 
-Every function raises `KeyError`, `TypeError` or `ValueError` where an answer is malformed; whoever asked turns them
+Every function raises `KeyError`, `TypeError` or `ValueError` where an answer is malformed; the caller turns them
 into a `ReplayWorkerError` (`MALFORMED`).
 """
 
