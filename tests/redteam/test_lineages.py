@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from redteam.remade import Run
-from support.forging import resign
+from support.forging import forge, resign
 from support.lineages import State, findings, net, record, trace
 from support.recordings import replay_here
 from torch import Tensor, nn
@@ -168,3 +168,29 @@ def test_a_program_of_the_initialisation_that_takes_weights_later(tmp_path: Path
     assert result["verdict"] == "match"
     assert ("tape.free_input", "violation") in {(f["id"], f["severity"]) for f in result["findings"]}
     assert result["chosen"]["tensors"]["bits"] >= 8 * 40
+
+
+def job(place: Path, last: Callable[[int], Callable[[nn.Module], None]]) -> list[Path]:
+    """Two runs whose drafts say that they are the ranks of one job."""
+    paths = []
+    for rank in range(2):
+        record(place / f"plain-{rank}", steps=1, last=last(rank))
+        named = {"id": bytes(16), "mesh": [["data", 2]], "rank": rank}
+        paths.append(forge(place / f"plain-{rank}", place / f"rank-{rank}", lambda *_: None, job=named))
+    return paths
+
+
+def test_ranks_that_choose_together_what_none_may(tmp_path: Path) -> None:
+    found: list[Any] = []
+    for name, last in (("honest", lambda rank: lambda model: None), ("dishonest", spelling)):
+        line, other = trace(*job(tmp_path / name, last)).values()
+        assert (line.runs, other.runs) == (2, 1), "once for a job"
+        assert not isinstance(line.chosen, Exception)
+        found.append((line.chosen["structure"], line))
+    (honest_bits, honest), (told_bits, dishonest) = found
+    assert told_bits - honest_bits > 2 * 8 * 4 * DIGITS * 0.9
+    limit = replace(AS_DESIGNED, budgets={**BUDGETS, "structure": (honest_bits + told_bits) / 2})
+    assert parent_runs.check(honest, programs=limit) == []
+    assert [(f.id, f.severity) for f in parent_runs.check(dishonest, programs=limit)] == [
+        ("transcript.chosen_bits", "violation")
+    ]
