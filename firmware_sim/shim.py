@@ -1,8 +1,9 @@
 """The shim: what the chip's firmware sees and does inside the training process.
 
-It stands at the dispatcher, below everything that Python can see, so it meets every kernel. It keeps track of the
-storages that kernels read or wrote, counts kernels and FLOPs, and when the chip interrupts it hashes all live storages,
-reports to the chip, and lets no kernel run until the chip says that the snapshot is durable.
+It stands at the dispatcher, below everything that Python can see, so it meets every kernel, of every thread that
+starts while it is entered. It keeps track of the storages that kernels read or wrote, counts kernels and FLOPs, and
+when the chip interrupts it hashes all live storages, reports to the chip, and lets no kernel run until the chip says
+that the snapshot is durable.
 
 Enter it *outside* a Recorder, so that it sees the kernels that really run. While nothing is pending, a kernel costs a
 few microseconds more: no hashing, no system call.
@@ -26,10 +27,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from firmware_sim.frames import Connection
 from firmware_sim.snapshot_report import pack_leaves
+from firmware_sim.threads import entered
+from firmware_sim.work_counter import Kernel, WorkCounter, in_force, kernel_of, opened
 from weighbridge.attest.chip_link import Position
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import ChipError, FormatError
@@ -83,16 +85,15 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         ueid: The chip's identity.
         pending: Whether the chip has raised an interrupt that waits for a safepoint.
-        kernels: Kernels so far.
-        flops: Estimated FLOPs of matrix products and convolutions so far (two per multiply-add).
     """
 
     def __init__(self, connection: Connection) -> None:
         """Takes over a connection; use `connect`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.pending = False
-        self.kernels = 0
-        self.flops = 0
+        self._work = WorkCounter()
+        self._threads = contextlib.ExitStack()
+        self._detached = False
         self._connection = connection
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._asking = threading.Lock()
@@ -100,7 +101,6 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._live: dict[int, weakref.ref[Storage]] = {}
         self._weights: list[weakref.ref[Storage]] = []
         self._sorts: dict[tuple[type, ...], str] = {}
-        self._formulas: dict[Any, Callable[..., int] | None] = {}
         self._held = 0
         self._note: Callable[[int], None] | None = None
         self._where: Callable[[], Position] | None = None
@@ -139,9 +139,25 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             shim.declare_weights(weights)
         return shim
 
+    @property
+    def kernels(self) -> int:
+        """Kernels so far, of all threads."""
+        return self._work.kernels
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of these (`weighbridge.numerics.flops`)."""
+        return self._work.flops
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._threads.enter_context(entered(lambda: in_force(self)))
+        return self
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._threads.close()
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self.close()
 
@@ -152,7 +168,7 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with contextlib.suppress(ChipError):  # A chip that is gone is detached already.
             self._unasked()
             self._ask({"do": "bye"})
-        self._dead = True
+        self._dead = self._detached = True
         self._connection.close()
 
     # --- The workload's side: weighbridge.attest.chip_link.ChipLink and what tests need beyond it.
@@ -214,6 +230,13 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return NotImplemented
             if sort == "fake":
                 return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if self._detached:  # a thread that outlives the shim
+            return func(*args, **kwargs)
+        kernel = kernel_of(func)
+        if kernel is Kernel.COMPOSITE:
+            with in_force(self):
+                return func.decompose(*args, **kwargs)
         if self.pending:
             if self._held >= self._hold:
                 self._unasked()
@@ -221,20 +244,19 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._held += 1
         if self._dead:
             raise ChipError("The chip does not answer any more, so no kernel may run; restart chip and training.")
-        out = func(*args, **kwargs) if kwargs else func(*args)
+        since = None
+        if kernel is Kernel.FOREIGN:
+            since = self._work.so_far
+            with in_force(self):
+                out = opened(func, args, kwargs)
+        else:
+            out = func(*args, **kwargs)
         memory = self._meet(args)
         memory |= self._meet(out)
         if kwargs:
             memory |= self._meet(tuple(kwargs.values()))
-        if not memory:
-            return out
-        self.kernels += 1
-        try:
-            formula = self._formulas[func]
-        except KeyError:
-            formula = self._formulas[func] = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
+        if memory:
+            self._work.add(func, args, kwargs, out, since=since)
         return out
 
     def _meet(self, value: Any) -> bool:

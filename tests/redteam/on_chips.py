@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from redteam.row import Outcome, Row
-from redteam.workshop import Workshop, accusations, counted, flops_of
+from redteam.workshop import Workshop, accusations, flops_of
+from support.flop_counting import counted
 from support.station import Station
 from torch import Tensor, nn
 

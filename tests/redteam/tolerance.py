@@ -24,7 +24,6 @@ from redteam.workshop import (
     Weights,
     Workshop,
     classifier,
-    counted,
     digits,
     distance,
     honest_flops,
@@ -32,6 +31,7 @@ from redteam.workshop import (
     plainly,
     update,
 )
+from support.flop_counting import counted
 from torch import nn
 from torch.nn import functional as F
 

@@ -17,7 +17,6 @@ from redteam.workshop import (
     Update,
     Weights,
     Workshop,
-    counted,
     digits,
     flat,
     honest_flops,
@@ -25,6 +24,7 @@ from redteam.workshop import (
     plainly,
     update,
 )
+from support.flop_counting import counted
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.flop_counting import counted
 from support.forging import at_step, forge
 from support.station import ids
 from support.workers_here import workers_here
 from support.written_chips import Bench, WrittenChip
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from prover import Recorder
 from prover.recipes.digits import Digits
@@ -126,13 +126,6 @@ def distance(a: Weights, b: Weights) -> float:
 def nearer(start: Weights, end: Weights, wanted: Weights) -> float:
     """The share of the way to the wanted weights that a run has covered: 1 if it ends there."""
     return 1 - distance(end, wanted) / distance(start, wanted)
-
-
-def counted(work: Callable[[], Any]) -> int:
-    """FLOPs of work that is not recorded, by the counter whose formulas the tapes' FLOPs follow."""
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return counter.get_total_flops()
 
 
 def plainly(training: Training, seed: int) -> Weights:

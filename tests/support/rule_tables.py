@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from weighbridge.numerics import custom, overload_cache, rule_table
+from weighbridge.numerics.flops import counts
 
 
 @contextmanager
 def restored() -> Iterator[None]:
     """Puts the tables back as they were."""
-    before, decomposed = dict(rule_table.RULES), dict(custom.TABLE)
+    before, decomposed, counted = dict(rule_table.RULES), dict(custom.TABLE), dict(counts._OWN)
     try:
         yield
     finally:
@@ -19,4 +20,6 @@ def restored() -> Iterator[None]:
         rule_table.RULES.update(before)
         custom.TABLE.clear()
         custom.TABLE.update(decomposed)
+        counts._OWN.clear()
+        counts._OWN.update(counted)
         overload_cache.forget()

@@ -18,6 +18,8 @@ from typing import Literal, TypeVar
 
 from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import UsageError
+from weighbridge.numerics.flops import counts
+from weighbridge.numerics.flops.formulas import Formula, bound
 from weighbridge.numerics.rewrites import decompositions
 from weighbridge.numerics.rewrites.rewrite_table import TABLE
 from weighbridge.numerics.rule_table import RULES, Kind, register
@@ -28,7 +30,7 @@ How = Literal["rounded", "move", "exact", "decomposed"]
 _NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
 
 
-def rule(operator: str, *, kind: How = "rounded") -> Callable[[T], T]:
+def rule(operator: str, *, kind: How = "rounded", flops: Formula | None = None) -> Callable[[T], T]:
     """Registers the rule of an operator, as a decorator.
 
     Args:
@@ -40,6 +42,9 @@ def rule(operator: str, *, kind: How = "rounded") -> Callable[[T], T]:
             `move`: the operator itself, which copies or selects and has one right answer.
             `exact`: the operator itself, which is one IEEE operation.
             `decomposed`: a function that computes the operator by others that have rules.
+        flops: How many FLOPs a call does: a function of the operands by schema name and the list of results, of which
+            it looks at `shape` and `numel()` only. Without it, `move` and `exact` count one for each element, and
+            `rounded` counts what a product of all operands and results could need. A `decomposed` one takes none.
 
     Returns:
         A decorator that returns the function unchanged. For `move` and `exact` it stands on the operator itself.
@@ -47,6 +52,8 @@ def rule(operator: str, *, kind: How = "rounded") -> Callable[[T], T]:
     Raises:
         UsageError: The name is malformed, the operator has another rule, or the text of the rule cannot be read.
     """
+    if kind == "decomposed" and flops is not None:
+        raise UsageError(f"{operator} is decomposed, so its parts are counted; leave out flops=")
     match = _NAME.fullmatch(operator)
     if match is None:
         raise UsageError(f"{operator!r} names no operator; write library::name, or library::name.overload")
@@ -62,11 +69,15 @@ def rule(operator: str, *, kind: How = "rounded") -> Callable[[T], T]:
             decompositions.add(key, function)  # type: ignore[arg-type]
             return function
         source = _text(operator, function) if kind == "rounded" else ""
+        if flops is not None:
+            source = record_digest("rule-flops/1", [source, _text(operator, flops)]).hex()
         own = RULES.get(key)
         if own is not None and not (own.kind == kind and own.source == source and "::" in key):
             raise _taken(operator)
         RULES.pop(key, None)  # the same text read again, as when a module is reloaded
         register(key, Kind(kind), function if kind == "rounded" else None, source=source)  # type: ignore[arg-type]
+        if flops is not None or "::" in key:  # an overload of ATen has a count already
+            counts.declare(key, flops or (bound if kind == "rounded" else 1))
         return function
 
     return add
@@ -77,13 +88,13 @@ def _taken(operator: str) -> UsageError:
 
 
 def _text(operator: str, function: object) -> str:
-    """Digest of the text of a bound; Prover and Verifier must have the same."""
+    """Digest of the text of a bound or a count; Prover and Verifier must have the same."""
     try:
         text = inspect.getsource(function)  # type: ignore[arg-type]
     except (OSError, TypeError):
         raise UsageError(
-            f"the bound of {operator} has no text that could be read; define it with def, in a file that the Verifier "
-            "can have too"
+            f"the bound or the count of {operator} has no text that could be read; define it with def, in a file that "
+            "the Verifier can have too"
         ) from None
     return record_digest("rule/1", "\n".join(line.rstrip() for line in textwrap.dedent(text).splitlines())).hex()
 

@@ -1,21 +1,20 @@
-"""Floating-point operations of a tape, by the formulas of `torch.utils.flop_counter`, from shapes alone."""
+"""FLOPs of a tape, from shapes alone, as a chip counts them (`weighbridge.numerics.flops`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch.utils.flop_counter import flop_registry
-
 from weighbridge.core.errors import TapeError
+from weighbridge.numerics.flops.counts import count
+from weighbridge.numerics.flops.formulas import Shape
 from weighbridge.program.operands import resolve
-from weighbridge.transcript.tape import DTYPES, Node, Tape
+from weighbridge.transcript.tape import Node, Tape
 
 
 def flops(tape: Tape) -> list[int]:
-    """Counts the FLOPs of every operation; those without a formula in PyTorch count zero.
+    """Counts the FLOPs of every operation.
 
-    A matrix product of m x k by k x n counts 2mkn, as PyTorch's counter does; elementwise work counts nothing.
+    A matrix product of m x k by k x n counts 2mkn, a function of n elements n, a sum over n elements n, a copy nothing.
 
     Args:
         tape: A decoded tape. Nothing of it is executed: the formulas see shapes.
@@ -26,36 +25,30 @@ def flops(tape: Tape) -> list[int]:
     Raises:
         TapeError: An operation is not allowed, or its operands have shapes that do not fit it.
     """
-    return [_operation(tape, index, node) for index, node in enumerate(tape.nodes)]
+    shapes = [Shape(size) for _, _, size, _, _ in tape.refs]
+    return [_operation(shapes, index, node) for index, node in enumerate(tape.nodes)]
 
 
-def _operation(tape: Tape, index: int, node: Node) -> int:
-    formula = flop_registry.get(resolve(node.op).overloadpacket)
-    if formula is None:
-        return 0
+def _operation(shapes: list[Shape], index: int, node: Node) -> int:
+    op = resolve(node.op)
     try:
-        results = [None if o is None else _meta(tape, o) for o in node.outputs]
-        args = [_operand(tape, a) for a in node.args]
-        kwargs = {name: _operand(tape, a) for name, a in node.kwargs.items()}
-        count = int(formula(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results)))
-    except (AssertionError, AttributeError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        results = [None if o is None else shapes[o] for o in node.outputs]
+        args = [_operand(shapes, a) for a in node.args]
+        kwargs = {name: _operand(shapes, a) for name, a in node.kwargs.items()}
+        found = count(op, args, kwargs, results)
+    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise TapeError(f"operation {index} ({node.op}) has operands that do not fit it ({error})") from None
-    if not 0 <= count < 1 << 100:
+    if not 0 <= found < 1 << 100:
         raise TapeError(f"operation {index} ({node.op}) has operands of impossible sizes")
-    return count
+    return found
 
 
-def _meta(tape: Tape, index: int) -> torch.Tensor:
-    _, dtype, size, stride, _ = tape.refs[index]
-    return torch.empty_strided(size, stride, dtype=DTYPES[dtype], device="meta")
-
-
-def _operand(tape: Tape, value: Any) -> Any:
+def _operand(shapes: list[Shape], value: Any) -> Any:
     match value:
         case ("t", int(index)):
-            return _meta(tape, index)
+            return shapes[index]
         case ("l", tuple(items)):
-            return [_operand(tape, v) for v in items]
+            return [_operand(shapes, v) for v in items]
         case tuple():
             return None  # dtypes, devices, texts, values: no formula looks at them
     return value

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from redteam.on_chips import STEPS, Hide, Swap, train
@@ -62,7 +64,8 @@ def test_an_honest_run_passes(station: Station, prover: str) -> None:
     assert statuses(report) == ["explained", "explained"]
     snapshots = report["chips"][0]["snapshots"]
     assert [(each["step"], each["op"] > 0) for each in snapshots] == [(3, True), (STEPS + 1, False)]
-    assert all(each["flops"] == each["flops_explained"] > 0 for each in snapshots)
+    # What the Recorder computes for bounds is counted too; loops of the host's are not.
+    assert all(0 < each["flops"] < 1.1 * each["flops_explained"] for each in snapshots)
     assert all(each["weights_bytes"] > 8000 for each in snapshots)
 
 
@@ -80,6 +83,54 @@ def test_a_second_model_that_hides_from_snapshots_leaves_its_work(station: Stati
     assert accused(report) == ["snapshot.work.unexplained"]
     (snapshot,) = report["chips"][0]["snapshots"]
     assert snapshot["memory"]["unexplained"] == 0  # nothing of it was to be seen
+
+
+def by_hand(x: torch.Tensor) -> torch.Tensor:
+    return (x[:, :, None] * x).sum(1)
+
+
+def by_vectors(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([torch.mv(x, row) for row in x.t()], 1)
+
+
+@torch.library.custom_op("weighbridge_attack::product", mutates_args=())
+def in_an_operator(x: torch.Tensor) -> torch.Tensor:
+    return x @ x
+
+
+def at_inference(x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.nn.functional.linear(x, x.t())
+
+
+def in_a_thread(x: torch.Tensor) -> torch.Tensor:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.mm, x, x).result()
+
+
+WORK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "by hand": by_hand, "vectors": by_vectors, "operator": in_an_operator, "inference": at_inference,
+    "thread": in_a_thread, "inverse": torch.linalg.inv,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WORK)
+def test_work_beside_a_run_is_counted_in_whatever_form(station: Station, prover: str, way: str) -> None:
+    """A second model trains between steps, and its products are called so that no product of matrices is to be seen."""
+    weights = np.eye(64, dtype=np.float32)
+
+    def between(chip: Shim, model: nn.Module, number: int) -> None:
+        hidden = torch.from_numpy(weights.copy())
+        for _ in range(3):
+            hidden = WORK[way](hidden)
+        weights[...] = hidden.clone().numpy()
+        del hidden
+        if number == 2:
+            chip.request_snapshot()
+
+    train(station, f"work-{way.replace(' ', '-')}", between=between)
+    report = inspected(station, f"work-{way.replace(' ', '-')}", prover)
+    assert accused(report) == ["snapshot.work.unexplained"]
 
 
 def test_interrupts_within_an_operation_are_not_accused(station: Station, prover: str) -> None:

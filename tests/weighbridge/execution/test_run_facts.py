@@ -46,8 +46,11 @@ def test_the_facts_are_those_of_the_run(run: Path) -> None:
     facts = examine(run, limits=LIMITS, env={"OMP_NUM_THREADS": "1"})
     assert facts.steps == STEPS
     # Forward, and the gradient of the weights: two products of 2 * BATCH * WIDTH each. The input needs no gradient.
-    assert facts.flops == {"init": 0, "step": STEPS * 4 * BATCH * WIDTH, "edit": 0}
-    assert facts.total == STEPS * 4 * BATCH * WIDTH
+    # Beside them the square, its sum, the three products of their gradient and the sum of the bias's count one for each
+    # row, and the update one for each weight. Each weight was drawn once.
+    step = 4 * BATCH * WIDTH + 6 * BATCH + WIDTH + 1
+    assert facts.flops == {"init": WIDTH + 1, "step": STEPS * step, "edit": 0}
+    assert facts.total == STEPS * step + WIDTH + 1
     assert sum(program.count for program in facts.programs) == STEPS + 1
     seen = Transcript.open(run).programs()
     assert [(program.digest, program.first) for program in facts.programs] == [(d.hex(), n) for d, n in seen.items()]

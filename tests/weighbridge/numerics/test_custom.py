@@ -17,6 +17,7 @@ from weighbridge.core.errors import TapeError, UnknownOperationError, UsageError
 from weighbridge.numerics import custom, rule, rule_table
 from weighbridge.numerics.bounds import Call, gamma
 from weighbridge.numerics.evaluate import evaluate
+from weighbridge.numerics.flops import counts
 from weighbridge.numerics.rewrites import decompositions
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.program.operands import resolve
@@ -170,3 +171,24 @@ def test_a_tape_cannot_make_a_namespace(name: str) -> None:
     with pytest.raises(TapeError, match="not allowed"):
         resolve(name)
     assert "never_seen" not in vars(torch.ops)
+
+
+def test_the_count_of_an_operator_is_part_of_its_rule() -> None:
+    def twice(operands: dict[str, Any], results: list[Any]) -> int:
+        return int(2 * operands["x"].numel())
+
+    op, x = OPS.doubled_norm.default, torch.ones(5, 9)
+    rule("weighbridge_custom::doubled_norm")(bound)
+    assert counts.count(op, [x], {}, torch.ones(5)) == 2 * (45 + 5) ** 2  # what any product keeps
+    without = rule_table.table_digest()
+    del rule_table.RULES["weighbridge_custom::doubled_norm.default"]
+    rule("weighbridge_custom::doubled_norm", flops=twice)(bound)
+    assert counts.count(op, [x], {}, torch.ones(5)) == 90
+    assert rule_table.table_digest() != without
+    rule("weighbridge_custom::reversed", kind="move")(backwards)
+    assert counts.count(OPS.reversed.default, [x], {}, x) == 45
+
+
+def test_a_decomposition_counts_as_its_parts() -> None:
+    with pytest.raises(UsageError, match="leave out flops="):
+        rule("weighbridge_custom::reversed", kind="decomposed", flops=lambda operands, results: 0)

@@ -1,0 +1,1 @@
+"""FLOPs of operations: one function by which tapes and chips count."""
