@@ -15,6 +15,7 @@ SEEDS = (1, 233, 2162)
 """Together: every model, arithmetic, instruction set and end, a parent, and a job on two ranks."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_honest_inspection_finds_nothing_against_anybody(tmp_path: Path, seed: int) -> None:
     """And every chip that was not verified has a reason that is no party's fault."""
