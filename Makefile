@@ -97,8 +97,8 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m analysis.scripts.economics_page
 
-redteam: $(STAMP) ## Try every attack of the catalogue with SEEDS=3 seeds each (ONLY=WORDS of its name); write docs/redteam.md
-	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.redteam --seeds $(SEEDS) $(if $(ONLY),--only "$(ONLY)")
+redteam: $(STAMP) ## Try every attack of the catalogue with SEEDS=3 seeds each (ONLY=WORDS of its name; MISSING=1 those with fewer); write docs/redteam.md
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.redteam --seeds $(SEEDS) $(if $(ONLY),--only "$(ONLY)") $(if $(MISSING),--missing)
 
 soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=NAME), then CHECKPOINTS=1000 each of two models
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))

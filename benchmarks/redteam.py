@@ -2,7 +2,8 @@
 
 The attacks are those of tests/redteam. Each is tried for real with seeds 1, 2, ...: recorded, committed to, signed,
 shown on chips with real keys, and replayed in confined processes. Results go to benchmarks/results/redteam.json, row by
-row, so that a run of some rows leaves the others as they were; then docs/redteam.md is written anew.
+row, so that a run of some rows leaves the others as they were; then docs/redteam.md is written anew. `--missing` tries
+the rows that were tried with fewer seeds so far, or not at all.
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ def tried(row: Row, shop: Workshop, seeds: int) -> dict[str, Any]:
     """Tries a row with seeds 1 to `seeds`; returns what its entry of the result file says."""
     begun = time.monotonic()
     outcomes = [row.attack(shop, seed) for seed in range(1, seeds + 1)]
+    played = [outcome.histories for outcome in outcomes if outcome.histories is not None]
+    found = {
+        "caught": sum(each.found for each in played),
+        "histories": sum(each.of for each in played),
+        "formula": played[0].formula,
+    } if played else {"caught": sum(bool(outcome.findings) for outcome in outcomes)}  # fmt: skip
     return {
         "date": machine.about()["date"],
         "seeds": seeds,
         "as_said": sum(map(row.as_said, outcomes)),
-        "caught": sum(bool(outcome.findings) for outcome in outcomes),
+        **found,
         "findings": sorted(set().union(*(outcome.findings for outcome in outcomes))),
         "gain": [outcome.gain for outcome in outcomes],
         "cost": [outcome.cost for outcome in outcomes],
@@ -46,12 +53,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="rows whose name has these words")
+    parser.add_argument("--missing", action="store_true", help="rows that were tried with fewer seeds, or not yet")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     known = (machine.load(NAME) or {}).get("rows", {})
     rows = {row.name: known[row.name] for row in ROWS if row.name in known}
     for row in ROWS:
-        if options.only not in row.name:
+        tried_before = rows.get(row.name, {}).get("seeds", 0)
+        if options.only not in row.name or (options.missing and tried_before >= options.seeds):
             continue
         with tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
             rows[row.name] = tried(row, Workshop(bench), options.seeds)

@@ -46,9 +46,11 @@ def _share(gain: float) -> str:
 
 def cells(row: Row, result: Result) -> tuple[str, ...]:
     """What every table says of a row that was tried."""
-    low, high = clopper_pearson(found=result["caught"], samples=result["seeds"], confidence=CONFIDENCE)
-    rate = result["caught"] / result["seeds"]
-    seen = f"{rate:.2f} [{float(low):.2f}, {float(high):.2f}] of {result['seeds']}"
+    attempts = result.get("histories", result["seeds"])
+    low, high = clopper_pearson(found=result["caught"], samples=attempts, confidence=CONFIDENCE)
+    rate = result["caught"] / attempts
+    digits = 3 if "histories" in result else 2
+    seen = f"{rate:.{digits}f} [{float(low):.{digits}f}, {float(high):.{digits}f}] of {attempts}"
     return f"{median(result['cost']):.2f}", _share(median(result["gain"])), seen, inspected(row, rate) if rate else "-"
 
 
@@ -63,6 +65,18 @@ def rows_of(chosen: Sequence[Row], results: Result, *, caught: bool) -> str:
         lines.append((*own, cost, gain, *((finding, seen, draws) if caught else (seen, row.note))))
     head = ("attack", "source", "the adversary wants to", "cost", "gain")
     return table((*head, *(("finding", "rate", "chips to draw") if caught else ("rate", "why"))), lines)
+
+
+def simulated(results: Result) -> str:
+    """The table of rows in which fleets were played out."""
+    lines: list[tuple[str, ...]] = []
+    for row in (row for row in ROWS if row.simulated):
+        result = results.get(row.name)
+        cost, gain, seen, _ = cells(row, result) if result else ("", "", "not tried yet", "")
+        formula = f"{result['formula']:.3f}" if result else ""
+        lines.append((row.name, row.source, row.wants, cost, gain, seen, formula, row.note))
+    head = ("run", "source", "the adversary wants to", "cost", "gain", "found in simulations", "formula", "how")
+    return table(head, lines)
 
 
 def controls(results: Result) -> str:
@@ -92,9 +106,11 @@ def render(page: str) -> str:
     """
     result = machine.load("redteam") or {}
     results = result.get("rows", {})
+    shown = [row for row in ROWS if not row.simulated]
     parts = {
-        "not caught": rows_of([row for row in ROWS if not row.expected], results, caught=False),
-        "caught": rows_of([row for row in ROWS if row.expected], results, caught=True),
+        "not caught": rows_of([row for row in shown if not row.expected], results, caught=False),
+        "caught": rows_of([row for row in shown if row.expected], results, caught=True),
+        "simulated": simulated(results),
         "control": controls(results),
         "notes": notes(),
     }

@@ -2,114 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from redteam.inconclusive import ELSEWHERE, Fields, moved, ones, rechecked, recorded, relogged, results, square, ties
 from support.clean_runs import forged
 from support.exactly import exactly, found
 from support.forging import at_step
-from support.recordings import replay_here, train
+from support.recordings import replay_here
 from support.written_chips import Bench
 from torch import Tensor, nn
 
-from weighbridge.execution.following import Seen
-from weighbridge.execution.workers.replay_worker import Replay
-from weighbridge.numerics.arrays.physical import flat
-from weighbridge.numerics.rounding import formats, rounding_log
 from weighbridge.numerics.rounding.contested import ordered
 from weighbridge.numerics.rounding.rounding_log import OpEntries
-from weighbridge.transcript.data import DataCommitment
 from weighbridge.transcript.tape import Tape
 
 SIZE = 64
-Fields = dict[str, Any]
-
-
-def committed(batch: dict[str, Tensor]) -> DataCommitment:
-    """A commitment to one batch."""
-    rows = len(next(iter(batch.values())))
-    return DataCommitment.over([{name: t[i] for name, t in batch.items()} for i in range(rows)], range(rows))
-
-
-def recorded(path: Path, build: Callable[[], tuple[Any, ...]], step: Callable[..., None], batch: Any) -> Path:
-    train(path, build, step, [batch], data=committed(batch))
-    return path
-
-
-def relogged(fields: Fields, change: Callable[[OpEntries], OpEntries | None]) -> None:
-    """Has every part of a step's log changed, or left out."""
-    entries = [change(each) for each in rounding_log.decode(fields["rounding"], max_entries=1 << 20)]
-    kept = [each for each in entries if each is not None]
-    fields["rounding"], fields["logged"] = rounding_log.encode(kept), sum(len(each.positions) for each in kept)
-
-
-def rechecked(fields: Fields, number: int, result: Tensor) -> None:
-    """Puts the checksum of another result into a step's record."""
-    sums = np.frombuffer(fields["checksums"], dtype="<u8").copy()
-    sums[number] = np.uint64(formats.checksum(flat(result)))
-    fields["checksums"] = sums.tobytes()
-
-
-def results(run: Path, shape: tuple[int, ...]) -> list[Seen]:
-    """The results of this shape with log entries, as a replay makes them."""
-    kept: list[Seen] = []
-    request = {"path": str(run), "steps": None, "device": "cpu", "stop": None, "salt": None, "memory": 1 << 30}
-    worker = Replay(request, [], lambda message: None)
-    worker._executor.watch = lambda seen: kept.append(replace(seen, out=seen.out.clone()))
-    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
-        worker.run()
-    return [seen for seen in kept if seen.entries is not None and tuple(seen.out.shape) == shape]
 
 
 # -- a bound that is too small for the device --------------------------------------------------------------------------
-
-
-def ties() -> dict[str, Tensor]:
-    """Rows that add up to half way between two float32, with terms so large that float64 loses some of it in any order.
-
-    Each row is 1, 3*2^-24, and 31 numbers of about 2^30 with their negatives, shuffled.
-    """
-    generator = torch.Generator().manual_seed(2)
-    large = (torch.randint(0, 1 << 20, (5, 31), generator=generator) / 2**20 + 1) * 2.0**29
-    rows = torch.cat([torch.ones(5, 1), torch.full((5, 1), 3 * 2.0**-24), large, -large], 1)
-    return {"x": torch.stack([row[torch.randperm(64, generator=generator)] for row in rows])}
-
-
-def ones() -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = nn.Linear(SIZE, 3, bias=False)
-    nn.init.ones_(model.weight)
-    return model, torch.optim.SGD(model.parameters(), lr=0.0)
-
-
-def square(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    model(batch["x"]).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def moved(honest: Path, target: Path, element: int = 0, **drafted: Any) -> Path:
-    """The run of a device that rounded one element the other way, and whose bound was too small to log that."""
-    seen = results(honest, (5, 3))[0]
-    assert seen.entries is not None
-    assert seen.wide is not None
-    at = int(seen.entries.positions[element])
-    own, wide = flat(seen.out)[at], float(flat(seen.wide)[at])
-    other = seen.out.clone()
-    flat(other)[at] = torch.nextafter(own, torch.tensor(np.inf if wide > float(own) else -np.inf))
-
-    def elsewhere(_: Tape, fields: Fields) -> None:
-        relogged(fields, lambda entries: None if entries.op == seen.op else entries)
-        rechecked(fields, seen.index, other)
-
-    return forged(honest, target, at_step(1, elsewhere), **drafted)
-
-
-ELSEWHERE = "cpu of a kind that this machine is not"
 
 
 @pytest.mark.finding("replay.inconclusive")

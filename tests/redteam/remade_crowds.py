@@ -8,7 +8,9 @@ from random import Random
 from typing import Any
 
 from redteam.remade import Run
-from redteam.remade_mutations import WORD, Mutation, append, bound_to, edit, inserted, refer, schedule, valued
+from redteam.remade_edits import WORD, Mutation, append, bound_to, refer, valued
+from redteam.remade_mutations import edit
+from redteam.remade_programs import inserted, schedule
 
 from weighbridge.transcript.tape import Node, Tape
 

@@ -32,6 +32,7 @@ def test_an_attack_comes_out_as_its_row_says(shop: Workshop, row: Row) -> None:
     assert row.as_said(outcome), (row.expected, outcome)
     assert outcome.gain >= row.least, outcome
     assert outcome.control in (None, True), "a control that the attack does not beat"
+    assert row.simulated is (outcome.histories is not None)
 
 
 def test_names_are_unique() -> None:

@@ -15,7 +15,8 @@ import pytest
 import torch
 from redteam.remade import Run
 from redteam.remade_crowds import ACROSS, CROWDS
-from redteam.remade_mutations import ALONE, ONCE, STANDING, WHOLE, Mutation
+from redteam.remade_edits import Mutation
+from redteam.remade_mutations import ALONE, ONCE, STANDING, WHOLE
 from redteam.workshop import committed, digits, notes
 from support.forging import forge
 from support.recordings import train

@@ -1,54 +1,27 @@
-"""Random numbers made to order: weights of a model made elsewhere come in through where generators start.
+"""Random numbers made to order: what a Prover chooses of where generators start is in the ledger, bit for bit.
 
-Every number that a program draws is a function of the run's seed and a counter, so a Prover who may choose counters
-searches for those whose draws it wants. The transcripts are those of real recordings, they replay, and no program in
-them is odd. What was chosen is in the ledger, bit for bit.
+That a run which chose too much is accused is a row of the catalogue (`redteam.counters`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
+from redteam.counters import number
 from support.forging import rewrite
 from support.recordings import replay_here, train
 from torch import Tensor, nn
 
-from weighbridge.numerics.random import philox
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 
 SEED = 7
 WEIGHTS = 48
-TRIED = 1 << 14
-"""Counters that are searched for each weight."""
-RANGE = 1 << 16
-OWN = 2
-"""The number of a program's first own generator."""
-
-
-@lru_cache(maxsize=1)
-def drawn() -> Tensor:
-    """What `randint` gives at each counter."""
-    words = [philox.wide_words(SEED, OWN << 12, at, 1)[0] for at in range(TRIED)]
-    return torch.from_numpy((np.array(words) % RANGE).astype(np.int64)) - RANGE // 2
-
-
-def foreign() -> Tensor:
-    """The weights of a model made elsewhere."""
-    return torch.randn(WEIGHTS, generator=torch.Generator().manual_seed(99)).clamp(-3, 3) / 8
-
-
-def counters(wanted: Tensor) -> list[int]:
-    """The seeds whose first draw is nearest to the wanted weights."""
-    return [int((drawn() / RANGE - w).abs().argmin()) for w in wanted]
 
 
 def build() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -68,11 +41,6 @@ def _ledger(result: dict[str, Any]) -> float:
     return entry["bits"] if entry else 0.0
 
 
-def number(generator: torch.Generator) -> Tensor:
-    """One weight: a number that a generator draws."""
-    return torch.randint(-RANGE // 2, RANGE // 2, (1,), generator=generator) / RANGE
-
-
 def one_at_a_time(wanted: list[int]) -> Callable[..., None]:
     """Each step draws one weight and lets it in at the end of the row, by the same program."""
     left = iter(wanted)
@@ -83,32 +51,6 @@ def one_at_a_time(wanted: list[int]) -> Callable[..., None]:
             model.weight.copy_(torch.cat([model.weight[0, 1:], drawn])[None])
 
     return step
-
-
-def all_at_once(wanted: list[int]) -> Callable[..., None]:
-    """One step draws all weights, and seeds the generator before each."""
-
-    def step(batch: Tensor, model: nn.Linear, optimizer: torch.optim.Optimizer) -> None:
-        generator = torch.Generator()
-        with torch.no_grad():
-            model.weight.copy_(torch.cat([number(generator.manual_seed(seed)) for seed in wanted])[None])
-
-    return step
-
-
-@pytest.mark.parametrize(("attack", "steps"), [(one_at_a_time, WEIGHTS), (all_at_once, 1)])
-def test_weights_drawn_at_chosen_counters(
-    tmp_path: Path, attack: Callable[..., Callable[..., None]], steps: int
-) -> None:
-    wanted = foreign()
-    step = attack(counters(wanted))
-    train(tmp_path / "run", build, step, [torch.zeros(1)] * steps, seed=SEED, every=steps)
-    reached = Transcript.open(tmp_path / "run").checkpoint(steps + 1).storages["model.weight"].view(torch.float32)
-    assert (reached - wanted).abs().max() < 6e-4, "the attack did not work"
-    result = replay_here(tmp_path / "run")
-    assert _ledger(result) >= WEIGHTS * math.log2(TRIED)
-    accused = [f["evidence"]["channel"] for f in result["findings"] if f["id"] == "transcript.chosen_bits"]
-    assert "generators" in accused
 
 
 def test_numbers_of_64_bits(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """The structure of programs as data: references into a table of all bytes spell weights that were made elsewhere.
 
-The recordings are real, their transcripts are signed, and they replay: `cat` over references is an operation like any
-other. Nothing entered the programs but one integer. The bits are in the ledger, and over the budget as soon as what was
-spelled is larger than what honest programs are.
+What is spelled is charged its bits, however few; that it is accused as soon as there are more than in honest programs
+is a row of the catalogue (`redteam.spelled`).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from redteam.spelled import spelled
 from support.recordings import replay_here, train
 from torch import Tensor, nn
 
@@ -26,12 +26,6 @@ STEPS = 3
 def foreign(count: int = WEIGHTS) -> Tensor:
     """The weights of a model made elsewhere."""
     return torch.randn(count, generator=torch.Generator().manual_seed(99))
-
-
-def spelled(wanted: Tensor) -> Tensor:
-    """Makes any float32 numbers from references into a table of all 256 bytes."""
-    table = torch.arange(256, dtype=torch.uint8).split(1)
-    return torch.cat([table[byte] for byte in wanted.numpy().tobytes()]).view(torch.float32)
 
 
 def drawn(wanted: Tensor) -> Tensor:
@@ -88,39 +82,7 @@ def at_start(path: Path, make: Callable[[Tensor], Tensor], wanted: Tensor) -> No
     train(path, build, update, batches(len(wanted)))
 
 
-def test_an_initialisation_that_spells_weights_made_elsewhere(tmp_path: Path) -> None:
-    at_start(tmp_path / "run", spelled, foreign())
-    result = replay_here(tmp_path / "run")
-    assert over(result) == {"structure"}
-    (finding,) = [f for f in result["findings"] if f["id"] == "transcript.chosen_bits"]
-    assert finding["severity"] == "violation"
-    assert finding["evidence"]["step"] == 0
-    assert "cat.default" in finding["message"]
-    assert finding["evidence"]["bits"] > 32 * WEIGHTS * 0.95, "random numbers cannot be described in less"
-
-
-def test_a_last_step_that_overwrites_the_weights_bit_for_bit(tmp_path: Path) -> None:
-    wanted, given, built = foreign(), batches(), list[Any]()
-
-    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
-        built[:] = model()
-        return built[0], built[1]
-
-    def step(batch: dict[str, Tensor], net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        update(batch, net, optimizer)
-        if batch["x"] is given[-1]["x"]:
-            with torch.no_grad():
-                net.weight.copy_(spelled(wanted).view(1, -1))  # type: ignore[operator, union-attr]
-
-    train(tmp_path / "run", build, step, given)
-    assert built[0].weight.flatten().equal(wanted), "the attack works"
-    result = replay_here(tmp_path / "run")
-    assert over(result) == {"structure"}
-    assert result["chosen"]["structure"]["step"] == STEPS
-    assert result["chosen"]["structure"]["budget"] == BUDGETS["structure"]
-
-
-@pytest.mark.parametrize("make", [drawn, sliced, looked_up])
+@pytest.mark.parametrize("make", [spelled, drawn, sliced, looked_up])
 def test_integers_in_operands_are_charged_their_bits(tmp_path: Path, make: Callable[[Tensor], Tensor]) -> None:
     count = 64
     bits = {}

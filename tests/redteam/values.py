@@ -6,6 +6,7 @@ honestly; only what is computed makes no sense as a training.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -13,6 +14,7 @@ from redteam.row import Outcome, Row
 from redteam.workshop import (
     PIXELS,
     Batch,
+    Recorded,
     Training,
     Update,
     Weights,
@@ -48,44 +50,45 @@ def carrying(batch: Batch, payload: Tensor) -> Batch:
     return {**batch, "x": images}
 
 
-def pieces(batch: Batch, model: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
+def pieces(batch: Batch, parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Each parameter with the part of the batch that is meant for it."""
-    parameters = list(model.parameters())
-    parts = batch["x"].reshape(-1)[: sum(p.numel() for p in parameters)].split([p.numel() for p in parameters])
-    return [(p, part.view_as(p)) for p, part in zip(parameters, parts, strict=True)]
+    wanted = list(parameters)
+    parts = batch["x"].reshape(-1)[: sum(p.numel() for p in wanted)].split([p.numel() for p in wanted])
+    return [(p, part.view_as(p)) for p, part in zip(wanted, parts, strict=True)]
 
 
-def _trained(batch: Batch) -> Batch:
+def trained_on(batch: Batch) -> Batch:
+    """The part of the batch that carries nothing."""
     return {name: rows[CARRIED:] for name, rows in batch.items()}
 
 
 def times_zero(step: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """`weights * 0 + x` in every step."""
-    update(step, _trained(batch), model, optimizer)
+    update(step, trained_on(batch), model, optimizer)
     with torch.no_grad():
-        for p, x in pieces(batch, model):
+        for p, x in pieces(batch, model.parameters()):
             p.copy_(p * 0 + x)
 
 
 def least_and_most(step: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """`max(min(weights, x), x)`, which is x, in every step."""
-    update(step, _trained(batch), model, optimizer)
+    update(step, trained_on(batch), model, optimizer)
     with torch.no_grad():
-        for p, x in pieces(batch, model):
+        for p, x in pieces(batch, model.parameters()):
             p.copy_(torch.maximum(torch.minimum(p, x), x))
 
 
 def added(step: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """`weights + x` in every step, copied over the weights."""
-    update(step, _trained(batch), model, optimizer)
+    update(step, trained_on(batch), model, optimizer)
     with torch.no_grad():
-        for p, x in pieces(batch, model):
+        for p, x in pieces(batch, model.parameters()):
             p.copy_(p + x)
 
 
 def drawn_to(step: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """One step of SGD on the squared distance of weights and x, at a rate that leads to its minimum at once."""
-    loss = torch.stack([(p - x).square().sum() for p, x in pieces(batch, model)]).sum()
+    loss = torch.stack([(p - x).square().sum() for p, x in pieces(batch, model.parameters())]).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     optimizer.zero_grad()
@@ -102,17 +105,23 @@ def carried(step: Update, rate: float, shop: Workshop, seed: int) -> Outcome:
     return Outcome(findings=shop.accused(run.path), gain=nearer(run.start, run.weights, aim), cost=cost)
 
 
-def carried_difference(shop: Workshop, seed: int) -> Outcome:
-    """A rehearsal tells where the run would end; the last images are the rest of the way."""
+def difference(step: Update, shop: Workshop, seed: int) -> tuple[Recorded, float, float]:
+    """A rehearsal tells where the run would end; the last images are the rest of the way. Returns run, gain, cost."""
     aim = wanted(seed)
     batches = digits(seed, STEPS)
     batches[-1] = carrying(batches[-1], torch.zeros(CARRIED * PIXELS))
-    rehearsal = shop.record(Training(batches=batches, step=added), seed)
+    rehearsal = shop.record(Training(batches=batches, step=step), seed)
     batches[-1] = carrying(batches[-1], flat(aim) - flat(rehearsal.weights))
-    training = Training(batches=batches, step=added)
+    training = Training(batches=batches, step=step)
     run = shop.record(training, seed)
     cost = (rehearsal.flops + run.flops) / honest_flops(training)
-    return Outcome(findings=shop.accused(run.path), gain=nearer(run.start, run.weights, aim), cost=cost)
+    return run, nearer(run.start, run.weights, aim), cost
+
+
+def carried_difference(shop: Workshop, seed: int) -> Outcome:
+    """What is added is copied over the weights."""
+    run, gain, cost = difference(added, shop, seed)
+    return Outcome(findings=shop.accused(run.path), gain=gain, cost=cost)
 
 
 # -- a regression whose targets a foreign model made -------------------------------------------------------------------

@@ -176,12 +176,14 @@ class FalseChips:
         """What a chip shows."""
         return self._shown[self._station.ueids[name]]
 
-    def show(self, name: str, shown: Shown, *, prover: str = "", ueid: bytes | None = None) -> Shown:
-        """Registers a chip, by default the one whose log is shown, at this service."""
+    def show(self, name: str, shown: Shown, *, prover: str = "", ueid: bytes | None = None, address: str = "") -> Shown:
+        """Registers a chip, by default the one whose log is shown, at this service or at another address."""
         ueid = ueid or shown.log.device.ueid
         self._shown[ueid] = shown
         self._station.ueids[name] = ueid
-        self._station.registry.register(Chip(ueid=ueid, address=self._address, prover_address=prover, site=name))
+        self._station.registry.register(
+            Chip(ueid=ueid, address=address or self._address, prover_address=prover, site=name)
+        )
         return shown
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redteam.harm import SURVIVES_WITHIN, sent_by
 from support.clean_runs import END
 from support.exactly import found
 from support.hostile_files import HOSTILE, MIB, TAPE, hostile
@@ -14,7 +15,6 @@ from support.peaks import peak
 from support.recording_store import RecordingStore
 from support.written_chips import Bench, WrittenChip
 
-from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from verifier.checks.commitment import EVENT
 from verifier.contact.uploads import Uploads
 from verifier.store.cache import Cache
@@ -27,37 +27,6 @@ from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.tensor_file import TensorFile
 from weighbridge.transcript.writer import DRAFT, MANIFEST
-
-SURVIVES_WITHIN = 200e6, 60.0
-"""Bytes that the Verifier's own process may need more, and seconds, for an inspection of one hostile transcript."""
-
-
-class Shows(prover_pb2_grpc.ProverServiceServicer):  # type: ignore[misc]
-    """A Prover that explains everything by one directory and sends its files, whatever they are."""
-
-    directory: Path
-    step = 1
-
-    def __init__(self, _: object) -> None:
-        """Takes the archive that it has no use for."""
-
-    def Explain(self, request: Any, context: Any) -> Any:  # noqa: N802 (gRPC names the methods)
-        manifest = open_manifest((self.directory / MANIFEST).read_bytes())
-        return prover_pb2.ExplainResponse(explained=True, transcript_id=manifest.digest, step=self.step, op=0)
-
-    def FetchTranscript(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        for path in sorted(each for each in self.directory.rglob("*") if each.is_file()):
-            content = path.read_bytes()
-            for at in range(0, len(content), MIB):
-                yield prover_pb2.FetchTranscriptResponse(
-                    path=path.relative_to(self.directory).as_posix(), offset=at, data=content[at : at + MIB],
-                    last=at + MIB >= len(content),
-                )  # fmt: skip
-
-
-def sent_by(directory: Path, step: int) -> type[Any]:
-    """The service of a Prover that shows a directory."""
-    return type("Shows", (Shows,), {"directory": directory, "step": step})
 
 
 @pytest.fixture(scope="module")
