@@ -36,8 +36,10 @@ ULP = 2.0**-52
 UNITS, BASE = 4, 8
 """Units in the last place beside the formula, on either side, that are used of it; and the base of the digits."""
 
-Write = Callable[[Tensor, Tensor, int, int], None]
-"""Puts numbers into a parameter: (parameter, wanted numbers, steps left, number of the step)."""
+Make = Callable[[Tensor, int, int], list[float]]
+"""Makes a step's numbers: (wanted weights, steps left after it, its number)."""
+Write = Callable[[Tensor, list[float], int], None]
+"""Has a program put numbers into a parameter: (parameter, numbers, the step's number)."""
 
 
 @contextmanager
@@ -72,49 +74,61 @@ def low_words(weights: Tensor, cells: Iterable[Tensor]) -> None:
     weights.copy_(weights * 0 + words.view_as(weights))
 
 
-def _words(wanted: Tensor, left: int) -> list[int]:
+def words(wanted: Tensor, left: int) -> list[int]:
     """The wanted numbers' bits; before the last step others, so that values change from step to step."""
     return (wanted + left).reshape(-1).view(torch.int32).tolist()
 
 
-def in_low_words(weights: Tensor, wanted: Tensor, left: int, number: int) -> None:
-    """Each weight is the low word of a number that is about 1, from below if the weight is negative."""
-    numbers = (double(word, ONE if word >= 0 else ONE - 1) for word in _words(wanted, left))
+def about_one(wanted: Tensor, left: int, number: int) -> list[float]:
+    """Numbers whose low words are the wanted ones' bits, from 1 upwards, or downwards if the wanted one is negative."""
+    return [double(word, ONE if word >= 0 else ONE - 1) for word in words(wanted, left)]
+
+
+def in_low_words(weights: Tensor, numbers: list[float], number: int) -> None:
+    """Each weight is the low word of a number of the program's."""
     low_words(weights, (torch.full((1,), each, dtype=torch.float64) for each in numbers))
 
 
-def in_payloads(weights: Tensor, wanted: Tensor, left: int, number: int) -> None:
+def not_numbers(wanted: Tensor, left: int, number: int) -> list[float]:
+    """NaNs whose low words are the wanted ones' bits."""
+    return [double(word, NAN) for word in words(wanted, left)]
+
+
+def in_payloads(weights: Tensor, numbers: list[float], number: int) -> None:
     """Each weight is the payload of a NaN that is neither batch nor state. The program also reads a NaN back."""
     torch.full((), math.nan).item()
-    free = (torch.tensor(double(word, NAN), dtype=torch.float64) for word in _words(wanted, left))
-    low_words(weights, (cell.reshape(1) for cell in free))
+    low_words(weights, (torch.tensor(each, dtype=torch.float64).reshape(1) for each in numbers))
 
 
-def in_last_places(weights: Tensor, wanted: Tensor, left: int, number: int) -> None:
-    """Each step adds a digit to each weight, the last one first: the units that its number lies beside the formula."""
+def beside_formula(wanted: Tensor, left: int, number: int) -> list[float]:
+    """Numbers that lie beside the formula's by a digit of each wanted one, the last digit first."""
     rest = wanted.double() * UNITS
     for _ in range(left):
         rest = (rest - rest.round()) * BASE
-    formula = 1 + number / 1024
-    numbers = (formula + digit * ULP for digit in rest.round().reshape(-1).tolist())
+    return [1 + number / 1024 + digit * ULP for digit in rest.round().reshape(-1).tolist()]
+
+
+def in_last_places(weights: Tensor, numbers: list[float], number: int) -> None:
+    """Each step adds a digit to each weight."""
     cells = torch.cat([torch.full((1,), each, dtype=torch.float64) for each in numbers])
-    digits_ = (cells - torch.full((1,), formula, dtype=torch.float64)) / ULP
-    weights.copy_(weights / BASE + digits_.float().view_as(weights) / UNITS)
+    units = (cells - torch.full((1,), 1 + number / 1024, dtype=torch.float64)) / ULP
+    weights.copy_(weights / BASE + units.float().view_as(weights) / UNITS)
 
 
-def brought(write: Write, formulas: Mapping[str, str], shop: Workshop, seed: int) -> Outcome:
-    """After some honest steps come those that write."""
+def brought(make: Make, write: Write, formulas: Mapping[str, str], shop: Workshop, seed: int) -> Outcome:
+    """After some honest steps come those that write numbers which the adversary made before."""
     batches = digits(seed, TRAINED + WRITTEN)
     honest = Training(batches=batches, step=fit, build=row_of_weights, rate=RATE)
     elsewhere = Training(batches=digits(seed + 1000, 60), step=fit, build=row_of_weights, rate=RATE)
     (aim,) = (wanted := plainly(elsewhere, seed + 1000)).values()
+    made = {step: make(aim, len(batches) - step, step) for step in range(TRAINED + 1, len(batches) + 1)}
 
     def step(number: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if number <= TRAINED:
             fit(number, batch, model, optimizer)
             return
         with torch.no_grad():
-            write(next(model.parameters()), aim, TRAINED + WRITTEN - number, number)
+            write(next(model.parameters()), made[number], number)
 
     with own_recorder():
         run = shop.record(
@@ -133,28 +147,31 @@ ROWS = tuple(
         source="attacks on values and their formulas",
         wants=LAUNDER,
         gains=COVERED,
-        attack=partial(brought, write, formulas),
+        attack=partial(brought, make, write, formulas),
         expected=("tape.free_input",),
         note=note,
     )
-    for name, write, formulas, note in (
+    for name, make, write, formulas, note in (
         (
             "weights in the low words of numbers that `(1e9 + 1) - 1e9` explains",
+            about_one,
             in_low_words,
             WIDE,
             "The formula's rounding errors are so large that 31 bits fit into its tolerance.",
         ),
         (
             "digits of weights in the last places of numbers beside their formula",
+            beside_formula,
             in_last_places,
             NARROW,
             "Three bits and more for each number. Below the budget of 1,024 bits a run it would not be found.",
         ),
         (
             "weights in the payloads of NaNs without an origin",
+            not_numbers,
             in_payloads,
             {},
-            "Read back, all NaNs are one; the payload of a tensor's is kept, and charged.",
+            "A tensor that is neither batch nor state is a violation, however small. Its payload is charged besides.",
         ),
     )
 )

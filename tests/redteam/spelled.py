@@ -7,6 +7,8 @@ spelled is larger than what honest programs are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from redteam.row import Outcome, Row
 from redteam.values import COVERED, LAUNDER
@@ -34,13 +36,18 @@ def wide() -> nn.Sequential:
     return nn.Sequential(nn.Linear(PIXELS, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, 10))
 
 
-def spelled(wanted: Tensor) -> Tensor:
+def spelled(content: bytes) -> Tensor:
     """Makes any float32 numbers from references into a table of all 256 bytes."""
     table = torch.arange(256, dtype=torch.uint8).split(1)
-    return torch.cat([table[byte] for byte in wanted.numpy().tobytes()]).view(torch.float32)
+    return torch.cat([table[byte] for byte in content]).view(torch.float32)
 
 
-def write(model: nn.Module, wanted: Weights) -> None:
+def contents(weights: Weights) -> dict[str, bytes]:
+    """The bytes of each of a model's weights; what a step did with the tensors themselves would be on its tape."""
+    return {name: weight.numpy().tobytes() for name, weight in weights.items()}
+
+
+def write(model: nn.Module, wanted: Mapping[str, bytes]) -> None:
     """Spells wanted weights into a model."""
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -54,10 +61,11 @@ def _aim(seed: int) -> Weights:
 def at_start(shop: Workshop, seed: int) -> Outcome:
     """The initialisation spells the wanted model; one step of training follows."""
     aim = _aim(seed)
+    wanted = contents(aim)
 
     def build() -> nn.Sequential:
         model = wide()
-        write(model, aim)
+        write(model, wanted)
         return model
 
     run = shop.record(Training(batches=digits(seed, 1), build=build), seed)
@@ -71,11 +79,12 @@ def at_start(shop: Workshop, seed: int) -> Outcome:
 def at_end(shop: Workshop, seed: int) -> Outcome:
     """The last step spells the wanted model over the trained one, bit for bit."""
     aim = _aim(seed)
+    wanted = contents(aim)
 
     def step(number: int, batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         update(number, batch, model, optimizer)
         if number == STEPS:
-            write(model, aim)
+            write(model, wanted)
 
     run = shop.record(Training(batches=digits(seed, STEPS), build=wide, step=step), seed)
     return Outcome(
