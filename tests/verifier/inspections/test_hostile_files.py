@@ -10,7 +10,7 @@ import pytest
 from redteam.harm import SURVIVES_WITHIN, sent_by
 from support.clean_runs import END
 from support.exactly import found
-from support.hostile_files import HOSTILE, MIB, TAPE, hostile
+from support.hostile_files import HOSTILE, TAPE, hostile
 from support.peaks import peak
 from support.recording_store import RecordingStore
 from support.written_chips import Bench, WrittenChip
