@@ -314,6 +314,7 @@ def measure(path: Path, chips: Path, size: Size, hosts: int = 2) -> dict[str, An
         "serve verifier", "--db", site.database, "--cache", str(path / "cache"), "--credentials",
         str(path / "verifier"), "--manufacturer", str(path / "manufacturer" / "authority.pem"), "--firmware",
         str(path / "firmware.img"), "--beacon", str(path / "beacon"), "--replay-devices", ",".join(["cpu"] * hosts),
+        "--allow-forced", "--max-clock-speed", "1e9",
         *LIMITS, address_file=path / "verifier.address",
     )  # fmt: skip
     with verifier as (address, pid), Meter(pid) as meter, connect(address, path / "operator") as operator:

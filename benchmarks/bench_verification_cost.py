@@ -38,7 +38,7 @@ from firmware_sim.process import ChipProcess
 from verifier.inspection import Inspection
 from verifier.model.facts import Plan
 from verifier.model.policies import NO_SEGMENTS
-from verifier.model.reference_values import FirmwarePolicy
+from verifier.model.reference_values import ChipLimits, FirmwarePolicy
 from verifier.registry import Chip, Registry
 from verifier.store.cache import Cache
 from weighbridge.attest.firmware_image import FirmwareSigner
@@ -118,7 +118,10 @@ class Site:
             identifier=name, plan=plan, registry=registry, cache=Cache(self.path / f"{name}-cache"),
             credentials=self.authority.issue_role("verifier", "verifier"),
             manufacturer=self.manufacturer.certificate,
-            firmware=FirmwarePolicy.of([self.path / "firmware.img"], self.manufacturer.certificate), progress=progress,
+            firmware=FirmwarePolicy.of(
+                [self.path / "firmware.img"], self.manufacturer.certificate, limits=ChipLimits(clock_speed=1e9)
+            ),
+            progress=progress,
         )  # fmt: skip
         report = inspection.run()
         registry.close()

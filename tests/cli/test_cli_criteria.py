@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import weighbridge
-from support.station import Station, service
+from support.station import LIMIT_OPTIONS, Station, service
 
 from verifier.model.segments import Criterion, Secret
 from weighbridge.cli.inspect.operator import connect
@@ -63,7 +63,7 @@ def test_a_verifier_commits_to_its_criteria_in_every_plan(tmp_path: Path) -> Non
         arguments = [
             *("--db", str(root / "db"), "--cache", str(root / "cache"), "--criteria", str(file)),
             *("--credentials", str(root / "verifier"), "--manufacturer", str(root / "manufacturer.pem")),
-            *("--firmware", str(root / "firmware.img")),
+            *("--firmware", str(root / "firmware.img"), *LIMIT_OPTIONS),
         ]
         with (
             service("serve verifier", arguments, root / "verifier.address") as address,

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from support.exactly import alone, found, marked
 from support.false_chips import FalseChips, Shown, attested
-from support.station import Station
+from support.station import LIMITS, Station
 
 from firmware_sim.device import boot, builtin_image, unlock
 from verifier.contact.clients import MAX_ENTRIES
@@ -44,7 +44,7 @@ def both(station: Station, signer: FirmwareSigner, *, minimal_svn: int = 0) -> F
     path = station.root / "newer.img"
     path.write_bytes(signer.sign(NEWER))
     images = [station.root / "firmware.img", path]
-    return FirmwarePolicy.of(images, station.manufacturer.certificate, minimal_svn=minimal_svn)
+    return FirmwarePolicy.of(images, station.manufacturer.certificate, minimal_svn=minimal_svn, limits=LIMITS)
 
 
 def start(chips: FalseChips, name: str, signer: FirmwareSigner, image: FirmwareImage) -> None:

@@ -17,7 +17,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from google.protobuf import descriptor, message_factory
-from support.station import Station, service
+from support.station import LIMIT_OPTIONS, Station, service
 
 import protos.weighbridge.v1
 from firmware_sim.service import ALLOW as CHIP
@@ -94,6 +94,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 str(root / "verifier"),
             ),
             *("--manufacturer", str(root / "manufacturer.pem"), "--firmware", str(root / "firmware.img")),
+            *LIMIT_OPTIONS,
         ]
         verifier = stack.enter_context(service("serve verifier", arguments, root / "verifier.address"))
         foreign = CertificateAuthority.create("Station")  # the same name, another key

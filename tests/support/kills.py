@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.station import ROOT, Station, wait_for
+from support.station import LIMIT_OPTIONS, ROOT, Station, wait_for
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier.registry import FINISHED, Chip, Registry
@@ -64,7 +64,7 @@ class Verifier:
                 "--firmware",
                 str(station.root / "firmware.img"),
             ),
-            *("--address-file", str(self._address_file), *options),
+            *("--address-file", str(self._address_file), *LIMIT_OPTIONS, *options),
         ]
         registry = Registry(self.db)
         for chip in station.registry.chips():

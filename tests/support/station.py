@@ -19,7 +19,7 @@ from firmware_sim.device import builtin_image
 from verifier.inspection import Inspection
 from verifier.model.facts import Plan
 from verifier.model.policies import NO_SEGMENTS
-from verifier.model.reference_values import FirmwarePolicy
+from verifier.model.reference_values import ChipLimits, FirmwarePolicy
 from verifier.model.seeded_draw import draw
 from verifier.registry import Chip, Registry
 from verifier.store.cache import Cache
@@ -30,6 +30,10 @@ from weighbridge.execution.replay import Limits
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("train_job.py")
+LIMITS = ChipLimits(forced=True, clock_speed=1e6)
+"""The chips of a station take requests for interrupts, and some have a fast clock."""
+LIMIT_OPTIONS = ("--allow-forced", "--max-clock-speed", f"{LIMITS.clock_speed:g}")
+"""The same for `weighbridge serve verifier`."""
 
 
 class Station:
@@ -130,7 +134,7 @@ class Station:
             "cache": cache,
             "credentials": self.verifier,
             "manufacturer": self.manufacturer.certificate,
-            "firmware": FirmwarePolicy.of([self.root / "firmware.img"], self.manufacturer.certificate),
+            "firmware": FirmwarePolicy.of([self.root / "firmware.img"], self.manufacturer.certificate, limits=LIMITS),
             "progress": progress or (lambda *_: None),
             "regime": regime,
             "limits": limits,

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from support.command_line import fails
-from support.station import ROOT, Station, service, wait_for
+from support.station import LIMIT_OPTIONS, ROOT, Station, service, wait_for
 
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier import units
@@ -39,7 +39,7 @@ def arguments(station: Station, name: str) -> list[str]:
     return [
         *("--db", str(root / f"{name}.db"), "--cache", str(root / f"{name}-cache")),
         *("--credentials", str(root / "verifier"), "--manufacturer", str(root / "manufacturer.pem")),
-        *("--firmware", str(root / "firmware.img")),
+        *("--firmware", str(root / "firmware.img"), *LIMIT_OPTIONS),
     ]
 
 

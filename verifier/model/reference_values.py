@@ -1,9 +1,14 @@
-"""Which firmware a Verifier trusts: reference values, taken from the images that the manufacturer published."""
+"""Which firmware a Verifier trusts, and with which options: its reference values.
+
+Measurements are taken from the images that the manufacturer published. Options are set where a chip is started, so no
+measurement covers them: each boot entry states them, signed, and the Verifier has limits of its own.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +34,63 @@ class Reference:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChipLimits:
+    """With which options a chip may be started; the firmware's defaults are within the defaults.
+
+    Attributes:
+        hold: The most kernels that an interrupt may wait for a safepoint.
+        clock_speed: The most seconds of the chip's clock per second; the least is 1. Only simulated chips run faster.
+        forced: Whether the workload may ask for interrupts, as tests and demonstrations do.
+    """
+
+    hold: int = 4096
+    clock_speed: float = 1.0
+    forced: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            UsageError: A field is out of range.
+        """
+        if not (self.hold >= 0 and math.isfinite(self.clock_speed) and self.clock_speed >= 1):
+            raise UsageError("chips may hold at least 0 kernels, and their clock may run at least as fast as any other")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns JSON-compatible data with every field."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FirmwarePolicy:
-    """Which firmware a chip may run.
+    """Which firmware a chip may run, and with which options.
 
     Attributes:
         allowed: Measurement (SHA-384, 48 bytes) of each firmware that may run, with what is known about it.
         minimal_svn: The lowest security version number that is still trusted in what was not witnessed before.
+        limits: The options with which it may be started.
     """
 
     allowed: Mapping[bytes, Reference] = field(default_factory=dict)
     minimal_svn: int = 0
+    limits: ChipLimits = field(default_factory=ChipLimits)
 
     @classmethod
-    def of(cls, paths: Iterable[Path], manufacturer: Certificate, *, minimal_svn: int = 0) -> FirmwarePolicy:
+    def of(
+        cls,
+        paths: Iterable[Path],
+        manufacturer: Certificate,
+        *,
+        minimal_svn: int = 0,
+        limits: ChipLimits | None = None,
+    ) -> FirmwarePolicy:
         """Allows the firmware of image files.
 
         Args:
             paths: Image files; their payloads are not kept.
             manufacturer: Root certificate that they must be signed under.
             minimal_svn: As in the attributes.
+            limits: Likewise; by default what the firmware's defaults are within.
 
         Raises:
             UsageError: A file is unreadable, or the minimal SVN would refuse every image.
@@ -63,12 +106,13 @@ class FirmwarePolicy:
             allowed[image.measurement] = Reference(version=image.version, svn=image.svn, hwmodel=image.hwmodel)
         if allowed and max(reference.svn for reference in allowed.values()) < minimal_svn:
             raise UsageError(f"no firmware image has the security version number {minimal_svn}; name a newer image")
-        return cls(allowed=allowed, minimal_svn=minimal_svn)
+        return cls(allowed=allowed, minimal_svn=minimal_svn, limits=limits or ChipLimits())
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON-compatible data: everything that a judgement of firmware depends on."""
         return {
             "minimal_svn": self.minimal_svn,
+            "limits": self.limits.to_json(),
             "allowed": [
                 {"measurement": measurement.hex(), "version": known.version, "svn": known.svn, "model": known.hwmodel}
                 for measurement, known in sorted(self.allowed.items())

@@ -27,7 +27,7 @@ def _option(group: str, help_: str, *names: str, **more: Any) -> Any:
 
 
 _LISTENING, _CALLERS = "Listening", "Limits of each caller's certificate"
-_EVIDENCE, _WITNESS, _REPLAYS = "Rules and reports", "Witness and draws", "Replays"
+_CHIPS, _EVIDENCE, _WITNESS, _REPLAYS = "Limits of chips' options", "Rules and reports", "Witness and draws", "Replays"
 _CACHE = "Cache of transcripts"
 
 _Address = Annotated[str, _option(_LISTENING, "host:port to listen at; port 0 picks a free one.")]
@@ -75,6 +75,15 @@ def verifier(
     manufacturer: Annotated[Path, typer.Option(help="PEM file of the chip manufacturer's root.")],
     firmware: Annotated[list[Path], typer.Option(help="Firmware image that chips may run; repeatable.")],
     minimal_svn: Annotated[int, typer.Option(help="Lowest security version number that is trusted.")] = 0,
+    max_hold: Annotated[
+        int, _option(_CHIPS, "Kernels that an interrupt of a chip may wait for a safepoint.", min=0)
+    ] = 4096,
+    max_clock_speed: Annotated[
+        float, _option(_CHIPS, "Seconds of a chip's clock per second; above 1 for simulated chips only.", min=1)
+    ] = 1.0,
+    allow_forced: Annotated[
+        bool, _option(_CHIPS, "Accept chips whose workload may ask for interrupts: in tests.", "--allow-forced")
+    ] = False,
     rule_set: Annotated[Path | None, _option(_EVIDENCE, "Signed rule set that inspections apply.")] = None,
     parties: Annotated[Path | None, _option(_EVIDENCE, "TOML file with the keys of the parties that sign it.")] = None,
     policy: Annotated[Path | None, _option(_EVIDENCE, "TOML file with severities and the ledger's settings.")] = None,
@@ -119,7 +128,7 @@ def verifier(
     """Run a Verifier: it keeps the registry, runs inspections, and hands out reports."""
     from verifier.contact.uploads import Quota
     from verifier.farm.ray_farm import chosen
-    from verifier.model.reference_values import FirmwarePolicy
+    from verifier.model.reference_values import ChipLimits, FirmwarePolicy
     from verifier.model.segments import Secret
     from verifier.report import regime
     from verifier.service import serve
@@ -132,13 +141,14 @@ def verifier(
     secret_files.keep_to_owner()
     stop, counted = serving.AskedToStop(), Metrics()
     own, root = Credentials.load(credentials), load_certificate(read_file(manufacturer))
+    allowed = ChipLimits(hold=max_hold, clock_speed=max_clock_speed, forced=allow_forced)
     with shown(counted, metrics):
         service = serve(
             db=db,
             cache=cache,
             credentials=own,
             manufacturer=root,
-            firmware=FirmwarePolicy.of(firmware, root, minimal_svn=minimal_svn),
+            firmware=FirmwarePolicy.of(firmware, root, minimal_svn=minimal_svn, limits=allowed),
             address=address,
             witness_key=witness_key,
             beacon=beacon,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.draws import beacon_key
-from support.station import Station
+from support.station import LIMITS, Station
 
 from verifier.contact.log_reading import acknowledge, read_log
 from verifier.contact.witness import Witness, load_signer
@@ -159,7 +159,9 @@ def test_a_report_of_a_draw_says_what_it_is_worth_and_can_be_checked(office: Off
     built = Inspection(
         identifier=name, plan=plan, sampled=sampled, registry=station.registry, cache=office.cache,
         credentials=station.verifier, manufacturer=station.manufacturer.certificate, witness=office.witness,
-        firmware=FirmwarePolicy.of([station.root / "firmware.img"], station.manufacturer.certificate),
+        firmware=FirmwarePolicy.of(
+            [station.root / "firmware.img"], station.manufacturer.certificate, limits=LIMITS
+        ),
         progress=lambda *_: None,
     ).run()  # fmt: skip
     report = json.loads(json.dumps(built))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import station as stations
-from support.station import ROOT, Station, ids
+from support.station import LIMITS, ROOT, Station, ids
 
 from verifier.inspection import Inspection
 from verifier.model import segments
@@ -65,7 +65,7 @@ def inspect(
         cache=Cache(station.root / "cache"),
         credentials=station.verifier,
         manufacturer=station.manufacturer.certificate,
-        firmware=FirmwarePolicy.of([station.root / "firmware.img"], station.manufacturer.certificate),
+        firmware=FirmwarePolicy.of([station.root / "firmware.img"], station.manufacturer.certificate, limits=LIMITS),
         progress=lambda *_: None,
         secret=secret,
     ).run()
