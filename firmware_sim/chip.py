@@ -39,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--rate", type=float, required=True, help="mean interrupts per day of the chip's clock")
     result.add_argument("--clock-speed", type=float, default=1.0, help="seconds of the chip per second of the host")
     result.add_argument(
+        "--oscillator", type=float, default=1.0, help="share of its speed at which the board drives the chip's clock"
+    )
+    result.add_argument(
         "--hold", type=int, default=DEFAULT_HOLD, help="kernels that an interrupt waits for a safepoint"
     )
     result.add_argument("--credentials", type=Path, required=True, help="directory with the role certificate")
@@ -87,7 +90,7 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
 
 def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
     """Boots, serves until it is asked to stop, and shuts down."""
-    if not (options.rate >= 0 and options.clock_speed > 0 and options.hold >= 0):
+    if not (options.rate >= 0 and options.clock_speed > 0 and options.oscillator > 0 and options.hold >= 0):
         raise UsageError("The rate and the hold must not be negative, and the clock must run forwards.")
     if options.manufacturer is not None and not (options.dir / "secret.bin").exists():
         device.provision(options.dir, CertificateAuthority.load(options.manufacturer))
@@ -103,11 +106,12 @@ def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
             clock_speed=options.clock_speed,
             hold=options.hold,
             forced=options.allow_forced,
+            oscillator=options.oscillator,
             reporting=reporting,
         )
         reporter = Reporter(firmware, options.witness, credentials) if options.witness else None
         link = Link(options.socket, firmware)
-        interrupts = Interrupts(options.rate, options.clock_speed, link.interrupt)
+        interrupts = Interrupts(options.rate, options.clock_speed * options.oscillator, link.interrupt)
         server, address = endpoints.server(credentials, allow=ALLOW, address=options.address)
         chip_pb2_grpc.add_ChipServiceServicer_to_server(ChipServicer(firmware), server)  # type: ignore[no-untyped-call]
         server.start()

@@ -75,6 +75,7 @@ class Firmware:
         clock_speed: float,
         hold: int,
         forced: bool = False,
+        oscillator: float = 1.0,
         reporting: Reporting | None = None,
     ) -> None:
         """Checks the log against itself and enters this boot into it, as soon as there is room.
@@ -87,6 +88,7 @@ class Firmware:
             clock_speed: Seconds of the chip per second of the host.
             hold: Kernels that an interrupt waits for a safepoint.
             forced: Whether the workload may ask for an interrupt.
+            oscillator: Share of that speed at which the board really drives the clock; no firmware can know it.
             reporting: How the chip reports; by default it keeps its log until it is read.
 
         Raises:
@@ -104,7 +106,7 @@ class Firmware:
         self._boot_count = newest.boot_count + 1 if newest else 1
         self._boot_seed = secrets.token_bytes(32)
         self.salt = secrets.token_bytes(SALT_SIZE)
-        self._clock = Clock(speed=clock_speed, not_before_ms=newest.time_ms if newest else 0)
+        self._clock = Clock(speed=clock_speed * oscillator, not_before_ms=newest.time_ms if newest else 0)
         self._boot: dict[str, Value] | None = {
             "salt_digest": salt_digest(self.salt),
             "rate_milli": round(rate_per_day * 1000),
@@ -359,7 +361,7 @@ class Firmware:
 
     def _enter_boot(self) -> None:
         if self._boot is not None and self._log.has_room and not self._log.missing:
-            self._log_entry("boot", self._boot, closes=True)
+            self._outbox.newest_boot = 1 + self._log_entry("boot", self._boot, closes=True)
             self._boot = None
 
     def _own_event(self, name: str, *, raises: bool = False, closes: bool = False) -> int:

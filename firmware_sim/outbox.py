@@ -33,6 +33,7 @@ class Outbox:
         signer: The log key.
         cosigned_size: Entries that the trusted witness holds.
         newest_snapshot: One more than the index of the newest snapshot; 0 if there is none.
+        newest_boot: One more than the index of this boot's entry; 0 if it is not logged yet.
     """
 
     def __init__(self, log: NonVolatileLog, ueid: bytes, key: ec.EllipticCurvePrivateKey, reporting: Reporting) -> None:
@@ -46,7 +47,7 @@ class Outbox:
         """
         self.log, self._reporting = log, reporting
         self.signer = tlog.NoteSigner(tlog.origin(ueid), tlog.LOG, log_seed(key))
-        self.newest_snapshot = 0
+        self.newest_snapshot = self.newest_boot = 0
         try:
             self.cosigned_size = self._check(log.cosigned) if log.cosigned else 0
         except WeighbridgeError:
@@ -85,10 +86,13 @@ class Outbox:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to report: a snapshot that a workload waits for, or a half-full NVRAM."""
+        """Whether there is something to report: this boot, a snapshot that a workload waits for, or a half-full NVRAM.
+
+        Once the witness has seen a boot, it can compare the chip's clock with its own from there on.
+        """
         if self.log.missing or self.cosigned_size == len(self.log):
             return False
-        return self._must_wait or self.log.is_half_full
+        return self.cosigned_size < self.newest_boot or self._must_wait or self.log.is_half_full
 
     def obstacle(self, *, booted: bool) -> ChipError | None:
         """Returns why the workload may not go on, None if it may.

@@ -32,6 +32,7 @@ class ChipProcess:
         *,
         rate_per_day: float = 0.0,
         clock_speed: float = 1.0,
+        oscillator: float = 1.0,
         hold: int = DEFAULT_HOLD,
         allow_forced: bool = False,
         manufacturer: Path | None = None,
@@ -50,6 +51,7 @@ class ChipProcess:
             credentials: Directory of its role certificate (`Credentials.save`).
             rate_per_day: Mean interrupts per day of the chip's clock; 0 for none.
             clock_speed: Seconds of the chip per second of the host.
+            oscillator: Share of that speed at which the board really drives the chip's clock.
             hold: Kernels that an interrupt waits for a safepoint.
             allow_forced: Whether the workload may ask for an interrupt.
             manufacturer: Directory of the authority (`CertificateAuthority.save`) that provisions the chip if needed.
@@ -70,6 +72,7 @@ class ChipProcess:
         directory.mkdir(parents=True, exist_ok=True)
         self._command = [sys.executable, "-m", "firmware_sim.chip", "--dir", str(directory)]
         self._command += ["--rate", repr(rate_per_day), "--clock-speed", repr(clock_speed), "--hold", str(hold)]
+        self._command += ["--oscillator", repr(oscillator)]
         self._command += ["--credentials", str(credentials), "--address", address, "--socket", str(self.socket)]
         self._command += ["--address-file", str(self._runtime / "address")]
         self._command += ["--allow-forced"] if allow_forced else []

@@ -12,7 +12,7 @@ import cbor2
 from cryptography.x509 import Certificate
 
 from firmware_sim.device import Device, boot, provision
-from verifier.model.facts import Entry, LogFacts
+from verifier.model.facts import Anchor, Entry, LogFacts
 from verifier.registry import Chip
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tlog import LOG, Checkpoint, Note, NoteSigner, origin
@@ -153,13 +153,29 @@ def attempt(data: bytes, root: Certificate) -> Verified | WeighbridgeError:
         return error
 
 
+def anchor(log: LogBuilder, asked_ms: int | None = None) -> Anchor:
+    """A head that a Verifier has asked for now, by default at the chip's own time."""
+    data, now = log.head(b"before that"), log.time_ms if asked_ms is None else asked_ms
+    return Anchor(data=data, token=_parse(data), asked_ms=now, read_ms=now)
+
+
 def facts(
-    log: LogBuilder, root: Certificate, *, head: bytes | None = None, chip: Chip | None = None, nonce: bytes = b"n" * 32
+    log: LogBuilder,
+    root: Certificate,
+    *,
+    head: bytes | None = None,
+    chip: Chip | None = None,
+    nonce: bytes = b"n" * 32,
+    anchors: Sequence[Anchor] = (),
+    now_ms: int = 0,
 ) -> LogFacts:
-    """What an inspection would have read of this log."""
+    """What an inspection would have read of this log, at a time of the Verifier's if it looks at clocks."""
     return LogFacts(
         chip=chip or Chip(ueid=log.device.ueid, address="localhost:1"),
         nonce=nonce,
         head=attempt(head if head is not None else log.head(nonce), root),
         entries=[Entry(data=data, digest=entry_digest(data), verified=attempt(data, root)) for data in log.entries],
+        anchors=list(anchors),
+        asked_ms=now_ms,
+        read_ms=now_ms,
     )

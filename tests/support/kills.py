@@ -29,6 +29,7 @@ CHANGING = frozenset(
         "registered_at",
         "seconds",
         "uptime_days",
+        "anchored_days",
         "expected",
         "p_few",
         "p_many",

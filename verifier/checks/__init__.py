@@ -57,7 +57,7 @@ LOG: Sequence[Check[LogFacts]] = (
     Check("chip_firmware", lambda log, given: chip_firmware.check(log, given.firmware)),
     Check("chip_log", lambda log, given: chip_log.check(log)),
     Check("chip_options", lambda log, given: chip_options.check(log, given.firmware.limits)),
-    Check("chip_clock", lambda log, given: chip_clock.check(log)),
+    Check("chip_clock", lambda log, given: chip_clock.check(log, given.firmware.limits)),
     Check("chip_rate", lambda log, given: chip_rate.check(log, given.plan)),
     Check("chip_work", lambda log, given: chip_work.check(log, peak_of(log.chip.chip_type, given.plan.peak_flops))),
     Check("chip_witness", lambda log, given: chip_witness.check(log, given.witness), "reported_only"),

@@ -1,32 +1,116 @@
-"""Did the chip's clock run? Interrupts come on it, so a paused clock means fewer snapshots."""
+"""Did the chip's clock run? Interrupts come on it, so a slow clock means fewer snapshots.
+
+A boot takes its time from the host, so a chip's time of day says little about how fast its clock runs. Its uptime does:
+between two heads of one boot, each over a nonce of the Verifier or its witness, it must go on as far as their clock.
+What lies before a boot's first such head, or after its last, is *not anchored*: nothing proves how long it was.
+"""
 
 from __future__ import annotations
 
-from verifier.model.facts import LogFacts
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from verifier.model.facts import LogFacts, number
+from verifier.model.reference_values import ChipLimits
+from weighbridge.attest.tokens import Token
 from weighbridge.core.errors import Finding, WeighbridgeError
 
 TOLERANCE = 0.01
 """How much slower than the Verifier's clock it may run: far more than a quartz does."""
-SLACK_MS = 60_000
-"""For the time that a call takes, and clocks that are set now and then."""
+BEHIND = 10.0
+"""How many times the slack a chip's time of day may be behind: its boots take the host's, which its owner sets."""
 
 
-def check(log: LogFacts) -> list[Finding]:
-    """Compares how far the chip's clock went since the last contact with how far the Verifier's did.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anchored:
+    """A stretch of one boot's uptime with a head of the chip at each end.
+
+    Attributes:
+        first: The head at its beginning.
+        last: The head at its end.
+        least_ms: How far the Verifier's clock went at least, from one to the other.
+    """
+
+    first: Token
+    last: Token
+    least_ms: int
+
+    @property
+    def uptime_ms(self) -> int:
+        """How far the chip's clock went."""
+        return self.last.uptime_ms - self.first.uptime_ms
+
+
+def anchored(log: LogFacts) -> Iterator[Anchored]:
+    """Yields the longest anchored stretch of each boot that has one."""
+    heads = [(anchor.token, anchor.asked_ms, anchor.read_ms) for anchor in log.anchors]
+    if not isinstance(log.head, WeighbridgeError) and log.head.token.kind == "head" and log.asked_ms:
+        heads.append((log.head.token, log.asked_ms, log.read_ms))
+    for _, boot in groupby(heads, key=lambda head: head[0].boot_seed):
+        (first, _, begin_ms), *others = boot
+        if others:
+            last, end_ms, _ = others[-1]
+            yield Anchored(first=first, last=last, least_ms=max(0, end_ms - begin_ms))
+
+
+def check(log: LogFacts, limits: ChipLimits) -> list[Finding]:
+    """Compares how far the chip's clock went with how far the Verifier's did, and its time of day with the Verifier's.
 
     A clock that runs faster costs the chip's user more snapshots, and simulated chips do so on purpose.
+
+    Returns:
+        At most one finding, the gravest.
     """
-    if isinstance(log.head, WeighbridgeError) or not log.held.read_ms or log.head.token.kind != "head":
+    if isinstance(log.head, WeighbridgeError) or log.head.token.kind != "head":
         return []
+    slack_ms, subject = 1000 * limits.clock_slack_s, f"chip {log.chip.ueid.hex()}"
     gone, here = log.head.token.time_ms - log.held.chip_ms, log.read_ms - log.held.read_ms
-    if gone >= here * (1 - TOLERANCE) - SLACK_MS:
+    if log.held.read_ms and gone < here * (1 - TOLERANCE) - slack_ms:
+        return [
+            Finding(
+                id="chip.clock.slow",
+                message="the chip's clock stood still or was set back since the last contact, so interrupts were "
+                "left out",
+                expected=f"about {here / 1000:.0f} s",
+                found=f"{gone / 1000:.0f} s",
+                subject=subject,
+            )
+        ]
+    speeds = _speeds(log)
+    for stretch in anchored(log):
+        speed = speeds.get(stretch.last.boot_count, 1.0)
+        if stretch.uptime_ms < speed * (stretch.least_ms * (1 - TOLERANCE) - slack_ms):
+            return [
+                Finding(
+                    id="chip.clock.slow",
+                    message="the chip's clock ran slower within a boot than it says, so interrupts were left out",
+                    expected=f"at least {speed * stretch.least_ms / 1000:.1f} s",
+                    found=f"{stretch.uptime_ms / 1000:.1f} s",
+                    subject=f"{subject} boot {stretch.last.boot_count}",
+                )
+            ]
+    behind_ms = log.asked_ms - log.head.token.time_ms
+    if behind_ms <= BEHIND * slack_ms:
         return []
     return [
         Finding(
-            id="chip.clock.slow",
-            message="the chip's clock stood still or was set back since the last contact, so interrupts were left out",
-            expected=f"about {here / 1000:.0f} s",
-            found=f"{gone / 1000:.0f} s",
-            subject=f"chip {log.chip.ueid.hex()}",
+            id="chip.clock.behind",
+            message="the chip's time is behind the Verifier's: its clock was slow since its boot, or its host's time "
+            "was wrong then",
+            expected=f"at most {BEHIND * slack_ms / 1000:g} s behind",
+            found=f"{behind_ms / 1000:.1f} s",
+            subject=subject,
+            severity="warning",
         )
     ]
+
+
+def _speeds(log: LogFacts) -> dict[int, float]:
+    """The speed of the clock by boot, where the boot's entry states it."""
+    tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
+    return {
+        token.boot_count: number(token, "clock_milli") / 1000
+        for token in tokens
+        if token.kind == "boot" and "clock_milli" in token.body
+    }

@@ -13,6 +13,7 @@ from typing import Any
 
 from scipy.special import bdtrc, pdtr, pdtrc
 
+from verifier.checks.chip_clock import anchored
 from verifier.model.facts import LogFacts, number
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
 from weighbridge.attest.tokens import Token
@@ -124,32 +125,36 @@ def evidence(log: LogFacts) -> dict[str, Any]:
     The p-values are not evidence against the Prover: interrupts that come while one waits merge with it, and a chip
     that was allowed to be asked for interrupts has more.
 
-    Uptime counts as far as it is proven: from one entry, or head, of a boot to another.
+    Uptime counts as far as it is anchored (`chip_clock`): from one head of a boot that a Verifier or its witness asked
+    for to another. The chip's own word for the rest proves nothing.
 
     Returns:
-        `snapshots`, `idle`, `unserved`: what interrupts led to; `uptime_days` that are proven, and the interrupts
-        `expected` in them; `p_few` and `p_many`: the chance of no more, or no fewer, than there were in them;
-        `reboots`, `reboots_at_interrupts`, and `p_reboots`: the chance of no fewer of these.
+        `snapshots`, `idle`, `unserved`: what interrupts led to; `uptime_days` by the chip's log, from one entry, or
+        head, of a boot to another; `anchored_days` of them, and the interrupts `expected` in these; `p_few` and
+        `p_many`: the chance of no more, or no fewer, than there were in these; `reboots`, `reboots_at_interrupts`, and
+        `p_reboots`: the chance of no fewer of these.
     """
     tokens = list(_entries(log))
-    snapshots = sum(token.kind == "snapshot" for token in tokens)
-    idle = sum(_name(token) == IDLE for token in tokens)
-    # What stood when the power went was raised after the last entry of its boot, in time that nothing proves.
-    seen = snapshots + idle + sum(_name(token) == UNSERVED for token in tokens)
-    days = expected = 0.0
-    newest = None if isinstance(log.head, WeighbridgeError) else log.head.token
-    for count, boot in groupby(tokens, key=lambda token: token.boot_count):
+    heads = [] if isinstance(log.head, WeighbridgeError) else [log.head.token]
+    up = 0
+    for _, boot in groupby([*tokens, *heads], key=lambda token: token.boot_count):
         entries = list(boot)
-        last = entries[-1] if newest is None or newest.boot_count != count else newest
-        up = (last.uptime_ms - entries[0].uptime_ms) / _MS_PER_DAY
-        rate = number(entries[0], "rate_milli") / 1000 if entries[0].kind == "boot" else 0.0
-        days, expected = days + up, expected + rate * up
+        up += entries[-1].uptime_ms - entries[0].uptime_ms
+    rates = {token.boot_count: number(token, "rate_milli") / 1000 for token in tokens if token.kind == "boot"}
+    days = expected = 0.0
+    seen = 0
+    for stretch in anchored(log):
+        length = stretch.uptime_ms / _MS_PER_DAY
+        days, expected = days + length, expected + rates.get(stretch.first.boot_count, 0.0) * length
+        inside = range(number(stretch.first, "size"), number(stretch.last, "size"))
+        seen += sum(_is_interrupt(token) for token in tokens if token.index in inside)
     reboots, cut, chance = _reboots(tokens)
     return {
-        "snapshots": snapshots,
-        "idle": idle,
+        "snapshots": sum(token.kind == "snapshot" for token in tokens),
+        "idle": sum(_name(token) == IDLE for token in tokens),
         "unserved": sum(map(_is_unserved, tokens)),
-        "uptime_days": round(days, 6),
+        "uptime_days": round(up / _MS_PER_DAY, 6),
+        "anchored_days": round(days, 6),
         "expected": round(expected, 6),
         "p_few": float(pdtr(seen, expected)),  # of Poisson's distribution; `scipy.stats` takes a second to import
         "p_many": float(pdtrc(seen - 1, expected)) if seen else 1.0,
@@ -163,6 +168,11 @@ def _entries(log: LogFacts) -> Iterator[Token]:
     for entry in log.entries:
         if not isinstance(entry.verified, WeighbridgeError):
             yield entry.verified.token
+
+
+def _is_interrupt(token: Token) -> bool:
+    """Whether an entry tells of an interrupt of the boot that it is of."""
+    return token.kind == "snapshot" or _name(token) in (IDLE, UNSERVED)
 
 
 def _is_unserved(token: Token) -> bool:

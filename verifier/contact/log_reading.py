@@ -78,7 +78,7 @@ def _read_once(
             refused = _refused(chip, witness, contact)
             facts = LogFacts(
                 chip=chip, nonce=nonce, head=head, head_token=token, held=held, refused=refused, asked_ms=asked_ms,
-                read_ms=read_ms,
+                read_ms=read_ms, anchors=witness.anchors(chip.ueid),
             )  # fmt: skip
             if head.token.kind != "head":
                 return facts
@@ -125,7 +125,8 @@ def acknowledge(log: LogFacts, credentials: Credentials, witness: Witness) -> No
         if (held.size, held.root) == (checkpoint.size, checkpoint.root) and log.held.size < held.size:
             note = held.checkpoint
         else:
-            note = witness.take_in(log.report, log.held.size, log.proof, new, verified=True)
+            times = (log.asked_ms, log.read_ms) if log.asked_ms else None
+            note = witness.take_in(log.report, log.held.size, log.proof, new, verified=True, times=times)
         if witness.key is not None and trusted_witness(log) == witness.key.public:
             with ChipClient(log.chip.address, credentials, log.chip.ueid) as client:
                 client.add_cosignature(note)

@@ -18,10 +18,11 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 from sqlalchemy import bindparam, func, insert, select
 
-from verifier.model.facts import Held, Report, number
+from verifier.model.fact_codec import anchor
+from verifier.model.facts import Anchor, Held, Report, number
 from verifier.registry import Registry
 from verifier.store import database
-from verifier.store.tables import HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCheckpointRow
+from verifier.store.tables import AnchorRow, HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCheckpointRow
 from weighbridge.attest import chip_log, tlog
 from weighbridge.attest.tlog import KeyType, Note, NoteKey, NoteSigner
 from weighbridge.attest.tokens import GENESIS, entry_digest, verify
@@ -79,7 +80,7 @@ class Witness:
         self._registry, self._manufacturer, self._signer, self._clock = registry, manufacturer, signer, clock
         self._lock = threading.Lock()
         self._trees: OrderedDict[bytes, merkle.Tree] = OrderedDict()  # of the logs that were used last
-        self._nonces: dict[bytes, tuple[bytes, int]] = {}  # and what was held when it was given
+        self._nonces: dict[bytes, tuple[bytes, int, int]] = {}  # and what was held when it was given, and when
 
     @property
     def key(self) -> NoteKey | None:
@@ -102,6 +103,13 @@ class Witness:
             self._registry.chip(ueid)
             return Held()
         return Held(**row._mapping)
+
+    def anchors(self, ueid: bytes) -> list[Anchor]:
+        """Returns the first and the newest head of each boot of a chip that was witnessed, in order."""
+        query = select(AnchorRow).where(AnchorRow.ueid == ueid).order_by(AnchorRow.boot_count, AnchorRow.place)
+        with self._registry.session() as session:
+            rows = [(row.token, row.asked_ms, row.read_ms) for row in session.scalars(query)]
+        return [anchor(*row, self._manufacturer) for row in rows]
 
     def heads(self, since_ms: int) -> dict[bytes, tuple[int, bytes]]:
         """Returns size and root of every log that was witnessed at `since_ms` or later, by UEID."""
@@ -143,7 +151,7 @@ class Witness:
             self._nonces.pop(ueid, None)
             while len(self._nonces) >= _MAX_NONCES:
                 del self._nonces[next(iter(self._nonces))]
-            self._nonces[ueid] = nonce, held.size
+            self._nonces[ueid] = nonce, held.size, self.now_ms()
             return held, nonce
 
     def receive(self, ueid: bytes, checkpoint: bytes, token: bytes, proof: Sequence[bytes], data: list[bytes]) -> bytes:
@@ -157,14 +165,14 @@ class Witness:
             WeighbridgeError: As `open` and `take_in`.
         """
         with self._lock:
-            nonce, size = self._nonces.pop(ueid, (None, 0))
+            nonce, size, asked_ms = self._nonces.pop(ueid, (None, 0, 0))
         report = self.open(ueid, checkpoint, token)
         if nonce is None or report.head.token.nonce != nonce:
             raise TokenError(
                 "The head is not signed over the nonce of this report; ask for a nonce, then report.",
                 code="chip.nonce.mismatch",
             )
-        return self.take_in(report, size, proof, data)
+        return self.take_in(report, size, proof, data, times=(asked_ms, self.now_ms()))
 
     def open(self, ueid: bytes, checkpoint: bytes, token: bytes) -> Report:
         """Verifies a chip's checkpoint and what binds it to the chip, but not what it continues.
@@ -211,7 +219,14 @@ class Witness:
             raise
 
     def take_in(
-        self, report: Report, old_size: int, proof: Sequence[bytes], data: Sequence[bytes], *, verified: bool = False
+        self,
+        report: Report,
+        old_size: int,
+        proof: Sequence[bytes],
+        data: Sequence[bytes],
+        *,
+        verified: bool = False,
+        times: tuple[int, int] | None = None,
     ) -> bytes:
         """Takes in a log's continuation if it is one, and vouches for it.
 
@@ -221,6 +236,8 @@ class Witness:
             proof: Likewise.
             data: Entries from `old_size` on.
             verified: Whether the caller has verified the entries' signatures and chain already.
+            times: When the head's nonce was given and when the head was there, in milliseconds since 1970; without
+                them its time is not compared with later ones.
 
         Returns:
             The checkpoint with this witness's cosignature, if it has a key; all entries are durable then.
@@ -250,7 +267,7 @@ class Witness:
             note = report.note
             if self._signer is not None:
                 note = note.with_signature(self._signer.sign(note.text, int(self._clock())))
-            self._store(report, old_size, data, note.encode())
+            self._store(report, old_size, data, note.encode(), times)
             self._keep(ueid, tree)
             return note.encode()
 
@@ -329,7 +346,9 @@ class Witness:
         with self._registry.session() as session:
             return session.scalar(select(func.count()).where(HeldEntryRow.ueid == ueid)) or 0
 
-    def _store(self, report: Report, start: int, data: Sequence[bytes], note: bytes) -> None:
+    def _store(
+        self, report: Report, start: int, data: Sequence[bytes], note: bytes, times: tuple[int, int] | None
+    ) -> None:
         token, checkpoint = report.head.token, report.checkpoint
         with self._registry.session.begin() as session:
             if data:
@@ -344,6 +363,11 @@ class Witness:
                 "read_ms": self.now_ms(),
             }
             database.put(session, HeldLogRow, held)
+            if times is not None:
+                first = session.get(AnchorRow, (token.ueid, token.boot_count, 0))
+                place = {"ueid": token.ueid, "boot_count": token.boot_count, "place": int(first is not None)}
+                seen = {"token": report.token, "asked_ms": times[0], "read_ms": times[1]}
+                database.put(session, AnchorRow, place | seen)
             database.put(session, LogKeyRow, {"ueid": token.ueid, "key": chip_log.log_key(token).public})
 
     def _refuse(self, report: Report, error: WeighbridgeError, held: Held) -> None:

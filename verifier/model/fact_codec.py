@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.x509 import Certificate
 
 from verifier.model.check_runner import Judgement
-from verifier.model.facts import Cell, Entry, Explanation, Held, LogFacts, Opening, Report
+from verifier.model.facts import Anchor, Cell, Entry, Explanation, Held, LogFacts, Opening, Report
 from verifier.model.replay_task import Outcome
 from verifier.registry import Chip
 from weighbridge.attest import chip_log
@@ -81,6 +81,7 @@ def log_to(log: LogFacts) -> dict[str, Any]:
         "refused": [[reason, checkpoint] for reason, checkpoint in log.refused],
         "asked_ms": log.asked_ms,
         "read_ms": log.read_ms,
+        "anchors": [[anchor.data, anchor.asked_ms, anchor.read_ms] for anchor in log.anchors],
     }
 
 
@@ -115,7 +116,17 @@ def log_of(raw: Any, manufacturer: Certificate) -> LogFacts:
         refused=[(reason, checkpoint) for reason, checkpoint in raw["refused"]],
         asked_ms=raw.get("asked_ms", 0),  # what an older version stored was read one after the other
         read_ms=raw["read_ms"],
+        anchors=[anchor(data, asked, read, manufacturer) for data, asked, read in raw.get("anchors", ())],
     )
+
+
+def anchor(data: bytes, asked_ms: int, read_ms: int, manufacturer: Certificate) -> Anchor:
+    """Verifies a head that was stored with the times between which it was signed.
+
+    Raises:
+        WeighbridgeError: It does not verify any more.
+    """
+    return Anchor(data=data, token=verify(data, manufacturer).token, asked_ms=asked_ms, read_ms=read_ms)
 
 
 def entry(data: bytes, manufacturer: Certificate) -> Entry:

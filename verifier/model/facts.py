@@ -201,6 +201,23 @@ class Held:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Anchor:
+    """A head of a chip, and when the Verifier had it signed: between the two times on its own clock.
+
+    Attributes:
+        data: The head token.
+        token: What it says; verified.
+        asked_ms: When the nonce was given, in milliseconds since 1970.
+        read_ms: When the head was there, likewise.
+    """
+
+    data: bytes
+    token: Token
+    asked_ms: int
+    read_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """A chip's checkpoint whose signatures verify.
 
@@ -248,6 +265,7 @@ class LogFacts:
         refused: Why reports of the chip were refused since the last contact: the reason and the checkpoint of each.
         asked_ms: The Verifier's time when it turned to the chip, in milliseconds since 1970.
         read_ms: The Verifier's time when the head was there, in milliseconds since 1970; 0 if there was none.
+        anchors: The first and the newest head of each boot that was witnessed before.
     """
 
     chip: Chip
@@ -263,6 +281,7 @@ class LogFacts:
     refused: list[tuple[str, bytes]] = field(default_factory=list)
     asked_ms: int = 0
     read_ms: int = 0
+    anchors: list[Anchor] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

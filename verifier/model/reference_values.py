@@ -41,11 +41,14 @@ class ChipLimits:
         hold: The most kernels that an interrupt may wait for a safepoint.
         clock_speed: The most seconds of the chip's clock per second; the least is 1. Only simulated chips run faster.
         forced: Whether the workload may ask for interrupts, as tests and demonstrations do.
+        clock_slack_s: Seconds that a chip's clock may lose on the Verifier's, besides a small share of the time that
+            went by; for clocks that are set now and then.
     """
 
     hold: int = 4096
     clock_speed: float = 1.0
     forced: bool = False
+    clock_slack_s: float = 60.0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -53,7 +56,7 @@ class ChipLimits:
         Raises:
             UsageError: A field is out of range.
         """
-        if not (self.hold >= 0 and math.isfinite(self.clock_speed) and self.clock_speed >= 1):
+        if not (self.hold >= 0 and 1 <= self.clock_speed < math.inf and 0 <= self.clock_slack_s < math.inf):
             raise UsageError("chips may hold at least 0 kernels, and their clock may run at least as fast as any other")
 
     def to_json(self) -> dict[str, Any]:

@@ -133,6 +133,18 @@ class HeldEntryRow(Base):
     data: Mapped[bytes]
 
 
+class AnchorRow(Base):
+    """A head of a chip, and when the Verifier asked for it and had it: the first of a boot (0) or the newest (1)."""
+
+    __tablename__ = "anchors"
+    ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"), primary_key=True)
+    boot_count: Mapped[int] = mapped_column(primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True)
+    token: Mapped[bytes]
+    asked_ms: Mapped[int]
+    read_ms: Mapped[int]
+
+
 class LogKeyRow(Base):
     """A key that a chip has signed a held checkpoint with."""
 

@@ -84,6 +84,9 @@ def verifier(
     allow_forced: Annotated[
         bool, _option(_CHIPS, "Accept chips whose workload may ask for interrupts: in tests.", "--allow-forced")
     ] = False,
+    clock_slack: Annotated[
+        float, _option(_CHIPS, "Seconds that a chip's clock may lose on the Verifier's.", min=0)
+    ] = 60.0,
     rule_set: Annotated[Path | None, _option(_EVIDENCE, "Signed rule set that inspections apply.")] = None,
     parties: Annotated[Path | None, _option(_EVIDENCE, "TOML file with the keys of the parties that sign it.")] = None,
     policy: Annotated[Path | None, _option(_EVIDENCE, "TOML file with severities and the ledger's settings.")] = None,
@@ -141,7 +144,7 @@ def verifier(
     secret_files.keep_to_owner()
     stop, counted = serving.AskedToStop(), Metrics()
     own, root = Credentials.load(credentials), load_certificate(read_file(manufacturer))
-    allowed = ChipLimits(hold=max_hold, clock_speed=max_clock_speed, forced=allow_forced)
+    allowed = ChipLimits(hold=max_hold, clock_speed=max_clock_speed, forced=allow_forced, clock_slack_s=clock_slack)
     with shown(counted, metrics):
         service = serve(
             db=db,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
+import copy
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import bdtrc
-from support.chip_logs import LogBuilder, facts
+from scipy.special import bdtrc, pdtr
+from support.chip_logs import LogBuilder, anchor, facts
 
 from firmware_sim.device import Device
 from verifier.checks import interrupts
@@ -20,14 +20,18 @@ LEAVES = [(100, b"b" * 32)]
 DAY_MS = 86_400_000
 
 
-def log_of(device: Device, *, snapshots: int = 0, unserved: int = 0, idle: int = 0, days: float = 0.0) -> LogBuilder:
-    log = LogBuilder(device).boot()
+def log_of(device: Device, **done: Any) -> LogBuilder:
+    return more(LogBuilder(device).boot(), **done)
+
+
+def more(log: LogBuilder, *, snapshots: int = 0, unserved: int = 0, idle: int = 0, days: float = 0.0) -> LogBuilder:
     for number in range(snapshots):
         log.snapshot(LEAVES, step=1, op=number)
     for name, count in ((interrupts.UNSERVED, unserved), (interrupts.IDLE, idle)):
         for _ in range(count):
             log.event(name, bytes(32))
     log.uptime_ms += int(days * DAY_MS)
+    log.time_ms += int(days * DAY_MS)
     return log
 
 
@@ -58,11 +62,22 @@ def test_a_snapshot_that_came_too_late(
     assert [finding.id for finding in interrupts.check(facts(log, manufacturer.certificate))] == found
 
 
+def evidence(manufacturer: CertificateAuthority, *logs: LogBuilder) -> dict[str, Any]:
+    """Of the last of some states of one log; Verifiers saw all of them when they were the newest."""
+    newest = logs[-1]
+    return interrupts.evidence(
+        facts(newest, manufacturer.certificate, anchors=list(map(anchor, logs[:-1])), now_ms=newest.time_ms)
+    )
+
+
 def test_evidence_of_an_honest_chip(device: Device, manufacturer: CertificateAuthority) -> None:
-    """Ten days at one a day, half of them idle."""
-    found = interrupts.evidence(facts(log_of(device, snapshots=5, idle=4, days=10), manufacturer.certificate))
+    """Ten days at one a day, half of them idle; a Verifier saw the chip at their beginning and at their end."""
+    log = LogBuilder(device).boot()
+    begin = copy.deepcopy(log)
+    found = evidence(manufacturer, begin, more(log, snapshots=5, idle=4, days=10))
     assert (found["snapshots"], found["idle"], found["unserved"]) == (5, 4, 0)
     assert found["uptime_days"] == pytest.approx(10, abs=0.01)
+    assert found["anchored_days"] == pytest.approx(10, abs=0.01)
     assert found["expected"] == pytest.approx(10, abs=0.01)
     assert found["p_few"] == pytest.approx(0.458, abs=0.01)
     assert found["p_many"] == pytest.approx(0.667, abs=0.01)
@@ -70,22 +85,36 @@ def test_evidence_of_an_honest_chip(device: Device, manufacturer: CertificateAut
 
 def test_evidence_of_interrupts_that_were_kept_from_coming(device: Device, manufacturer: CertificateAuthority) -> None:
     """Sixty days up and nothing logged: an honest chip shows this with probability e^-60."""
-    log = facts(log_of(device, days=60), manufacturer.certificate)
-    assert interrupts.check(log) == []  # evidence, no finding
-    assert interrupts.evidence(log)["p_few"] < 1e-20
-    many = facts(log_of(device, snapshots=40, days=1), manufacturer.certificate)
-    assert interrupts.evidence(many)["p_many"] < 1e-20
+    log = LogBuilder(device).boot()
+    begin = copy.deepcopy(log)
+    few, many = more(copy.deepcopy(log), days=60), more(log, snapshots=40, days=1)
+    assert interrupts.check(facts(few, manufacturer.certificate)) == []  # evidence, no finding
+    assert evidence(manufacturer, begin, few)["p_few"] < 1e-20
+    assert evidence(manufacturer, begin, many)["p_many"] < 1e-20
 
 
-def test_evidence_counts_every_boot_for_itself(
-    device: Device, manufacturer: CertificateAuthority, tmp_path: Path
-) -> None:
-    log = log_of(device, snapshots=1, days=3)
-    log.event("last of boot one", bytes(32))
-    log.boot()
-    log.uptime_ms += 2 * DAY_MS
-    found = interrupts.evidence(facts(log, manufacturer.certificate))
-    assert found["uptime_days"] == pytest.approx(5, abs=0.01)
+def test_what_is_anchored_at_one_end_proves_nothing(device: Device, manufacturer: CertificateAuthority) -> None:
+    """Sixty days at the first contact, or up to a reboot right before the second."""
+    log = more(LogBuilder(device).boot(), days=60)
+    first = evidence(manufacturer, log)
+    begin = copy.deepcopy(log)
+    again = evidence(manufacturer, begin, more(more(log, days=60), idle=1).boot())
+    for found, days in ((first, 60), (again, 120)):
+        assert found["uptime_days"] == pytest.approx(days, abs=0.01)
+        assert (found["anchored_days"], found["expected"], found["p_few"], found["p_many"]) == (0, 0, 1, 1)
+
+
+def test_evidence_counts_every_boot_for_itself(device: Device, manufacturer: CertificateAuthority) -> None:
+    """Both ends of the first boot and of the second were seen; the interrupt between them is of neither."""
+    seen = [LogBuilder(device).boot()]
+    seen.append(more(copy.deepcopy(seen[-1]), snapshots=1, days=3))
+    log = copy.deepcopy(seen[-1])
+    log.event(interrupts.IDLE, bytes(32))
+    seen += [log.boot(unserved=True), more(copy.deepcopy(log), idle=2, days=2)]
+    found = evidence(manufacturer, *seen)
+    assert found["anchored_days"] == pytest.approx(5, abs=0.01)
+    assert (found["snapshots"], found["idle"], found["unserved"]) == (1, 3, 1)
+    assert found["p_few"] == pytest.approx(float(pdtr(3, found["expected"])))
 
 
 def rebooted(device: Device, cuts: list[bool], **options: int) -> LogBuilder:
@@ -135,15 +164,3 @@ def test_the_false_alarm_rate_of_reboots_is_the_stated_one() -> None:
     p = bdtrc(cut - 1, reboots, chance)
     for level in (0.1, 0.01, 0.001):
         assert (p < level).mean() <= level
-
-
-def test_time_after_the_last_entry_of_a_boot_is_not_proven(device: Device, manufacturer: CertificateAuthority) -> None:
-    """Nor is time before its first, which a chip with a full memory logs late; nor are interrupts counted in either."""
-    log = log_of(device, snapshots=1, days=3)
-    log.boot(unserved=True)
-    log.resign(len(log.entries) - 1, uptime_ms=5 * DAY_MS)
-    log.uptime_ms = 6 * DAY_MS
-    found = interrupts.evidence(facts(log, manufacturer.certificate))
-    assert found["uptime_days"] == pytest.approx(1, abs=0.01)
-    assert (found["snapshots"], found["unserved"]) == (1, 1)
-    assert found["p_many"] == pytest.approx(1 - math.exp(-found["expected"]), abs=1e-6)

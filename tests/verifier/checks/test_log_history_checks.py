@@ -6,11 +6,12 @@ import copy
 from dataclasses import replace
 
 import pytest
-from support.chip_logs import LogBuilder, facts, make_device
+from support.chip_logs import LogBuilder, anchor, facts, make_device
 
 from firmware_sim.device import Device
 from verifier.checks import chip_clock, chip_log, chip_witness
 from verifier.model.facts import Held, LogFacts
+from verifier.model.reference_values import ChipLimits
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tlog import WITNESS, NoteSigner
 from weighbridge.core import merkle
@@ -18,6 +19,9 @@ from weighbridge.core.errors import ProofError, WeighbridgeError
 
 MANUFACTURER = CertificateAuthority.create("Manufacturer")
 NONCE = b"n" * 32
+
+
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,7 @@ def read(log: LogBuilder, before: Held, **changes: object) -> LogFacts:
 
 
 def ids(log: LogFacts) -> list[str]:
-    return [finding.id for finding in (*chip_log.check(log), *chip_clock.check(log))]
+    return [finding.id for finding in (*chip_log.check(log), *chip_clock.check(log, ChipLimits()))]
 
 
 def test_an_honest_log_that_grew_has_no_finding(log: LogBuilder) -> None:
@@ -122,6 +126,52 @@ def test_a_clock_that_was_set_back_is_caught(log: LogBuilder) -> None:
     log.time_ms -= 3_600_000
     log.event("earlier", bytes(32))
     assert "chip.log.clock" in ids(read(log, Held()))
+
+
+@pytest.mark.parametrize(
+    ("uptime_ms", "speed_milli", "found"),
+    [
+        (HOUR_MS, 1000, []),
+        (HOUR_MS - 90_000, 1000, []),  # one per cent, and a minute
+        (HOUR_MS - 120_000, 1000, ["chip.clock.slow"]),
+        (HOUR_MS // 100, 1000, ["chip.clock.slow"]),
+        (HOUR_MS, 60_000, ["chip.clock.slow"]),  # it says that it runs sixty times as fast
+        (60 * HOUR_MS, 60_000, []),
+    ],
+)
+def test_a_clock_within_a_boot(device: Device, uptime_ms: int, speed_milli: int, found: list[str]) -> None:
+    """An hour goes by between two heads. The time of day is right all the while: it says nothing about the speed."""
+    log = LogBuilder(device, options={"clock_milli": speed_milli}).boot()
+    begin_ms, before = log.time_ms, anchor(log)
+    log.uptime_ms += uptime_ms
+    log.time_ms += max(uptime_ms, HOUR_MS)
+    shown = facts(log, MANUFACTURER.certificate, anchors=[before], now_ms=begin_ms + HOUR_MS)
+    assert [each.id for each in chip_clock.check(shown, ChipLimits())] == found
+    lenient = chip_clock.check(shown, ChipLimits(clock_slack_s=3600.0))
+    assert lenient == []
+
+
+def test_a_reboot_begins_anew(device: Device) -> None:
+    """Nothing is known of the time between, in which the chip may have been off. What was known is not forgotten."""
+    log = LogBuilder(device).boot()
+    begin_ms, before = log.time_ms, anchor(log)
+    slowed = anchor(log, begin_ms + HOUR_MS)  # reported to the witness, and no time had gone by
+    log.time_ms += HOUR_MS
+    log.boot()
+    shown = facts(log, MANUFACTURER.certificate, anchors=[before], now_ms=begin_ms + HOUR_MS)
+    assert chip_clock.check(shown, ChipLimits()) == []
+    assert list(chip_clock.anchored(shown)) == []
+    (finding,) = chip_clock.check(replace(shown, anchors=[before, slowed]), ChipLimits())
+    assert (finding.id, finding.subject[-6:]) == ("chip.clock.slow", "boot 1")
+
+
+@pytest.mark.parametrize(("behind_ms", "found"), [(-HOUR_MS, []), (500_000, []), (700_000, ["chip.clock.behind"])])
+def test_a_clock_that_is_behind_at_the_first_contact(device: Device, behind_ms: int, found: list[str]) -> None:
+    log = LogBuilder(device).boot()
+    shown = facts(log, MANUFACTURER.certificate, now_ms=log.time_ms + behind_ms)
+    assert [(each.id, each.severity) for each in chip_clock.check(shown, ChipLimits())] == [
+        (each, "warning") for each in found
+    ]
 
 
 def test_a_chip_that_reports_to_somebody_else_is_noticed(device: Device) -> None:

@@ -9,7 +9,7 @@ import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.chip_logs import LogBuilder
+from support.chip_logs import LogBuilder, anchor
 
 from firmware_sim.device import Device
 from verifier.model import fact_codec
@@ -157,6 +157,7 @@ def test_logs_are_verified_again(device: Device, manufacturer: CertificateAuthor
         refused=[("chip.log.changed", b"note")],
         history=ProofError("another past"),
         read_ms=1 << 41,
+        anchors=[anchor(log)],
     )
     back = fact_codec.log_of(through(fact_codec.log_to(facts)), root)
     assert (back.chip, back.nonce, back.head, back.head_token) == (facts.chip, facts.nonce, facts.head, head)
@@ -165,6 +166,7 @@ def test_logs_are_verified_again(device: Device, manufacturer: CertificateAuthor
     assert alike(facts.error, back.error)
     assert isinstance(back.history, ProofError)
     assert (back.refused, back.read_ms, back.held, back.report) == (facts.refused, facts.read_ms, facts.held, None)
+    assert back.anchors == facts.anchors
     silent = LogFacts(chip=facts.chip, nonce=b"", head=ChipError("nobody answers"))
     assert alike(silent.head, fact_codec.log_of(through(fact_codec.log_to(silent)), root).head)
     altered = fact_codec.log_to(facts)
