@@ -92,7 +92,7 @@ ROWS = (
         attack=partial(lost, INVOLVED),
         expected=("registry.loss.mass",),
         chips=0,
-        note="50 of an owner's 1,000 chips. Losses are counted by holder; nobody has to draw anything.",
+        note="50 of an owner's 1,000 chips. Losses are counted by holder, without a draw.",
     ),
     *(
         Row(

@@ -89,6 +89,6 @@ ROWS = tuple(
     )
     for name, plugged, finding in (
         ("the drawn chips that would show a run are unplugged", False, "chip.unreachable"),
-        ("nobody explains the snapshots of the drawn chips that would show a run", True, "prover.unreachable"),
+        ("snapshots of the drawn chips that would show a run are not explained", True, "prover.unreachable"),
     )
 )

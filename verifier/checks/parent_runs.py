@@ -152,7 +152,7 @@ def _together(line: Lineage, policy: TranscriptPolicy, programs: TapePolicy) -> 
 def _unverified(
     line: Lineage, policy: TranscriptPolicy, why: str, reason: str, severity: Severity | None = None
 ) -> Finding:
-    """A parent that nobody can examine explains as little as one that is not declared."""
+    """A parent that cannot be examined explains as little as one that is not declared."""
     if severity is None:
         severity = "info" if policy.origin == "accepted" else policy.origin
     named = f"step {line.parent.step} of {line.parent.transcript}" if isinstance(line.parent, Parent) else "the parent"

@@ -37,7 +37,7 @@ _PERIOD = 8
 """Content that repeats itself after so many bytes (zeros, ones) is trivial: any program makes it."""
 
 _FEW = 16
-"""So many different trivial contents are nobody's; more of them, each in a storage of its own, could be a model."""
+"""So many different trivial contents any program makes; more of them, each in its own storage, could be a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +143,7 @@ def existing(transcript: Transcript) -> dict[str, Tensor]:
     """Returns the storages by name of a run whose step 0 makes nothing: what was there before step 1, as flat bytes.
 
     Raises:
-        TranscriptError: There are steps after it and no checkpoint of that, so that nobody can tell what it was.
+        TranscriptError: There are steps after it and no checkpoint of that, so what it was cannot be told.
     """
     if 1 in transcript.checkpoint_steps:
         return transcript.checkpoint(1).storages
