@@ -144,11 +144,19 @@ def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNE
 
 def is_setup(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> bool:
     """Whether a run that began from given weights was still loading them: no tape says what was in memory then."""
-    claim, facts = snapshot.explanation, snapshot.transcript
-    if not isinstance(claim, Explanation) or claim.step or facts is None or isinstance(facts.opened, WeighbridgeError):
+    claim = snapshot.explanation
+    if not isinstance(claim, Explanation) or claim.step:
+        return False
+    return number(snapshot.verified.token, "flops") <= policy.setup_flops and begins_from_given(snapshot)
+
+
+def begins_from_given(snapshot: SnapshotFacts) -> bool:
+    """Whether the run behind a snapshot began from given weights: what made them is on no tape."""
+    facts = snapshot.transcript
+    if facts is None or isinstance(facts.opened, WeighbridgeError):
         return False
     try:
-        return number(snapshot.verified.token, "flops") <= policy.setup_flops and not facts.opened.initialises()
+        return not facts.opened.initialises()
     except WeighbridgeError:
         return False  # the tape of step 0 cannot be read, as the replay says
 

@@ -6,7 +6,7 @@ which to hide another model; the work that it did on that model stays in the chi
 
 from __future__ import annotations
 
-from verifier.checks.memory import replayed
+from verifier.checks.memory import begins_from_given, replayed
 from verifier.model.facts import SnapshotFacts, number
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
 from weighbridge.core.errors import Finding
@@ -15,14 +15,16 @@ from weighbridge.core.errors import Finding
 def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
     """Compares the chip's FLOPs since the workload was attached with those of the transcript up to the position.
 
-    Fewer are no fault: a recording that was resumed is attached again. Work beside the transcript need not be a
+    A model that was made or loaded without being recorded took some. Fewer are no fault: a recording that was resumed
+    is attached again. Work beside the transcript need not be a
     violation (evaluation is such work), so this is a warning: ask what it was.
     """
     result = replayed(snapshot)
     if result is None or result.flops is None:
         return []
     done = number(snapshot.verified.token, "flops")
-    if done <= result.flops * (1 + policy.work_share):
+    before = policy.setup_flops if begins_from_given(snapshot) else 0
+    if done <= before + result.flops * (1 + policy.work_share):
         return []
     return [
         Finding(
