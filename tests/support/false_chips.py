@@ -8,6 +8,7 @@ is what the firmware of such a chip, or the holder of its key, signs and shows.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -170,7 +171,7 @@ class FalseChips:
         if manufacturer is None:
             manufacturer, image = self._station.manufacturer, image or self._station.image
         provision(self.directory(name), manufacturer, image=image)
-        return self.show(name, Shown(LogBuilder(boot(self.directory(name))).boot()))
+        return self.show(name, Shown(LogBuilder(boot(self.directory(name)), time_ms=int(time.time() * 1000)).boot()))
 
     def shown(self, name: str) -> Shown:
         """What a chip shows."""
