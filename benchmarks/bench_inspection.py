@@ -49,7 +49,7 @@ from verifier.model.fact_codec import entry
 from verifier.model.strata import parse_heads, parse_population
 from verifier.registry import Registry, csvfile
 from verifier.store.cache import Cache
-from verifier.store.sealing import WITNESS_KEY
+from verifier.store.sealing import DRAW_KEY, WITNESS_KEY, Sealing
 from verifier.units import Units
 from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority, Credentials
@@ -229,10 +229,11 @@ def foreseen(site: Site, inspection: str) -> tuple[list[bytes], int]:
         made = units.get("draw", "commitment-0", dict)
         assert made is not None
         commitment = parse_as(made["entry"], Commitment)
+        secret = Sealing.load(Path(site.database + DRAW_KEY)).open(made["sealed"])
         while (value := beacon.value(commitment.round)) is None:
             time.sleep(0.1)
         drawn = open_draw(
-            DrawCommitment(commitment=commitment, secret=made["secret"]), parse_as(closed["entry"], Closing),
+            DrawCommitment(commitment=commitment, secret=secret), parse_as(closed["entry"], Closing),
             parse_population(made["population"]), parse_heads(closed["heads"]), beacon.info, value,
         )  # fmt: skip
         return drawn.chips, commitment.round

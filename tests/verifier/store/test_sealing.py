@@ -203,6 +203,7 @@ def draw_of_a_former_version(path: Path, cache: Path, *, large: bool = False, en
         place.write_bytes(unit)
         unit = b""
     with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE anchors")
         connection.execute("UPDATE alembic_version SET version_num = '0005'")
         connection.execute("INSERT INTO inspections VALUES ('i', '2026-01-01T00:00:00Z', x'', '{}', 'draw', NULL)")
         rows = [("commitment-0", unit, digest), *([(f"{ended}-0", b"", b"")] if ended else [])]
