@@ -20,11 +20,13 @@ from support.rule_tables import restored
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks import honest_job
 from firmware_sim import ChipProcess, Shim
 from firmware_sim.work_counter import Kernel, kernel_of
+from prover import Recorder
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED
 from weighbridge.numerics import Bound, Call, rule
-from weighbridge.program.flops import flops
+from weighbridge.program.flops import flops, narrow
 from weighbridge.program.operands import Operands, resolve
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
@@ -290,6 +292,30 @@ def test_recording_on_a_chip_adds_little(chip: ChipProcess, tmp_path: Path, name
         tapes = recorded(tmp_path / "run", name, shim)
         total = sum(sum(flops(tape)) for tape, _ in tapes)
         assert 0.5 * total < shim.flops < (1 + SNAPSHOTS_AS_DESIGNED.work_share) * total
+
+
+@pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
+def test_recording_in_16_bits_takes_what_is_allowed(chip: ChipProcess, tmp_path: Path, precision: str) -> None:
+    """A chip counted up to four times what the tape of a small model has: an honest run was accused."""
+    step = honest_job.made("tiny", precision)
+    described = honest_job.described(step.optimizer)
+    with (
+        Shim.connect(chip.socket) as shim,
+        Recorder(tmp_path / "run", seed=1, policy="calibrated", formulas=described) as recorder,
+    ):
+        recorder.attach(*step.attached)
+        for update in range(3):
+            batch = step.batch(update)
+            with recorder.step(batch):
+                step.update(batch)
+        done = shim.flops
+    transcript = Transcript.open(tmp_path / "run")
+    total, elements = 0, 0
+    for record in transcript.records():
+        counts = flops(tape := Tape.decode(transcript.tape(record.tape)))
+        total, elements = total + sum(counts), elements + sum(narrow(tape, counts))
+    allowed = SNAPSHOTS_AS_DESIGNED.recording_flops * elements
+    assert (1 + SNAPSHOTS_AS_DESIGNED.work_share) * total < done < allowed + total
 
 
 def test_the_bound_is_more_than_any_count_of_a_product() -> None:

@@ -88,6 +88,9 @@ class SnapshotPolicy:
             results, in buffers that no tape knows.
         work_share: FLOPs that a chip may have done beside those of the transcript, as a share of these: evaluation
             and the like, which is not recorded.
+        recording_flops: FLOPs that a Recorder may have taken for each result in 16 bits that the transcript computes:
+            it calculates that result again with its bound. Honest ones took 12 to 46
+            (`benchmarks.bench_recording_work`). For results in 32 bits it takes none that a chip sees.
         tails: Runs of one chip that a crash ended in a step with a snapshot, which cannot be replayed. More are a
             warning.
         inconclusive: Differences of one Prover's runs that a bound too small for the replaying device would explain, so
@@ -104,6 +107,7 @@ class SnapshotPolicy:
     unexplained_share: float = 0.01
     temporaries: float = 16.0
     work_share: float = 0.5
+    recording_flops: float = 64.0
     tails: int = 1
     inconclusive: int = 1
     setup_flops: float = 1e9

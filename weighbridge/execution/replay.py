@@ -107,8 +107,8 @@ class ReplayResult:
             names none.
         touched: At a stop: bytes of the storages that the next operation reads or makes.
         flops: At a stop: FLOPs of all operations of the transcript up to there, by `weighbridge.program.flops`; None
-        if a tape
-            cannot be counted.
+            if a tape cannot be counted.
+        narrow: At a stop: elements in 16 bits that these operations computed.
         device: What replayed it.
         confinement: Which restrictions the worker was under.
     """
@@ -130,6 +130,7 @@ class ReplayResult:
     weights: list[tuple[int, str]] | None = None
     touched: int = 0
     flops: int | None = None
+    narrow: int = 0
     device: str = "cpu"
     confinement: list[str] = field(default_factory=list)
 
@@ -408,6 +409,7 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             weights=_leaves(raw["weights"]),
             touched=int(raw["touched"]),
             flops=None if raw["flops"] is None else int(raw["flops"]),
+            narrow=int(raw["narrow"]),
             running=None if raw["running"] is None else bytes.fromhex(raw["running"]).hex(),
             head=None if raw["head"] is None else bytes.fromhex(raw["head"]).hex(),
             device=str(raw["device"])[:200],

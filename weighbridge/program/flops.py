@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from weighbridge.core.errors import TapeError
 from weighbridge.numerics.flops.counts import count
 from weighbridge.numerics.flops.formulas import Shape
+from weighbridge.numerics.rounding.formats import NARROW
 from weighbridge.program.operands import resolve
-from weighbridge.transcript.tape import Node, Tape
+from weighbridge.transcript.tape import DTYPE_NAMES, Node, Tape
 
 
 def flops(tape: Tape) -> list[int]:
@@ -27,6 +30,26 @@ def flops(tape: Tape) -> list[int]:
     """
     shapes = [Shape(size) for _, _, size, _, _ in tape.refs]
     return [_operation(shapes, index, node) for index, node in enumerate(tape.nodes)]
+
+
+def narrow(tape: Tape, counted: Sequence[int]) -> list[int]:
+    """Counts the elements in 16 bits that every operation computes.
+
+    A Recorder does some work of its own for each, to find out whether its rounding is contested.
+
+    Args:
+        tape: A decoded tape.
+        counted: FLOPs of its operations: what took none moved its elements only.
+
+    Returns:
+        One number for each operation.
+    """
+    names = {DTYPE_NAMES[dtype] for dtype in NARROW}
+    sizes = [math.prod(size) if dtype in names else 0 for _, dtype, size, _, _ in tape.refs]
+    return [
+        sum(sizes[o] for o in node.outputs if o is not None) if done else 0
+        for node, done in zip(tape.nodes, counted, strict=True)
+    ]
 
 
 def _operation(shapes: list[Shape], index: int, node: Node) -> int:

@@ -72,6 +72,15 @@ def test_work_beside_the_transcript(
     assert work.check(snapshot) == []
 
 
+@pytest.mark.parametrize(("flops", "found"), [(1500 + 640, False), (1500 + 641, True)])
+def test_recording_results_in_16_bits_is_work(
+    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript, flops: int, found: bool
+) -> None:
+    snapshot = make(device, manufacturer, transcript, flops=flops)
+    answer(snapshot).flops, answer(snapshot).narrow = 1000, 10
+    assert ids(work.check(snapshot)) == ([("snapshot.work.unexplained", "warning")] if found else [])
+
+
 # --- positions ------------------------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ results = st.builds(
     state=names, followed=numbers, logged=numbers, rounded=numbers, evidence=maps,
     tapes=st.dictionaries(names, maps, max_size=2), findings=st.lists(findings, max_size=2),
     first_difference=st.none() | maps, live=storages, running=st.none() | names, head=st.none() | names,
-    weights=storages, touched=numbers, flops=st.none() | numbers, device=names,
+    weights=storages, touched=numbers, flops=st.none() | numbers, narrow=numbers, device=names,
     confinement=st.lists(names, max_size=2),
 )  # fmt: skip
 

@@ -45,7 +45,7 @@ from weighbridge.numerics.rule_table import table_digest
 from weighbridge.numerics.warm import warm, warm_decoders
 from weighbridge.program import chosen_counts, chosen_findings, tape_checks
 from weighbridge.program.chosen_bits import ChosenBits
-from weighbridge.program.flops import flops
+from weighbridge.program.flops import flops, narrow
 from weighbridge.program.tape_policy import TapePolicy
 from weighbridge.transcript.collectives import Exchange
 from weighbridge.transcript.declared_device import declared_device
@@ -192,7 +192,7 @@ class Replay:
             "first_difference": difference,
             "live": live,
             "weights": weights,
-            **({"touched": 0, "flops": None} if self._stop is None else self._reached(*self._stop)),
+            **({"touched": 0, "flops": None, "narrow": 0} if self._stop is None else self._reached(*self._stop)),
             "running": running.hex() if running is not None else None,
             "head": None if self._stop is None else self._transcript.head(self._stop[0] - 1).hex(),
             "device": self._kind,
@@ -201,19 +201,23 @@ class Replay:
 
     def _reached(self, step: int, op: int) -> dict[str, Any]:
         """Says how much work led to a position, and how much memory the operation after it needs."""
-        counts: dict[bytes, list[int]] = {}
-        done, touched = 0, 0
+        counts: dict[bytes, tuple[list[int], list[int]]] = {}
+        done, rounded, touched = 0, 0, 0
         try:
             for number in range(min(step + 1, self._transcript.steps)):
                 digest = self._transcript.step(number).tape
                 if digest not in counts:
-                    counts[digest] = flops(self._program(digest))
-                done += sum(counts[digest][:op] if number == step else counts[digest])
+                    counted = flops(self._program(digest))
+                    counts[digest] = counted, narrow(self._program(digest), counted)
+                of_flops, of_narrow = counts[digest]
+                last = op if number == step else None
+                done += sum(of_flops[:last])
+                rounded += sum(of_narrow[:last])
             if step < self._transcript.steps:
                 touched = self._program(self._transcript.step(step).tape).touched(op)
         except WeighbridgeError:
-            return {"touched": touched, "flops": None}  # the verdict says what is wrong with the tape
-        return {"touched": touched, "flops": done}
+            return {"touched": touched, "flops": None, "narrow": 0}  # the verdict says what is wrong with the tape
+        return {"touched": touched, "flops": done, "narrow": rounded}
 
     def _undecided(self, error: DifferenceError) -> bool:
         """Says whether a bound that is too small for this device may be why a result differs; adds that to the error.
