@@ -221,7 +221,7 @@ def main() -> int:
     if options.again:
         saved = machine.load("honest") or {}
         seeds = range(saved["seeds"][0], saved["seeds"][1] + 1)
-        tally, left, before = Tally.of(saved), set(saved["left"]), saved["seconds"]
+        tally, left, before = Tally.of(saved), set(saved.get("left", ())), saved["seconds"]
     with ThreadPoolExecutor(options.workers) as pool:
         for future in as_completed([pool.submit(examine, number) for number in sorted(left)]):
             number, scenario, report = future.result()
