@@ -27,6 +27,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "resume": tables_replays.resume,
     "soak_chip": tables_chips.chip_power,
     "chip": tables_chips.chip,
+    "recording_work": tables_chips.recording_work,
     "chip_crashes": tables_chips.chip_crashes,
     "honest": tables_inspection.honest,
     "soak_verifier_kills": tables_inspection.verifier_kills,

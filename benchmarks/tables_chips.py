@@ -159,3 +159,17 @@ def draw(result: Result) -> str:
     )
     head = ("step", "seconds", "of processor", "most memory by its end, MB")
     return f"{measured_on(result)}\n\n{sizes}\n\n{table(head, rows)}"
+
+
+def recording_work(result: Result) -> str:
+    """What recording itself makes a chip count."""
+    rows = [
+        (
+            f"{row['model']}, {row['precision']} {row['policy']}", f"{row['tape_flops']:,}", f"{row['chip_flops']:,}",
+            f"{row['chip_flops'] / row['tape_flops']:.2f}",
+            "-" if row["for_each"] is None else f"{row['for_each']:.1f}",
+        )
+        for row in result["rows"]
+    ]  # fmt: skip
+    head = ("model", "FLOPs of the tapes", "FLOPs counted", "ratio", "beside, for each result in 16 bits")
+    return f"{measured_on(result)} {result['steps']} steps each.\n\n{table(head, rows)}"
