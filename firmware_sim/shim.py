@@ -267,9 +267,8 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except NotImplementedError:
                 if value.layout is torch.strided:
                     raise  # Memory that cannot be seen must not be computed on.
-                return (
-                    True  # Sparse and MKL-DNN layouts have no storage of their own; `_unobserved` counts their parts.
-                )
+                # Sparse and MKL-DNN layouts have no storage of their own; `_unobserved` counts their parts.
+                return True
             if storage._cdata in self._live:
                 return True
             if storage.device.type not in _DEVICES:
