@@ -28,7 +28,7 @@ def show(
             value = ", ".join(f"{key}: {entry}" for key, entry in value.items())
         elif isinstance(value, list):
             value = ", ".join(str(entry) for entry in value)
-        print(f"{name:18}{one_line(str(value))}")
+        print(f"{name:20}{one_line(str(value))}")
 
 
 def describe(transcript: OpenedTranscript) -> dict[str, Any]:
