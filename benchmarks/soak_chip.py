@@ -71,9 +71,9 @@ class Rig:
         """Provisions the chip and starts the witness."""
         self.manufacturer = CertificateAuthority.create("Manufacturer")
         self.authority = CertificateAuthority.create("Station")
-        self.authority.issue_role("chip", "chip").save(path / "credentials")
         self.credentials = self.authority.issue_role("verifier", "verifier")
         self.ueid = provision(path / "chip", self.manufacturer)
+        self.authority.issue_role("chip", "chip", ueids=[self.ueid]).save(path / "credentials")
         self.registry = Registry(path / "registry.db")
         self.registry.register(Chip(ueid=self.ueid, address="localhost:1"))
         self.witness = Witness(self.registry, self.manufacturer.certificate, load_signer(path / "witness-key"))

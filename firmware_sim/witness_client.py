@@ -15,7 +15,7 @@ from grpc import Channel
 
 from firmware_sim.firmware import Firmware
 from protos.weighbridge.v1 import witness_pb2, witness_pb2_grpc
-from weighbridge.attest.identity import Credentials
+from weighbridge.attest.identity import Credentials, peer
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.rpc import endpoints
 
@@ -36,7 +36,11 @@ class Reporter:
             firmware: Whose log to report.
             address: `host:port` of the Verifier's WitnessService.
             credentials: The chip's.
+
+        Raises:
+            IdentityError: They do not name the chip, so no witness would listen (`identity.ueid`).
         """
+        peer(credentials.certificate).check_speaks_for(firmware.device.ueid)
         self._firmware, self._address, self._credentials = firmware, address, credentials
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)

@@ -12,7 +12,7 @@ from support.exactly import alone, found, refused
 from support.station import Station
 
 from benchmarks.soak_chip import COUNTERS, NOTHING, ask, connect
-from firmware_sim import Shim
+from firmware_sim import ChipProcess, Shim, provision
 from firmware_sim.nvlog import MIN_CAPACITY
 from verifier.contact.clients import ChipClient
 from verifier.contact.witness import Witness, load_signer
@@ -57,6 +57,24 @@ def test_a_prover_that_reads_a_chips_log(station: Station) -> None:
         assert client.head(bytes(8))
     asked: list[str | Path] = ["--credentials", root / "prover", "--manufacturer", root / "manufacturer.pem"]
     assert refused("chip", "log", "read", address, *asked) == "identity.role"
+
+
+@pytest.mark.finding("identity.ueid")
+def test_a_certificate_that_does_not_name_the_chip(station: Station, tmp_path: Path) -> None:
+    """The chip notices before its witness does. With its own certificate it starts."""
+    own = tmp_path / "own"
+    arguments: list[str | Path] = [
+        *("chip", "boot", "--dir", tmp_path / "chip", "--socket", tmp_path / "socket", "--rate", "0"),
+        *("--address-file", tmp_path / "address", "--witness", "127.0.0.1:9"),
+    ]
+    ueid = provision(tmp_path / "chip", station.manufacturer, image=station.image)
+    assert refused(*arguments, "--credentials", station.root / "chip") == "identity.ueid"
+    station.authority.issue_role("chip", "own", ueids=[ueid]).save(own)
+    with (
+        ChipProcess(tmp_path / "chip", own, witness="127.0.0.1:9") as chip,
+        ChipClient(chip.address, station.verifier) as client,
+    ):
+        assert client.head(bytes(8))
 
 
 @pytest.fixture(scope="module")

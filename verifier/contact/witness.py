@@ -11,13 +11,16 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.x509 import Certificate
 from sqlalchemy import bindparam, func, insert, select
 
+from verifier.contact.incoming_reports import Incoming, check_entries
+from verifier.contact.nonces import Nonces
 from verifier.model.fact_codec import anchor
 from verifier.model.facts import Anchor, Held, Report, number
 from verifier.registry import Registry
@@ -25,12 +28,13 @@ from verifier.store import database
 from verifier.store.tables import AnchorRow, HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCheckpointRow
 from weighbridge.attest import chip_log, tlog
 from weighbridge.attest.tlog import KeyType, Note, NoteKey, NoteSigner
-from weighbridge.attest.tokens import GENESIS, entry_digest, verify
+from weighbridge.attest.tokens import GENESIS, entry_digest, read_own, verify
 from weighbridge.core import merkle, secret_files
 from weighbridge.core.errors import NotFoundError, ProofError, TokenError, UsageError, WeighbridgeError
 
-_NONCE_SIZE = 32
-_MAX_NONCES = 4096
+MAX_EVIDENCE, _EVIDENCE_MS = 100, 3_600_000
+"""Refused checkpoints of one chip that are kept, at most, of each hour."""
+
 MAX_TREES = 1024
 """Trees over logs that a witness has in memory; others are recomputed from the entries that it holds."""
 
@@ -79,8 +83,9 @@ class Witness:
         """
         self._registry, self._manufacturer, self._signer, self._clock = registry, manufacturer, signer, clock
         self._lock = threading.Lock()
+        self._turns: dict[bytes, tuple[threading.Lock, int]] = {}  # of chips in use: lock, and who waits or has it
         self._trees: OrderedDict[bytes, merkle.Tree] = OrderedDict()  # of the logs that were used last
-        self._nonces: dict[bytes, tuple[bytes, int, int]] = {}  # and what was held when it was given, and when
+        self._nonces = Nonces(clock)
 
     @property
     def key(self) -> NoteKey | None:
@@ -141,38 +146,62 @@ class Witness:
     def nonce(self, ueid: bytes) -> tuple[Held, bytes]:
         """Returns what is held of a chip's log, and a fresh nonce for a report that continues it.
 
-        A nonce that was asked for before is void.
+        Nonces that were asked for before may still be used; see `verifier.contact.nonces`.
 
         Raises:
             UsageError: The chip is not registered.
         """
-        with self._lock:
-            held, nonce = self.held(ueid), secrets.token_bytes(_NONCE_SIZE)
-            self._nonces.pop(ueid, None)
-            while len(self._nonces) >= _MAX_NONCES:
-                del self._nonces[next(iter(self._nonces))]
-            self._nonces[ueid] = nonce, held.size, self.now_ms()
-            return held, nonce
+        held = self.held(ueid)
+        return held, self._nonces.give(ueid, held.size)
 
-    def receive(self, ueid: bytes, checkpoint: bytes, token: bytes, proof: Sequence[bytes], data: list[bytes]) -> bytes:
-        """Takes in what a chip reports by itself, over the nonce that it was given.
+    def begin(self, ueid: bytes, checkpoint: bytes, token: bytes, proof: Sequence[bytes]) -> Incoming:
+        """Begins to take in what a chip reports by itself, over a nonce that it was given.
+
+        All but the entries is verified here, the cheapest first, so that only the chip itself can have an entry kept,
+        or use up a nonce of its own.
+
+        Raises:
+            TokenError: The token does not verify, is not over a nonce that may be used (`chip.nonce.mismatch`), or as
+                `check_history`.
+            WeighbridgeError: As `open` and `check_history`.
+        """
+        self._registry.chip(ueid)
+        nonce = read_own(token).nonce or b""
+        asked = self._nonces.read(ueid, nonce)
+        report = self.open(ueid, checkpoint, token)
+        self._nonces.use(ueid, asked)
+        with self._turn(ueid):
+            self.check_history(report, asked.size, proof)
+            last = self.entries(ueid, asked.size - 1, asked.size)
+        previous = entry_digest(last[0]) if last else GENESIS
+        return Incoming(report, asked, proof, previous, self._manufacturer)
+
+    def end(self, incoming: Incoming) -> bytes:
+        """Takes in a report of which everything has come.
 
         Returns:
             The cosigned checkpoint.
 
         Raises:
-            TokenError: The token does not verify, is not over the nonce (`chip.nonce.mismatch`), or as `take_in`.
-            WeighbridgeError: As `open` and `take_in`.
+            WeighbridgeError: As `take_in`.
         """
-        with self._lock:
-            nonce, size, asked_ms = self._nonces.pop(ueid, (None, 0, 0))
-        report = self.open(ueid, checkpoint, token)
-        if nonce is None or report.head.token.nonce != nonce:
-            raise TokenError(
-                "The head is not signed over the nonce of this report; ask for a nonce, then report.",
-                code="chip.nonce.mismatch",
-            )
-        return self.take_in(report, size, proof, data, times=(asked_ms, self.now_ms()))
+        asked = incoming.asked
+        times = (asked.time_ms, self.now_ms())
+        report, proof, data = incoming.report, incoming.proof, incoming.data
+        return self.take_in(report, asked.size, proof, data, verified=True, times=times)
+
+    def receive(self, ueid: bytes, checkpoint: bytes, token: bytes, proof: Sequence[bytes], data: list[bytes]) -> bytes:
+        """Takes in a report at once; see `begin`, `Incoming.add` and `end`.
+
+        Returns:
+            The cosigned checkpoint.
+
+        Raises:
+            WeighbridgeError: As these.
+        """
+        incoming = self.begin(ueid, checkpoint, token, proof)
+        incoming.add(data)
+        return self.end(incoming)
 
     def open(self, ueid: bytes, checkpoint: bytes, token: bytes) -> Report:
         """Verifies a chip's checkpoint and what binds it to the chip, but not what it continues.
@@ -248,7 +277,7 @@ class Witness:
             WeighbridgeError: As `check_history`.
         """
         ueid, checkpoint = report.head.token.ueid, report.checkpoint
-        with self._lock:
+        with self._turn(ueid):
             self.check_history(report, old_size, proof)
             if len(data) != checkpoint.size - old_size:
                 raise TokenError(
@@ -256,7 +285,9 @@ class Witness:
                     code="chip.log.incomplete",
                 )
             if not verified:
-                self._check_entries(ueid, old_size, data)
+                last = self.entries(ueid, old_size - 1, old_size)
+                previous = entry_digest(last[0]) if last else GENESIS
+                check_entries(ueid, old_size, previous, data, self._manufacturer)
             tree = merkle.Tree(self._tree(ueid).leaves(0, old_size) if old_size else ())
             for entry in data:
                 tree.append(merkle.leaf_hash(entry))
@@ -302,7 +333,7 @@ class Witness:
                 f"The checkpoint is over {checkpoint.size} entries, and {held.size} are held here; "
                 "read the chip's log first, then compare."
             )
-        with self._lock:
+        with self._turn(ueid):
             same = self._tree(ueid).root(checkpoint.size) == checkpoint.root
         return same, held.checkpoint
 
@@ -315,32 +346,37 @@ class Witness:
             return
         raise UsageError("No log of this chip is held here; inspect it first, then compare.")
 
-    def _check_entries(self, ueid: bytes, start: int, data: Sequence[bytes]) -> None:
-        last = self.entries(ueid, start - 1, start)
-        previous = entry_digest(last[0]) if last else GENESIS
-        for index, entry in enumerate(data, start):
-            token = verify(entry, self._manufacturer).token
-            if token.kind == "head" or token.index != index:
-                raise TokenError(
-                    f"Entry {index} carries the counter {token.index}: entries were dropped, doubled or moved.",
-                    code="chip.log.counter",
-                )
-            if token.previous != previous or token.ueid != ueid:
-                raise TokenError(f"Entry {index} does not continue the one before it.", code="chip.log.chain")
-            previous = entry_digest(entry)
+    @contextmanager
+    def _turn(self, ueid: bytes) -> Iterator[None]:
+        """One thread at a time for a chip, so that no chip waits for another's long log."""
+        with self._lock:
+            lock, users = self._turns.get(ueid, (threading.Lock(), 0))
+            self._turns[ueid] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                lock, users = self._turns.pop(ueid)
+                if users > 1:
+                    self._turns[ueid] = lock, users - 1
 
     def _tree(self, ueid: bytes) -> merkle.Tree:
         """Returns the tree over what is held; it may be longer if a store failed, so callers name the size."""
-        if ueid not in self._trees:
-            self._keep(ueid, merkle.Tree(map(merkle.leaf_hash, self.entries(ueid, 0, self._count(ueid)))))
-        return self._trees[ueid]
+        with self._lock:
+            tree = self._trees.get(ueid)
+        if tree is None:
+            tree = merkle.Tree(map(merkle.leaf_hash, self.entries(ueid, 0, self._count(ueid))))
+            self._keep(ueid, tree)
+        return tree
 
     def _keep(self, ueid: bytes, tree: merkle.Tree) -> None:
         """Remembers a tree, and forgets the one that was not used for longest: a fleet has more than fit in memory."""
-        self._trees[ueid] = tree
-        self._trees.move_to_end(ueid)
-        if len(self._trees) > MAX_TREES:
-            self._trees.popitem(last=False)
+        with self._lock:
+            self._trees[ueid] = tree
+            self._trees.move_to_end(ueid)
+            if len(self._trees) > MAX_TREES:
+                self._trees.popitem(last=False)
 
     def _count(self, ueid: bytes) -> int:
         with self._registry.session() as session:
@@ -371,7 +407,14 @@ class Witness:
             database.put(session, LogKeyRow, {"ueid": token.ueid, "key": chip_log.log_key(token).public})
 
     def _refuse(self, report: Report, error: WeighbridgeError, held: Held) -> None:
+        """Keeps evidence; a chip that contradicts itself again and again does not fill the disk with it."""
+        recent = select(func.count()).where(
+            RefusedCheckpointRow.ueid == report.head.token.ueid,
+            RefusedCheckpointRow.read_ms > self.now_ms() - _EVIDENCE_MS,
+        )
         with self._registry.session.begin() as session:
+            if (session.scalar(recent) or 0) >= MAX_EVIDENCE:
+                return
             session.add(
                 RefusedCheckpointRow(
                     ueid=report.head.token.ueid,

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import grpc
 
 from protos.weighbridge.v1 import witness_pb2, witness_pb2_grpc
 from verifier.contact.witness import Witness
-from weighbridge.attest.tokens import MAX_TOKEN_BYTES
 from weighbridge.core.errors import TokenError, UsageError
+from weighbridge.rpc import endpoints
 
 _SERVICE = "/weighbridge.v1.WitnessService/"
 ALLOW = {
@@ -18,9 +19,9 @@ ALLOW = {
     _SERVICE + "AddCheckpoint": {"chip"},
     _SERVICE + "CompareCheckpoint": {"verifier", "operator"},
 }
-"""Who may call what. Whose log it is follows from the head token, not from the caller's certificate."""
+"""Who may call what. A chip may only speak for the UEIDs in its certificate; whose log it is, its head token says."""
 
-MAX_REPORT_BYTES = 1 << 28
+MAX_REPORT_BYTES = 64 << 20
 """Entries in one report; a chip's NVRAM holds less."""
 MAX_PROOF = 128
 
@@ -36,6 +37,7 @@ class WitnessServicer(witness_pb2_grpc.WitnessServiceServicer):
         self, request: witness_pb2.GetWitnessedRequest, context: grpc.ServicerContext
     ) -> witness_pb2.GetWitnessedResponse:
         """See witness.proto."""
+        endpoints.peer_of(context).check_speaks_for(request.ueid)
         held, nonce = self._witness.nonce(request.ueid)
         return witness_pb2.GetWitnessedResponse(size=held.size, checkpoint=held.checkpoint, nonce=nonce)
 
@@ -46,15 +48,15 @@ class WitnessServicer(witness_pb2_grpc.WitnessServiceServicer):
         first = next(request_iterator, None)
         if first is None or len(first.proof) > MAX_PROOF:
             raise UsageError("A report begins with a checkpoint, its token and a proof; report anew.")
-        entries: list[bytes] = list(first.entries)
-        total = sum(map(len, entries))
-        for piece in request_iterator:
-            entries += piece.entries
+        endpoints.peer_of(context).check_speaks_for(first.ueid)
+        incoming = self._witness.begin(first.ueid, first.checkpoint, first.token, list(first.proof))
+        total = 0
+        for piece in chain([first], request_iterator):
             total += sum(map(len, piece.entries))
-            if total > MAX_REPORT_BYTES or any(len(each) > MAX_TOKEN_BYTES for each in piece.entries):
+            if total > MAX_REPORT_BYTES:
                 raise TokenError("The report is larger than a chip's log can be; inspect the chip on site.")
-        note = self._witness.receive(first.ueid, first.checkpoint, first.token, list(first.proof), entries)
-        return witness_pb2.AddCheckpointResponse(checkpoint=note)
+            incoming.add(piece.entries)
+        return witness_pb2.AddCheckpointResponse(checkpoint=self._witness.end(incoming))
 
     def CompareCheckpoint(
         self, request: witness_pb2.CompareCheckpointRequest, context: grpc.ServicerContext

@@ -7,17 +7,22 @@ checked wherever a token is. Its form:
     manufacturer root  ->  IDevID (IEEE 802.1AR; subject serialNumber = UEID in hex; never expires)
                        ->  attestation key (DICE TcbInfo: firmware version, SVN, SHA-384 and mode; see `tcb`)
 
+A chip's role certificate also names the chips (UEIDs) that its holder may speak for.
+
 All keys are ECDSA on P-384. Certificates of devices are not checked against a clock: 802.1AR devices do not expire, and
 neither the chip's clock nor the time at which a log is read says when a token was signed.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import datetime
+import functools
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +42,11 @@ NEVER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 
 MAX_CERTIFICATE_BYTES = 8192
 
+MAX_UEIDS = 64
+"""Chips that one role certificate may name; a host has fewer."""
+
+_UEID_URN = "urn:dev:ueid:"
+"""RFC 9711 registers `ueid` as a kind of device URN (RFC 9039); base64url of the UEID follows, without padding."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _ROLE_YEARS = datetime.timedelta(days=3650)
 
@@ -117,26 +127,39 @@ class CertificateAuthority:
         certificate, key = read_files(directory, ("authority.pem", "authority-key.pem"))
         return cls(load_certificate(certificate), load_key(key))
 
-    def issue_role(self, role: str, name: str, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> Credentials:
+    def issue_role(
+        self,
+        role: str,
+        name: str,
+        hosts: Sequence[str] = ("localhost", "127.0.0.1"),
+        *,
+        ueids: Collection[bytes] = (),
+    ) -> Credentials:
         """Issues a new key and certificate for one process.
 
         Args:
             role: One of `ROLES`.
             name: Who plays it: lower-case letters, digits and hyphens.
             hosts: DNS names and IP addresses under which other TLS clients may reach it.
+            ueids: Chips that it may speak for; role chip only.
 
         Raises:
-            UsageError: The role or name is not one that a certificate can carry.
+            UsageError: The role, the name or a UEID is not one that a certificate can carry.
         """
         if role not in ROLES:
             raise UsageError(f"{role!r} is no role; choose one of {', '.join(ROLES)}.")
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} cannot be a name; use up to 63 lower-case letters, digits and hyphens.")
+        if ueids and role != "chip":
+            raise UsageError(f"A {role} speaks for no chip; name UEIDs only in certificates of the role chip.")
+        if len(ueids) > MAX_UEIDS or not all(17 <= len(ueid) <= 33 for ueid in ueids):
+            raise UsageError(f"A certificate names at most {MAX_UEIDS} UEIDs, each of 17 to 33 bytes; issue several.")
         key = ec.generate_private_key(ec.SECP384R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [
             x509.UniformResourceIdentifier(f"weighbridge://role/{role}/{name}"),
             x509.DNSName(role_domain(role)),
+            *(x509.UniformResourceIdentifier(ueid_urn(ueid)) for ueid in sorted(set(ueids))),
             *map(_host_name, hosts),
         ]
         builder = certificate_builder(
@@ -154,11 +177,71 @@ class CertificateAuthority:
         return Credentials(certificate=pem, key=key_pem(key), authority=self.pem)
 
 
-def peer_role(pem: bytes) -> tuple[str, str]:
-    """Returns (role, name) of a role certificate that TLS has already verified.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """What a role certificate says about its holder.
+
+    Attributes:
+        role: One of `ROLES`.
+        name: Who plays it.
+        ueids: Chips that it may speak for.
+    """
+
+    role: str
+    name: str
+    ueids: frozenset[bytes] = frozenset()
+
+    def check_speaks_for(self, ueid: bytes) -> None:
+        """Checks that the holder may act for a chip: a Verifier or operator may for any, a chip for itself.
+
+        Raises:
+            IdentityError: It may not (`identity.ueid`).
+        """
+        if self.role in ("verifier", "operator") or ueid in self.ueids:
+            return
+        raise IdentityError(
+            f"The certificate of {self.role} {self.name} does not name chip {ueid.hex()}; "
+            "have one issued with `weighbridge identity issue --ueid`.",
+            code="identity.ueid",
+            role=self.role,
+            name=self.name,
+            ueid=ueid.hex(),
+        )
+
+
+def ueid_urn(ueid: bytes) -> str:
+    """Returns the URN of a chip, as certificates carry it."""
+    return _UEID_URN + base64.urlsafe_b64encode(ueid).rstrip(b"=").decode()
+
+
+def ueid_of(urn: str) -> bytes:
+    """Reads what `ueid_urn` made; other spellings of the same bytes are refused.
 
     Raises:
-        IdentityError: It is no certificate or carries no, or more than one, well-formed role.
+        IdentityError: It is no such URN.
+    """
+    text = urn.removeprefix(_UEID_URN)
+    try:
+        ueid = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        ueid = b""
+    if not 17 <= len(ueid) <= 33 or ueid_urn(ueid) != urn:
+        raise IdentityError("The certificate names a chip in a form that is not a UEID's; have another issued.")
+    return ueid
+
+
+def peer_role(pem: bytes) -> tuple[str, str]:
+    """Returns (role, name) of a role certificate that TLS has already verified; see `peer`."""
+    found = peer(pem)
+    return found.role, found.name
+
+
+@functools.lru_cache(maxsize=4096)
+def peer(pem: bytes) -> Peer:
+    """Returns what a role certificate says that TLS has already verified.
+
+    Raises:
+        IdentityError: It is no certificate, carries no or more than one well-formed role, or names chips wrongly.
     """
     certificate = load_certificate(pem)
     try:
@@ -172,7 +255,10 @@ def peer_role(pem: bytes) -> tuple[str, str]:
     match = re.fullmatch(rf"weighbridge://role/({'|'.join(ROLES)})/({_NAME.pattern})", roles[0])
     if match is None:
         raise IdentityError("The certificate's role is none that this version knows; have another issued.")
-    return match[1], match[2]
+    ueids = frozenset(ueid_of(uri) for uri in uris if uri.startswith(_UEID_URN))
+    if len(ueids) > MAX_UEIDS:
+        raise IdentityError(f"The certificate names more than {MAX_UEIDS} chips; have several issued.")
+    return Peer(role=match[1], name=match[2], ueids=ueids if match[1] == "chip" else frozenset())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,6 +33,9 @@ def issue(
     name: Annotated[str, typer.Option("--name", help="Who plays the role: lower-case letters, digits, hyphens.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for certificate and key; must be new.")],
     host: Annotated[list[str] | None, typer.Option("--host", help="Where it is reached; repeatable.")] = None,
+    ueid: Annotated[
+        list[str] | None, typer.Option("--ueid", help="Chip, in hex, that a chip's certificate speaks for; repeatable.")
+    ] = None,
 ) -> None:
     """Issue the credentials of one process."""
     from weighbridge.attest.identity import CertificateAuthority
@@ -40,6 +43,10 @@ def issue(
     if (out / "key.pem").exists():
         raise UsageError(f"{out} holds credentials already; choose another directory")
     issuer = CertificateAuthority.load(authority)
-    issued = issuer.issue_role(role, name, host) if host else issuer.issue_role(role, name)
+    try:
+        ueids = [bytes.fromhex(each) for each in ueid or ()]
+    except ValueError:
+        raise UsageError("a UEID is given in hex, as `weighbridge chip provision` prints it") from None
+    issued = issuer.issue_role(role, name, *([host] if host else []), ueids=ueids)
     issued.save(out)
     print(f"issued {role} {name} in {out}")

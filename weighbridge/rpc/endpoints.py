@@ -334,19 +334,29 @@ class _RoleInterceptor(grpc.ServerInterceptor):
         return wrap(handler, around)
 
 
+def peer_of(context: grpc.ServicerContext) -> identity.Peer:
+    """Returns what the caller's certificate says.
+
+    Raises:
+        IdentityError: There is none, or it says nothing that a role certificate says.
+    """
+    certificates: Any = context.auth_context().get("x509_pem_cert", ())
+    if len(certificates) != 1:
+        raise IdentityError("The peer showed no certificate.")
+    return identity.peer(certificates[0])
+
+
 def check_role(context: grpc.ServicerContext, allowed: Collection[str]) -> None:
     """Ends the call with PERMISSION_DENIED unless the peer's certificate has one of the roles."""
-    certificates: Any = context.auth_context().get("x509_pem_cert", ())
     try:
-        if len(certificates) != 1:
-            raise IdentityError("The peer showed no certificate.")
-        role, name = identity.peer_role(certificates[0])
-        if role not in allowed:
+        peer = peer_of(context)
+        if peer.role not in allowed:
+            allowed_roles = " or ".join(sorted(allowed)) or "no role"
             raise IdentityError(
-                f"The role {role} may not call this; use credentials of {' or '.join(sorted(allowed)) or 'no role'}.",
+                f"The role {peer.role} may not call this; use credentials of {allowed_roles}.",
                 code="identity.role",
-                role=role,
-                name=name,
+                role=peer.role,
+                name=peer.name,
             )
     except IdentityError as error:
         context.abort_with_status(to_status(error))

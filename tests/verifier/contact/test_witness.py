@@ -169,11 +169,14 @@ def test_only_the_chip_itself_reports(tmp_path: Path, device: Device, log: LogBu
     other = LogBuilder(make_device(tmp_path / "other", MANUFACTURER)).boot()
     own = witness(tmp_path, device, other.device)
     assert refused(own, log, token=log.head(b"n" * 32)) == "chip.nonce.mismatch"
-    assert refused(own, log, token=log.entries[0]) == "chip.token"
-    assert refused(own, other, ueid=device.ueid) == "chip.identity.mismatch"
+    assert refused(own, log, token=log.entries[0]) == "chip.nonce.mismatch"
+    assert refused(own, log, token=b"no token") == "chip.token"
+    assert refused(own, log, token=other.head(own.nonce(device.ueid)[1])) == "chip.identity.mismatch"
+    assert refused(own, other, ueid=device.ueid) == "chip.nonce.mismatch"
     foreign = LogBuilder(make_device(tmp_path / "foreign", CertificateAuthority.create("Other"))).boot()
+    given = own.nonce(device.ueid)[1]
     with pytest.raises(WeighbridgeError) as caught:
-        own.receive(device.ueid, foreign.checkpoint(), foreign.head(bytes(32)), [], foreign.entries)
+        own.receive(device.ueid, foreign.checkpoint(), foreign.head(given), [], foreign.entries)
     assert caught.value.reason == "identity.chain"
     with pytest.raises(UsageError):
         own.nonce(foreign.device.ueid)
@@ -192,6 +195,66 @@ def test_a_nonce_serves_once(tmp_path: Path, device: Device, log: LogBuilder) ->
     with pytest.raises(TokenError) as caught:
         own.receive(*sent)
     assert caught.value.reason == "chip.nonce.mismatch"
+
+
+def test_what_others_ask_and_send_uses_up_no_nonce(tmp_path: Path, device: Device, log: LogBuilder) -> None:
+    """Between a chip's question and its report, a rival asks ten thousand times and reports rubbish."""
+    other = LogBuilder(make_device(tmp_path / "other", MANUFACTURER)).boot()
+    own = witness(tmp_path, device, other.device)
+    _, nonce = own.nonce(device.ueid)
+    for _ in range(10_000):
+        own.nonce(device.ueid)
+    for token in (b"", b"rubbish", other.head(nonce), log.entries[0], log.head(nonce)[:-1] + b"x"):
+        with pytest.raises(WeighbridgeError):
+            own.receive(device.ueid, log.checkpoint(), token, [], log.entries)
+    own.receive(device.ueid, log.checkpoint(), log.head(nonce), [], log.entries)
+
+
+def test_a_lost_answer_does_not_stop_a_chip(tmp_path: Path, device: Device, log: LogBuilder) -> None:
+    """It asks again and may use either nonce, as long as it used no later one."""
+    own = witness(tmp_path, device)
+    first, second = (own.nonce(device.ueid)[1] for _ in range(2))
+    own.receive(device.ueid, log.checkpoint(), log.head(first), [], log.entries)
+    proof = merkle.Tree(map(merkle.leaf_hash, log.entries)).consistency_proof(0)
+    with pytest.raises(UsageError):  # It was given when nothing was held.
+        own.receive(device.ueid, log.checkpoint(), log.head(second), proof, log.entries)
+    report(own, log)
+    third, fourth = (own.nonce(device.ueid)[1] for _ in range(2))
+    proof = merkle.Tree(map(merkle.leaf_hash, log.entries)).consistency_proof(len(log.entries))
+    own.receive(device.ueid, log.checkpoint(), log.head(fourth), proof, [])
+    with pytest.raises(TokenError) as caught:
+        own.receive(device.ueid, log.checkpoint(), log.head(third), proof, [])
+    assert caught.value.reason == "chip.nonce.mismatch"
+
+
+def test_evidence_of_one_chip_has_an_end(
+    tmp_path: Path, device: Device, log: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verifier.contact.witness.MAX_EVIDENCE", 2)
+    own = witness(tmp_path, device)
+    report(own, log)
+    for size in (1, 2, 3):
+        assert refused(own, replace(log, entries=log.entries[:size])) == "chip.log.rolled_back"
+    assert len(own.refused(device.ueid)) == 2
+
+
+def test_nothing_is_read_of_a_report_that_cannot_be_right(tmp_path: Path, device: Device, log: LogBuilder) -> None:
+    """Head, registration and history are judged before any entry is taken, and each entry before the next."""
+    own = witness(tmp_path, device)
+    foreign = LogBuilder(make_device(tmp_path / "foreign", MANUFACTURER)).boot()
+    with pytest.raises(UsageError):
+        own.begin(foreign.device.ueid, foreign.checkpoint(), foreign.head(bytes(32)), [])
+    with pytest.raises(TokenError):
+        own.begin(device.ueid, log.checkpoint(), log.head(b"n" * 32), [])
+    incoming = own.begin(device.ueid, log.checkpoint(), log.head(own.nonce(device.ueid)[1]), [])
+    incoming.add(log.entries[:1])
+    for wrong in (log.entries[:1], log.entries[2:3], [bytes(1 << 20)], [*log.entries[1:], log.entries[0]]):
+        with pytest.raises(WeighbridgeError):
+            incoming.add(wrong)
+        assert incoming.data == log.entries[:1]
+    incoming.add(log.entries[1:])
+    own.end(incoming)
+    assert own.held(device.ueid).size == len(log.entries)
 
 
 def test_two_readers_at_once_accuse_nobody(tmp_path: Path, device: Device, log: LogBuilder) -> None:

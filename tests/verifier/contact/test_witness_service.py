@@ -52,7 +52,17 @@ def test_a_chip_reports_to_the_verifiers_process(tmp_path: Path) -> None:
             assert caught.value.reason == "chip.note"
             with pytest.raises(IdentityError):  # An operator is no chip.
                 endpoints.call(stub.AddCheckpoint, iter([witness_pb2.AddCheckpointRequest()]))
-        chips = rig.authority.issue_role("chip", "other")
+        rival = rig.authority.issue_role("chip", "rival", ueids=[b"the rival's own chip"])
+        with endpoints.channel(verifier, rival, "verifier") as channel:
+            stub = witness_pb2_grpc.WitnessServiceStub(channel)
+            for attempt in (
+                lambda: endpoints.call(stub.GetWitnessed, witness_pb2.GetWitnessedRequest(ueid=rig.ueid)),
+                lambda: endpoints.call(stub.AddCheckpoint, iter([witness_pb2.AddCheckpointRequest(ueid=rig.ueid)])),
+            ):
+                with pytest.raises(IdentityError) as refused:
+                    attempt()
+                assert refused.value.reason == "identity.ueid"
+        chips = rig.authority.issue_role("chip", "other", ueids=[rig.ueid])
         with endpoints.channel(verifier, chips, "verifier") as channel:
             stub = witness_pb2_grpc.WitnessServiceStub(channel)
             reports: list[list[witness_pb2.AddCheckpointRequest]] = [

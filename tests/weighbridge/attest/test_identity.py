@@ -2,7 +2,7 @@
 
 import datetime
 import stat
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weighbridge.attest import identity
@@ -18,6 +18,7 @@ from weighbridge.attest.tcb import TCB_INFO_OID, TcbInfo
 from weighbridge.core.errors import IdentityError, UsageError
 
 UEID = b"\x01" + bytes(range(16))
+AUTHORITY = identity.CertificateAuthority.create("Station")
 TCB = TcbInfo(vendor="Maker", model="M-1", version="1.0", svn=3, measurement=bytes(range(48)), mode="production")
 
 
@@ -149,6 +150,46 @@ def test_role_certificate_says_its_role(tmp_path: Path) -> None:
     credentials.save(tmp_path / "credentials")
     assert identity.Credentials.load(tmp_path / "credentials") == credentials
     assert stat.S_IMODE((tmp_path / "credentials" / "key.pem").stat().st_mode) == 0o600
+
+
+@given(st.sets(st.binary(min_size=17, max_size=33), max_size=5))
+@settings(max_examples=10, deadline=None)
+def test_chip_certificate_names_its_chips(ueids: set[bytes]) -> None:
+    peer = identity.peer(AUTHORITY.issue_role("chip", "host", ueids=sorted(ueids)).certificate)
+    assert (peer.role, peer.name, peer.ueids) == ("chip", "host", ueids)
+    for ueid in ueids:
+        peer.check_speaks_for(ueid)
+    with pytest.raises(IdentityError) as caught:
+        peer.check_speaks_for(b"another chip, not ours")
+    assert caught.value.reason == "identity.ueid"
+
+
+def test_verifiers_and_operators_ask_about_any_chip_and_provers_speak_for_none() -> None:
+    for role, may in (("verifier", True), ("operator", True), ("prover", False)):
+        peer = identity.Peer(role=role, name="x", ueids=frozenset())
+        with nullcontext() if may else pytest.raises(IdentityError):
+            peer.check_speaks_for(bytes(17))
+
+
+@given(st.one_of(st.text(max_size=60), st.binary(max_size=40).map(identity.ueid_urn)))
+def test_a_chip_has_one_spelling(text: str) -> None:
+    with suppress(IdentityError):
+        ueid = identity.ueid_of(text)
+        assert identity.ueid_urn(ueid) == text
+        assert 17 <= len(ueid) <= 33
+
+
+@pytest.mark.parametrize("spelled", ["", "AQ", "AQ==", "A" * 23 + "=", "A" * 22 + "B", "a+" * 12, "A" * 48])
+def test_other_spellings_name_no_chip(spelled: str) -> None:
+    with pytest.raises(IdentityError):
+        identity.ueid_of("urn:dev:ueid:" + spelled)
+
+
+def test_ueids_that_no_certificate_carries() -> None:
+    for role, ueids in (("prover", [bytes(17)]), ("chip", [bytes(16)]), ("chip", [bytes(34)]),
+                        ("chip", [bytes([n]) * 17 for n in range(identity.MAX_UEIDS + 1)])):  # fmt: skip
+        with pytest.raises(UsageError):
+            AUTHORITY.issue_role(role, "x", ueids=ueids)
 
 
 def test_authority_round_trip(tmp_path: Path) -> None:

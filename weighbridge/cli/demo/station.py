@@ -78,7 +78,7 @@ def station(
         for name in chips:
             home = directory / "chips" / name
             ueid = provision(home, manufacturer, image=image)
-            authority.issue_role("chip", name).save(home / "credentials")
+            authority.issue_role("chip", name, ueids=[ueid]).save(home / "credentials")
             arguments = [
                 *("--dir", str(home), "--credentials", str(home / "credentials"), "--socket", str(sockets / name)),
                 *("--rate", str(rate_per_day), "--clock-speed", str(clock_speed), "--allow-forced"),
