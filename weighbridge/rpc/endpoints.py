@@ -153,7 +153,8 @@ def channel(address: str, credentials: identity.Credentials, server_role: str) -
     """Opens a channel to a server that must prove to have `server_role`; closes it at the end.
 
     Args:
-        address: Host and port.
+        address: Host and port. Nothing in it names a way of resolving: `unix:7` is port 7 of a host called unix, and
+            not a socket of this machine's.
         credentials: Of the caller.
         server_role: One of `identity.ROLES`. TLS fails against any other certificate, before anything is sent.
     """
@@ -167,7 +168,7 @@ def channel(address: str, credentials: identity.Credentials, server_role: str) -
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.enable_http_proxy", 0),
     ]
-    with grpc.secure_channel(address, secure, options=options) as opened:
+    with grpc.secure_channel(f"dns:///{address}", secure, options=options) as opened:
         yield opened
 
 

@@ -1,9 +1,11 @@
 # ruff: noqa: N802 (gRPC names the methods)
 """Mutual TLS, roles, deadlines and errors over real sockets."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -134,6 +136,43 @@ def test_no_certificate_is_refused(address: str, verifier: Credentials) -> None:
 def test_server_must_have_the_role(address: str, verifier: Credentials) -> None:
     with pytest.raises(errors.ChipError):
         head(address, verifier, role="prover", deadline_s=5)
+
+
+def test_an_address_names_no_socket_of_this_machine(
+    verifier: Credentials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registered address such as `unix:7` looks like host:port; gRPC by itself takes it for a path."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as here:
+        here.bind("7")
+        here.listen()
+        here.settimeout(0.2)
+        for address in ("unix:7", "ipv4:1", "xds:1", "fd:3"):
+            with pytest.raises(errors.ChipError) as caught:
+                head(address, verifier, deadline_s=5)
+            assert caught.value.reason == "chip.unreachable"
+        with pytest.raises(TimeoutError):
+            here.accept()
+
+
+def test_what_is_no_such_service_gets_a_handshake_and_no_request(verifier: Credentials) -> None:
+    """An address of another service, of the Verifier's own machine or of its cloud, makes the Verifier ask it nothing."""
+    got: list[bytes] = []
+
+    def take(listener: socket.socket) -> None:
+        with listener.accept()[0] as peer:
+            got.append(peer.recv(1 << 16))
+            peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=take, args=(listener,))
+        thread.start()
+        with pytest.raises(errors.ChipError):
+            head(f"127.0.0.1:{listener.getsockname()[1]}", verifier, deadline_s=0.3)
+        thread.join(10)
+    assert got[0][:2] == b"\x16\x03"  # TLS, the client's greeting
+    assert NONCE not in got[0]
+    assert b"GetHead" not in got[0]
 
 
 def test_nobody_there(verifier: Credentials) -> None:
