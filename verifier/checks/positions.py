@@ -14,10 +14,11 @@ def check(snapshots: Iterable[SnapshotFacts], policy: SnapshotPolicy = SNAPSHOTS
     """Checks the snapshots of one chip against each other.
 
     A run passes each position once. Who shows one and the same position at every interrupt may do anything in between.
-    Steps that were recomputed after a crash are excepted, and snapshots off a safepoint, of which a long operation may
-    see several.
+    Steps that were recomputed after a crash may be seen again, but not time after time: a crash seldom falls between two
+    snapshots of the same few steps. Snapshots off a safepoint are excepted, of which a long operation may see several.
     """
-    findings: list[Finding] = []
+    snapshots = list(snapshots)
+    findings: list[Finding] = _restarts(snapshots, policy)
     before: dict[str, SnapshotFacts] = {}
     tails: list[SnapshotFacts] = []
     for snapshot in sorted(snapshots, key=lambda each: each.index):
@@ -47,6 +48,33 @@ def check(snapshots: Iterable[SnapshotFacts], policy: SnapshotPolicy = SNAPSHOTS
     return findings
 
 
+def _restarts(snapshots: list[SnapshotFacts], policy: SnapshotPolicy) -> list[Finding]:
+    """Reports a chip whose runs go back again and again, each time by a crash that only their transcripts tell of."""
+    passed: dict[bytes, tuple[int, int]] = {}
+    placed, back = 0, list[SnapshotFacts]()
+    for snapshot in sorted(snapshots, key=lambda each: each.index):
+        place = _whole(snapshot)
+        if place is None:
+            continue
+        placed, run, position = placed + 1, _draft(snapshot), (place.step, place.op)
+        if run in passed and position <= passed[run]:
+            back.append(snapshot)
+        passed[run] = position
+    if len(back) <= max(policy.restarts, policy.restarts_share * placed):
+        return []
+    return [
+        Finding(
+            id="snapshot.restarts",
+            message="snapshot after snapshot on this chip shows steps that an earlier one had passed; ask why the runs "
+            "crashed so often, and treat the time between them as unexplained",
+            expected=f"at most {policy.restarts}, or {policy.restarts_share:.0%} of the snapshots",
+            found=f"{len(back)} of {placed}, first at entry {back[0].index}",
+            subject=f"chip {back[0].chip.ueid.hex()}",
+            severity="warning",
+        )
+    ]
+
+
 def _draft(snapshot: SnapshotFacts) -> bytes:
     """What names a run however far it had come when it was declared."""
     facts = snapshot.transcript
@@ -55,13 +83,19 @@ def _draft(snapshot: SnapshotFacts) -> bytes:
 
 def _recorded(snapshot: SnapshotFacts) -> Explanation | None:
     """Returns the claim if it is a safepoint that a step's own record names, else None."""
-    claim, facts = snapshot.explanation, snapshot.transcript
-    if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
-        return None
-    if not snapshot.verified.token.body["safepoint"] or not 0 <= claim.step < facts.opened.steps:
+    claim, facts = _whole(snapshot), snapshot.transcript
+    if claim is None or facts is None or isinstance(facts.opened, WeighbridgeError):
         return None
     named = facts.opened.recorded(claim.step)
     return claim if (snapshot.chip.ueid, snapshot.index, claim.op) in named else None
+
+
+def _whole(snapshot: SnapshotFacts) -> Explanation | None:
+    """Returns the claim if it is a safepoint in a step that was finished, else None."""
+    claim, facts = snapshot.explanation, snapshot.transcript
+    if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
+        return None
+    return claim if snapshot.verified.token.body["safepoint"] and 0 <= claim.step < facts.opened.steps else None
 
 
 def _repeated(earlier: SnapshotFacts, snapshot: SnapshotFacts, place: Explanation) -> Finding:

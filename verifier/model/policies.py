@@ -93,6 +93,9 @@ class SnapshotPolicy:
             (`benchmarks.bench_recording_work`). For results in 32 bits it takes none that a chip sees.
         tails: Runs of one chip that a crash ended in a step with a snapshot, which cannot be replayed. More are a
             warning.
+        restarts: Snapshots of one chip at a position that an earlier one of the same run had passed, as a crash and a
+            resumption make them. More are a warning, if they are also more than `restarts_share` of its snapshots.
+        restarts_share: See `restarts`.
         inconclusive: Differences of one Prover's runs that a bound too small for the replaying device would explain, so
             that what comes after them was not verified. More are a warning. Replays of honest runs under other
             instruction sets had none (docs/benchmarks.md, "What rounding logs bring in").
@@ -109,6 +112,8 @@ class SnapshotPolicy:
     work_share: float = 0.5
     recording_flops: float = 64.0
     tails: int = 1
+    restarts: int = 3
+    restarts_share: float = 0.1
     inconclusive: int = 1
     setup_flops: float = 1e9
     unserved: int = 2
