@@ -88,6 +88,9 @@ class SnapshotPolicy:
             results, in buffers that no tape knows.
         work_share: FLOPs that a chip may have done beside those of the transcript, as a share of these: evaluation
             and the like, which is not recorded.
+        work_flops: FLOPs that a chip may have done beside those of the transcript whatever these are: what a framework
+            computes for itself outside steps, such as the mesh of a job's ranks. An honest rank had done 124 of them at
+            a snapshot before its first recorded one (`benchmarks.soak_honest`, seed 74).
         recording_flops: FLOPs that a Recorder may have taken for each result in 16 bits that the transcript computes:
             it calculates that result again with its bound. Honest ones took 12 to 46
             (`benchmarks.bench_recording_work`). For results in 32 bits it takes none that a chip sees.
@@ -110,6 +113,7 @@ class SnapshotPolicy:
     unexplained_share: float = 0.01
     temporaries: float = 16.0
     work_share: float = 0.5
+    work_flops: float = 1e6
     recording_flops: float = 64.0
     tails: int = 1
     restarts: int = 3

@@ -60,7 +60,9 @@ def test_undeclared_weights_are_asked_about(honest: SnapshotFacts) -> None:
 # --- work -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("flops", "found"), [(0, False), (1000, False), (1500, False), (1501, True), (10**18, True)])
+@pytest.mark.parametrize(
+    ("flops", "found"), [(0, False), (1000, False), (1_001_500, False), (1_001_501, True), (10**18, True)]
+)
 def test_work_beside_the_transcript(
     device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript, flops: int, found: bool
 ) -> None:
@@ -72,7 +74,7 @@ def test_work_beside_the_transcript(
     assert work.check(snapshot) == []
 
 
-@pytest.mark.parametrize(("flops", "found"), [(1500 + 640, False), (1500 + 641, True)])
+@pytest.mark.parametrize(("flops", "found"), [(1_001_500 + 640, False), (1_001_500 + 641, True)])
 def test_recording_results_in_16_bits_is_work(
     device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript, flops: int, found: bool
 ) -> None:
