@@ -16,8 +16,8 @@ def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNE
     """Compares the chip's FLOPs since the workload was attached with those of the transcript up to the position.
 
     A model that was made or loaded without being recorded took some, what a framework does for itself takes a few, and
-    so does recording itself, of results in 16 bits. Fewer are no fault: a recording that was resumed is attached again. Work beside the transcript need not be a
-    violation (evaluation is such work), so this is a warning: ask what it was.
+    so does recording itself, of results in 16 bits. Fewer are no fault: a recording that was resumed is attached again.
+    Work beside the transcript need not be a violation (evaluation is such work), so this is a warning: ask what it was.
     """
     result = replayed(snapshot)
     if result is None or result.flops is None:

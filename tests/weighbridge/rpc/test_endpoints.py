@@ -156,7 +156,7 @@ def test_an_address_names_no_socket_of_this_machine(
 
 
 def test_what_is_no_such_service_gets_a_handshake_and_no_request(verifier: Credentials) -> None:
-    """An address of another service, of the Verifier's own machine or of its cloud, makes the Verifier ask it nothing."""
+    """An address of another service, on the Verifier's machine or in its cloud, makes the Verifier ask it nothing."""
     got: list[bytes] = []
 
     def take(listener: socket.socket) -> None:
