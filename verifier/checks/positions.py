@@ -15,7 +15,8 @@ def check(snapshots: Iterable[SnapshotFacts], policy: SnapshotPolicy = SNAPSHOTS
 
     A run passes each position once. Who shows one and the same position at every interrupt may do anything in between.
     Steps that were recomputed after a crash may be seen again, but not time after time: a crash seldom falls between
-    two snapshots of the same few steps. Snapshots off a safepoint are excepted, of which a long operation may see several.
+    two snapshots of the same few steps. Snapshots off a safepoint are excepted, of which a long operation may see
+    several.
     """
     snapshots = list(snapshots)
     findings: list[Finding] = _restarts(snapshots, policy)
