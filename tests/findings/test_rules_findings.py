@@ -9,47 +9,15 @@ import pytest
 import torch
 from support import clean_runs
 from support.exactly import exactly, found
+from support.ruled import ruled
 from support.written_chips import Bench, WrittenChip
 
 from verifier.checks import chip_rate
-from verifier.report import regime
-from verifier.report.regime import Regime
-from verifier.rules import ruleset
-from weighbridge.attest.manifest import SigningKey
-from weighbridge.core.digests import bytes_digest
-from weighbridge.transcript.tensor_file import write_tensors
-
-KEY = SigningKey.generate()
 
 
 @pytest.fixture(scope="module")
 def chip(bench: Bench, honest: Path) -> WrittenChip:
     return bench.at_end(honest)
-
-
-def ruled(
-    root: Path,
-    holds: str,
-    *,
-    benchmark: dict[str, torch.Tensor] | None = None,
-    declarations: dict[str, list[str]] | None = None,
-    **more: Any,
-) -> Regime:
-    """A rule set of one rule, signed by its one party; with a benchmark and declarations if they are given."""
-    (root / "benchmarks").mkdir()
-    benchmarks = []
-    if benchmark is not None:
-        write_tensors(root / "benchmarks" / "held_out.safetensors", benchmark)
-        data = bytes_digest((root / "benchmarks" / "held_out.safetensors").read_bytes()).hex()
-        benchmarks = [{"id": "held_out", "metric": "accuracy", "data": data}]
-    document = {
-        "format": 1, "id": "example", "version": 1, "title": "Example", "benchmarks": benchmarks,
-        "declarations": declarations or {},
-        "rules": [{"id": "one", "title": "The rule", "holds": holds, **more}],
-    }  # fmt: skip
-    (root / "rules.dsse").write_bytes(ruleset.sign(ruleset.parse(document), [KEY]))
-    (root / "parties.toml").write_text(f'quorum = 1\n[parties]\nparty = "{KEY.public.hex()}"\n')
-    return regime.load(rules=root / "rules.dsse", parties=root / "parties.toml", benchmarks=root / "benchmarks")
 
 
 def test_a_rule_that_holds_has_no_findings(bench: Bench, chip: WrittenChip, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from support.chip_station import ChipStation
+from support.disguised_products import PRODUCTS
 from support.flop_counting import counted
 from support.recordings import train
 from support.rule_tables import restored
@@ -57,16 +59,8 @@ lstm = nn.LSTM(N, N)
 heads = nn.MultiheadAttention(N, 2)
 
 WAYS: dict[str, tuple[Callable[[], Any], int]] = {
-    "@": (lambda: X @ X, 2 * N**3),
-    "linear": (lambda: F.linear(X, X, X[0]), 2 * N**3),
-    "mv": (lambda: torch.mv(X, X[0]), 2 * N**2),
-    "a product that broadcasts, and a sum": (lambda: (X[:, :, None] * X).sum(1), 2 * N**3),
-    "einsum": (lambda: torch.einsum("ij,jk->ik", X, X), 2 * N**3),
-    "bilinear": (lambda: F.bilinear(X, X, X.expand(N, N, N)), 2 * N**4),
-    "embedding bags": (
-        lambda: F.embedding_bag(torch.arange(N).repeat(N, 1), X, mode="sum", per_sample_weights=X), 2 * N**3
-    ),
-    "convolution": (lambda: F.conv1d(X[None], X[:, :, None]), 2 * N**3),
+    **{name: (partial(product, X, X), 2 * N**3) for name, product in PRODUCTS.items()},
+    "a form of two matrices": (lambda: F.bilinear(X, X, X.expand(N, N, N)), 2 * N**4),
     "attention": (lambda: F.scaled_dot_product_attention(X[None, None], X[None, None], X[None, None]), 4 * N**3),
     "a layer of attention": (lambda: heads(X[:, None], X[:, None], X[:, None]), 12 * N**3),
     "LSTM": (lambda: lstm(X[:, None]), 16 * N**3),
@@ -77,7 +71,6 @@ WAYS: dict[str, tuple[Callable[[], Any], int]] = {
     "a sparse product": (lambda: torch.sparse.mm(X.to_sparse(), X), 2 * N**3),
     "a product of integers": (lambda: torch._int_mm(X.to(torch.int8), X.to(torch.int8)), 2 * N**3),
     "an operator of one's own": (lambda: squared(X), 2 * N**3),
-    "an operator whose work is not to be seen": (lambda: hidden(X), 2 * N**3),
 }  # fmt: skip
 """Work, and how much of it there is at least."""
 

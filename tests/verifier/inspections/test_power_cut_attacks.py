@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.power_cuts import cut_after
 from support.station import Station, ids
 
 from firmware_sim import ChipProcess, Shim
-from weighbridge.core.errors import ChipError
 
 PER_SECOND = 4.0
 CUTS = 4
@@ -42,14 +40,12 @@ def work(shim: Shim, until: float) -> bool:
 def test_power_cuts_at_interrupts_are_seen(station: Station) -> None:
     """Unrecorded training: whenever the chip wants to look, its power goes, and its memory is set back."""
     process, home = chip_of(station, "cut", clock_speed=86_400.0 * PER_SECOND, hold=4096)
-    for number in range(CUTS):
-        with suppress(ChipError), Shim.connect(process.socket) as shim:
-            shutil.copytree(home / "nvram", home / f"older{number}")
-            assert work(shim, time.monotonic() + 60)
-            process.kill()
-        shutil.rmtree(home / "nvram")
-        shutil.move(home / f"older{number}", home / "nvram")
-        process.start()
+
+    def seen(shim: Shim) -> None:
+        assert work(shim, time.monotonic() + 60)
+
+    for _ in range(CUTS):
+        cut_after(process, home, seen, older=True)
     station.register("cut")
     report = station.inspect("cut")
     assert ids(report, "violation") == ["chip.interrupt.unserved"]
@@ -63,13 +59,14 @@ def test_power_cuts_at_interrupts_are_seen(station: Station) -> None:
 @pytest.mark.finding("chip.reboot.timed")
 def test_few_power_cuts_at_rare_interrupts_are_too_many(station: Station) -> None:
     """At one interrupt a day, two reboots of two fall on one by chance less than once in a million."""
-    process, _ = chip_of(station, "timed", rate_per_day=1.0)
+    process, home = chip_of(station, "timed", rate_per_day=1.0)
+
+    def asked(shim: Shim) -> None:
+        shim.request_snapshot()
+        assert shim.pending
+
     for _ in range(2):
-        with suppress(ChipError), Shim.connect(process.socket) as shim:
-            shim.request_snapshot()
-            assert shim.pending
-            process.kill()
-        process.start()
+        cut_after(process, home, asked, older=False)
     station.register("timed")
     report = station.inspect("timed")
     assert ids(report, "warning") == ["chip.reboot.timed"]
@@ -79,12 +76,9 @@ def test_few_power_cuts_at_rare_interrupts_are_too_many(station: Station) -> Non
 
 def test_power_cuts_at_other_moments_accuse_nobody(station: Station) -> None:
     """The same rate, the same workload, and as many cuts: between interrupts, each of which led to its snapshot."""
-    process, _ = chip_of(station, "honest", rate_per_day=1.0)
+    process, home = chip_of(station, "honest", rate_per_day=1.0)
     for _ in range(CUTS):
-        with suppress(ChipError), Shim.connect(process.socket) as shim:
-            work(shim, time.monotonic() + 0.05)
-            process.kill()
-        process.start()
+        cut_after(process, home, lambda shim: work(shim, time.monotonic() + 0.05), older=False)
     station.register("honest")
     report = station.inspect("honest")
     assert ids(report) == []

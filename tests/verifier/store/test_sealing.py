@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +13,8 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from support.interrupted_draw import committed, interrupted, make_site, start, units
 
-from firmware_sim.device import builtin_image
 from verifier import service
 from verifier.draw.log_entries import Commitment, parse_as
 from verifier.model.reference_values import FirmwarePolicy
@@ -26,16 +22,13 @@ from verifier.registry import Registry
 from verifier.store import revision
 from verifier.store.database import Database
 from verifier.store.sealing import Sealing
-from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.cli.main import run
 from weighbridge.core.digests import bytes_digest, record_digest
 from weighbridge.core.errors import UsageError
 
-ROOT = Path(__file__).parents[3]
 PUBLIC = {"address", "db.witness-key.pub", "db.report-key.pub", "db.log-key.pub"}
 """What a Verifier writes for others."""
-PLAN = ["--samples", "1", "--threshold", "1e21", "--chip-flops-per-day", "8.64e19", "--period", "30", "--rate", "0.1"]
 
 
 @given(secret=st.binary(max_size=100), other=st.binary(min_size=32, max_size=32))
@@ -63,62 +56,13 @@ def test_the_key_file(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Credentials, a manufacturer's root and a firmware image."""
-    path = tmp_path_factory.mktemp("site")
-    authority, maker = CertificateAuthority.create("Station"), CertificateAuthority.create("Chips")
-    for role in ("verifier", "operator"):
-        authority.issue_role(role, "one").save(path / role)
-    maker.save(path / "maker")
-    (path / "firmware.img").write_bytes(FirmwareSigner.of(path / "maker").sign(builtin_image()))
-    (path / "home").mkdir()
-    return path
+    return make_site(tmp_path_factory.mktemp("site"))
 
 
-def options(site: Path) -> list[str]:
-    home = site / "home"
-    return [
-        *("--db", str(home / "db"), "--cache", str(home / "cache"), "--credentials", str(site / "verifier")),
-        *("--manufacturer", str(site / "maker" / "authority.pem"), "--firmware", str(site / "firmware.img")),
-        *("--address-file", str(home / "address")),
-    ]
-
-
-def start(site: Path) -> subprocess.Popen[str]:
-    """A Verifier in a process whose umask lets others read what it makes."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "weighbridge.cli", "serve", "verifier", *options(site)],
-        umask=0o022, cwd=ROOT, env=os.environ, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def interrupted(site: Path) -> Iterator[Path]:
-    """What lies on the disk of a Verifier that is stopped in the middle of a draw: secret chosen, not opened."""
-    process = start(site)
-    home = site / "home"
-    try:
-        while not (home / "address").exists():
-            assert process.poll() is None, process.stderr.read() if process.stderr else ""
-            time.sleep(0.05)
-        common = ["--verifier", (home / "address").read_text(), "--credentials", str(site / "operator")]
-        ueid = "01" + "ee" * 16
-        assert run(["inspect", "register", *common, "--ueid", ueid, "--chip", "127.0.0.1:1", "--owner", "acme"]) == 0
-        assert run(["inspect", "start", *common, *PLAN, "--cutoff", "600"]) == 0
-        while not committed(home / "db"):
-            assert process.poll() is None
-            time.sleep(0.05)
+@pytest.fixture(scope="module", name="interrupted")
+def interrupted_draw(site: Path) -> Iterator[Path]:
+    with interrupted(site) as home:
         yield home
-    finally:
-        process.send_signal(signal.SIGKILL)  # the log that is written ahead stays as it is
-        process.communicate()
-
-
-def committed(db: Path) -> dict[str, Any]:
-    """The first unit of the draw; empty if there is none yet."""
-    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
-        found = connection.execute("SELECT value FROM inspection_units WHERE key = 'commitment-0'").fetchone()
-    connection.close()
-    return {} if found is None else dict(cbor2.loads(zstandard.ZstdDecompressor().decompress(found[0])))
 
 
 def test_a_copy_of_the_database_does_not_give_the_secret_of_a_draw_away(interrupted: Path) -> None:
@@ -130,12 +74,9 @@ def test_a_copy_of_the_database_does_not_give_the_secret_of_a_draw_away(interrup
     files = [path for path in interrupted.rglob("*") if path.is_file()]
     assert {"db", "db-wal", "db.draw-key"} <= {path.name for path in files}
     assert [path.name for path in files if secret in path.read_bytes()] == []
-    with sqlite3.connect(f"file:{interrupted / 'db'}?mode=ro", uri=True) as connection:
-        values = [row[0] for row in connection.execute("SELECT value FROM inspection_units") if row[0]]
-    connection.close()
-    units = [zstandard.ZstdDecompressor().decompress(value) for value in values]
-    assert any(committed_to in each for each in units)
-    assert not any(secret in each for each in units)
+    stored = units(interrupted / "db").values()
+    assert any(committed_to in each for each in stored)
+    assert not any(secret in each for each in stored)
 
 
 def test_no_other_user_may_read_what_a_verifier_writes(interrupted: Path) -> None:
