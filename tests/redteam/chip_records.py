@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 from redteam.on_chips import HIDDEN_RUN, cheat, hidden
 from redteam.row import Outcome, Row
@@ -19,34 +20,40 @@ from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.core.digests import bytes_digest
 from weighbridge.core.errors import ChipError
 
-
-def held_back(shown: Shown) -> None:
-    """The newest entries are not listed."""
-    shown.entries = shown.log.entries[:-2]
+Tamper = Callable[[Shown, int], None]
+"""Hides the snapshot at a place of a log."""
 
 
-def dropped(shown: Shown) -> None:
+def held_back(shown: Shown, place: int) -> None:
+    """The snapshot and what came after it are not listed."""
+    shown.entries = shown.log.entries[:place]
+
+
+def dropped(shown: Shown, place: int) -> None:
     """The snapshot is taken out of the log, with the chip's own key."""
-    del shown.log.entries[-2]
+    del shown.log.entries[place]
 
 
-def restored(shown: Shown) -> None:
+def restored(shown: Shown, place: int) -> None:
     """The log is that of a backup from before the snapshot; the chip's counter is not."""
     more = len(shown.log.entries)
-    del shown.log.entries[-2:]
+    del shown.log.entries[place:]
     shown.head = lambda nonce: shown.log.head(nonce, counter=more)
 
 
-def hiding(tamper: Callable[[Shown], None], shop: Workshop, seed: int) -> Outcome:
-    """A log with a snapshot of a hidden run, which is not to be seen."""
-    name = shop.name()
+def hiding(tamper: Tamper, shop: Workshop, seed: int) -> Outcome:
+    """A log with a snapshot of a hidden run, which is not to be seen; the seed chooses what it is and where it lies."""
+    name, choose = shop.name(), Random(seed)
     with FalseChips(shop.bench) as chips:
         shown = chips.make(name)
-        leaf = (4096, bytes_digest(seed.to_bytes(8, "big")))
-        snapshot = shown.log.snapshot([leaf])
-        shown.log.event("x", bytes(32))
+        for number in range(choose.randrange(6)):
+            shown.log.event(f"before {number}", choose.randbytes(32))
+        leaves = [(4096 * size, choose.randbytes(32)) for size in range(1, choose.randint(2, 5))]
+        snapshot = shown.log.snapshot(leaves)
+        for number in range(choose.randint(1, 6)):
+            shown.log.event(f"after {number}", choose.randbytes(32))
         genuine = shown.log.entries[snapshot]
-        tamper(shown)
+        tamper(shown, snapshot)
         listed = shown.log.entries if shown.entries is None else shown.entries
         report = shop.report(name)
     gone = genuine not in listed
@@ -58,8 +65,11 @@ def altered_firmware(shop: Workshop, seed: int) -> Outcome:
     station, name = shop.bench, shop.name()
     process = station.chip(name)
     directory = station.root / "chips" / name
+    for _ in range(Random(seed).randrange(3)):  # boots as it should
+        process.stop()
+        process.start()
     process.stop()
-    evil = replace(builtin_image(), payload=b"no snapshots")
+    evil = replace(builtin_image(), payload=Random(seed).randbytes(1 << 10))
     (directory / "firmware.img").write_bytes(FirmwareSigner.issue(station.authority).sign(evil))
     try:
         process.start()
@@ -67,7 +77,7 @@ def altered_firmware(shop: Workshop, seed: int) -> Outcome:
         unlock(directory)
         process.start()
     with Shim.connect(process.socket) as chip:
-        done = hidden(chip)
+        done = hidden(chip, seed)
     process.stop()
     (directory / "firmware.img").write_bytes(station.image)
     process.start()
@@ -80,7 +90,11 @@ def copied_key(shop: Workshop, seed: int) -> Outcome:
     station: Station = shop.bench
     genuine, copy = shop.name(), shop.name()
     for name in (genuine, copy):
-        station.chip(name).stop()
+        process = station.chip(name)
+        for number in range(Random(seed).randrange(3)):  # what both have in their logs
+            with Shim.connect(process.socket) as chip:
+                chip.log_event("before", bytes_digest(bytes([number])))
+        process.stop()
     one, two = station.root / "chips" / genuine, station.root / "chips" / copy
     shutil.rmtree(two)
     shutil.copytree(one, two)
@@ -88,7 +102,7 @@ def copied_key(shop: Workshop, seed: int) -> Outcome:
         station.chips[name].start()
         station.register(name, "")
     with Shim.connect(station.chips[genuine].socket) as chip:
-        done = hidden(chip)
+        done = hidden(chip, seed)
     return Outcome(findings=accusations(shop.report(genuine, copy)), gain=float(done > 0), cost=1.0)
 
 

@@ -113,16 +113,41 @@ class Keep:
             chip.request_snapshot()
 
 
-def hidden(chip: Shim, steps: int = STEPS) -> int:
-    """Trains on a chip without a transcript; returns the FLOPs."""
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+class Undeclared:
+    """A regression that is trained without a transcript, step by step.
+
+    Attributes:
+        steps: Steps so far.
+    """
+
+    def __init__(self, seed: int) -> None:
+        """Makes the model.
+
+        Args:
+            seed: Of weights and data.
+        """
+        self._seed, self.steps = seed, 0
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self._model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-2)
+
+    def step(self) -> None:
+        """Trains a step."""
+        self.steps += 1
+        batch = batch_of(1000 * self._seed + self.steps)
+        self._model(batch["x"]).square().mean().backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def hidden(chip: Shim, seed: int, steps: int = STEPS) -> int:
+    """Trains on a chip without a transcript, and lets it take a snapshot; returns the FLOPs."""
+    training = Undeclared(seed)
 
     def work() -> None:
-        for number in range(1, steps + 1):
-            model(batch_of(number)["x"]).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        for _ in range(steps):
+            training.step()
 
     done = counted(work)
     chip.request_snapshot()
@@ -166,7 +191,7 @@ def exempt(shop: Workshop, seed: int) -> Outcome:
     runs, name = shop.place(), shop.name()
     process = shop.bench.chip(name)
     with Shim.connect(process.socket) as chip:
-        done = hidden(chip)
+        done = hidden(chip, seed)
     return Outcome(findings=accusations(shop.report(name, runs=runs)), gain=float(done > 0), cost=1.0)
 
 
@@ -177,7 +202,7 @@ def unregistered(shop: Workshop, seed: int) -> Outcome:
     provision(secret / "chip", station.manufacturer, image=station.image)
     process = ChipProcess(secret / "chip", station.root / "chip", rate_per_day=1.0, hold=64, allow_forced=True)
     with process, Shim.connect(process.socket) as chip:
-        done = hidden(chip)
+        done = hidden(chip, seed)
     return Outcome(findings=accusations(shop.report(name)), gain=float(done > 0), cost=1.0)
 
 
