@@ -1,7 +1,7 @@
 """Writes the tables of docs/redteam.md from the catalogue and from benchmarks/results/redteam.json.
 
 `python -m benchmarks.redteam_page` replaces what stands between the marks of each table; a test compares the page with
-catalogue and result file. What is not caught stands first.
+catalogue and result file. What is not caught stands first; what is caught stands by areas.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from redteam.catalogue import ROWS
+from redteam.catalogue import AREAS, ROWS
 from redteam.row import Row
 
 from analysis.confidence import clopper_pearson
@@ -67,6 +67,28 @@ def rows_of(chosen: Sequence[Row], results: Result, *, caught: bool) -> str:
     return table((*head, *(("finding", "rate", "chips to draw") if caught else ("rate", "why"))), lines)
 
 
+def by_area(results: Result) -> str:
+    """A table of what is caught for each area, under its heading."""
+    parts = []
+    for area, rows in AREAS.items():
+        chosen = [row for row in rows if row.expected and not row.simulated]
+        parts.append(f"### {area}\n\n{rows_of(chosen, results, caught=True)}")
+    return "\n\n".join(parts)
+
+
+def prevented(results: Result) -> str:
+    """The table of attacks that get the adversary nothing and accuse nobody."""
+    lines: list[tuple[str, ...]] = []
+    for row in (row for row in ROWS if row.prevented):
+        result, worked = results.get(row.name), "not tried yet"
+        if result:
+            gained = sum(gain > row.most for gain in result["gain"])
+            low, high = clopper_pearson(found=gained, samples=result["seeds"], confidence=CONFIDENCE)
+            worked = f"{gained / result['seeds']:.2f} [{float(low):.2f}, {float(high):.2f}] of {result['seeds']}"
+        lines.append((row.name, row.source, row.wants, worked, row.note))
+    return table(("attack", "source", "the adversary wants to", "rate of success", "why not"), lines)
+
+
 def simulated(results: Result) -> str:
     """The table of rows in which fleets were played out."""
     lines: list[tuple[str, ...]] = []
@@ -108,8 +130,9 @@ def render(page: str) -> str:
     results = result.get("rows", {})
     shown = [row for row in ROWS if not row.simulated]
     parts = {
-        "not caught": rows_of([row for row in shown if not row.expected], results, caught=False),
-        "caught": rows_of([row for row in shown if row.expected], results, caught=True),
+        "not caught": rows_of([row for row in shown if not row.expected and not row.prevented], results, caught=False),
+        "caught": by_area(results),
+        "prevented": prevented(results),
         "simulated": simulated(results),
         "control": controls(results),
         "notes": notes(),

@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import chain
+
 from redteam import (
     chip_records,
+    clocks,
     counters,
+    disguised,
     harm,
     inconclusive,
     logs,
     numbers_beside,
+    omissions,
     on_chips,
     origins,
     placement,
+    power,
     renames,
     silence,
     spelled,
     steering,
     tolerance,
     values,
+    verifiers_files,
 )
 from redteam.row import Row
 
-ROWS: tuple[Row, ...] = (
-    *values.ROWS,
-    *steering.ROWS,
-    *tolerance.ROWS,
-    *origins.ROWS,
-    *counters.ROWS,
-    *spelled.ROWS,
-    *numbers_beside.ROWS,
-    *renames.ROWS,
-    *logs.ROWS,
-    *inconclusive.ROWS,
-    *on_chips.ROWS,
-    *chip_records.ROWS,
-    *silence.ROWS,
-    *placement.ROWS,
-    *harm.ROWS,
-)
+AREAS: Mapping[str, tuple[Row, ...]] = {
+    "Histories, programs, and choices that could be weights": (
+        *values.ROWS,
+        *steering.ROWS,
+        *tolerance.ROWS,
+        *origins.ROWS,
+        *counters.ROWS,
+        *spelled.ROWS,
+        *numbers_beside.ROWS,
+        *renames.ROWS,
+        *logs.ROWS,
+        *inconclusive.ROWS,
+    ),
+    "Undeclared work, snapshots and what a chip holds": (
+        *on_chips.ROWS,
+        *disguised.ROWS,
+    ),
+    "Chips, firmware and their logs": (
+        *chip_records.ROWS,
+        *power.ROWS,
+        *clocks.ROWS,
+    ),
+    "The draw, the registry and rules": (
+        *silence.ROWS,
+        *placement.ROWS,
+        *omissions.ROWS,
+    ),
+    "The Verifier's machines and files": (
+        *harm.ROWS,
+        *verifiers_files.ROWS,
+    ),
+}
+"""Rows by the headings under which their page has them; most headings are the threat model's."""
+
+ROWS: tuple[Row, ...] = tuple(chain.from_iterable(AREAS.values()))

@@ -89,6 +89,11 @@ class Row:
     simulated: bool = False
     note: str = ""
 
+    @property
+    def prevented(self) -> bool:
+        """Whether the attack gets the adversary nothing, so that there is nothing to accuse it of."""
+        return not self.expected and self.most <= 0
+
     def as_said(self, outcome: Outcome) -> bool:
         """Whether an attempt was caught as expected or, where nothing is expected, accused of nothing.
 
