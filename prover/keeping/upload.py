@@ -17,7 +17,7 @@ from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
 from weighbridge.attest.identity import Credentials
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
 from weighbridge.rpc import endpoints
-from weighbridge.rpc.guards import BusyError
+from weighbridge.rpc.busy import BusyError
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.writer import MANIFEST
 

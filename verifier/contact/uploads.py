@@ -26,7 +26,7 @@ from weighbridge.attest.manifest import Manifest, open_manifest
 from weighbridge.core.durable import sync
 from weighbridge.core.errors import QuotaError, UsageError, WeighbridgeError
 from weighbridge.execution.transcript_facts import open_confined
-from weighbridge.rpc.guards import BusyError
+from weighbridge.rpc.busy import BusyError
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate
 from weighbridge.transcript.writer import MANIFEST
 

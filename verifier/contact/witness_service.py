@@ -11,7 +11,7 @@ import grpc
 from protos.weighbridge.v1 import witness_pb2, witness_pb2_grpc
 from verifier.contact.witness import Witness
 from weighbridge.core.errors import TokenError, UsageError
-from weighbridge.rpc import endpoints
+from weighbridge.rpc import endpoints, memory
 
 _SERVICE = "/weighbridge.v1.WitnessService/"
 ALLOW = {
@@ -21,9 +21,11 @@ ALLOW = {
 }
 """Who may call what. A chip may only speak for the UEIDs in its certificate; whose log it is, its head token says."""
 
-MAX_REPORT_BYTES = 64 << 20
+MAX_REPORT_BYTES = 48 << 20
 """Entries in one report; a chip's NVRAM holds less."""
 MAX_PROOF = 128
+_ENTRY_BYTES = 64
+"""What an entry takes in memory beside its bytes."""
 
 
 class WitnessServicer(witness_pb2_grpc.WitnessServiceServicer):
@@ -46,7 +48,7 @@ class WitnessServicer(witness_pb2_grpc.WitnessServiceServicer):
     ) -> witness_pb2.AddCheckpointResponse:
         """See witness.proto."""
         first = next(request_iterator, None)
-        if first is None or len(first.proof) > MAX_PROOF:
+        if first is None or not first.ueid or len(first.proof) > MAX_PROOF:
             raise UsageError("A report begins with a checkpoint, its token and a proof; report anew.")
         endpoints.peer_of(context).check_speaks_for(first.ueid)
         incoming = self._witness.begin(first.ueid, first.checkpoint, first.token, list(first.proof))
@@ -55,6 +57,7 @@ class WitnessServicer(witness_pb2_grpc.WitnessServiceServicer):
             total += sum(map(len, piece.entries))
             if total > MAX_REPORT_BYTES:
                 raise TokenError("The report is larger than a chip's log can be; inspect the chip on site.")
+            memory.keep(sum(map(len, piece.entries)) + _ENTRY_BYTES * len(piece.entries))
             incoming.add(piece.entries)
         return witness_pb2.AddCheckpointResponse(checkpoint=self._witness.end(incoming))
 

@@ -36,6 +36,8 @@ _Metrics = Annotated[str | None, _option(_LISTENING, "host:port for Prometheus m
 _CallsPerSecond = Annotated[float, _option(_CALLERS, "Calls a second.")]
 _Burst = Annotated[float, _option(_CALLERS, "Calls at once after a rest.")]
 _Streams = Annotated[int, _option(_CALLERS, "Streaming calls open at the same time.")]
+_Concurrent = Annotated[int, _option(_CALLERS, "Calls served at the same time; others of it wait.")]
+_RequestMemory = Annotated[int, _option(_CALLERS, "MiB of requests in memory, of all callers; each a quarter.")]
 _IdleSeconds = Annotated[float, _option(_CALLERS, "Time that a stream may wait for its client.")]
 _Json = Annotated[bool, _option(_LISTENING, "Print the address as a JSON object.", "--json")]
 
@@ -52,6 +54,8 @@ def prover(
     calls_per_second: _CallsPerSecond = _CALLS.rate_per_s,
     burst: _Burst = _CALLS.burst,
     streams: _Streams = _CALLS.streams,
+    concurrent_calls: _Concurrent = _CALLS.calls,
+    request_memory: _RequestMemory = _CALLS.memory >> 20,
     idle_seconds: _IdleSeconds = _CALLS.idle_s,
 ) -> None:
     """Serve transcripts to Verifiers: explain snapshots, hand out files, open records and collectives."""
@@ -61,7 +65,10 @@ def prover(
 
     secret_files.keep_to_owner()
     stop, counted = serving.AskedToStop(), Metrics()
-    calls = CallLimits(rate_per_s=calls_per_second, burst=burst, streams=streams, idle_s=idle_seconds)
+    calls = CallLimits(
+        rate_per_s=calls_per_second, burst=burst, streams=streams, calls=concurrent_calls, idle_s=idle_seconds,
+        memory=request_memory << 20,
+    )  # fmt: skip
     with shown(counted, metrics):
         service = serve(runs, Credentials.load(credentials), address, device, limits=calls, metrics=counted)
         _until_stopped("Prover", service, stop, address_file, as_json)
@@ -126,6 +133,8 @@ def verifier(
     calls_per_second: _CallsPerSecond = _CALLS.rate_per_s,
     burst: _Burst = _CALLS.burst,
     streams: _Streams = _CALLS.streams,
+    concurrent_calls: _Concurrent = _CALLS.calls,
+    request_memory: _RequestMemory = _CALLS.memory >> 20,
     idle_seconds: _IdleSeconds = _CALLS.idle_s,
 ) -> None:
     """Run a Verifier: it keeps the registry, runs inspections, and hands out reports."""
@@ -144,6 +153,10 @@ def verifier(
     secret_files.keep_to_owner()
     stop, counted = serving.AskedToStop(), Metrics()
     own, root = Credentials.load(credentials), load_certificate(read_file(manufacturer))
+    calls = CallLimits(
+        rate_per_s=calls_per_second, burst=burst, streams=streams, calls=concurrent_calls, idle_s=idle_seconds,
+        memory=request_memory << 20,
+    )  # fmt: skip
     allowed = ChipLimits(hold=max_hold, clock_speed=max_clock_speed, forced=allow_forced, clock_slack_s=clock_slack)
     with shown(counted, metrics):
         service = serve(
@@ -158,7 +171,7 @@ def verifier(
             regime=regime.load(rules=rule_set, parties=parties, policy=policy, benchmarks=benchmarks),
             farm=chosen(farm, replay_devices, trusted=trust_ray_network),
             limits=Limits(memory=replay_memory << 30, seconds=replay_seconds),
-            call_limits=CallLimits(rate_per_s=calls_per_second, burst=burst, streams=streams, idle_s=idle_seconds),
+            call_limits=calls,
             metrics=counted,
             secret=None if criteria is None else Secret.load(criteria),
             quota=Quota(total=upload_gib << 30, files=upload_files),

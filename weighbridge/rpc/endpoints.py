@@ -13,9 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent import futures
 from typing import Any, TypeVar
 
 import grpc
@@ -28,7 +26,9 @@ from grpc_status import rpc_status
 from weighbridge.attest import identity
 from weighbridge.core import errors
 from weighbridge.core.errors import ChipError, IdentityError, UsageError, WeighbridgeError
-from weighbridge.rpc.guards import BusyError, CallLimits, Guard, InvalidRequestError, wrap
+from weighbridge.rpc.busy import BusyError
+from weighbridge.rpc.door import Door
+from weighbridge.rpc.guards import CallLimits, Guard, InvalidRequestError, wrap
 from weighbridge.rpc.metrics import Counting, Metrics
 
 T = TypeVar("T")
@@ -36,8 +36,14 @@ T = TypeVar("T")
 DOMAIN = "weighbridge"
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_METADATA_BYTES = 16 << 10
-MAX_WAITING_CALLS = 4096
-"""Calls of all callers that a server has in hand, most of them waiting for a worker; it refuses others at once."""
+MAX_REQUEST_BYTES = 5 << 18
+"""The largest message that a server takes: one MiB of content, and what goes with it."""
+
+MAX_CONNECTIONS, STREAMS_A_CONNECTION = 4096, 128
+HANDSHAKE_S, IDLE_CONNECTION_S = 10, 60
+"""Seconds in which a connection must be set up, and after which one without calls is closed; clients open another."""
+
+_WINDOW_BYTES = 1 << 18
 
 DEFAULT_DEADLINE_S = 30.0
 CHIP = "weighbridge-ueid-bin"
@@ -58,9 +64,6 @@ _STATUS: tuple[tuple[type[WeighbridgeError], grpc.StatusCode], ...] = (
 """Status by error class; any other WeighbridgeError is FAILED_PRECONDITION."""
 
 
-_REPORTERS: weakref.WeakKeyDictionary[grpc.Server, health.HealthServicer] = weakref.WeakKeyDictionary()
-
-
 class RpcError(WeighbridgeError):
     """A peer did not answer a call as agreed, and there is no more specific reason."""
 
@@ -71,10 +74,6 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 Allow = Mapping[str, Collection[str]]
 """Full method name, e.g. `/weighbridge.v1.ChipService/GetHead`, to the roles that may call it."""
-
-
-_WORKERS = 32
-"""Calls that are served at the same time, streams included."""
 
 
 def server(
@@ -102,24 +101,39 @@ def server(
     Raises:
         UsageError: The address cannot be bound.
     """
+    limits = limits or CallLimits()
+    door = Door(
+        limits,
+        roles={role for roles in allow.values() for role in roles},
+        apart=_OPEN_SERVICES,
+        to_status=to_status,
+        refused=metrics.refused if metrics else lambda: None,
+    )
     result = grpc.server(
-        futures.ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="rpc"),
+        door,
         interceptors=[
+            door.arrivals,
             *([Counting(metrics)] if metrics else []),
             _RoleInterceptor(allow),
             _ErrorInterceptor(),
-            Guard(limits or CallLimits(), _OPEN_SERVICES),
+            Guard(limits, _OPEN_SERVICES),
         ],
         options=[
             ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
             ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.max_concurrent_streams", STREAMS_A_CONNECTION),
+            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
+            ("grpc.max_connection_idle_ms", IDLE_CONNECTION_S * 1000),
+            # gRPC would let a client's window grow with the speed of its connection, and hold as much unread.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ],
-        maximum_concurrent_rpcs=MAX_WAITING_CALLS,
     )
     services = sorted({method.split("/")[1] for method in allow})
-    reporter = health.HealthServicer(experimental_non_blocking=False)  # The other kind has no handlers to wrap.
-    _REPORTERS[result] = reporter
+    reporter = _Health(experimental_non_blocking=False)  # The other kind has no handlers to wrap.
     for service in (health.OVERALL_HEALTH, *services):
         reporter.set(service, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(reporter, result)
@@ -136,15 +150,22 @@ def server(
     return result, f"{address.rpartition(':')[0]}:{port}"
 
 
+class _Health(health.HealthServicer):  # type: ignore[misc]
+    """Health checks, each asked for: a watch would hold a worker for as long as its client likes."""
+
+    def Watch(self, request: Any, context: grpc.ServicerContext, send_response_callback: Any = None) -> Iterator[Any]:  # noqa: N802 (gRPC names the methods)
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "health is not streamed here; call Check again and again")
+
+    def List(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "health is not listed here; call Check with a service's name")
+
+
 def shut_down(server: grpc.Server, grace_s: float) -> threading.Event:
-    """Ends a server: health says NOT_SERVING, new calls are refused, running ones have `grace_s` seconds to finish.
+    """Ends a server: new calls are refused, running ones have `grace_s` seconds to finish.
 
     Returns:
         What is set when all calls have ended.
     """
-    reporter = _REPORTERS.get(server)
-    if reporter is not None:
-        reporter.enter_graceful_shutdown()
     return server.stop(grace_s)
 
 

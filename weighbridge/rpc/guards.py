@@ -1,6 +1,7 @@
-"""What a gRPC server asks of every call before it works on it: a valid request, a deadline, no more than its share.
+"""What a gRPC server asks of every call that it works on: a valid request, a deadline, no more than its share.
 
-`weighbridge.rpc.endpoints` puts one `Guard` around the methods of each server, inside the check of roles. Who is
+`weighbridge.rpc.endpoints` puts one `Guard` around the methods of each server, inside the check of roles;
+`weighbridge.rpc.door` decides before that when a call gets a worker. Who is
 meant by "a caller" is a certificate: as many connections as it opens, they share one allowance.
 """
 
@@ -9,17 +10,24 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc
 import protovalidate
+from google.protobuf import message
 
-from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.core.errors import UsageError
+from weighbridge.rpc.busy import BusyError
+from weighbridge.rpc.memory import Held, Memory
 
 MAX_VIOLATIONS = 20
+LEAST_MEMORY = 16 << 20
+"""Bytes: some messages of the largest size, each of which may take a share of the memory."""
+
+_SMALL = 4096
 _MAX_CALLERS = 4096
 
 
@@ -35,20 +43,6 @@ class NoDeadlineError(UsageError):
     code = "rpc.deadline"
 
 
-class BusyError(WeighbridgeError):
-    """A caller has used up its share for now; details: `retry_s`, the seconds after which to try again."""
-
-    code = "rpc.busy"
-
-    @property
-    def retry_s(self) -> float:
-        """Seconds to wait; a peer's nonsense reads as one."""
-        try:
-            return min(max(float(self.details.get("retry_s", 1)), 0.0), 3600.0)
-        except ValueError:
-            return 1.0
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallLimits:
     """A server's limits.
@@ -56,23 +50,34 @@ class CallLimits:
     Attributes:
         rate_per_s: Calls that one certificate may begin a second, on average.
         burst: Calls that it may begin at once after a rest.
+        calls: Calls of one certificate that are served at the same time; others of it wait.
+        waiting: Calls of one certificate that may wait.
         streams: Streaming calls that one certificate may have open.
-        idle_s: Seconds that a stream may wait for its client to send or to read on.
+        idle_s: Seconds that a call may wait for its client to send or to read on.
+        least_per_s: Bytes a second that a client must send or read, on average over all of a stream's waiting for it
+            beyond the first `idle_s`.
+        memory: Bytes of requests of all callers that a server may hold at the same time.
         deadline_s: The furthest deadline that a call may have.
     """
 
     rate_per_s: float = 500.0
     burst: float = 2000.0
+    calls: int = 24
+    waiting: int = 256
     streams: int = 16
     idle_s: float = 60.0
+    least_per_s: float = 1024.0
+    memory: int = 256 << 20
     deadline_s: float = 31 * 86400.0
 
     def __post_init__(self) -> None:
         """Refuses limits that would refuse everything (UsageError)."""
-        if not (self.rate_per_s > 0 and self.burst >= 1 and self.streams >= 1):
-            raise UsageError("a server's limits must admit a call: rate above 0, burst and streams at least 1")
-        if not (self.idle_s > 0 and self.deadline_s > 0):
+        if not (self.rate_per_s > 0 and min(self.burst, self.streams, self.calls) >= 1 and self.waiting >= 0):
+            raise UsageError("a server's limits must admit a call: rate above 0, burst, calls and streams at least 1")
+        if not (self.idle_s > 0 and self.deadline_s > 0 and self.least_per_s >= 0):
             raise UsageError("a server's limits of time must be above 0 seconds")
+        if self.memory < LEAST_MEMORY:
+            raise UsageError(f"a server needs at least {LEAST_MEMORY} bytes of memory for requests")
 
 
 def wrap(handler: grpc.RpcMethodHandler[Any, Any], around: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
@@ -105,7 +110,9 @@ def check_request(request: Any) -> None:
     Raises:
         InvalidRequestError: It breaks some; the details name each field and what it must be.
     """
-    violations = protovalidate.collect_violations(request)[:MAX_VIOLATIONS]
+    # A large request may break a rule half a million times, and finding each takes longer than sending it.
+    large = request.ByteSize() > _SMALL
+    violations = protovalidate.collect_violations(request, fail_fast=large)[:MAX_VIOLATIONS]
     if violations:
         found: dict[str, str] = {}
         for each in violations:
@@ -142,7 +149,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         """The thread starts with the first call."""
-        self._due: dict[int, tuple[float, grpc.ServicerContext]] = {}
+        self._due: dict[object, tuple[float, Any]] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -152,21 +159,30 @@ class Watchdog:
 
         The iterator of a cancelled call's requests may just end, as if the client had sent all that it had to say.
         """
+        place = self.begin(context, seconds)
+        try:
+            yield
+        finally:
+            late = not self.end(place)
+        if late:
+            raise grpc.RpcError
+
+    def begin(self, call: Any, seconds: float) -> object:
+        """Cancels a call, by its `cancel()`, unless `end` is called in time with what this returns."""
         place = object()  # A call may wait twice at once: for what it reads and for what it writes.
         with self._changed:
-            self._due[id(place)] = (time.monotonic() + seconds, context)
+            self._due[place] = (time.monotonic() + seconds, call)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="rpc watchdog", daemon=True)
                 self._thread.start()
             if len(self._due) == 1:
                 self._changed.notify()
-        try:
-            yield
-        finally:
-            with self._changed:
-                late = self._due.pop(id(place), None) is None
-        if late:
-            raise grpc.RpcError
+        return place
+
+    def end(self, place: object) -> bool:
+        """Ends a watch; tells whether it was in time. Ending it again does nothing."""
+        with self._changed:
+            return self._due.pop(place, None) is not None
 
     def _run(self) -> None:
         while True:
@@ -182,7 +198,7 @@ class Watchdog:
             time.sleep(0.1)
 
 
-_WATCHDOG = Watchdog()
+WATCHDOG = Watchdog()
 
 
 class Guard(grpc.ServerInterceptor):
@@ -191,7 +207,7 @@ class Guard(grpc.ServerInterceptor):
     def __init__(self, limits: CallLimits, open_services: Collection[str]) -> None:
         """Guards the methods of one server; those of `open_services` need no deadline, as common tools give none."""
         self._limits, self._open = limits, frozenset(open_services)
-        self._buckets = Buckets(limits.rate_per_s, limits.burst)
+        self._memory = Memory(limits.memory)
         self._streams: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -203,34 +219,32 @@ class Guard(grpc.ServerInterceptor):
         is_open = handler_call_details.method.split("/")[1] in self._open
 
         def around(behaviour: Callable[..., Any], request: Any, context: grpc.ServicerContext) -> Any:
-            caller = self._admit(context, is_open)
-            if handler.request_streaming:
-                request = self._received(request, context)
-            else:
-                check_request(request)
+            caller = caller_of(context)
+            if not is_open:
+                self._check_deadline(context)
             if handler.response_streaming:
-                return self._sent(behaviour(request, context), context, caller)
-            if not handler.request_streaming:
-                return behaviour(request, context)
-            with self._stream(caller):
-                return behaviour(request, context)
+                return self._sent(behaviour, request, context, caller)
+            with self._requests(request, context, caller) as requests:
+                return behaviour(requests, context)
 
         return wrap(handler, around)
 
-    def _admit(self, context: grpc.ServicerContext, is_open: bool) -> str:
-        certificates: Any = context.auth_context().get("x509_pem_cert", ())
-        caller = hashlib.sha256(b"".join(certificates)).hexdigest()
-        wait = self._buckets.take(caller)
-        if wait:
-            raise BusyError(
-                f"This certificate calls more than {self._limits.rate_per_s:g} times a second; "
-                f"wait {wait:.3g} s and call again.",
-                retry_s=round(wait, 6),
-            )
+    def _check_deadline(self, context: grpc.ServicerContext) -> None:
         left = cast("float | None", context.time_remaining())  # None, whatever the stubs say: there is none.
-        if not is_open and (left is None or left > self._limits.deadline_s):
+        if left is None or left > self._limits.deadline_s:
             raise NoDeadlineError(f"A call needs a deadline of at most {self._limits.deadline_s:g} s; give it one.")
-        return caller
+
+    @contextmanager
+    def _requests(self, request: Any, context: grpc.ServicerContext, caller: str) -> Iterator[Any]:
+        """Yields the request, or an iterator of them, valid and counted as long as the block runs."""
+        with self._memory.of_call(caller) as held:
+            if isinstance(request, message.Message):
+                check_request(request)
+                held.take(request.ByteSize())
+                yield request
+            else:
+                with self._stream(caller):
+                    yield self._received(request, context, held)
 
     @contextmanager
     def _stream(self, caller: str) -> Iterator[None]:
@@ -249,22 +263,62 @@ class Guard(grpc.ServerInterceptor):
                 if not self._streams[caller]:
                     del self._streams[caller]
 
-    def _received(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        """Yields valid messages, as long as none keeps the call waiting too long."""
+    def _received(self, requests: Iterator[Any], context: grpc.ServicerContext, held: Held) -> Iterator[Any]:
+        """Yields valid messages, as long as none keeps the call waiting too long; holds one at a time."""
+        patience = Patience(self._limits)
         while True:
-            with _WATCHDOG.watch(context, self._limits.idle_s):
+            with patience.waits(context):
                 request = next(requests, None)
             if request is None:
                 return
             check_request(request)
+            size = request.ByteSize()
+            patience.add(size)
+            held.take(size)
             yield request
+            held.give_back(size)
 
-    def _sent(self, responses: Generator[Any, None, None], context: grpc.ServicerContext, caller: str) -> Iterator[Any]:
+    def _sent(
+        self, behaviour: Callable[..., Any], request: Any, context: grpc.ServicerContext, caller: str
+    ) -> Iterator[Any]:
         """Yields responses, as long as the client takes each in time."""
-        with self._stream(caller), closing(responses):
-            for response in responses:
+        patience = Patience(self._limits)
+        one = self._stream(caller) if isinstance(request, message.Message) else nullcontext()
+        with one, self._requests(request, context, caller) as requests, closing(behaviour(requests, context)) as sent:
+            for response in sent:
                 try:
-                    with _WATCHDOG.watch(context, self._limits.idle_s):
+                    with patience.waits(context):
                         yield response
                 except grpc.RpcError:
                     return
+                patience.add(response.ByteSize())
+
+
+class Patience:
+    """How long a stream waits for its client: a while each time and, of all its time, as its bytes deserve."""
+
+    def __init__(self, limits: CallLimits) -> None:
+        """Begins with the `idle_s` of the limits."""
+        self._idle_s, self._least_per_s = limits.idle_s, limits.least_per_s
+        self._left_s = limits.idle_s
+
+    @contextmanager
+    def waits(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Cancels the call if the block takes too long; raises grpc.RpcError then."""
+        begun = time.monotonic()
+        with WATCHDOG.watch(context, min(self._idle_s, self._left_s)):
+            yield
+        self._left_s -= time.monotonic() - begun
+
+    def add(self, size: int) -> None:
+        """Grants time for bytes that went over the wire; no client saves up more than a while for later."""
+        if self._least_per_s:
+            self._left_s = min(self._left_s + size / self._least_per_s, 2 * self._idle_s)
+        else:
+            self._left_s = self._idle_s
+
+
+def caller_of(context: grpc.ServicerContext) -> str:
+    """Returns the hex SHA-256 of the caller's certificate: who a caller is, over all its connections."""
+    certificates: Any = context.auth_context().get("x509_pem_cert", ())
+    return hashlib.sha256(b"".join(certificates)).hexdigest()

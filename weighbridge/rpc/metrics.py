@@ -42,6 +42,11 @@ class Metrics:
         self._open = prometheus_client.Gauge(
             "weighbridge_calls_open", "Calls that are being served.", ["method"], registry=self.registry
         )
+        self._refused = prometheus_client.Counter(
+            "weighbridge_calls_refused",
+            "Calls that were refused before a worker took them: too many of one certificate.",
+            registry=self.registry,
+        )
         self._inspections = prometheus_client.Counter(
             "weighbridge_inspections", "Stages of inspections that began.", ["stage"], registry=self.registry
         )
@@ -61,6 +66,10 @@ class Metrics:
         self._inspections.labels(stage).inc()
         if former is not None:
             self._stages.labels(former).observe(seconds)
+
+    def refused(self) -> None:
+        """Counts a call that got no worker."""
+        self._refused.inc()
 
     def findings(self, findings: Iterable[Mapping[str, Any]]) -> None:
         """Counts a report's findings, each with `id` and `severity`."""

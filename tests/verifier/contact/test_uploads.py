@@ -24,7 +24,7 @@ from verifier.contact.uploads import EXPIRY_S, STREAMS, STREAMS_OF_ONE, UPLOADS,
 from verifier.store.cache import Cache, FetchLimits
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.core.errors import QuotaError, UsageError, WeighbridgeError
-from weighbridge.rpc.guards import BusyError
+from weighbridge.rpc.busy import BusyError
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate
 from weighbridge.transcript.reader import Transcript
 

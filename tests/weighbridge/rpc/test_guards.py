@@ -14,15 +14,15 @@ import grpc
 import pytest
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc, verifier_pb2, witness_pb2, witness_pb2_grpc
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.core.errors import ChipError, UsageError
-from weighbridge.rpc import endpoints
-from weighbridge.rpc.guards import Buckets, BusyError, CallLimits, InvalidRequestError, NoDeadlineError, check_request
+from weighbridge.rpc import endpoints, memory
+from weighbridge.rpc.busy import BusyError
+from weighbridge.rpc.guards import Buckets, CallLimits, InvalidRequestError, NoDeadlineError, check_request
 
 NONCE = b"fresh nonce"
 HEAD = "/weighbridge.v1.ChipService/GetHead"
@@ -59,7 +59,11 @@ class Witness(witness_pb2_grpc.WitnessServiceServicer):
         self.kept: list[bytes] = []
 
     def AddCheckpoint(self, request_iterator: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        pieces = [piece.checkpoint for piece in request_iterator]
+        pieces = []
+        for piece in request_iterator:
+            pieces.append(piece.checkpoint)
+            if piece.token == b"keep":
+                memory.keep(piece.ByteSize())
         self.kept += pieces
         return witness_pb2.AddCheckpointResponse()
 
@@ -126,6 +130,14 @@ def test_every_message_of_a_stream_is_checked() -> None:
         assert witness.kept == []
         endpoints.call(stub.AddCheckpoint, iter([good]))
         assert witness.kept == [b"note"]
+
+
+def test_a_large_request_with_many_faults_is_refused_at_the_first() -> None:
+    request = witness_pb2.AddCheckpointRequest(proof=[b""] * 500_000)
+    started = time.monotonic()
+    with pytest.raises(InvalidRequestError, match="proof"):
+        check_request(request)
+    assert time.monotonic() - started < 1
 
 
 PLAN: dict[str, Any] = {
@@ -268,9 +280,44 @@ def test_a_client_that_does_not_send_is_let_go() -> None:
         assert head(chip).token == b"token"
 
 
+def test_a_client_that_sends_too_little_is_let_go() -> None:
+    """It never is silent for long, and yet holds a worker for nothing."""
+    with served(idle_s=1, least_per_s=10_000) as (address, _, witness, _), stubs(address) as (_, stub):
+
+        def pieces(size: int, count: int) -> Iterator[witness_pb2.AddCheckpointRequest]:
+            for _ in range(count):
+                yield witness_pb2.AddCheckpointRequest(checkpoint=bytes(size))
+                time.sleep(0.2)
+
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.AddCheckpoint(pieces(10, 100), timeout=60)
+        assert caught.value.code() == grpc.StatusCode.CANCELLED
+        assert witness.kept == []
+        stub.AddCheckpoint(pieces(10_000, 10), timeout=60)
+        assert len(witness.kept) == 10
+
+
+def test_requests_of_one_certificate_take_a_share_of_the_memory() -> None:
+    with served(memory=16 << 20) as (address, _, _, _), stubs(address) as (stub, keeper):
+
+        def pieces(keep: bool) -> Iterator[witness_pb2.AddCheckpointRequest]:
+            for _ in range(6):
+                yield witness_pb2.AddCheckpointRequest(token=b"keep" * keep, entries=[bytes(1 << 20)])
+
+        for _ in range(3):  # What was refused has given back what it held.
+            with pytest.raises(grpc.RpcError) as caught:
+                keeper.AddCheckpoint(pieces(True), timeout=60)
+            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "--request-memory" in (caught.value.details() or "")
+            assert details(caught.value, error_details_pb2.ErrorInfo).reason == "rpc.busy"
+            assert details(caught.value, error_details_pb2.RetryInfo).retry_delay.seconds == 1
+        keeper.AddCheckpoint(pieces(False), timeout=60)
+        assert head(stub).token == b"token"
+
+
 def test_huge_messages_and_headers_are_refused() -> None:
     with served() as (address, chip, _, _), stubs(address) as (stub, _):
-        huge = chip_pb2.GetHeadRequest(nonce=bytes(endpoints.MAX_MESSAGE_BYTES + 1))
+        huge = chip_pb2.GetHeadRequest(nonce=bytes(endpoints.MAX_REQUEST_BYTES + 1))
         with pytest.raises(grpc.RpcError) as caught:
             stub.GetHead(huge, timeout=10)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -289,22 +336,14 @@ def test_bytes_that_are_no_message_are_refused() -> None:
         assert chip.heads == 0
 
 
-def test_a_server_that_ends_lets_running_calls_finish_and_says_so_first() -> None:
-    with (
-        served() as (address, _, _, server),
-        stubs(address) as (stub, _),
-        endpoints.channel(address, OTHER, "chip") as other,
-    ):
+def test_a_server_that_ends_lets_running_calls_finish_and_takes_no_others() -> None:
+    with served() as (address, _, _, server), stubs(address) as (stub, _):
         answers: list[Any] = []
         slow = chip_pb2.GetHeadRequest(nonce=b"wait for me")
         running = threading.Thread(target=lambda: answers.append(endpoints.call(stub.GetHead, slow)))
         running.start()
-        watched = health_pb2_grpc.HealthStub(other).Watch(health_pb2.HealthCheckRequest(service=""), timeout=20)
-        assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
         time.sleep(0.3)
         ending = endpoints.shut_down(server, 5)
-        assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        watched.cancel()
         running.join(10)
         assert ending.wait(10)
         assert [each.token for each in answers] == [b"token"]
@@ -313,7 +352,8 @@ def test_a_server_that_ends_lets_running_calls_finish_and_says_so_first() -> Non
 
 
 @pytest.mark.parametrize(
-    "limits", [{"rate_per_s": 0}, {"burst": 0.5}, {"streams": 0}, {"idle_s": 0}, {"deadline_s": 0}]
+    "limits",
+    [{"rate_per_s": 0}, {"burst": 0.5}, {"streams": 0}, {"idle_s": 0}, {"deadline_s": 0}, {"calls": 0}, {"memory": 1}],
 )
 def test_limits_that_refuse_everything_make_no_sense(limits: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
