@@ -19,7 +19,8 @@ from verifier.draw.log_entries import MAX_ENTRY_BYTES, Abandonment, Closing, Com
 from verifier.model.strata import DrawFormatError
 from weighbridge.attest import tiles, tlog
 from weighbridge.attest.tlog import NoteKey, Proof
-from weighbridge.core.errors import FormatError, UsageError
+from weighbridge.core.bounded import open_regular
+from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 
 SCHEMA = "weighbridge-draw/1"
 RECORD, POPULATION, HEADS, LOG = "draw.json", "population.tsv", "heads.tsv", "log"
@@ -228,10 +229,10 @@ def write_files(directory: Path, files: Sequence[tuple[str, bytes]]) -> None:
 
 def _read(path: Path, most: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(most + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); name the right file") from None
+    except (OSError, TranscriptError) as error:
+        raise UsageError(f"cannot read {path} ({error}); name the right file") from None
     if len(data) > most:
         raise DrawFormatError(f"{path.name} has more than {most} bytes; it is no part of a draw.")
     return data

@@ -13,7 +13,8 @@ from verifier.registry.directory import Registry
 from weighbridge.attest import tiles, tlog
 from weighbridge.attest.tlog import Checkpoint, Note, NoteKey
 from weighbridge.core import merkle
-from weighbridge.core.errors import Finding, UsageError
+from weighbridge.core.bounded import open_regular
+from weighbridge.core.errors import Finding, TranscriptError, UsageError
 
 
 @dataclass(kw_only=True, slots=True)
@@ -141,7 +142,7 @@ def _altered(message: str, subject: str) -> Finding:
 
 def _content(path: Path, limit: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(limit + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); name the directory of an exported log") from error
+    except (OSError, TranscriptError) as error:
+        raise UsageError(f"cannot read {path} ({error}); name the directory of an exported log") from error

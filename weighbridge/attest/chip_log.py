@@ -17,7 +17,8 @@ from weighbridge.attest import tiles, tlog, tokens
 from weighbridge.attest.tlog import Checkpoint, Note, NoteKey
 from weighbridge.attest.tokens import Token, Verified
 from weighbridge.core import merkle
-from weighbridge.core.errors import Finding, TokenError, UsageError, WeighbridgeError
+from weighbridge.core.bounded import open_regular
+from weighbridge.core.errors import Finding, TokenError, TranscriptError, UsageError, WeighbridgeError
 
 
 def log_key(head: Token) -> NoteKey:
@@ -190,7 +191,7 @@ def compare(log: Directory, other: bytes) -> list[Finding]:
 
 def _read(path: Path, limit: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(limit + 1)
-    except OSError as error:
-        raise UsageError(f"Cannot read {path} ({error.strerror}); name the directory of an exported log.") from error
+    except (OSError, TranscriptError) as error:
+        raise UsageError(f"Cannot read {path} ({error}); name the directory of an exported log.") from error

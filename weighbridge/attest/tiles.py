@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from weighbridge.core import merkle
-from weighbridge.core.errors import FormatError, UsageError
+from weighbridge.core.bounded import open_regular
+from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 
 WIDTH = 256
 MAX_ENTRY_BYTES = (1 << 16) - 1
@@ -127,16 +128,18 @@ def read(directory: Path, size: int) -> tuple[list[bytes], list[str]]:
         The entries, and the paths of tiles that are missing, or contradict the entries.
 
     Raises:
-        TilesError: Entries are missing or unreadable.
+        TilesError: Entries are missing or unreadable, or there are more than a file's name says.
     """
     entries: list[bytes] = []
     while len(entries) < size:
         width = min(WIDTH, size - len(entries))
         number = len(entries) // WIDTH
-        data = _content(directory, tile_path(None, number, width))
+        data, most = _content(directory, tile_path(None, number, width)), width
         if data is None and width < WIDTH:
-            data = _content(directory, tile_path(None, number))
+            data, most = _content(directory, tile_path(None, number)), WIDTH
         part = decode_bundle(data) if data is not None else []
+        if len(part) > most:
+            raise TilesError(f"A bundle of {directory} has more entries than its name says; fetch the log again.")
         if len(part) < width:
             raise TilesError(f"Entries from {len(entries)} on are missing in {directory}; fetch the log again.")
         entries += part[:width]
@@ -153,8 +156,9 @@ def read(directory: Path, size: int) -> tuple[list[bytes], list[str]]:
 
 
 def _content(directory: Path, path: str) -> bytes | None:
+    """Returns what is in a file; None if it is not there, or is a link, a pipe or a device."""
     try:
-        with (directory / path).open("rb") as file:
+        with open_regular(directory / path) as file:
             return file.read(WIDTH * (MAX_ENTRY_BYTES + _LENGTH) + 1)
-    except OSError:
+    except (OSError, TranscriptError):
         return None

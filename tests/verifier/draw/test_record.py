@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,17 @@ def test_files_that_are_not_there_are_named(record: DrawRecord, tmp_path: Path) 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="cannot be written"):
         write_files(tmp_path / "file", record.files())
+
+
+def test_what_lies_beside_a_record_is_a_regular_file(record: DrawRecord, tmp_path: Path) -> None:
+    """Who sends a draw would make its reader wait for ever with a pipe, or fill its memory with a link to a device."""
+    draw = tmp_path / "draw"
+    write_files(draw, record.files())
+    value = json.loads(content(record))
+    value["population"] = {"file": "population.tsv"}
+    (draw / "draw.json").write_text(json.dumps(value))
+    for make in (os.mkfifo, lambda place: place.symlink_to("/dev/zero")):
+        make(draw / "population.tsv")
+        with pytest.raises(UsageError, match=r"regular files|cannot be opened"):
+            read_record(draw / "draw.json")
+        (draw / "population.tsv").unlink()

@@ -1,5 +1,6 @@
 """Directories of tiles: bundles round trip, and whatever contradicts the entries is named."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,6 +70,39 @@ def test_the_tiles_are_what_the_specification_says(tmp_path: Path) -> None:
 def test_a_log_may_be_kept_in_full_tiles_where_a_smaller_one_is_asked_for(tmp_path: Path) -> None:
     tiles.write(tmp_path / "log", ENTRIES[:512], b"", b"")
     assert tiles.read(tmp_path / "log", 300) == (ENTRIES[:300], ["tile/1/000.p/1"])
+
+
+@pytest.mark.parametrize("kept", [299, 301])
+def test_a_bundle_is_as_long_as_its_name_says(tmp_path: Path, kept: int) -> None:
+    """Cut off, or with entries behind the last one for which no root answers."""
+    tiles.write(tmp_path / "log", ENTRIES[:300], b"", b"")
+    place = tmp_path / "log" / "tile/entries/001.p/44"
+    place.write_bytes(tiles.encode_bundle(ENTRIES[256:kept]))
+    with pytest.raises(TilesError):
+        tiles.read(tmp_path / "log", 300)
+
+
+def test_tiles_of_another_tree_are_named(tmp_path: Path) -> None:
+    tiles.write(tmp_path / "log", ENTRIES, b"", b"")
+    tiles.write(tmp_path / "other", ENTRIES[::-1], b"", b"")
+    (tmp_path / "log/tile/0").rename(tmp_path / "log/was")
+    (tmp_path / "other/tile/0").rename(tmp_path / "log/tile/0")
+    entries, wrong = tiles.read(tmp_path / "log", 600)
+    assert (entries, wrong) == (ENTRIES, ["tile/0/000", "tile/0/001", "tile/0/002.p/88"])
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "endless"])
+def test_only_regular_files_are_tiles(tmp_path: Path, kind: str) -> None:
+    """A pipe would hold the reader for ever, a link to a device fill its memory."""
+    tiles.write(tmp_path / "log", ENTRIES[:3], b"", b"")
+    place = tmp_path / "log/tile/entries/000.p/3"
+    place.rename(tmp_path / "moved")
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(tmp_path / "moved" if kind == "link" else "/dev/zero")
+    with pytest.raises(TilesError):
+        tiles.read(tmp_path / "log", 3)
 
 
 def test_altered_and_missing_tiles_are_named(tmp_path: Path) -> None:
