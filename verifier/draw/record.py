@@ -19,7 +19,7 @@ from verifier.draw.log_entries import MAX_ENTRY_BYTES, Abandonment, Closing, Com
 from verifier.model.strata import DrawFormatError
 from weighbridge.attest import tiles, tlog
 from weighbridge.attest.tlog import NoteKey, Proof
-from weighbridge.core.bounded import open_regular
+from weighbridge.core.bounded import decode_json, open_regular
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 
 SCHEMA = "weighbridge-draw/1"
@@ -154,8 +154,8 @@ def parse_record(data: bytes, directory: Path | None = None) -> DrawRecord:
         DrawFormatError: The record is malformed.
     """
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
+        value = decode_json(data, max_items=MAX_RECORD_BYTES, unique_keys=True)
+    except FormatError:
         raise DrawFormatError("The record of the draw is no JSON; fetch it again.") from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise DrawFormatError(f"This is no record of a draw; its schema must be {SCHEMA}.")

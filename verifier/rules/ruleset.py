@@ -6,7 +6,6 @@ source do not matter. Its digest names the rule set in reports.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tomllib
@@ -20,7 +19,7 @@ from verifier.rules.expression import Expression, check
 from verifier.rules.schema import DECLARED, DOUBLE, FACTS, Schema, Type, listed, record
 from weighbridge.attest.dsse import Trust, open_envelope, seal
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.core.bounded import decode_cbor
+from weighbridge.core.bounded import decode_cbor, decode_json
 from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, Severity
 
@@ -164,8 +163,9 @@ def load(path: str | Path) -> RuleSet:
             data = file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
             raise RuleError(f"{path} is larger than {MAX_FILE} bytes; split the rule set")
-        raw = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
-    except (OSError, ValueError, RecursionError) as error:
+        # A person would read the first of two keys with one name, and json takes the last. TOML refuses them.
+        raw = decode_json(data, unique_keys=True) if path.suffix == ".json" else tomllib.loads(data.decode())
+    except (OSError, FormatError, ValueError, RecursionError) as error:
         raise RuleError(f"cannot read {path} ({error}); give a rule set in TOML or JSON") from None
     return parse(raw)
 

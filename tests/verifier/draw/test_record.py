@@ -81,6 +81,11 @@ def test_wrong_records_are_refused(record: DrawRecord, change: dict[str, Any]) -
         parse_record(json.dumps(value).encode())
 
 
+def test_a_record_with_a_key_twice_is_refused(record: DrawRecord) -> None:
+    with pytest.raises(DrawFormatError):
+        parse_record(b'{"drawn": [],' + content(record)[1:])
+
+
 def test_entries_of_the_wrong_kind_are_refused(record: DrawRecord) -> None:
     value = json.loads(content(record))
     for one, other in (("commitment", "closing"), ("closing", "opening"), ("opening", "commitment")):

@@ -229,6 +229,15 @@ def test_a_rule_set_of_another_form_is_refused(old: str, new: str, message: str,
     assert message in caught.value.message
 
 
+def test_a_rule_set_that_reads_differently_in_another_program_is_refused(rules: RuleSet, tmp_path: Path) -> None:
+    """Whoever drafts it would have others sign a laxer rule than the one that they read."""
+    text = json.dumps(rules.to_map())
+    place = text.index('"holds":')
+    (tmp_path / "rules.json").write_text(f'{text[:place]}"holds": "false", {text[place:]}')
+    with pytest.raises(RuleError, match="twice"):
+        ruleset.load(tmp_path / "rules.json")
+
+
 def test_toml_and_json_of_the_same_content_have_one_digest(rules: RuleSet, tmp_path: Path) -> None:
     (tmp_path / "rules.json").write_text(json.dumps(rules.to_map()))
     assert ruleset.load(tmp_path / "rules.json").digest == rules.digest
