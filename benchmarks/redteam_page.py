@@ -77,7 +77,7 @@ def by_area(results: Result) -> str:
 
 
 def prevented(results: Result) -> str:
-    """The table of attacks that get the adversary nothing and accuse nobody."""
+    """The table of attacks that get the adversary nothing, so that there is nothing to find."""
     lines: list[tuple[str, ...]] = []
     for row in (row for row in ROWS if row.prevented):
         result, worked = results.get(row.name), "not tried yet"

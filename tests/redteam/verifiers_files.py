@@ -133,7 +133,7 @@ ROWS = (
             ),
             (
                 "a copy of the database, its write-ahead log and the cache is read during a draw", "copy",
-                "The secret is sealed under a key in a file of its own. Whoever has that file too knows the secret.",
+                "The secret is sealed under a key in a file of its own. A reader of that file knows the secret.",
             ),
         )
     ),
