@@ -18,6 +18,7 @@ from protos.weighbridge.v1 import witness_pb2, witness_pb2_grpc
 from weighbridge.attest.identity import Credentials, peer
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.rpc import endpoints
+from weighbridge.rpc.own_credentials import OwnCredentialsError
 
 REPORT_SECONDS = 120.0
 ENTRIES_BYTES = 1 << 20
@@ -61,7 +62,7 @@ class Reporter:
             try:
                 self.report()
                 retry_s = _FIRST_RETRY_S
-            except WeighbridgeError as error:
+            except (WeighbridgeError, OwnCredentialsError) as error:
                 _log.warning("the witness does not acknowledge: %s", error)
                 self._stopped.wait(retry_s)
                 retry_s = min(2 * retry_s, _LAST_RETRY_S)

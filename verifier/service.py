@@ -56,6 +56,7 @@ from weighbridge.execution.transcript_facts import QUESTIONS
 from weighbridge.rpc import endpoints
 from weighbridge.rpc.guards import CallLimits
 from weighbridge.rpc.metrics import Metrics
+from weighbridge.rpc.own_credentials import OwnCredentialsError
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
 _METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport", "GetDraw")
@@ -258,7 +259,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
         except Exception as error:
             # An inspection must never vanish silently, and what it raised may not take the service down.
             message = str(error)
-            if not isinstance(error, (WeighbridgeError, StorageError)):
+            if not isinstance(error, (WeighbridgeError, StorageError, OwnCredentialsError)):
                 _log.exception("inspection %s failed", identifier)
                 message = "internal fault; see the Verifier's log"
             self._end(identifier, journal, "failed", message)

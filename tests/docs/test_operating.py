@@ -49,4 +49,4 @@ def test_options_of_the_page_exist() -> None:
     help_text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     options = set(re.findall(r"`(--[a-z-]+)`", PAGE))
     assert {"--metrics", "--streams"} < options
-    assert [option for option in options - {"--host"} if option not in help_text] == []
+    assert [option for option in options - {"--host", "--days"} if option not in help_text] == []

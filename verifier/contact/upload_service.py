@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -12,6 +11,7 @@ import grpc
 from protos.weighbridge.v1 import verifier_pb2
 from verifier.contact.upload_receiving import order
 from verifier.contact.uploads import Uploads
+from weighbridge.attest import role_certificate
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
 ALLOW = {_SERVICE + method: {"prover"} for method in ("UploadTranscript", "UploadStatus")}
@@ -71,6 +71,6 @@ def _named(request: verifier_pb2.UploadTranscriptRequest) -> str:
 
 
 def _certificate(context: grpc.ServicerContext) -> str:
-    """Returns the SHA-256 of the caller's certificate in hex; the check of roles has seen that there is one."""
+    """Returns what tells callers apart, also after a renewal; the check of roles saw that there is a certificate."""
     certificates: Any = context.auth_context()["x509_pem_cert"]
-    return hashlib.sha256(certificates[0]).hexdigest()
+    return role_certificate.read(certificates[0]).key

@@ -36,7 +36,12 @@ WHOLE = ".whole.json"
 """Behind a transcript's identifier: the file that says that a certificate uploaded it whole."""
 STREAMS, STREAMS_OF_ONE = 8, 2
 """Uploads in progress at a time, of all certificates and of one; others leave the workers to other calls."""
-_KEPT = frozenset({"transcript.upload.order", "transcript.file.missing", "transcript.write"})
+_KEPT = frozenset(
+    {
+        *("transcript.upload.order", "transcript.file.missing", "transcript.write"),
+        *("identity.expired", "identity.revocations"),
+    }
+)
 """After these errors what is there stays: it may have been right, and the sender can go on."""
 EXPIRY_S = 7 * 86400.0
 """An upload that was abandoned for so long is removed."""
@@ -68,7 +73,7 @@ class Whole:
 
     Attributes:
         id: Hex digest of its manifest.
-        certificate: Who uploaded it: hex SHA-256 of the certificate.
+        certificate: Who uploaded it: hex SHA-256 of the key in their certificate, which a renewal keeps.
         draft: Digest of its draft (32 bytes), which the chip must have logged.
         steps: Its number of steps.
         coordinate: Its mesh coordinate in a job on several ranks; None if it is no rank's.
@@ -121,7 +126,7 @@ class Uploads:
         """Returns the bytes that are on disk of each file of an upload; None if it is whole.
 
         Args:
-            certificate: Whose upload: hex SHA-256 of the certificate.
+            certificate: Whose upload: hex SHA-256 of the key in their certificate, which a renewal keeps.
             transcript_id: Which transcript.
 
         Raises:

@@ -23,7 +23,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from weighbridge.attest import revocation
 from weighbridge.attest.tcb import TCB_INFO_OID, TcbInfo
 from weighbridge.core import secret_files
 from weighbridge.core.errors import IdentityError, UsageError
@@ -47,8 +48,14 @@ MAX_UEIDS = 64
 
 _UEID_URN = "urn:dev:ueid:"
 """RFC 9711 registers `ueid` as a kind of device URN (RFC 9039); base64url of the UEID follows, without padding."""
+ROLE_LIFETIME = datetime.timedelta(days=30)
+"""Of role certificates. Authorities keep their keys off the network, so operators renew by hand. Once a month can be
+borne, and bounds how long a stolen key works where no service hears of its revocation."""
+REVOCATIONS = "revocations.pem"
+"""The authority's list of revoked certificates, beside its certificate and in every directory of credentials."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_ROLE_YEARS = datetime.timedelta(days=3650)
+_FILES = ("certificate.pem", "key.pem", "authority.pem", REVOCATIONS)
 
 
 def role_domain(role: str) -> str:
@@ -64,54 +71,93 @@ class Credentials:
         certificate: Its role certificate.
         key: The private key, PKCS #8, not encrypted.
         authority: The certificate of the authority that its peers must have been issued by.
+        revocations: The authority's list of revoked certificates; empty if there is none, and then nothing can serve.
+        directory: Where they were read from, if from files: `current` looks there again.
     """
 
     certificate: bytes
     key: bytes
     authority: bytes
+    revocations: bytes = b""
+    directory: Path | None = field(default=None, compare=False)
+    stamp: tuple[tuple[int, ...] | None, ...] = field(default=(), compare=False, repr=False)
 
     def save(self, directory: Path) -> None:
-        """Writes `certificate.pem`, `key.pem` (mode 0600) and `authority.pem`."""
-        write_files(
-            directory, {"certificate.pem": self.certificate, "key.pem": self.key, "authority.pem": self.authority}
-        )
+        """Writes `certificate.pem`, `key.pem` (mode 0600), `authority.pem` and `revocations.pem`."""
+        files = (self.certificate, self.key, self.authority, self.revocations)
+        write_files(directory, dict(zip(_FILES, files, strict=True)))
 
     @classmethod
     def load(cls, directory: Path) -> Credentials:
         """Reads what `save` wrote.
 
         Raises:
-            IdentityError: A file is missing or unreadable.
+            IdentityError: A file is missing or unreadable, the key is another's, or the certificate has expired.
         """
-        certificate, key, authority = read_files(directory, ("certificate.pem", "key.pem", "authority.pem"))
-        return cls(certificate=certificate, key=key, authority=authority)
+        stamp = file_stamp(directory)
+        certificate, key, authority = read_files(directory, _FILES[:3])
+        own = load_certificate(certificate)
+        if load_key(key).public_key() != own.public_key():
+            raise IdentityError(f"{directory / 'key.pem'} is not the key of the certificate beside it; issue both.")
+        load_certificate(authority)
+        require_unexpired(own, f"in {directory}")
+        listed = directory / REVOCATIONS
+        revocations = read_files(directory, (REVOCATIONS,))[0] if listed.exists() else b""
+        return cls(
+            certificate=certificate, key=key, authority=authority, revocations=revocations, directory=directory,
+            stamp=stamp,
+        )  # fmt: skip
+
+    def current(self) -> Credentials:
+        """Returns these credentials, or what has replaced them since in the directory that they were read from.
+
+        Raises:
+            IdentityError: As `load`.
+        """
+        if self.directory is None:
+            return self
+        if file_stamp(self.directory) != self.stamp:
+            return self.load(self.directory)
+        require_unexpired(load_certificate(self.certificate), f"in {self.directory}")
+        return self
 
 
 class CertificateAuthority:
     """A root key that issues role certificates, or, as a manufacturer's root, the IDevIDs of devices."""
 
-    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    def __init__(
+        self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, revocations: bytes | None = None
+    ) -> None:
         """Takes a root; use `create` or `load` to get one.
 
         Args:
             certificate: Self-signed.
             key: Its private key.
+            revocations: Its list of revoked certificates, as PEM; by default it begins an empty one.
         """
         self.certificate = certificate
         self.key = key
+        self._revocations = revocations
 
     @classmethod
     def create(cls, name: str) -> CertificateAuthority:
         """Makes a new root with `name` as its common name."""
         key = ec.generate_private_key(ec.SECP384R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = certificate_builder(subject, subject, key.public_key(), authority=True, path_length=1)
+        builder = certificate_builder(subject, subject, key.public_key(), authority=True, path_length=1, lists=True)
         return cls(builder.sign(key, hashes.SHA384()), key)
 
     @property
     def pem(self) -> bytes:
         """The root certificate as PEM: what a party that trusts this root needs."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def revocations(self) -> bytes:
+        """The newest list of revoked role certificates, as PEM."""
+        if self._revocations is None:
+            self._revocations = revocation.signed(self.certificate, self.key, {})
+        return self._revocations
 
     def save(self, directory: Path) -> None:
         """Writes `authority.pem` and `authority-key.pem` (mode 0600)."""
@@ -134,6 +180,7 @@ class CertificateAuthority:
         hosts: Sequence[str] = ("localhost", "127.0.0.1"),
         *,
         ueids: Collection[bytes] = (),
+        lifetime: datetime.timedelta = ROLE_LIFETIME,
     ) -> Credentials:
         """Issues a new key and certificate for one process.
 
@@ -142,6 +189,7 @@ class CertificateAuthority:
             name: Who plays it: lower-case letters, digits and hyphens.
             hosts: DNS names and IP addresses under which other TLS clients may reach it.
             ueids: Chips that it may speak for; role chip only.
+            lifetime: How long the certificate is valid.
 
         Raises:
             UsageError: The role, the name or a UEID is not one that a certificate can carry.
@@ -162,19 +210,91 @@ class CertificateAuthority:
             *(x509.UniformResourceIdentifier(ueid_urn(ueid)) for ueid in sorted(set(ueids))),
             *map(_host_name, hosts),
         ]
-        builder = certificate_builder(
-            subject, self.certificate.subject, key.public_key(), authority=False, lifetime=_ROLE_YEARS
-        )
-        certificate = (
-            builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-                critical=False,
+        certificate = self._role_certificate(subject, key.public_key(), x509.SubjectAlternativeName(names), lifetime)
+        return Credentials(certificate=certificate, key=key_pem(key), authority=self.pem, revocations=self.revocations)
+
+    def renew_role(self, certificate: bytes, lifetime: datetime.timedelta = ROLE_LIFETIME) -> bytes:
+        """Issues a new certificate for the same role, name, hosts and key, from now on.
+
+        The key stays where it is: so no secret travels, one file is replaced, and what a service keeps for a caller
+        (quotas, uploads) stays with its key. Another key comes with credentials that are issued anew.
+
+        Args:
+            certificate: The role certificate to renew, as PEM.
+            lifetime: How long the new one is valid.
+
+        Returns:
+            The new certificate as PEM.
+
+        Raises:
+            IdentityError: The certificate has expired, is revoked, or is no role certificate of this authority.
+        """
+        role, name = peer_role(certificate)
+        old = load_certificate(certificate)
+        require_unexpired(old, "and cannot be renewed any more")
+        try:
+            old.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature) as error:
+            raise IdentityError(
+                f"The certificate of {role} {name} is not of this authority; renew it where it was issued."
+            ) from error
+        if old.serial_number in revocation.RevocationList.parse(self.revocations, self.certificate).revoked:
+            raise IdentityError(
+                f"The certificate of {role} {name} is revoked; issue new credentials (`weighbridge identity issue`).",
+                code="identity.revoked",
             )
-            .sign(self.key, hashes.SHA384())
+        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        key = old.public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)  # This authority issues no others.
+        return self._role_certificate(old.subject, key, names, lifetime)
+
+    def _role_certificate(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        names: x509.SubjectAlternativeName,
+        lifetime: datetime.timedelta,
+    ) -> bytes:
+        builder = certificate_builder(subject, self.certificate.subject, key, authority=False, lifetime=lifetime)
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        signed = builder.add_extension(names, critical=False).add_extension(usage, critical=False)
+        return signed.sign(self.key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+
+    def revoke(self, serials: Iterable[int], *, forget: Iterable[int] = ()) -> None:
+        """Signs a new list of revoked certificates.
+
+        Args:
+            serials: Serial numbers to add; with none the list is the same, and lasts longer.
+            forget: Serial numbers of certificates that have expired.
+        """
+        old = revocation.RevocationList.parse(self.revocations, self.certificate)
+        now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+        revoked = dict.fromkeys(serials, now) | dict(old.revoked)
+        for serial in forget:
+            revoked.pop(serial, None)
+        self._revocations = revocation.signed(self.certificate, self.key, revoked, above=old.number)
+
+
+def require_unexpired(certificate: x509.Certificate, where: str) -> None:
+    """Checks that a role certificate has not expired.
+
+    Args:
+        certificate: The certificate.
+        where: Ends the phrase "the certificate of ROLE NAME expired at TIME", for the message.
+
+    Raises:
+        IdentityError: It has expired, or is no role certificate.
+    """
+    end = certificate.not_valid_after_utc
+    if datetime.datetime.now(datetime.UTC) >= end:
+        role, name = peer_role(certificate.public_bytes(serialization.Encoding.PEM))
+        raise IdentityError(
+            f"The certificate of {role} {name} expired at {end:%Y-%m-%d %H:%M} UTC, {where}; "
+            f"issue new credentials with `weighbridge identity issue --role {role} --name {name}`.",
+            code="identity.expired",
+            role=role,
+            name=name,
         )
-        pem = certificate.public_bytes(serialization.Encoding.PEM)
-        return Credentials(certificate=pem, key=key_pem(key), authority=self.pem)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -347,6 +467,7 @@ def certificate_builder(
     authority: bool,
     path_length: int | None = None,
     lifetime: datetime.timedelta | None = None,
+    lists: bool = False,
 ) -> x509.CertificateBuilder:
     """Returns a certificate that only needs its special extensions and a signature.
 
@@ -357,6 +478,7 @@ def certificate_builder(
         authority: Whether that key may sign certificates (and then nothing else).
         path_length: How many authorities may follow below it.
         lifetime: How long it is valid from now; None means that it never expires.
+        lists: Whether that key may sign lists of revoked certificates.
     """
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     return (
@@ -372,7 +494,7 @@ def certificate_builder(
             x509.KeyUsage(
                 digital_signature=not authority,
                 key_cert_sign=authority,
-                crl_sign=False,
+                crl_sign=lists,
                 content_commitment=False,
                 key_encipherment=False,
                 data_encipherment=False,
@@ -456,14 +578,32 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_files(directory: Path, files: dict[str, bytes]) -> None:
-    """Writes files into a directory, replacing former ones; names with `key` in them are readable by the owner only."""
+    """Writes files into a directory, replacing former ones; names with `key` in them are readable by the owner only.
+
+    A reader sees each file as it was or as it is now, never a part.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         # The mode is set as the file is created, so that a key is never readable by others, however briefly.
-        mode = 0o600 if "key" in name else 0o644
-        (directory / name).unlink(missing_ok=True)
-        with os.fdopen(os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        mode, partial = 0o600 if "key" in name else 0o644, directory / f".{name}.partial"
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(directory / name)
+
+
+def file_stamp(directory: Path) -> tuple[tuple[int, ...] | None, ...]:
+    """Returns what changes when a file of credentials in a directory is written or replaced; None for a missing one."""
+    found: list[tuple[int, ...] | None] = []
+    for name in _FILES:
+        try:
+            status = os.stat(directory / name)
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        except OSError:
+            found.append(None)
+    return tuple(found)
 
 
 def read_files(directory: Path, names: Iterable[str]) -> list[bytes]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from weighbridge.cli._inputs import read_file
 from weighbridge.core.errors import UsageError
 
 app = typer.Typer(help="Certificate authorities and role credentials.", no_args_is_help=True)
+
+_Authority = Annotated[Path, typer.Argument(help="Directory of the authority.")]
+_Days = Annotated[float, typer.Option("--days", help="How long a certificate is valid.", min=0.01, max=400)]
+_Directories = Annotated[list[Path], typer.Argument(help="Directories of credentials.")]
+
+_DAYS = 30.0
 
 
 @app.command()
@@ -28,7 +36,7 @@ def create(
 
 @app.command()
 def issue(
-    authority: Annotated[Path, typer.Argument(help="Directory of the authority.")],
+    authority: _Authority,
     role: Annotated[str, typer.Option("--role", help="chip, prover, verifier or operator.")],
     name: Annotated[str, typer.Option("--name", help="Who plays the role: lower-case letters, digits, hyphens.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for certificate and key; must be new.")],
@@ -36,17 +44,83 @@ def issue(
     ueid: Annotated[
         list[str] | None, typer.Option("--ueid", help="Chip, in hex, that a chip's certificate speaks for; repeatable.")
     ] = None,
+    days: _Days = _DAYS,
 ) -> None:
-    """Issue the credentials of one process."""
-    from weighbridge.attest.identity import CertificateAuthority
+    """Issue the credentials of one process, with a new key."""
+    from weighbridge.attest.role_authority import RoleAuthority
 
     if (out / "key.pem").exists():
         raise UsageError(f"{out} holds credentials already; choose another directory")
-    issuer = CertificateAuthority.load(authority)
     try:
         ueids = [bytes.fromhex(each) for each in ueid or ()]
     except ValueError:
         raise UsageError("a UEID is given in hex, as `weighbridge chip provision` prints it") from None
-    issued = issuer.issue_role(role, name, *([host] if host else []), ueids=ueids)
-    issued.save(out)
+    with RoleAuthority.opened(authority) as issuer:
+        issuer.issue(role, name, host, ueids=ueids, lifetime=datetime.timedelta(days=days)).save(out)
     print(f"issued {role} {name} in {out}")
+
+
+@app.command()
+def renew(
+    authority: _Authority,
+    directories: Annotated[list[Path] | None, typer.Argument(help="Directories with a certificate.pem.")] = None,
+    days: _Days = _DAYS,
+) -> None:
+    """Renew certificates before they expire, and the list of revoked certificates.
+
+    Each certificate is for the same key as before, so DIRECTORIES need no key. Services take a new certificate.pem and
+    revocations.pem without a restart.
+    """
+    from weighbridge.attest import identity, role_certificate
+    from weighbridge.attest.role_authority import RoleAuthority
+
+    with RoleAuthority.opened(authority) as issuer:
+        issuer.sign_list()
+        for directory in directories or []:
+            renewed = issuer.renew(read_file(directory / "certificate.pem"), datetime.timedelta(days=days))
+            identity.write_files(directory, {"certificate.pem": renewed, identity.REVOCATIONS: issuer.revocations})
+            read = role_certificate.read(renewed)
+            print(f"renewed {read.role} {read.name} in {directory} until {read.expires:%Y-%m-%d %H:%M} UTC")
+    print(f"signed {authority / identity.REVOCATIONS}; give it to every service with `weighbridge identity update`")
+
+
+@app.command()
+def revoke(
+    authority: _Authority,
+    role: Annotated[str | None, typer.Option("--role", help="chip, prover, verifier or operator.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Who plays it: all certificates of that name.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", help="Instead: a certificate; all for its key are revoked.")
+    ] = None,
+) -> None:
+    """Revoke certificates: of a role and name, or of one key."""
+    from weighbridge.attest.role_authority import RoleAuthority
+
+    with RoleAuthority.opened(authority) as issuer:
+        if certificate is not None and role is None and name is None:
+            revoked = issuer.revoke_key(read_file(certificate))
+        elif certificate is None and role is not None and name is not None:
+            revoked = issuer.revoke_name(role, name)
+        else:
+            raise UsageError("name whom to revoke by --role and --name, or by --certificate")
+    for each in revoked:
+        print(f"revoked {each.role} {each.name}, serial number {each.serial:x}")
+    path = authority / "revocations.pem"
+    print(f"{len(revoked)} more in {path}; give it to every service with `weighbridge identity update`")
+
+
+@app.command()
+def update(
+    revocations: Annotated[Path, typer.Argument(help="The authority's newest revocations.pem.")],
+    directories: _Directories,
+) -> None:
+    """Give services a list of revoked certificates: it counts from their next call on.
+
+    A list that the authority did not sign, that has ended, or that is older than one before it is refused.
+    """
+    from weighbridge.rpc.own_credentials import put_list
+
+    pem = read_file(revocations)
+    for directory in directories:
+        number = put_list(directory, pem)
+        print(f"{directory} has list {number}")

@@ -63,6 +63,7 @@ def prover(
     from weighbridge.attest.identity import Credentials
     from weighbridge.rpc.metrics import Metrics, shown
 
+    logging.basicConfig(level=logging.WARNING)
     secret_files.keep_to_owner()
     stop, counted = serving.AskedToStop(), Metrics()
     calls = CallLimits(

@@ -30,6 +30,8 @@ from weighbridge.rpc.busy import BusyError
 from weighbridge.rpc.door import Door
 from weighbridge.rpc.guards import CallLimits, Guard, InvalidRequestError, wrap
 from weighbridge.rpc.metrics import Counting, Metrics
+from weighbridge.rpc.own_credentials import OwnCredentials, OwnCredentialsError
+from weighbridge.rpc.standing import Standing
 
 T = TypeVar("T")
 
@@ -89,7 +91,8 @@ def server(
     End it with `shut_down`.
 
     Args:
-        credentials: Of the process that serves.
+        credentials: Of the process that serves. If they were read from files, the server follows these: a renewed
+            certificate and a new list of revoked ones count at once, also for connections that stand.
         allow: Who may call what. Methods that are not in it are refused; its services are reported as serving.
         address: Host and port to listen at; port 0 picks a free one.
         limits: What each caller may do; by default `CallLimits()`.
@@ -100,7 +103,9 @@ def server(
 
     Raises:
         UsageError: The address cannot be bound.
+        IdentityError: The certificate has expired, or there is no list of revoked certificates to rely on.
     """
+    own = OwnCredentials(credentials)
     limits = limits or CallLimits()
     door = Door(
         limits,
@@ -116,6 +121,7 @@ def server(
             *([Counting(metrics)] if metrics else []),
             _RoleInterceptor(allow),
             _ErrorInterceptor(),
+            Standing(own),
             Guard(limits, _OPEN_SERVICES),
         ],
         options=[
@@ -138,13 +144,8 @@ def server(
         reporter.set(service, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(reporter, result)
     reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), result)
-    secure = grpc.ssl_server_credentials(
-        [(credentials.key, credentials.certificate)],
-        root_certificates=credentials.authority,
-        require_client_auth=True,
-    )
     try:
-        port = result.add_secure_port(address, secure)
+        port = result.add_secure_port(address, own.server_credentials())
     except RuntimeError as error:
         raise UsageError(f"Cannot listen at {address}; choose a free port of this host.") from error
     return result, f"{address.rpartition(':')[0]}:{port}"
@@ -176,9 +177,16 @@ def channel(address: str, credentials: identity.Credentials, server_role: str) -
     Args:
         address: Host and port. Nothing in it names a way of resolving: `unix:7` is port 7 of a host called unix, and
             not a socket of this machine's.
-        credentials: Of the caller.
+        credentials: Of the caller. If they were read from files, these are read again if they have changed.
         server_role: One of `identity.ROLES`. TLS fails against any other certificate, before anything is sent.
+
+    Raises:
+        OwnCredentialsError: The caller's certificate has expired, or its files cannot be read any more.
     """
+    try:
+        credentials = credentials.current()
+    except WeighbridgeError as error:
+        raise OwnCredentialsError(error.message) from error
     secure = grpc.ssl_channel_credentials(
         root_certificates=credentials.authority,
         private_key=credentials.key,

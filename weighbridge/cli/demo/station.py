@@ -11,6 +11,7 @@ from pathlib import Path
 from firmware_sim.device import builtin_image, provision
 from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.role_authority import RoleAuthority
 from weighbridge.cli.demo.processes import service
 from weighbridge.cli.inspect.operator import Operator, connect
 
@@ -62,14 +63,14 @@ def station(
     Raises:
         ProcessError: A process did not come up.
     """
-    authority = CertificateAuthority.create("Weighbridge demo")
     manufacturer = CertificateAuthority.create("Weighbridge demo chips")
-    authority.save(directory / "authority")
+    CertificateAuthority.create("Weighbridge demo").save(directory / "authority")
     manufacturer.save(directory / "manufacturer")
     image = FirmwareSigner.of(directory / "manufacturer").sign(builtin_image())
     (directory / "manufacturer" / "firmware.img").write_bytes(image)
-    for role in ("prover", "verifier", "operator"):
-        authority.issue_role(role, "demo").save(directory / role / "credentials")
+    with RoleAuthority.opened(directory / "authority") as authority:
+        for role in ("prover", "verifier", "operator"):
+            authority.issue(role, "demo").save(directory / role / "credentials")
     logs = directory / "logs"
     with ExitStack() as stack:
         # Paths of local sockets are limited to some hundred bytes, which a user's directory may exceed.
@@ -78,7 +79,8 @@ def station(
         for name in chips:
             home = directory / "chips" / name
             ueid = provision(home, manufacturer, image=image)
-            authority.issue_role("chip", name, ueids=[ueid]).save(home / "credentials")
+            with RoleAuthority.opened(directory / "authority") as authority:
+                authority.issue("chip", name, ueids=[ueid]).save(home / "credentials")
             arguments = [
                 *("--dir", str(home), "--credentials", str(home / "credentials"), "--socket", str(sockets / name)),
                 *("--rate", str(rate_per_day), "--clock-speed", str(clock_speed), "--allow-forced"),
