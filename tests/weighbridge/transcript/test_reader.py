@@ -1,6 +1,7 @@
 import math
+import os
 import shutil
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from weighbridge.core import digests
 from weighbridge.core.bounded import Limits, compress
 from weighbridge.core.errors import TranscriptError, UsageError, WeighbridgeError
 from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.state import write_checkpoint
+from weighbridge.transcript.state import checkpoint_digest, write_checkpoint
 from weighbridge.transcript.steps import pack_logs, rounding_path
 from weighbridge.transcript.tensor_file import TensorFile, write_tensors
 from weighbridge.transcript.writer import MANIFEST
@@ -186,6 +187,49 @@ def test_links_are_refused_even_to_the_right_content(run, tmp_path):
     with pytest.raises(TranscriptError) as error:
         Transcript.open(run)
     assert error.value.reason == "transcript.file.altered"
+
+
+def content(transcript):
+    """Reads everything that a replay reads: by name, what it is, or why it cannot be read."""
+    reads = [(transcript.tape, digests.bytes_digest(TAPE))]
+    for read in (transcript.step, transcript.batch, transcript.undeclared, transcript.rounding):
+        reads += [(read, step) for step in range(transcript.steps)]
+    reads += [(transcript.checkpoint, step) for step in transcript.checkpoint_steps]
+    found = {}
+    for read, place in reads:
+        try:
+            found[read.__name__, place] = repr(read(place))
+        except WeighbridgeError:
+            found[read.__name__, place] = None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["another", "cut", "grown", "link", "pipe"])
+def test_files_that_change_once_they_were_compared_change_nothing(run, tmp_path, kind):
+    """Whoever shares a directory with its reader swaps files after the manifest's digests have been compared."""
+    honest = content(Transcript.open(run))
+    assert None not in honest.values()
+    opened = Transcript.open(run)
+    writer = start(tmp_path / "another", data=None)
+    elsewhere = replace(state(2), step=1)
+    append(writer, [], state=checkpoint_digest(elsewhere))
+    writer.checkpoint(elsewhere)
+    for _ in range(opened.steps - 1):
+        append(writer, [1, 2], values=VALUES[::-1], rounding=b"")
+    writer.close()
+    for name in files(run):
+        place, other = run / name, tmp_path / "another" / name
+        if kind == "another" and other.exists():
+            shutil.copy(other, place)
+        elif kind in ("cut", "grown"):
+            with place.open("r+b") as file:
+                file.truncate(place.stat().st_size // 2 if kind == "cut" else 1 << 33)  # a hole, no bytes on the disk
+        elif kind in ("link", "pipe"):
+            place.unlink()
+            place.symlink_to("/dev/zero") if kind == "link" else os.mkfifo(place)
+    changed = content(opened)
+    assert {name: each for name, each in changed.items() if each is not None}.items() <= honest.items()
+    assert None in changed.values()
 
 
 def test_limits_hold(run):
