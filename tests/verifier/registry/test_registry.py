@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from verifier.registry import Chip, Registry
-from weighbridge.core.errors import UsageError
+from weighbridge.core.errors import NotFoundError, UsageError
 
 A, B = b"\x01" + bytes(16), b"\x01" + bytes(15) + b"\x01"
 
@@ -25,6 +25,26 @@ def test_chips_survive_reopening(tmp_path: Path) -> None:
     found = Registry(path).chips()
     assert [each.ueid for each in found] == [A, B]
     assert (found[1].owner, found[1].site, found[1].prover_address) == ("Ö", "Kiel", "[::1]:5000")
+
+
+def test_texts_that_look_like_sql_are_texts(tmp_path: Path) -> None:
+    """What owners and operators write is bound to statements, and no part of them."""
+    registry = Registry(tmp_path / "registry.db")
+    hostile = [
+        "'; DROP TABLE chips; --",
+        '" OR 1=1 --',
+        "%' UNION SELECT seed FROM inspections --",
+        "\\'); ATTACH 'x' AS y",
+    ]
+    for number, text in enumerate(hostile):
+        registry.register(
+            Chip(ueid=bytes([1, number]) + bytes(15), address="h:1", owner=text, site=text, chip_type=text)
+        )
+    assert [chip.owner for chip in registry.chips()] == hostile
+    for text in hostile:
+        with pytest.raises(NotFoundError):
+            registry.inspection(text)
+    assert len(registry.chips()) == len(hostile)
 
 
 def test_registering_again_changes_the_address_and_keeps_what_was_witnessed(tmp_path: Path) -> None:
