@@ -67,6 +67,10 @@ class Attached:
         """Returns name and optimizer of each optimizer."""
         return self._optimizers.items()
 
+    def others(self) -> list[Any]:
+        """Returns what is neither a module nor an optimizer."""
+        return list(self._others.values())
+
     def tensors(self) -> dict[str, Tensor]:
         """Returns all tensors by name: parameters and buffers, then gradients, optimizer state, others.
 

@@ -64,15 +64,19 @@ class Substitution:
         self._given: Sequence[Scalar] | None = None
         self._every: tuple[int, frozenset[Candidate]] | None = None
 
-    def begin(self, t: int, hosts: Sequence[Scalar], given: Sequence[Scalar] | None = None) -> None:
+    def begin(
+        self, t: int, hosts: Sequence[Scalar], given: Sequence[Scalar] | None = None, counts: Sequence[int] = ()
+    ) -> None:
         """Begins a step.
 
         Args:
             t: How many steps of kind `step` there were, this one included.
             hosts: The step's host values, to which the step adds.
             given: What was recorded, if the step was recorded before and is only computed again.
+            counts: How far the schedules are.
         """
-        self._step, self._hosts, self._given, self._every = Explanations(self._formulas, t, hosts), hosts, given, None
+        self._step = Explanations(self._formulas, t, hosts, counts)
+        self._hosts, self._given, self._every = hosts, given, None
 
     def value(self, place: Place, value: float) -> float:
         """Returns what an operation is to be executed with; `value` itself if nothing is put in its place."""

@@ -102,7 +102,8 @@ class Recorder:
                 logs, and the only ones for bfloat16 and float16).
             resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
-            formulas: How numbers that change from step to step follow from its number; see `prover.formulas`.
+            formulas: How numbers that change from step to step follow from its number; see `prover.formulas`. By
+                default they are read from the optimizers and schedulers when these are attached.
             programs: Digests of the tapes that may run; any by default. A rehearsal's are
                 `Transcript.open("runs/rehearsal").programs()` (`weighbridge.transcript.reader`).
             job: The job on several ranks that this process takes part in; its transcript is `PATH/rank-0000` etc.
@@ -124,6 +125,7 @@ class Recorder:
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy)
         self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
+        self._derives = formulas is None
         self._declared = declaration(formulas or {}, programs) | ({} if parent is None else {PARENT: parent.to_map()})
         self._probed: set[torch.device] = set()
         self._resume = resume
@@ -252,6 +254,8 @@ class Recorder:
         if not tensors:
             raise UsageError("attach() was given no tensors; pass the model and the optimizer")
         self._require_arithmetic(tensors.values())
+        if self._derives:
+            self._steps.derive()
         if self._chip_session is not None:
             self._chip_session.show(tensors.values())
         if self._pending is not None:
@@ -354,6 +358,8 @@ class Recorder:
             rounded=context.rounded_elements,
             logged=context.log.entries,
             collectives=context.collectives,
+            formulas=list(steps.derived.declared.items()) if kind == "init" else (),
+            counts=steps.counts,
         )
         steps.batch = {}
         if self._chip_session is not None:

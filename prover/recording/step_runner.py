@@ -16,6 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prover.capture.attached_objects import Attached
+from prover.capture.derived_formulas import Derived
 from prover.capture.generators import Generators
 from prover.capture.module_paths import Paths
 from prover.capture.recording_context import Recording
@@ -50,6 +51,8 @@ class StepRunner:
         number: Of the step in progress, or of the next one.
         updates: Steps of the kind `step` before it.
         substitution: Puts the values of formulas in the place of the program's.
+        derived: What the attached optimizers say of their numbers.
+        counts: How far their schedules are in the step in progress.
         failed: Whether a step failed, so that the state is undefined.
         capture: The step in progress, or None.
         batch: Its batch.
@@ -75,6 +78,8 @@ class StepRunner:
         self.state = StateTracker(self.memory)
         self.number = self.updates = 0
         self.substitution = Substitution(formulas or Formulas())
+        self.derived = Derived()
+        self.counts: list[int] = []
         self.failed = False
         self.capture: Capture | None = None
         self.batch: dict[str, HostCopy] = {}
@@ -84,6 +89,12 @@ class StepRunner:
         self._writer: TranscriptWriter | None = None
         self._resuming: Resuming | None = None
         self._frozen = 0
+
+    @unseen
+    def derive(self) -> None:
+        """Reads from the attached optimizers and schedulers what the draft does not declare."""
+        self.derived = Derived([each for _, each in self._attached.optimizers()], self._attached.others())
+        self.substitution = Substitution(Formulas.parse(self.derived.declared))
 
     def open(self, writer: TranscriptWriter, resuming: Resuming | None) -> None:
         """Begins the recording.
@@ -146,7 +157,8 @@ class StepRunner:
     def new_capture(self, paths: Paths, kind: str) -> Capture:
         """Returns a capture for the step `number`."""
         context = self._context(kind)
-        self.substitution.begin(self.updates + (kind == "step"), context.hosts, context.given)
+        self.counts = [] if kind == "init" else self.derived.counts()
+        self.substitution.begin(self.updates + (kind == "step"), context.hosts, context.given, self.counts)
         capture = Capture(self, context, paths, self.substitution)
         if self._job is not None:
             self._job.begin_step(capture)

@@ -305,9 +305,11 @@ class Continuation(Recovery):
             state=fields["state"],
             checksums=fields["checksums"],
             batch=batch_digest(batch, undeclared),
+            formulas=list(fields.get("formulas", ())),
+            counts=list(fields.get("counts", ())),
         )
         if found.to_cbor() != record.to_cbor():
-            names = ("values", "host", "rng", "batch", "checksums")
+            names = ("values", "host", "rng", "batch", "checksums", "formulas", "counts")
             old, new = ({n: digests.cbor(getattr(r, n)) for n in names} for r in (record, found))  # a NaN equals itself
             different = ", ".join(n for n in names if old[n] != new[n]) or "state"
             raise UsageError(

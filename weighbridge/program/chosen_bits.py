@@ -37,7 +37,8 @@ Channel = Literal[
 - `values`: changing values that no formula gives, and how others differ from their formulas'.
 - `literals`: constants of programs, and the text of formulas.
 - `structure`: the description length of each program, given those before it; the initialisation is one.
-- `schedule`: which of the known programs ran at each step, and on how many records.
+- `schedule`: which of the known programs ran at each step, on how many records, and how far the schedules were that
+  formulas follow.
 - `generators`: generators that did not go on, between steps or within one, and whose start follows from nothing.
 - `roundings`: outcomes of rounding logs, and which elements they are about, as far as the replayer is surprised.
 - `edits`: how many changes of state between steps there were, and where.

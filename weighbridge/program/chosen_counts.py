@@ -19,9 +19,11 @@ from weighbridge.program import generator_starts
 from weighbridge.program.adaptive_code import AdaptiveCode
 from weighbridge.program.chosen_bits import ChosenBits
 from weighbridge.program.feeds import Feeds, Gaps
-from weighbridge.program.literal_code import LiteralCode, formula_bits
+from weighbridge.program.formula_code import FormulaCode
+from weighbridge.program.literal_code import LiteralCode
 from weighbridge.program.operation_shapes import Site
 from weighbridge.program.origins import TapeValues, formula_texts
+from weighbridge.program.schedule_counts import ScheduleCounts
 from weighbridge.program.structure_code import StructureCode
 from weighbridge.transcript import parentage
 from weighbridge.transcript.data import OrderSeed, VerifiableOrder
@@ -41,12 +43,12 @@ class Known:
     Attributes:
         structure: The code of their structure.
         literals: The code of their numbers.
-        formulas: Texts of formulas, of the transcripts before.
+        formulas: The code of their formulas.
     """
 
     structure: StructureCode = field(default_factory=StructureCode)
     literals: LiteralCode = field(default_factory=LiteralCode)
-    formulas: set[tuple[str, str]] = field(default_factory=set)
+    formulas: FormulaCode = field(default_factory=FormulaCode)
 
 
 def count(
@@ -99,13 +101,8 @@ def _programs(
     known: Known,
 ) -> None:
     """Formulas, then each tape in the order of first use: its structure, then its numbers."""
-    formulas = formula_texts(transcript)
-    for name, term in formulas.items():
-        bits = formula_bits(name, term)
-        if known.formulas:  # whether it is one of them
-            bits = 1.0 + (math.log2(len(known.formulas)) if (name, term) in known.formulas else bits)
-        ledger.add("literals", -1, bits, f"formula {name}")
-    known.formulas |= set(formulas.items())
+    for name, term in formula_texts(transcript).items():
+        ledger.add("literals", -1, known.formulas.bits(name, term), f"formula {name}")
     for digest, found in values.items():
         tape = tapes(digest)
         described = known.structure.add(tape)
@@ -131,12 +128,13 @@ def _numbers(found: TapeValues, sites: Mapping[int, Site], literals: LiteralCode
 def _records(
     transcript: Transcript, tapes: Callable[[bytes], Tape], values: Mapping[bytes, TapeValues], ledger: ChosenBits
 ) -> None:
-    """Which tape ran when on how much data, where edits are, and values that are not those of formulas.
+    """Which tape ran when on how much data, where edits and schedules are, and values that are not those of formulas.
 
     Steps are fed batches of some shapes, and a reader expects the tape that ran last with these. Surprises are counted:
     how many steps apart they are, and which tape it is. Edits are counted by how many steps they are apart.
     """
     edits, surprises, which, feeds = Gaps(), Gaps(), AdaptiveCode(), Feeds(transcript.data is not None)
+    schedules = ScheduleCounts()
     expected: dict[Any, bytes] = {}
     known: set[bytes] = set()
     before = b""
@@ -155,9 +153,11 @@ def _records(
             expected[fed] = tape
         known.add(tape)
         before = tape
+        ledger.add("schedule", record.step, schedules.next(record.counts), "how far a schedule of formulas is")
         ledger.add("values", record.step, found.value_bits.get(record.step, 0.0), f"values of tape {tape.hex()[:16]}")
     ledger.add("edits", -1, edits.end(), "no further edit")
     ledger.add("schedule", -1, surprises.end(), "no further tape")
+    ledger.add("schedule", -1, schedules.end(), "no further change of a schedule's stride")
     ledger.add(feeds.channel, -1, feeds.end(), "no further change of how much data")
 
 

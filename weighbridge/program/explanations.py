@@ -108,15 +108,16 @@ class Explanations:
     Host values may be added to `hosts` while a step goes on.
     """
 
-    def __init__(self, formulas: Formulas, t: int, hosts: Sequence[Scalar]) -> None:
+    def __init__(self, formulas: Formulas, t: int, hosts: Sequence[Scalar], counts: Sequence[int] = ()) -> None:
         """Prepares for a step.
 
         Args:
             formulas: The declared ones.
             t: How many steps of kind `step` there were, this one included.
             hosts: The step's host values.
+            counts: How far the step's schedules are.
         """
-        self._formulas, self._t, self._hosts = formulas, t, hosts
+        self._formulas, self._t, self._hosts, self._counts = formulas, t, hosts, counts
         self._names = {hosts: [f.name for f in formulas.items.values() if f.hosts is hosts] for hosts in (False, True)}
         self._known: dict[tuple[str, tuple[int, ...]], Number] = {}
         self._near: dict[object, Near] = {}
@@ -163,7 +164,7 @@ class Explanations:
         key = name, self._patterns(index)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._formulas.evaluate(name, self._t, self._hosts, max(index, 0))
+            found = self._known[key] = self._formulas.evaluate(name, self._t, self._hosts, max(index, 0), self._counts)
         return found
 
     def near(self, value: Scalar, left: frozenset[Candidate] | None = None, dtype: torch.dtype | None = None) -> Near:

@@ -1,4 +1,4 @@
-"""The numbers in programs in bits: constants, which formula gives a value that changes, and the formulas' own text.
+"""The numbers in programs in bits: constants, and which formula gives a value that changes.
 
 Numbers repeat themselves where programs do: the same operation takes the same constant in the same place. So a constant
 is coded by its *site* first (operation and operand), then among all that are known, and a new one is spelled out: as a
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Hashable
 from decimal import Decimal
 
-from weighbridge.program.adaptive_code import AdaptiveCode, integer, natural, text
+from weighbridge.program.adaptive_code import AdaptiveCode, integer, natural
 from weighbridge.transcript.steps import Scalar
 
 _WAYS = 2.0
@@ -65,11 +65,6 @@ def decimal_bits(value: float) -> float:
         return math.inf
     _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     return 1.0 + natural(int("".join(map(str, digits)))) + integer(int(exponent))
-
-
-def formula_bits(name: str, term: str) -> float:
-    """Returns the bits of a declared formula."""
-    return text(name) + text(term)
 
 
 def _symbol(value: Scalar) -> tuple[str, Hashable]:

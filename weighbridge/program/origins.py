@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from weighbridge.core.errors import TapeError, WeighbridgeError
 from weighbridge.program.explanations import Candidate, Explanations, element
-from weighbridge.transcript.formula_terms import Formulas
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import Scalar, StepRecord
 from weighbridge.transcript.tape import DTYPES, Tape
@@ -173,7 +172,7 @@ def analyse(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> dict[byte
     Raises:
         TapeError: A formula breaks the rules (`tape.formula`), or a record does not fit its tape.
     """
-    formulas = Formulas.parse(transcript.draft.get("formulas", []))
+    formulas = transcript.formulas()
     columns: dict[bytes, _Column] = {}
     for record in transcript.records():
         column = columns.get(record.tape)
@@ -194,7 +193,7 @@ def analyse(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> dict[byte
                 column = columns[record.tape]
                 if wanted(column):
                     values = _entering(transcript, record, column, note=False)
-                    yield column, record, values, Explanations(formulas, t, record.host)
+                    yield column, record, values, Explanations(formulas, t, record.host, record.counts)
 
     for column, _, values, step in again(lambda column: column.changing):
         column.explain(values, step)
@@ -279,6 +278,6 @@ def _element(raw: memoryview, dtype: torch.dtype) -> Scalar:
 def formula_texts(transcript: Transcript) -> Mapping[str, str]:
     """Returns the declared formulas by name; empty if there are none or they break the rules."""
     try:
-        return {f.name: f.text for f in Formulas.parse(transcript.draft.get("formulas", [])).items.values()}
+        return {f.name: f.text for f in transcript.formulas().items.values()}
     except WeighbridgeError:
         return {}

@@ -1,8 +1,9 @@
 """Formulas: how a value that changes from step to step follows from the step's number, declared before training.
 
-Learning-rate schedules and bias corrections are such values. Their formulas stand in the draft as data, in a language
-of its own: numbers, `t`, host values, earlier names, arithmetic, a few functions, comparisons and one conditional. It
-has no loops, no calls of anything else and a bounded size; nothing in it is ever executed as a program.
+Learning-rate schedules and bias corrections are such values. Their formulas stand in the draft, or in the record of
+step 0, as data in a language of its own: numbers, `t`, host values, counts of schedules, earlier names, arithmetic, a
+few functions, comparisons and one conditional. It has no loops, no calls of anything else and a bounded size; nothing
+in it is ever executed as a program.
 
 Every formula has one value, the same on every machine (`formula_arithmetic`), and a bound on how far a program may be
 from it that computes the same in another order or with another libm. Format: docs/formats/transcript.md.
@@ -34,7 +35,9 @@ _ARITY = {
     "min": (2, 8), "max": (2, 8),
 }  # fmt: skip
 _CONSTANTS = {"pi": math.pi}
-_VARIABLES = ("t", "host", "host1")
+COUNTS = ("count", *(f"count{number}" for number in range(1, 8)))
+"""How far the schedules of a step record are."""
+_VARIABLES = ("t", "host", "host1", *COUNTS)
 RESERVED = frozenset((*_ARITY, *_CONSTANTS, *_VARIABLES, "if", "else"))
 """Words that cannot name a formula."""
 
@@ -98,7 +101,9 @@ class Formulas:
         """Returns the form that a draft holds: [name, text] in order; `Formulas.parse` gives the same again."""
         return [[f.name, f.text] for f in self.items.values()]
 
-    def evaluate(self, name: str, t: int, hosts: Sequence[float] = (), index: int = 0) -> Number:
+    def evaluate(
+        self, name: str, t: int, hosts: Sequence[float] = (), index: int = 0, counts: Sequence[int] = ()
+    ) -> Number:
         """Evaluates a formula.
 
         Args:
@@ -106,6 +111,7 @@ class Formulas:
             t: Number of the optimizer step.
             hosts: The step's host values.
             index: Which of them `host` is; `host1` is the next one.
+            counts: How far the step's schedules are.
 
         Returns:
             Its value and how far a program may be from it; (nan, 0) where it is undefined.
@@ -113,6 +119,7 @@ class Formulas:
         known: dict[str, Number] = {"t": (float(t), 0.0)}
         for variable, host in zip(("host", "host1"), hosts[index : index + 2], strict=False):
             known[variable] = float(host), 0.0
+        known.update({variable: (float(count), 0.0) for variable, count in zip(COUNTS, counts, strict=False)})
         try:
             value, error = self._named(name, known)
         except UndefinedError:
@@ -122,7 +129,7 @@ class Formulas:
     def _named(self, name: str, known: dict[str, Number]) -> Number:
         if name not in known:
             if name in _VARIABLES:
-                raise UndefinedError("a host value that the step does not have")
+                raise UndefinedError("a value that the step does not have")
             known[name] = self._value(self.items[name].tree, known)
         value = known[name]
         if not math.isfinite(value[0]):

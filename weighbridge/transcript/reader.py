@@ -29,6 +29,7 @@ from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.chip_notes import decode as decode_notes
 from weighbridge.transcript.data import DataCommitment, batch_digest, record_digests
 from weighbridge.transcript.files import altered, read_manifest, verify_files
+from weighbridge.transcript.formula_terms import Formulas
 from weighbridge.transcript.layout import Shard
 from weighbridge.transcript.recovery import recover
 from weighbridge.transcript.resumption_notes import Resumption
@@ -143,6 +144,16 @@ class Transcript:
         if not self.steps:
             return True  # Nothing says otherwise.
         return bool(Tape.decode(self.tape(self.step(0).tape)).nodes)
+
+    def formulas(self) -> Formulas:
+        """Returns what is declared of values that change: by the draft, and by step 0 once the optimizer was there.
+
+        Raises:
+            TapeError: A formula breaks the language's rules (`tape.formula`).
+        """
+        declared = self.draft.get("formulas", [])
+        later = self.step(0).formulas if self.steps else []
+        return Formulas.parse([*declared, *later] if isinstance(declared, list) else declared)
 
     def snapshots(self, step: int) -> list[tuple[bytes, int, int]]:
         """Returns (chip UEID, log index, operations complete) of every snapshot that was taken in `step`.

@@ -27,6 +27,7 @@ from weighbridge.core.bounded import (
 )
 from weighbridge.core.digests import DIGEST_SIZE, cbor, record_digest
 from weighbridge.core.errors import FormatError
+from weighbridge.transcript.formula_terms import COUNTS, MAX_FORMULAS, MAX_LENGTH
 from weighbridge.transcript.tensor_file import TensorFile
 
 Scalar = float | int | bool
@@ -67,6 +68,10 @@ class StepRecord:
         logged: Entries of the rounding log.
         collectives: (operation, root over what this rank contributed, root over what it got) of every collective, in
             order (`weighbridge.transcript.collectives`); a record without any does not have the key.
+        formulas: Of step 0 only: [name, text] of formulas that were declared once the optimizer was there, beside those
+            of the draft (`weighbridge.transcript.formula_terms`); a record without any does not have the key.
+        counts: How far the schedules were that these formulas follow (`count`, `count1`, ...); a record without any
+            does not have the key.
     """
 
     step: int
@@ -86,13 +91,13 @@ class StepRecord:
     rounded: int
     logged: int
     collectives: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    formulas: list[tuple[str, str]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
 
     def to_map(self) -> dict[str, Any]:
         """Returns the CBOR map of this record: its fields by name."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        if not self.collectives:
-            del found["collectives"]
-        return found
+        return {name: value for name, value in found.items() if value or name not in _MAY_LACK}
 
     def to_cbor(self) -> bytes:
         """Returns the record as deterministic CBOR."""
@@ -109,23 +114,24 @@ class StepRecord:
         Raises:
             FormatError: A field is missing, unknown, or not of its type and range.
         """
-        if not isinstance(value, dict) or set(value) not in (set(_CHECKS), {*_CHECKS, "collectives"}):
+        if not isinstance(value, dict) or set(value) - _MAY_LACK.keys() != set(_CHECKS):
             raise FormatError(f"a step record must have exactly the fields {', '.join(_CHECKS)}; fetch it again")
-        for name, good in _CHECKS.items():
-            if not good(value[name]):
+        for name, good in (_CHECKS | _MAY_LACK).items():
+            if name in value and not good(value[name]):
                 raise FormatError(f"field {name!r} of a step record is malformed; fetch it again", field=name)
-        if "collectives" in value and not _collectives(value["collectives"]):
-            raise FormatError("field 'collectives' of a step record is malformed; fetch it again", field="collectives")
         record = cls(
             **{
                 **value,
                 "rng": {name: (pair[0], pair[1]) for name, pair in value["rng"].items()},
                 "snapshots": [(entry[0], entry[1], entry[2]) for entry in value["snapshots"]],
                 "collectives": [(entry[0], entry[1], entry[2]) for entry in value.get("collectives", ())],
+                "formulas": [(entry[0], entry[1]) for entry in value.get("formulas", ())],
             }
         )
         if (record.kind == "init") != (record.step == 0):
             raise FormatError("step 0, and no other, is the initialisation; fetch the step records again")
+        if record.formulas and record.step:
+            raise FormatError("formulas are declared in step 0, and in no other; fetch the step records again")
         if record.records and len(record.records) != len(record.record_digests):
             raise FormatError(f"step {record.step} does not have one digest for each record id; fetch it again")
         return record
@@ -184,6 +190,18 @@ def _collectives(value: Any) -> bool:
     return all(first[0] < second[0] for first, second in itertools.pairwise(value))
 
 
+def _formulas(value: Any) -> bool:
+    """Some (name, text); an empty list is not written. What they mean is not looked at here."""
+    if type(value) is not list or not 0 < len(value) <= MAX_FORMULAS:
+        return False
+    pairs = all(isinstance(entry, list | tuple) and len(entry) == 2 for entry in value)
+    return pairs and all(type(part) is str and len(part) <= MAX_LENGTH for entry in value for part in entry)
+
+
+def _counts(value: Any) -> bool:
+    return type(value) is list and 0 < len(value) <= len(COUNTS) and all(map(_natural, value))
+
+
 def _names(value: Any) -> bool:
     return type(value) is list and all(type(name) is str for name in value) and value == sorted(set(value))
 
@@ -205,6 +223,11 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "snapshots": _each(_snapshot),
     "rounded": _natural,
     "logged": _natural,
+}
+_MAY_LACK: dict[str, Callable[[Any], bool]] = {
+    "collectives": _collectives,
+    "formulas": _formulas,
+    "counts": _counts,
 }
 
 

@@ -170,6 +170,8 @@ class TranscriptWriter:
         rounded: int = 0,
         logged: int = 0,
         collectives: Sequence[tuple[int, bytes, bytes]] = (),
+        formulas: Sequence[tuple[str, str]] = (),
+        counts: Sequence[int] = (),
     ) -> StepRecord:
         """Writes the next step; it is whole when this returns, and absent when this raises.
 
@@ -189,6 +191,8 @@ class TranscriptWriter:
             rounded: Elements rounded.
             logged: Entries of the rounding log.
             collectives: What the step exchanged with other ranks; see `StepRecord`.
+            formulas: (name, text) of formulas that step 0 declares beside the draft's.
+            counts: How far schedules were; see `StepRecord`.
 
         Returns:
             The step's record.
@@ -218,6 +222,8 @@ class TranscriptWriter:
             "rounded": rounded,
             "logged": logged,
             **({"collectives": list(collectives)} if collectives else {}),
+            **({"formulas": list(formulas)} if formulas else {}),
+            **({"counts": list(counts)} if counts else {}),
         }
         try:
             record = StepRecord.from_map(fields)

@@ -47,6 +47,8 @@ def records(draw):
         snapshots=draw(st.lists(st.tuples(st.binary(min_size=17, max_size=33), naturals, naturals), max_size=2)),
         rounded=draw(naturals),
         logged=draw(naturals),
+        formulas=[] if step else draw(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=2)),
+        counts=draw(st.lists(naturals, max_size=8)),
     )
 
 
