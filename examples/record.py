@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from prover import Recorder, formulas
+from prover import Recorder
 from weighbridge import replay
 
 RUN = Path("runs/example")
-FORMULAS = formulas.constant(1e-2) | formulas.adamw()  # the numbers that AdamW makes anew in every step
 
 
 def build() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -30,7 +29,7 @@ def batches(count: int) -> Iterator[dict[str, Tensor]]:
 
 def main() -> None:
     shutil.rmtree(RUN, ignore_errors=True)
-    with Recorder(RUN, seed=7, formulas=FORMULAS) as recorder:
+    with Recorder(RUN, seed=7) as recorder:
         with recorder.initialisation():
             model, optimizer = build()
         recorder.attach(model, optimizer)

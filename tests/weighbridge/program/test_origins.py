@@ -163,8 +163,8 @@ def test_messages_in_the_last_place_of_free_numbers(tmp_path: Path, dtype: torch
 
 
 def test_counters_that_come_from_outside_are_explained(tmp_path: Path) -> None:
-    found = entering(tmp_path / "run", range(1, STEPS + 1), torch.int64, count="t")
-    assert (found.value_bits, set(found.changing.values())) == ({}, {"count"})
+    found = entering(tmp_path / "run", range(1, STEPS + 1), torch.int64, number="t")
+    assert (found.value_bits, set(found.changing.values())) == ({}, {"number"})
 
 
 def test_the_sign_of_a_zero_that_was_read_back(tmp_path: Path) -> None:
