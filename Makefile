@@ -110,6 +110,7 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_verifier_kills)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_fuzz)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip)
+	$(if $(ONLY),,PYTHONPATH=tests:. OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_flood)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) --apart tests/findings)
 	$(BIN)/python -m benchmarks.tables

@@ -31,6 +31,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "chip_crashes": tables_chips.chip_crashes,
     "honest": tables_inspection.honest,
     "soak_verifier_kills": tables_inspection.verifier_kills,
+    "soak_flood": tables_inspection.flood,
     "fleet": tables_chips.fleet,
     "simulator": tables_chips.simulator,
     "registry": tables_chips.registry,

@@ -127,3 +127,26 @@ def verification_cost(result: Result) -> str:
         f"{measured_on(result)} {period}\n\n{first}\n\n{fleet_}\n\n{second}\n\nWhole segments of one run, chosen "
         f"at random:\n\n{third}\n\nExtrapolated ({said}):\n\n{fourth}"
     )
+
+
+def flood(result: Result) -> str:
+    """A Verifier under a flood: what calls took, and what the attackers tried."""
+    calm, under = result["calls"]["calm"], result["calls"]["flood"]
+    calls = table(
+        ("call", "calls", "failed", "median, ms", "99th percentile, ms", "longest, ms", "median without flood, ms"),
+        [
+            (
+                name, each["calls"], sum(each["failed"].values()), each["median_ms"], each["p99_ms"], each["max_ms"],
+                calm[name]["median_ms"],
+            )
+            for name, each in under.items()
+        ],
+    )  # fmt: skip
+    memory = result["resident_mib"]
+    tried = {role: sum(counts.values()) for role, counts in result["tried"].items()}
+    return (
+        f"{measured_on(result)} {result['minutes']:g} minutes. The attackers began {tried['chip']:,} calls with a "
+        f"chip's certificate and {tried['prover']:,} with a Prover's. The Verifier had {memory['before']:.0f} MiB in "
+        f"memory before, at most {memory['flood']:.0f} MiB under the flood, and {memory['after']:.0f} MiB "
+        f"afterwards.\n\n{calls}"
+    )

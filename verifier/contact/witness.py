@@ -11,8 +11,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from weighbridge.attest.tlog import KeyType, Note, NoteKey, NoteSigner
 from weighbridge.attest.tokens import GENESIS, entry_digest, read_own, verify
 from weighbridge.core import merkle, secret_files
 from weighbridge.core.errors import NotFoundError, ProofError, TokenError, UsageError, WeighbridgeError
+from weighbridge.core.turns import Turns
 
 MAX_EVIDENCE, _EVIDENCE_MS = 100, 3_600_000
 """Refused checkpoints of one chip that are kept, at most, of each hour."""
@@ -83,7 +83,7 @@ class Witness:
         """
         self._registry, self._manufacturer, self._signer, self._clock = registry, manufacturer, signer, clock
         self._lock = threading.Lock()
-        self._turns: dict[bytes, tuple[threading.Lock, int]] = {}  # of chips in use: lock, and who waits or has it
+        self._turns = Turns()  # No chip waits for another's long log.
         self._trees: OrderedDict[bytes, merkle.Tree] = OrderedDict()  # of the logs that were used last
         self._nonces = Nonces(clock)
 
@@ -170,7 +170,7 @@ class Witness:
         asked = self._nonces.read(ueid, nonce)
         report = self.open(ueid, checkpoint, token)
         self._nonces.use(ueid, asked)
-        with self._turn(ueid):
+        with self._turns.of(ueid):
             self.check_history(report, asked.size, proof)
             last = self.entries(ueid, asked.size - 1, asked.size)
         previous = entry_digest(last[0]) if last else GENESIS
@@ -277,7 +277,7 @@ class Witness:
             WeighbridgeError: As `check_history`.
         """
         ueid, checkpoint = report.head.token.ueid, report.checkpoint
-        with self._turn(ueid):
+        with self._turns.of(ueid):
             self.check_history(report, old_size, proof)
             if len(data) != checkpoint.size - old_size:
                 raise TokenError(
@@ -333,7 +333,7 @@ class Witness:
                 f"The checkpoint is over {checkpoint.size} entries, and {held.size} are held here; "
                 "read the chip's log first, then compare."
             )
-        with self._turn(ueid):
+        with self._turns.of(ueid):
             same = self._tree(ueid).root(checkpoint.size) == checkpoint.root
         return same, held.checkpoint
 
@@ -345,21 +345,6 @@ class Witness:
             note.verify(key)
             return
         raise UsageError("No log of this chip is held here; inspect it first, then compare.")
-
-    @contextmanager
-    def _turn(self, ueid: bytes) -> Iterator[None]:
-        """One thread at a time for a chip, so that no chip waits for another's long log."""
-        with self._lock:
-            lock, users = self._turns.get(ueid, (threading.Lock(), 0))
-            self._turns[ueid] = lock, users + 1
-        try:
-            with lock:
-                yield
-        finally:
-            with self._lock:
-                lock, users = self._turns.pop(ueid)
-                if users > 1:
-                    self._turns[ueid] = lock, users - 1
 
     def _tree(self, ueid: bytes) -> merkle.Tree:
         """Returns the tree over what is held; it may be longer if a store failed, so callers name the size."""

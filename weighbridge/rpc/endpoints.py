@@ -122,7 +122,7 @@ def server(
             _RoleInterceptor(allow),
             _ErrorInterceptor(),
             Standing(own),
-            Guard(limits, _OPEN_SERVICES),
+            Guard(limits, _OPEN_SERVICES, door.buckets),
         ],
         options=[
             ("grpc.so_reuseport", 0),

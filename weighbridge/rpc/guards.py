@@ -19,13 +19,16 @@ import grpc
 import protovalidate
 from google.protobuf import message
 
-from weighbridge.core.errors import UsageError
+from weighbridge.core.errors import FormatError, IdentityError, TokenError, UsageError
 from weighbridge.rpc.busy import BusyError
 from weighbridge.rpc.memory import Held, Memory
 
 MAX_VIOLATIONS = 20
 LEAST_MEMORY = 16 << 20
 """Bytes: some messages of the largest size, each of which may take a share of the memory."""
+
+FAULT_COST = 50
+"""What a call costs, in calls, that breaks a rule of its form or whose signatures do not verify."""
 
 _SMALL = 4096
 _MAX_CALLERS = 4096
@@ -48,7 +51,8 @@ class CallLimits:
     """A server's limits.
 
     Attributes:
-        rate_per_s: Calls that one certificate may begin a second, on average.
+        rate_per_s: Calls that one certificate may begin a second, on average; a chip's or Prover's a quarter of them,
+            as of `burst` and `calls`.
         burst: Calls that it may begin at once after a rest.
         calls: Calls of one certificate that are served at the same time; others of it wait.
         waiting: Calls of one certificate that may wait.
@@ -63,7 +67,7 @@ class CallLimits:
     rate_per_s: float = 500.0
     burst: float = 2000.0
     calls: int = 24
-    waiting: int = 256
+    waiting: int = 64
     streams: int = 16
     idle_s: float = 60.0
     least_per_s: float = 1024.0
@@ -80,8 +84,19 @@ class CallLimits:
             raise UsageError(f"a server needs at least {LEAST_MEMORY} bytes of memory for requests")
 
 
-def wrap(handler: grpc.RpcMethodHandler[Any, Any], around: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    """Returns `handler` with its behaviour called through `around(behaviour, request, context)`."""
+_FAULTS = (InvalidRequestError, TokenError, IdentityError, FormatError)
+
+
+def wrap(
+    handler: grpc.RpcMethodHandler[Any, Any], around: Callable[..., Any], *, decoded: bool = True
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Returns `handler` with its behaviour called through `around(behaviour, request, context)`.
+
+    Args:
+        handler: Of a method.
+        around: What is called instead of its behaviour.
+        decoded: Whether requests are messages; if not, `around` gets their bytes.
+    """
     if handler.request_streaming:
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -98,7 +113,7 @@ def wrap(handler: grpc.RpcMethodHandler[Any, Any], around: Callable[..., Any]) -
     def wrapped(request: Any, context: grpc.ServicerContext) -> Any:
         return around(behaviour, request, context)
 
-    return make(wrapped, handler.request_deserializer, handler.response_serializer)
+    return make(wrapped, handler.request_deserializer if decoded else None, handler.response_serializer)
 
 
 def check_request(request: Any) -> None:
@@ -111,8 +126,8 @@ def check_request(request: Any) -> None:
         InvalidRequestError: It breaks some; the details name each field and what it must be.
     """
     # A large request may break a rule half a million times, and finding each takes longer than sending it.
-    large = request.ByteSize() > _SMALL
-    violations = protovalidate.collect_violations(request, fail_fast=large)[:MAX_VIOLATIONS]
+    fail_fast = request.ByteSize() > _SMALL
+    violations = protovalidate.collect_violations(request, fail_fast=fail_fast)[:MAX_VIOLATIONS]
     if violations:
         found: dict[str, str] = {}
         for each in violations:
@@ -131,17 +146,24 @@ class Buckets:
         self._levels: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def take(self, caller: str) -> float:
-        """Takes a token, and returns 0; or takes none, and returns the seconds until there is one."""
+    def take(self, caller: str, tokens: float = 1.0) -> float:
+        """Takes tokens, and returns 0; or takes none, and returns the seconds until there are so many."""
         now = self._clock()
         with self._lock:
             level, since = self._levels.pop(caller, (self._burst, now))
             level = min(self._burst, level + (now - since) * self._rate)
-            wait = 0.0 if level >= 1 else (1 - level) / self._rate
-            self._levels[caller] = (level - 1 if level >= 1 else level, now)
+            wait = 0.0 if level >= tokens else (tokens - level) / self._rate
+            self._levels[caller] = (level if wait else level - tokens, now)
             if len(self._levels) > _MAX_CALLERS:  # The one that called longest ago: its bucket is the fullest.
                 del self._levels[next(iter(self._levels))]
         return wait
+
+    def charge(self, caller: str, tokens: float) -> None:
+        """Takes more tokens for a call that was admitted, down to a debt of one burst."""
+        with self._lock:
+            if caller in self._levels:
+                level, since = self._levels[caller]
+                self._levels[caller] = (max(level - tokens, -self._burst), since)
 
 
 class Watchdog:
@@ -204,10 +226,16 @@ WATCHDOG = Watchdog()
 class Guard(grpc.ServerInterceptor):
     """Raises a `WeighbridgeError` out of calls that a server should not serve; see `CallLimits`."""
 
-    def __init__(self, limits: CallLimits, open_services: Collection[str]) -> None:
-        """Guards the methods of one server; those of `open_services` need no deadline, as common tools give none."""
+    def __init__(self, limits: CallLimits, open_services: Collection[str], buckets: Buckets) -> None:
+        """Guards the methods of one server.
+
+        Args:
+            limits: What each certificate may do.
+            open_services: Services that need no deadline, as common tools give none.
+            buckets: What calls were paid from; a faulty one costs more.
+        """
         self._limits, self._open = limits, frozenset(open_services)
-        self._memory = Memory(limits.memory)
+        self._memory, self._buckets = Memory(limits.memory), buckets
         self._streams: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -224,10 +252,19 @@ class Guard(grpc.ServerInterceptor):
                 self._check_deadline(context)
             if handler.response_streaming:
                 return self._sent(behaviour, request, context, caller)
-            with self._requests(request, context, caller) as requests:
+            with self._charged(caller), self._requests(request, context, caller) as requests:
                 return behaviour(requests, context)
 
         return wrap(handler, around)
+
+    @contextmanager
+    def _charged(self, caller: str) -> Iterator[None]:
+        """Charges what it costs to find out that a caller sends what no honest one does."""
+        try:
+            yield
+        except _FAULTS:
+            self._buckets.charge(caller, FAULT_COST)
+            raise
 
     def _check_deadline(self, context: grpc.ServicerContext) -> None:
         left = cast("float | None", context.time_remaining())  # None, whatever the stubs say: there is none.
@@ -284,7 +321,12 @@ class Guard(grpc.ServerInterceptor):
         """Yields responses, as long as the client takes each in time."""
         patience = Patience(self._limits)
         one = self._stream(caller) if isinstance(request, message.Message) else nullcontext()
-        with one, self._requests(request, context, caller) as requests, closing(behaviour(requests, context)) as sent:
+        with (
+            self._charged(caller),
+            one,
+            self._requests(request, context, caller) as requests,
+            closing(behaviour(requests, context)) as sent,
+        ):
             for response in sent:
                 try:
                     with patience.waits(context):

@@ -214,6 +214,21 @@ def test_whoever_calls_too_often_is_told_when_to_come_back() -> None:
             head(stub, deadline_s=0.3)  # There is no time to wait.
 
 
+def test_faulty_calls_cost_more() -> None:
+    """What is wrong takes longer to find out than to send; whoever sends it has fewer calls left."""
+    with served(rate_per_s=1, burst=120) as (address, chip, _, _), stubs(address) as (stub, _):
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.GetHead(chip_pb2.GetHeadRequest(nonce=b"short"), timeout=5)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.GetHead(chip_pb2.GetHeadRequest(nonce=NONCE), timeout=5)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert chip.heads == 0
+        with stubs(address, OTHER) as (other, _):
+            assert head(other).token == b"token"
+
+
 @given(
     st.floats(0.1, 1000), st.floats(1, 100), st.lists(st.floats(0, 2, allow_subnormal=False), min_size=1, max_size=60)
 )
