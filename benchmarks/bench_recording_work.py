@@ -41,7 +41,7 @@ class _Counted(TorchDispatchMode):
             with in_force(self):
                 return func.decompose(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
-        self.work.add(func, args, kwargs or {}, out)
+        self.work.add(func, args, kwargs or {}, out, 0, 0)
         return out
 
 
@@ -67,9 +67,9 @@ def measured(model: str, precision: str, policy: str, steps: int) -> dict[str, A
                 known[record.tape] = sum(counts), sum(narrow(tape, counts))
             tape_flops += known[record.tape][0]
             elements += known[record.tape][1]
-    beside = counted.work.flops - tape_flops
+    beside = counted.work.total.flops - tape_flops
     return {
-        "model": model, "precision": precision, "policy": policy, "chip_flops": counted.work.flops,
+        "model": model, "precision": precision, "policy": policy, "chip_flops": counted.work.total.flops,
         "tape_flops": tape_flops, "narrow": elements, "for_each": round(beside / elements, 1) if elements else None,
     }  # fmt: skip
 

@@ -46,7 +46,7 @@ from weighbridge.core.errors import FormatError, WeighbridgeError
 from weighbridge.rpc import endpoints
 
 NOTHING = {"leaves": b"", "weights": b"", "safepoint": False, "head": b"", "running": b"", "step": -1, "op": -1}
-COUNTERS = dict.fromkeys(["held", "kernels", "flops", "stall_us", "unobserved"], 0)
+COUNTERS = dict.fromkeys(["held", "stall_us", "unobserved"], 0)
 
 KILLS_A_SIZE = 40  # An even number, so that each begins with the chip that only logs.
 

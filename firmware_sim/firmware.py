@@ -1,8 +1,8 @@
 """The firmware: clock, counters, randomness and key of one chip, and the tokens that it signs into its log.
 
 Everything here happens under one lock, in the order in which it enters the log. What the training process says about
-itself (its position, its counters of kernels and FLOPs) is logged as claimed; what the firmware knows by itself (index,
-clock, boot, the roots over the leaves it was given) is computed here.
+itself (its position) is logged as claimed; what the firmware knows by itself (index, clock, boot, counters of work, the
+roots over the leaves it was given) is computed here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from firmware_sim.nvlog import NonVolatileLog, rolled_back, write_durably
 from firmware_sim.outbox import Outbox
 from firmware_sim.reporting_policy import NO_WITNESS, Reporting
 from firmware_sim.snapshot_report import LEAF_SIZE, Report, pack_leaves, unpack_leaves
+from firmware_sim.work_page import WorkPage
 from weighbridge.attest import tokens
 from weighbridge.attest.tokens import Kind, Token, Value
+from weighbridge.attest.work import NONE
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.core.errors import ChipError, NotFoundError, UsageError
 
 IDLE_EVENT, UNSERVED_EVENT = "interrupt-idle", "interrupt-unserved"
 """The chip's own events: an interrupt found no workload; a workload was lost while one stood."""
-OWN_EVENTS = "interrupt-"
+ATTACHED_EVENT, DETACHED_EVENT = "workload-attached", "workload-detached"
+"""More of them: a workload may run kernels from here on; it may run none any more."""
+OWN_EVENTS = ("interrupt-", "workload-")
 """How their names begin; a workload cannot log one."""
 
 SALT_SIZE = 32
@@ -103,6 +107,8 @@ class Firmware:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # What is cosigned, or due, is another.
         newest = self._check_log()
+        self.work = WorkPage(directory, newest.work if newest and newest.work else NONE)
+        self._before = self.work.totals()  # the workload that is attached, or was last
         self._boot_count = newest.boot_count + 1 if newest else 1
         self._boot_seed = secrets.token_bytes(32)
         self.salt = secrets.token_bytes(SALT_SIZE)
@@ -129,6 +135,25 @@ class Firmware:
         """
         with self._lock:
             return self._log_event(name, digest)
+
+    def workload_attached(self) -> int:
+        """Makes the counters ready for a workload, logs that one is attached, and returns the index.
+
+        Raises:
+            ChipError: As `event`; or the counters cannot be written.
+        """
+        with self._lock:
+            self.work.attach()
+            self._before = self.work.totals()
+            return self._log_event(ATTACHED_EVENT, bytes(32))
+
+    def workload_detached(self) -> int:
+        """Logs that the workload has left, and returns the index.
+
+        Raises:
+            ChipError: As `event`.
+        """
+        return self._own_event(DETACHED_EVENT)
 
     def raise_interrupt(self) -> int:
         """Makes durable that an interrupt stands, and returns its number; only then may the workload hear of it.
@@ -181,12 +206,12 @@ class Firmware:
             "op": report.op,
             "safepoint": report.safepoint,
             "held": report.held,
-            "kernels": report.kernels,
-            "flops": report.flops,
             "stall_us": report.stall_us,
             "unobserved": report.unobserved,
         }
         with self._lock:
+            done = self.work.totals() - self._before
+            body |= {"kernels": done.kernels, "flops": done.flops}
             # Leaves first: an entry that the log has can always be opened; leaves without an entry are overwritten.
             write_durably(
                 self._opening_path(len(self._log)),
@@ -395,6 +420,7 @@ class Firmware:
             hwmodel=self.device.hwmodel,
             firmware_version=self.device.tcb.version,
             debug=self.device.tcb.mode == "debug",
+            work=self.work.totals(),
             body=body,
         )
         return tokens.sign(token, self.device.key, self.device.chain)

@@ -5,6 +5,9 @@ answers each in order with `ok` (and results) or with `error` and `message`. Bef
 `wait` now and then; between answers it may send `interrupt`. An interrupt stands until the shim reports a snapshot;
 others that fall into that time merge with it.
 
+That a workload is attached is durable before it may run a kernel, and an entry says when it has left; so the counters in
+both show what it did.
+
 An interrupt is durable before the shim hears of it, and leaves one entry in the log: a snapshot, or the event
 `interrupt-unserved` if the shim was lost while it stood, or `interrupt-idle` if no workload was attached; and if the
 chip itself lost its power meanwhile, the next boot's entry says so. So the log shows how often the chip wanted to look.
@@ -39,8 +42,6 @@ _TYPES: dict[str, type] = {
     "step": int,
     "op": int,
     "held": int,
-    "kernels": int,
-    "flops": int,
     "stall_us": int,
     "unobserved": int,
 }
@@ -90,8 +91,9 @@ class Link:
             ChipError: The path cannot be bound.
         """
         self._firmware = firmware
-        self._guard = threading.Lock()  # Of the two below.
+        self._guard = threading.Lock()  # Of the three below.
         self._attached: Connection | None = None
+        self._known = False  # whether the log says that it is attached
         self._standing = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -138,7 +140,7 @@ class Link:
         with self._guard:
             free = self._attached is None
             if free:
-                self._attached, self._standing = connection, False
+                self._attached, self._standing, self._known = connection, False, False
         try:
             while (message := connection.receive()) is not None:
                 if not free:
@@ -163,22 +165,24 @@ class Link:
             if self._attached is not connection:
                 return
             self._attached = None
+            known, self._known = self._known, False
             standing, self._standing = self._standing, False
-            if not standing:
-                return
             try:
                 # Under the lock: else the next workload's interrupt could be taken for the one that ends here.
-                self._firmware.interrupt_unserved()
+                if standing:
+                    self._firmware.interrupt_unserved()
+                if known:
+                    self._firmware.workload_detached()
             except WeighbridgeError as error:
-                _log.warning("an unserved interrupt is left to the next boot: %s", error)
+                _log.warning("the end of a workload is left to the next entry: %s", error)
 
     def _answer(self, message: dict[str, Any], connection: Connection) -> dict[str, Any]:
         """Does what the shim asks, and lets it go on only when the log has room and is reported as it must be."""
         try:
-            if message.get("do") == "event":
-                self._hold(connection)  # Before: what the workload is told of an event is also what became of it.
+            if message.get("do") in ("hello", "event"):
+                self._hold(connection)  # Before: what the workload is told of an entry is also what became of it.
             answer = {"ok": True, **self._do(message)}
-            if message.get("do") in ("hello", "snapshot"):
+            if message.get("do") == "snapshot":
                 self._hold(connection)
             return answer
         except WeighbridgeError as error:
@@ -191,10 +195,16 @@ class Link:
         match message:
             case {"do": "hello", **rest} if not rest:
                 firmware = self._firmware
-                return {"ueid": firmware.device.ueid, "salt": firmware.salt, "hold": firmware.hold}
+                self._attach()
+                return {
+                    "ueid": firmware.device.ueid,
+                    "salt": firmware.salt,
+                    "hold": firmware.hold,
+                    "work": str(firmware.work.path),
+                }
             case {"do": "event", "name": str(name), "digest": bytes(digest), **rest} if not rest:
                 if name.startswith(OWN_EVENTS):
-                    raise UsageError(f"Names that begin with {OWN_EVENTS} are the chip's own; choose another.")
+                    raise UsageError(f"Names that begin with {' or '.join(OWN_EVENTS)} are the chip's; choose another.")
                 return {"index": self._firmware.event(name, digest)}
             case {"do": "snapshot", **report}:
                 return {"index": self._snapshot(report)}
@@ -206,6 +216,12 @@ class Link:
                 self._interrupt_workload()
                 return {}
         raise FormatError("The chip does not understand this request.")
+
+    def _attach(self) -> None:
+        with self._guard:
+            if not self._known:
+                self._firmware.workload_attached()
+                self._known = True
 
     def _snapshot(self, report: dict[str, Any]) -> int:
         if {key: type(value) for key, value in report.items()} != _TYPES:

@@ -1,8 +1,8 @@
 """The shim: what the chip's firmware sees and does inside the training process.
 
 It stands at the dispatcher, below everything that Python can see, so it meets every kernel, of every thread that
-starts while it is entered. It keeps track of the storages that kernels read or wrote, counts kernels and FLOPs, and
-when the chip interrupts it hashes all live storages, reports to the chip, and lets no kernel run until the chip says
+starts while it is entered. It keeps track of the storages that kernels read or wrote, adds each kernel to the chip's
+counters, and when the chip interrupts it hashes all live storages, reports to the chip, and lets no kernel run until the chip says
 that the snapshot is durable.
 
 Enter it *outside* a Recorder, so that it sees the kernels that really run. While nothing is pending, a kernel costs a
@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,7 +33,9 @@ from firmware_sim.frames import Connection
 from firmware_sim.snapshot_report import pack_leaves
 from firmware_sim.threads import entered
 from firmware_sim.work_counter import Kernel, WorkCounter, in_force, kernel_of, opened
+from firmware_sim.work_page import Slots
 from weighbridge.attest.chip_link import Position
+from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import ChipError, FormatError
 from weighbridge.core.host_memory import alive
@@ -40,6 +43,8 @@ from weighbridge.core.treehash.tree import storage_digest
 
 ANSWER_TIMEOUT_S = 60.0
 _DEVICES = frozenset({"cpu", "cuda"})
+_WAITING = frozenset({torch.ops.aten._local_scalar_dense.default})
+"""Overloads that wait until a GPU has done everything that it was given before."""
 Storage = torch.UntypedStorage
 
 
@@ -71,9 +76,13 @@ _SHIMS: weakref.WeakSet[Shim] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child (a worker of a DataLoader) the chip is the parent's: its link must not be touched here."""
+    """In a forked child (a worker of a DataLoader) the chip is the parent's: its link must not be touched here.
+
+    What the child computes is counted all the same.
+    """
     for shim in _SHIMS:
         shim._forked, shim.pending = True, False
+        shim._work.forked()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -91,7 +100,6 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Takes over a connection; use `connect`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.pending = False
-        self._work = WorkCounter()
         self._threads = contextlib.ExitStack()
         self._detached = False
         self._connection = connection
@@ -105,17 +113,21 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note: Callable[[int], None] | None = None
         self._where: Callable[[], Position] | None = None
         self._forked = False
+        self._on_gpu = False
+        self._busy_until = 0
         self._capturing = threading.Lock()
-        _SHIMS.add(self)
         threading.Thread(target=self._listen, name="shim", daemon=True).start()
         try:
             hello = self._ask({"do": "hello"})
+            self._slots = Slots(hello["work"])
+            self._work = WorkCounter(self._slots)
         except ChipError:
             connection.close()
             raise
         self.ueid: bytes = hello["ueid"]
         self._salt: bytes = hello["salt"]
         self._hold: int = hello["hold"]
+        _SHIMS.add(self)
 
     @classmethod
     def connect(cls, path: str | Path, weights: Iterable[Tensor] | None = None) -> Self:
@@ -140,14 +152,19 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return shim
 
     @property
+    def work(self) -> Work:
+        """What all threads of this process have done so far."""
+        return self._work.total
+
+    @property
     def kernels(self) -> int:
         """Kernels so far, of all threads."""
-        return self._work.kernels
+        return self.work.kernels
 
     @property
     def flops(self) -> int:
         """FLOPs of these (`weighbridge.numerics.flops`)."""
-        return self._work.flops
+        return self.work.flops
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -167,9 +184,11 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         with contextlib.suppress(ChipError):  # A chip that is gone is detached already.
             self._unasked()
+            self._settle()
             self._ask({"do": "bye"})
         self._dead = self._detached = True
         self._connection.close()
+        self._slots.close()
 
     # --- The workload's side: weighbridge.attest.chip_link.ChipLink and what tests need beyond it.
 
@@ -244,23 +263,45 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._held += 1
         if self._dead:
             raise ChipError("The chip does not answer any more, so no kernel may run; restart chip and training.")
-        since = None
-        if kernel is Kernel.FOREIGN:
-            since = self._work.so_far
-            with in_force(self):
-                out = opened(func, args, kwargs)
-        else:
-            out = func(*args, **kwargs)
-        memory = self._meet(args)
-        memory |= self._meet(out)
+        foreign = kernel is Kernel.FOREIGN
+        if foreign:
+            self._settle()
+        since = self._work.so_far if foreign else None
+        began = perf_counter_ns()
+        try:
+            if foreign:
+                with in_force(self):
+                    out = opened(func, args, kwargs)
+                self._wait_for_gpu()
+            else:
+                out = func(*args, **kwargs)
+        except BaseException:
+            self._work.failed(busy_ns=perf_counter_ns() - began, since=since or self._work.so_far)
+            raise
+        ended = perf_counter_ns()
+        moved = self._meet(args) + self._meet(out)
         if kwargs:
-            memory |= self._meet(tuple(kwargs.values()))
-        if memory:
-            self._work.add(func, args, kwargs, out, since=since)
+            moved += self._meet(tuple(kwargs.values()))
+        if self._on_gpu and not foreign:
+            began, self._busy_until = self._busy_until or began, 0 if func in _WAITING else ended
+        if moved or foreign:
+            self._work.add(func, args, kwargs, out, ended - began, moved, since)
         return out
 
-    def _meet(self, value: Any) -> bool:
-        """Notes the storages of all tensors in `value`; says whether there is memory behind any of them."""
+    def _settle(self) -> None:
+        """Waits for a GPU, and counts its time since the last kernel was launched."""
+        until = self._busy_until
+        self._wait_for_gpu()
+        if until:
+            self._work.wait(perf_counter_ns() - until)
+
+    def _wait_for_gpu(self) -> None:
+        if self._on_gpu and not self._forked:
+            torch.cuda.synchronize()
+            self._busy_until = 0
+
+    def _meet(self, value: Any) -> int:
+        """Notes the storages of all tensors in `value`; returns the bytes of those with memory, as their shapes say."""
         if isinstance(value, Tensor):
             try:
                 storage = value.untyped_storage()
@@ -268,18 +309,19 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if value.layout is torch.strided:
                     raise  # Memory that cannot be seen must not be computed on.
                 # Sparse and MKL-DNN layouts have no storage of their own; `_unobserved` counts their parts.
-                return True
+                return value.numel() * value.element_size()
             if storage._cdata in self._live:
-                return True
+                return value.nbytes
             if storage.device.type not in _DEVICES:
-                return False
+                return 0
+            self._on_gpu |= storage.device.type == "cuda"
             self._watch(storage)
-            return True
-        memory = False
+            return value.nbytes
+        moved = 0
         if isinstance(value, (tuple, list)):
             for each in value:
-                memory |= self._meet(each)
-        return memory
+                moved += self._meet(each)
+        return moved
 
     def _watch(self, storage: Storage) -> None:
         address = storage._cdata
@@ -308,12 +350,11 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # From the chip's answer on, the next interrupt may come at any time, so this one ends here.
             self.pending = False
             held, self._held = self._held, 0
+            self._settle()
             report = {
                 "leaves": pack_leaves(self._leaves(list(self._live.values()))),
                 "weights": pack_leaves(self._leaves(self._weights)),
                 "held": held,
-                "kernels": self.kernels,
-                "flops": self.flops,
                 "unobserved": self._unobserved(),
                 "stall_us": (time.monotonic_ns() - started) // 1000,
                 **claims,

@@ -46,8 +46,6 @@ class Report:
         step: The workload's claim of the step in progress.
         op: The workload's claim of how many operations of it are complete.
         held: Kernels that ran between the interrupt and the snapshot.
-        kernels: Kernels since the shim was attached.
-        flops: Estimated FLOPs since the shim was attached.
         stall_us: Microseconds for which the kernels had been stopped when this was sent.
         unobserved: Bytes that the workload's process holds where no live storage is.
     """
@@ -60,7 +58,5 @@ class Report:
     step: int
     op: int
     held: int
-    kernels: int
-    flops: int
     stall_us: int
     unobserved: int

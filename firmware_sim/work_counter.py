@@ -1,4 +1,4 @@
-"""What the firmware counts: the kernels of all threads, and their FLOPs as tapes count them.
+"""What the firmware counts: the kernels of all threads, their time and bytes, and their FLOPs as tapes count them.
 
 A mode at the dispatcher meets an operation before PyTorch takes it apart if no gradient is asked for
 (`torch.inference_mode`), and never what an operator outside ATen calls. So such operations are opened: they run with
@@ -8,6 +8,7 @@ the mode in force, which meets the kernels inside.
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -16,7 +17,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from weighbridge.numerics.flops import counts, formulas
+from firmware_sim.work_page import MOST, SLOT, Slots
+from weighbridge.attest.work import NAMES, NONE, Work
+from weighbridge.numerics.flops import counts
 from weighbridge.numerics.overload_cache import per_op
 from weighbridge.numerics.schemas import Op, composite
 
@@ -58,44 +61,91 @@ def opened(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 class _Tally:
-    __slots__ = ("flops", "kernels")
+    """What one thread has counted in its slot, and before in slots that are full."""
 
-    def __init__(self) -> None:
-        self.kernels, self.flops = 0, 0
+    __slots__ = ("busy", "flops", "kernels", "moved", "slot", "unknown")
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.kernels = self.busy = self.moved = self.flops = self.unknown = 0
+
+    def values(self) -> tuple[int, int, int, int, int]:
+        """The counters in the order of a slot."""
+        return self.kernels, self.busy, self.moved, self.flops, self.unknown
+
+
+class _Lease:
+    """A thread's hold of a tally: another thread goes on with it once this one has ended."""
+
+    __slots__ = ("_free", "tally")
+
+    def __init__(self, tally: _Tally, free: list[_Tally]) -> None:
+        self.tally, self._free = tally, free
+
+    def __del__(self) -> None:
+        self._free.append(self.tally)
 
 
 class WorkCounter:
-    """Counts kernels and FLOPs; each thread has a tally of its own, so none is lost and no thread waits."""
+    """Counts kernels and what they do into a page; each thread has a slot of its own, so none waits for another."""
 
-    def __init__(self) -> None:
-        """Starts at zero."""
+    def __init__(self, slots: Slots | None = None) -> None:
+        """Starts at zero.
+
+        Args:
+            slots: The page that the chip reads; by default nobody else sees what is counted.
+        """
+        self._slots = Slots() if slots is None else slots
+        self._memory = self._slots.memory
+        self._begin()
+
+    def _begin(self) -> None:
         self._here = threading.local()
         self._tallies: list[_Tally] = []
+        self._free: list[_Tally] = []
+        self._spent = NONE
+
+    def forked(self) -> None:
+        """Goes on in a forked process, which is another user of the same chip."""
+        self._slots.forked()
+        self._begin()
 
     def _tally(self) -> _Tally:
         try:
-            return self._here.tally  # type: ignore[no-any-return]
+            return self._here.lease.tally  # type: ignore[no-any-return]
         except AttributeError:
-            tally = self._here.tally = _Tally()
-            self._tallies.append(tally)
+            try:
+                tally = self._free.pop()
+            except IndexError:
+                tally = _Tally(self._slots.take())
+                self._tallies.append(tally)
+            self._here.lease = _Lease(tally, self._free)
             return tally
 
     @property
-    def kernels(self) -> int:
-        """Kernels so far."""
-        return sum(tally.kernels for tally in list(self._tallies))
+    def total(self) -> Work:
+        """What this process has counted."""
+        total = self._spent
+        for tally in list(self._tallies):
+            total += Work(**dict(zip(NAMES, tally.values(), strict=True)))
+        return total
 
     @property
-    def flops(self) -> int:
-        """FLOPs so far."""
-        return sum(tally.flops for tally in list(self._tallies))
+    def so_far(self) -> tuple[int, int]:
+        """FLOPs and nanoseconds of this thread so far."""
+        tally = self._tally()
+        return tally.flops, tally.busy
 
-    @property
-    def so_far(self) -> int:
-        """FLOPs of this thread so far."""
-        return self._tally().flops
-
-    def add(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], out: Any, *, since: int | None = None) -> None:
+    def add(
+        self,
+        op: Op,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        out: Any,
+        busy_ns: int,
+        moved: int,
+        since: tuple[int, int] | None = None,
+    ) -> None:
         """Counts one kernel.
 
         Args:
@@ -103,16 +153,71 @@ class WorkCounter:
             args: Positional operands.
             kwargs: Keyword operands.
             out: What it returned.
-            since: For a foreign operator: `so_far` before it ran. What it called is counted already; without a count
-                of its own that is all, unless it called nothing.
+            busy_ns: Nanoseconds that it took.
+            moved: Bytes of its operands and results.
+            since: For a foreign operator: `so_far` before it ran. What it called is counted already. The rest of its
+                time is that of unknown work, whatever count the workload declared for it.
         """
+        unknown = 0
         try:
             done = counts.count(op, args, kwargs, out)
         except _UNFIT:  # layouts that have no sizes
-            done = formulas.bound({"args": list(args), **kwargs}, [out])
+            done, unknown = 0, busy_ns
+        try:
+            tally = self._here.lease.tally
+        except AttributeError:
+            tally = self._tally()
+        if since is not None:
+            done = max(0, done - max(0, tally.flops - since[0])) if counts.declared(op) else 0
+            busy_ns = unknown = _rest(busy_ns, tally, since)
+        tally.kernels += 1
+        tally.busy += busy_ns
+        tally.moved += moved
+        tally.flops += done
+        tally.unknown += unknown
+        try:
+            _write(self._memory, tally.slot, tally.kernels, tally.busy, tally.moved, tally.flops, tally.unknown)
+        except struct.error:
+            self._turn(tally)
+
+    def failed(self, *, busy_ns: int, since: tuple[int, int]) -> None:
+        """Counts a kernel that raised an error; whatever it did before is unknown work.
+
+        Args:
+            busy_ns: As for `add`.
+            since: `so_far` before it ran.
+        """
         tally = self._tally()
         tally.kernels += 1
-        if since is not None:
-            inside = tally.flops - since
-            done = 0 if inside and not counts.declared(op) else max(0, done - inside)
-        tally.flops += done
+        self._spend(tally, _rest(busy_ns, tally, since), known=False)
+
+    def wait(self, busy_ns: int) -> None:
+        """Counts time in which kernels that were counted when they were launched went on."""
+        self._spend(self._tally(), busy_ns, known=True)
+
+    def _spend(self, tally: _Tally, busy_ns: int, *, known: bool) -> None:
+        tally.busy += busy_ns
+        tally.unknown += 0 if known else busy_ns
+        try:
+            _write(self._memory, tally.slot, *tally.values())
+        except struct.error:
+            self._turn(tally)
+
+    def _turn(self, tally: _Tally) -> None:
+        """Has a thread go on in other slots, once a counter no longer fits into the one that it has."""
+        left = list(tally.values())
+        while any(left):
+            part = [min(each, MOST) for each in left]
+            left = [each - here for each, here in zip(left, part, strict=True)]
+            _write(self._memory, tally.slot, *part)
+            self._spent += Work(**dict(zip(NAMES, part, strict=True)))
+            tally.slot = self._slots.take()
+        tally.kernels = tally.busy = tally.moved = tally.flops = tally.unknown = 0
+
+
+_write = SLOT.pack_into
+
+
+def _rest(busy_ns: int, tally: _Tally, since: tuple[int, int]) -> int:
+    """The time of a kernel less that of the kernels inside, which is counted already."""
+    return max(0, busy_ns - max(0, tally.busy - since[1]))

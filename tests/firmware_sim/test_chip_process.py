@@ -40,7 +40,7 @@ def ask(connection: Connection, message: dict[str, object]) -> dict[str, object]
 
 def snapshot(**changes: object) -> dict[str, object]:
     fields: dict[str, object] = {
-        **dict.fromkeys(["held", "kernels", "flops", "stall_us", "unobserved"], 0),
+        **dict.fromkeys(["held", "stall_us", "unobserved"], 0),
         **{"do": "snapshot", "leaves": b"", "weights": b"", "safepoint": False},
         **{"head": b"", "running": b"", "step": -1, "op": -1},
     }
@@ -176,8 +176,10 @@ def test_hostile_shims_harm_nobody(station: ChipStation) -> None:
             ({"do": "event", "name": 3, "digest": bytes(32)}, "format.malformed"),
             ({"do": "event", "name": "x", "digest": b""}, "chip.token"),
             ({"do": "event", "name": "interrupt-idle", "digest": bytes(32)}, "usage"),
+            ({"do": "event", "name": "workload-detached", "digest": bytes(32)}, "usage"),
             (snapshot(), "chip.snapshot.unasked"),
-            (snapshot(kernels=True), "format.malformed"),
+            (snapshot(held=True), "format.malformed"),
+            (snapshot(kernels=0), "format.malformed"),
             ({"do": "snapshot"}, "format.malformed"),
         ]
         for message, reason in refused:
@@ -189,7 +191,7 @@ def test_hostile_shims_harm_nobody(station: ChipStation) -> None:
             (snapshot(leaves=bytes(39)), "chip.snapshot.leaves"),
             (snapshot(leaves=b"\x01" + bytes(79)), "chip.snapshot.leaves"),
             (snapshot(step=5), "chip.token"),
-            (snapshot(flops=-1), "chip.token"),
+            (snapshot(held=-1), "chip.token"),
         ):
             assert ask(connection, message)["error"] == reason
         assert ask(connection, snapshot())["ok"] is True
@@ -214,10 +216,12 @@ def test_a_chip_interrupts_at_its_rate(station: ChipStation) -> None:
     """
     with station.chip(rate_per_day=8.0, clock_speed=86_400.0) as chip:
         connection = attach(chip)
-        served, end = 0, time.monotonic() + 4
+        served, idle, end = 0, 0, time.monotonic() + 4
         while time.monotonic() < end:
             message = connection.receive()
-            assert message == {"interrupt": served + 1}
+            assert message is not None
+            idle = int(message["interrupt"]) - 1 if not served else idle  # those that came before it was attached
+            assert message == {"interrupt": idle + served + 1}
             assert ask(connection, snapshot())["ok"] is True
             served += 1
         connection.close()

@@ -13,6 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from firmware_sim import ChipProcess, Shim
 from weighbridge.attest.chip_link import ChipLink
+from weighbridge.attest.tokens import Token
 from weighbridge.core.digests import Leaf, region_digest, snapshot_root
 from weighbridge.core.errors import ChipError
 
@@ -39,6 +40,13 @@ def leaf(t: Tensor, salt: bytes) -> Leaf:
 
 def offer(shim: ChipLink) -> int | None:
     return shim.safepoint(1, 2, RUNNING, HEAD, lambda: None)
+
+
+def newest(station: ChipStation, chip: ChipProcess) -> Token:
+    """The snapshot right before the workload left."""
+    token, left = station.log(chip)[-2:]
+    assert (token.kind, left.body["name"]) == ("snapshot", "workload-detached")
+    return token
 
 
 def test_nothing_is_taken_unasked(chip: ChipProcess) -> None:
@@ -96,7 +104,7 @@ def test_an_uncooperative_workload_is_snapshotted_after_the_hold(chip: ChipProce
         x.add_(1)
         assert not shim.pending
         before()
-    token = station.log(chip)[-1]
+    token = newest(station, chip)
     salt, leaves = station.open(chip, token.index)
     assert leaves == [leaf(torch.full((4,), 1.0 + HOLD), salt)]  # Taken before that kernel ran.
     assert (token.body["safepoint"], token.body["step"], token.body["op"]) == (False, -1, -1)
@@ -220,8 +228,8 @@ def test_who_leaves_with_an_interrupt_pending_is_snapshotted(chip: ChipProcess, 
         shim.on_snapshot(noted.append)
         x.add_(1)
         shim.request_snapshot()
-    token = station.log(chip)[-1]
-    assert (token.kind, token.body["safepoint"]) == ("snapshot", False)
+    token = newest(station, chip)
+    assert token.body["safepoint"] is False
     assert noted == [token.index]
     salt, leaves = station.open(chip, token.index)
     assert leaves == [leaf(x, salt)]
@@ -232,7 +240,7 @@ def test_a_workload_says_where_it_was_when_nobody_asked(chip: ChipProcess, stati
     with Shim.connect(chip.socket) as shim:
         shim.on_snapshot(None, lambda: (3, 14, HEAD))
         shim.request_snapshot()
-    body = station.log(chip)[-1].body
+    body = newest(station, chip).body
     assert (body["safepoint"], body["step"], body["op"], body["head"], body["running"]) == (False, 3, 14, HEAD, b"")
 
 
@@ -300,7 +308,7 @@ def test_a_forked_worker_leaves_the_chip_alone(chip: ChipProcess, station: ChipS
     log = station.log(chip)
     snapshots = [token.index for token in log if token.kind == "snapshot"]
     assert taken is None or taken in snapshots  # the parent's own kernels may have been enough for the hold
-    assert snapshots[-1] == log[-1].index
+    assert snapshots[-1] == newest(station, chip).index
 
 
 def test_a_failed_flush_takes_no_snapshot(chip: ChipProcess, station: ChipStation) -> None:

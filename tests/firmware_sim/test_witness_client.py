@@ -104,12 +104,13 @@ def test_a_witness_that_never_answers_costs_time_and_no_entry(rig: Rig) -> None:
         assert hello["error"] == "chip.witness.silent"
         chip.stop()
     with rig.serve() as address, rig.chip(report="wait", witness=address) as chip:
-        hello = ask(connect(chip), {"do": "hello"})
+        connection = connect(chip)
+        hello = ask(connection, {"do": "hello"})
         assert hello is not None
         assert hello["ok"]
         log = read(rig, chip)
     kinds = [each.verified.token.kind for each in log.entries if not isinstance(each.verified, WeighbridgeError)]
-    assert kinds == ["boot", "snapshot", "boot", "boot"]
+    assert kinds == ["boot", "snapshot", "boot", "boot", "event"]  # the last is that a workload is attached
     assert findings(log) == []
 
 

@@ -110,8 +110,6 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
                 step=3,
                 op=14,
                 held=2,
-                kernels=100,
-                flops=5000,
                 stall_us=7,
                 unobserved=8,
             )

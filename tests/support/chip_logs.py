@@ -13,9 +13,11 @@ from cryptography.x509 import Certificate
 
 from firmware_sim.device import Device, boot, provision
 from verifier.model.facts import Anchor, Entry, LogFacts
+from verifier.model.sessions import ATTACHED, DETACHED
 from verifier.registry import Chip
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tlog import LOG, Checkpoint, Note, NoteSigner, origin
+from weighbridge.attest.work import NONE, Work
 from weighbridge.attest.tokens import GENESIS, Token, Value, Verified, decode_claims, entry_digest, sign, verify
 from weighbridge.core import merkle
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
@@ -42,6 +44,8 @@ class LogBuilder:
     time_ms: int = 1_700_000_000_000
     rate_milli: int = 1000
     options: dict[str, Value] = field(default_factory=dict)
+    work: Work | None = NONE
+    before: Work = NONE
 
     def token(self, kind: Any, body: dict[str, Value], nonce: bytes | None = None) -> Token:
         """The next token, unsigned."""
@@ -59,6 +63,7 @@ class LogBuilder:
             firmware_version=self.device.tcb.version,
             debug=self.device.tcb.mode == "debug",
             body=body,
+            work=self.work,
         )
 
     def append(self, token: Token) -> int:
@@ -73,6 +78,7 @@ class LogBuilder:
         self.boot_count += 1
         self.boot_seed = secrets.token_bytes(32)
         self.uptime_ms = 0
+        self.before = self.work or NONE
         body: dict[str, Value] = {
             "salt_digest": salt_digest(SALT),
             "rate_milli": self.rate_milli,
@@ -84,6 +90,22 @@ class LogBuilder:
             "unserved": unserved,
         }
         self.append(self.token("boot", body | self.options))
+        return self
+
+    def attach(self) -> LogBuilder:
+        """Logs that a workload is attached."""
+        self.before = self.work or NONE
+        self.event(ATTACHED, bytes(32))
+        return self
+
+    def detach(self, **done: int) -> LogBuilder:
+        """Logs that the workload has left, once it has done more."""
+        self.does(**done).event(DETACHED, bytes(32))
+        return self
+
+    def does(self, **done: int) -> LogBuilder:
+        """Has the chip work before its next entry."""
+        self.work = (self.work or NONE) + Work(**done)
         return self
 
     def event(self, name: str, digest: bytes) -> int:
@@ -110,7 +132,15 @@ class LogBuilder:
             "stall_us": 5,
             "unobserved": 6,
         }
-        return self.append(self.token("snapshot", body | claims))
+        body |= claims
+        if self.work is not None:
+            # What it says of the workload is so: it is another one if that is less than before.
+            kernels, flops = int(body["kernels"]), int(body["flops"])
+            done = self.work - self.before
+            if kernels < done.kernels or flops < done.flops:
+                self.before, done = self.work, NONE
+            self.does(kernels=kernels - done.kernels, flops=flops - done.flops)
+        return self.append(self.token("snapshot", body))
 
     def head(self, nonce: bytes, **changes: Value) -> bytes:
         """Returns a signed head over a nonce."""

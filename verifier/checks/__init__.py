@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from verifier.checks import (
     cell_openings,
     chip_clock,
+    chip_counters,
     chip_custody,
     chip_firmware,
     chip_fork,
@@ -56,6 +57,7 @@ LOG: Sequence[Check[LogFacts]] = (
     Check("chip_identity", lambda log, given: chip_identity.check(log)),
     Check("chip_firmware", lambda log, given: chip_firmware.check(log, given.firmware)),
     Check("chip_log", lambda log, given: chip_log.check(log)),
+    Check("chip_counters", lambda log, given: chip_counters.check(log)),
     Check("chip_options", lambda log, given: chip_options.check(log, given.firmware.limits)),
     Check("chip_clock", lambda log, given: chip_clock.check(log, given.firmware.limits)),
     Check("chip_rate", lambda log, given: chip_rate.check(log, given.plan)),

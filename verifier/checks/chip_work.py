@@ -2,17 +2,18 @@
 
 Interrupts come on the chip's own clock. A slowed clock means fewer snapshots, and between readings nothing in the log
 contradicts it; but the chip goes on counting work. So too many kernels or FLOPs for the time mean a slowed clock, or
-invented counters.
+invented counters. At an entry no kernel is under way, so what it has counted by the next one, it did in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import pairwise
 
-from verifier.model.facts import LogFacts, number
+from verifier.model.facts import LogFacts
 from verifier.model.peak_flops import KERNELS_PER_SECOND
+from verifier.model.sessions import tokens_of
 from weighbridge.attest.tokens import Token
-from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.core.errors import Finding
 
 TOLERANCE = 0.01
 """Share by which a quartz, and a peak that was rounded in a data sheet, may be off."""
@@ -21,7 +22,7 @@ SLACK_MS = 10
 
 
 def check(log: LogFacts, peak: float | None) -> list[Finding]:
-    """Compares what the chip counted between two snapshots of one boot with what it can do in that time.
+    """Compares what the chip counted between two entries of one boot, or to its head, with what it can do in that time.
 
     Args:
         log: The chip's log.
@@ -31,38 +32,19 @@ def check(log: LogFacts, peak: float | None) -> list[Finding]:
         At most one finding for each counter: the first place where it is impossible.
     """
     findings: dict[str, Finding] = {}
-    for earlier, later in _stretches(log):
-        began = 0 if earlier is None else earlier.uptime_ms
-        seconds = (later.uptime_ms - began + SLACK_MS) / 1000 * (1 + TOLERANCE)
-        for counter, rate in (("flops", peak), ("kernels", KERNELS_PER_SECOND)):
-            done = _done(earlier, later, counter)
+    for earlier, later in pairwise(tokens_of(log)):
+        if earlier.boot_count != later.boot_count or earlier.work is None or later.work is None:
+            continue
+        seconds = (later.uptime_ms - earlier.uptime_ms + SLACK_MS) / 1000 * (1 + TOLERANCE)
+        did = later.work - earlier.work
+        for counter, done, rate in (("flops", did.flops, peak), ("kernels", did.kernels, KERNELS_PER_SECOND)):
             if rate is not None and done > rate * seconds:
                 findings.setdefault(counter, _impossible(log, earlier, later, counter, done, rate))
     return list(findings.values())
 
 
-def _stretches(log: LogFacts) -> Iterator[tuple[Token | None, Token]]:
-    """Yields each snapshot with the one before it in the same boot; None before the first."""
-    before: Token | None = None
-    for entry in log.entries:
-        if isinstance(entry.verified, WeighbridgeError):
-            continue
-        token = entry.verified.token
-        if token.kind == "boot":
-            before = None
-        elif token.kind == "snapshot":
-            yield (before if before is not None and before.boot_count == token.boot_count else None), token
-            before = token
-
-
-def _done(earlier: Token | None, later: Token, counter: str) -> int:
-    """What was done at least. Counters begin anew with each workload, so a lower number is all of a new one."""
-    now, then = number(later, counter), 0 if earlier is None else number(earlier, counter)
-    return now - then if now >= then else now
-
-
-def _impossible(log: LogFacts, earlier: Token | None, later: Token, counter: str, done: int, rate: float) -> Finding:
-    milliseconds = later.uptime_ms - (0 if earlier is None else earlier.uptime_ms)
+def _impossible(log: LogFacts, earlier: Token, later: Token, counter: str, done: int, rate: float) -> Finding:
+    milliseconds = later.uptime_ms - earlier.uptime_ms
     unit = "FLOPs" if counter == "flops" else "kernels"
     return Finding(
         id="chip.work.impossible",

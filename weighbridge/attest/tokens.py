@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from weighbridge.attest.identity import DeviceIdentity, verify_device_chain
+from weighbridge.attest.work import END, Work
 from weighbridge.core.digests import DIGEST_SIZE, bytes_digest, cbor
 from weighbridge.core.errors import FormatError, TokenError
 
@@ -51,7 +52,7 @@ _COORDINATE = 48  # Bytes of one half of a P-384 signature.
 # Claim labels: RFC 8392 and RFC 9711, then private ones from the range that the OCP profile leaves to vendors.
 _IAT, _NONCE, _UEID, _OEMID, _HWMODEL, _UPTIME, _DBGSTAT, _EAT_PROFILE = 6, 10, 256, 258, 259, 261, 263, 265
 _BOOTCOUNT, _BOOTSEED, _SWVERSION, _MEASUREMENTS = 267, 268, 271, 273
-_KIND, _INDEX, _PREVIOUS, _UPTIME_MS, _TIME_MS = -70002, -70003, -70004, -70005, -70006
+_KIND, _INDEX, _PREVIOUS, _UPTIME_MS, _TIME_MS, _WORK = -70002, -70003, -70004, -70005, -70006, -70007
 
 _DEBUG_STATES = (1, 0)
 """RFC 9711, section 4.2.9: disabled, enabled. A fuse may still be blown, so it is not disabled permanently."""
@@ -83,8 +84,8 @@ _BODIES: Mapping[Kind, Mapping[str, str]] = {
         "op": "claimed count",
         "safepoint": "flag",
         "held": "count",
-        "kernels": "count",
-        "flops": "count",
+        "kernels": "large count",
+        "flops": "large count",
         "stall_us": "count",
         "unobserved": "count",
     },
@@ -115,6 +116,7 @@ class Token:
         firmware_version: As in the attestation certificate.
         debug: Whether the chip was started in debug mode; as in the attestation certificate.
         body: What is attested, by kind: see docs/formats/snapshot-token.md.
+        work: What the chip has done over its life; None in tokens of earlier firmware, which did not say.
     """
 
     kind: Kind
@@ -130,6 +132,7 @@ class Token:
     firmware_version: str
     debug: bool
     body: Mapping[str, Value]
+    work: Work | None = None
 
 
 def claims_position(token: Token) -> bool:
@@ -281,6 +284,8 @@ def encode_claims(token: Token) -> bytes:
     }
     if token.nonce is not None:
         claims[_NONCE] = token.nonce
+    if token.work is not None:
+        claims[_WORK] = token.work.to_json()
     return cbor(claims)
 
 
@@ -308,6 +313,7 @@ def decode_claims(payload: bytes) -> Token:
             firmware_version=version,
             debug=_DEBUG_STATES.index(claims[_DBGSTAT]) == 1,
             body=_decode(body, dict) if isinstance(body, bytes) and form == _CBOR_FORMAT else {},
+            work=Work.from_json(claims[_WORK]) if _WORK in claims else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise TokenError("A claim is missing from the token or has another shape than the profile says.") from error
@@ -405,6 +411,8 @@ def _check(token: Token) -> None:
         _check_value(name, getattr(token, name), "count")
     _check_value("firmware_version", token.firmware_version, "text")
     _check_value("debug", token.debug, "flag")
+    if token.work is not None:
+        Work.from_json(token.work.to_json())
     schema = _BODIES[token.kind]
     body = cast(Mapping[Any, Any], token.body)
     if token.kind == "boot" and not _NOT_SAID_BEFORE & set(body):
@@ -421,6 +429,7 @@ def _check(token: Token) -> None:
 def _check_value(name: str, value: object, kind: str) -> None:
     good = {
         "count": type(value) is int and 0 <= value < _INTEGER_END,
+        "large count": type(value) is int and 0 <= value < END,
         "digest": type(value) is bytes and len(value) == DIGEST_SIZE,
         "flag": type(value) is bool,
         "text": type(value) is str and 0 < len(value) <= 100 and value.isprintable(),

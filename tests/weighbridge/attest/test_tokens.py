@@ -15,11 +15,13 @@ from firmware_sim import device
 from weighbridge.attest import tokens
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tokens import Token
+from weighbridge.attest.work import END, NAMES, Work
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import FormatError, IdentityError, TokenError
 
 digest = st.binary(min_size=32, max_size=32)
 count = st.integers(0, (1 << 63) - 1)
+large = st.integers(0, END - 1)
 text = st.text(st.characters(min_codepoint=32, max_codepoint=0x24F, categories=("L", "N")), min_size=1, max_size=100)
 BOOT = {"salt_digest": digest, "rate_milli": count, "hold": count, "reporting": text, "witness": digest}
 BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
@@ -42,8 +44,8 @@ BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
                 "op": count if case[1] else st.just(-1),
                 "safepoint": st.just(case[0]),
                 "held": count,
-                "kernels": count,
-                "flops": count,
+                "kernels": large,
+                "flops": large,
                 "stall_us": count,
                 "unobserved": count,
             }
@@ -71,6 +73,7 @@ def token(draw: st.DrawFn) -> Token:
         firmware_version=draw(text),
         debug=draw(st.booleans()),
         body=draw(BODIES[kind]),
+        work=draw(st.none() | st.builds(Work, **dict.fromkeys(NAMES, large))),
     )
 
 
@@ -263,7 +266,9 @@ _EXAMPLE = Token(
     firmware_version="1",
     debug=False,
     body=HEAD,
+    work=Work(kernels=1, busy_ns=2, moved=3, flops=1 << 70, unknown_ns=5),
 )
+WORK = _EXAMPLE.work.to_json() if _EXAMPLE.work else {}
 
 
 @pytest.mark.parametrize(
@@ -294,6 +299,11 @@ _EXAMPLE = Token(
         lambda c: c.update({-70003: 1.0}),
         lambda c: c.update({-70004: bytes(31)}),
         lambda c: c.update({-70006: True}),
+        lambda c: c.update({-70007: []}),
+        lambda c: c.update({-70007: {**WORK, "more": 1}}),
+        lambda c: c.update({-70007: {**WORK, "flops": 1 << 96}}),
+        lambda c: c.update({-70007: {**WORK, "kernels": -1}}),
+        lambda c: c.update({-70007: {**WORK, "moved": True}}),
     ],
 )
 def test_claims_outside_the_profile_are_refused(change: Callable[[dict[int, Any]], object]) -> None:
