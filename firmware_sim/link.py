@@ -5,8 +5,8 @@ answers each in order with `ok` (and results) or with `error` and `message`. Bef
 `wait` now and then; between answers it may send `interrupt`. An interrupt stands until the shim reports a snapshot;
 others that fall into that time merge with it.
 
-That a workload is attached is durable before it may run a kernel, and an entry says when it has left; so the counters in
-both show what it did.
+That a workload is attached is durable before it may run a kernel, and an entry says when it has left; so the counters
+in both show what it did.
 
 An interrupt is durable before the shim hears of it, and leaves one entry in the log: a snapshot, or the event
 `interrupt-unserved` if the shim was lost while it stood, or `interrupt-idle` if no workload was attached; and if the

@@ -2,8 +2,8 @@
 
 It stands at the dispatcher, below everything that Python can see, so it meets every kernel, of every thread that
 starts while it is entered. It keeps track of the storages that kernels read or wrote, adds each kernel to the chip's
-counters, and when the chip interrupts it hashes all live storages, reports to the chip, and lets no kernel run until the chip says
-that the snapshot is durable.
+counters, and when the chip interrupts it hashes all live storages, reports to the chip, and lets no kernel run until
+the chip says that the snapshot is durable.
 
 Enter it *outside* a Recorder, so that it sees the kernels that really run. While nothing is pending, a kernel costs a
 few microseconds more: no hashing, no system call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_slots_of_all_writers_add_up(page: WorkPage) -> None:
         thread.join()
         seen.append(page.totals())
     assert page.totals() == Work(kernels=4000, flops=8000)
-    assert not any(later.decreased(earlier) for earlier, later in zip(seen, seen[1:], strict=False))
+    assert not any(later.decreased(earlier) for earlier, later in pairwise(seen))
 
 
 def test_another_boot_goes_on_where_the_last_one_ended(page: WorkPage, tmp_path: Path) -> None:

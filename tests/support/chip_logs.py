@@ -17,8 +17,8 @@ from verifier.model.sessions import ATTACHED, DETACHED
 from verifier.registry import Chip
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tlog import LOG, Checkpoint, Note, NoteSigner, origin
-from weighbridge.attest.work import NONE, Work
 from weighbridge.attest.tokens import GENESIS, Token, Value, Verified, decode_claims, entry_digest, sign, verify
+from weighbridge.attest.work import NONE, Work
 from weighbridge.core import merkle
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.core.errors import WeighbridgeError

@@ -18,7 +18,7 @@ from firmware_sim.frames import Connection
 from weighbridge.core.errors import ChipError, FormatError
 
 REPORT = {
-    **dict.fromkeys(["held", "kernels", "flops", "stall_us", "unobserved"], 0),
+    **dict.fromkeys(["held", "stall_us", "unobserved"], 0),
     **{"leaves": b"", "weights": b"", "safepoint": False, "head": b"", "running": b"", "step": -1, "op": -1},
 }
 """A snapshot of a workload without memory, as a shim reports it."""
