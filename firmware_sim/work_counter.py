@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 
 from firmware_sim.work_page import MOST, SLOT, Slots
 from weighbridge.attest.work import NAMES, NONE, Work
-from weighbridge.numerics.flops import counts
+from weighbridge.numerics.flops import counts, formulas
 from weighbridge.numerics.overload_cache import per_op
 from weighbridge.numerics.schemas import Op, composite
 
@@ -155,20 +155,22 @@ class WorkCounter:
             out: What it returned.
             busy_ns: Nanoseconds that it took.
             moved: Bytes of its operands and results.
-            since: For a foreign operator: `so_far` before it ran. What it called is counted already. The rest of its
-                time is that of unknown work, whatever count the workload declared for it.
+            since: For a foreign operator: `so_far` before it ran. What it called is counted already; without a count
+                of its own that is all, unless it called nothing. The rest of its time is that of unknown work,
+                whatever count the workload declared for it.
         """
         unknown = 0
         try:
             done = counts.count(op, args, kwargs, out)
         except _UNFIT:  # layouts that have no sizes
-            done, unknown = 0, busy_ns
+            done, unknown = formulas.bound({"args": list(args), **kwargs}, [out]), busy_ns
         try:
             tally = self._here.lease.tally
         except AttributeError:
             tally = self._tally()
         if since is not None:
-            done = max(0, done - max(0, tally.flops - since[0])) if counts.declared(op) else 0
+            inside = max(0, tally.flops - since[0])
+            done = 0 if inside and not counts.declared(op) else max(0, done - inside)
             busy_ns = unknown = _rest(busy_ns, tally, since)
         tally.kernels += 1
         tally.busy += busy_ns

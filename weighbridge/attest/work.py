@@ -20,9 +20,10 @@ class Work:
         kernels: Kernels that ran.
         busy_ns: Nanoseconds for which they ran, at most; those of threads that run side by side add up.
         moved: Bytes of their operands and results.
-        flops: FLOPs, at most, of the kernels whose work follows from their operands (`weighbridge.numerics.flops`).
-        unknown_ns: Nanoseconds of `busy_ns` in others: code that is no kernel of PyTorch's, or whose operands have no
-            sizes.
+        flops: FLOPs, at most, of the kernels whose work follows from their operands (`weighbridge.numerics.flops`); of
+            the others, as many as a product of their operands takes.
+        unknown_ns: Nanoseconds of `busy_ns` in these others: code that is no kernel of PyTorch's, or whose operands
+            have no sizes.
     """
 
     kernels: int = 0
