@@ -11,6 +11,7 @@ from verifier.model.facts import Explanation, Opening, SnapshotFacts, Transcript
 from verifier.registry import Chip
 from weighbridge.attest.identity import CertificateAuthority, verify_device_chain
 from weighbridge.attest.tokens import Verified
+from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.execution.replay import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
@@ -51,6 +52,7 @@ def make(
         index=12,
         verified=Verified(token=log.token("snapshot", body | claims), identity=identity),
         drafts=[(1, transcript.draft_digest)],
+        work=Work(kernels=claims.get("kernels", 1), busy_ns=1000, flops=claims.get("flops", 1)),
         explanation=Explanation(transcript_id=transcript.digest, step=2, op=4),
         transcript=TranscriptFacts(id=transcript.digest, opened=transcript),
         opening=Opening(salt=SALT, leaves=list(LEAVES), weights=LEAVES[2:]),

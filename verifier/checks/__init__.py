@@ -39,6 +39,7 @@ from verifier.checks import (
     replay_outcome,
     segment_replays,
     tapes,
+    unexplained_work,
     weights,
     work,
 )
@@ -47,6 +48,7 @@ from verifier.model.collected import Collected
 from verifier.model.facts import CustodyFacts, LogFacts, SnapshotFacts, TranscriptFacts
 from verifier.model.peak_flops import peak_of
 from weighbridge.core.errors import Finding
+from weighbridge.execution.run_facts import RunFacts
 
 CUSTODY: Sequence[Check[CustodyFacts]] = (
     Check("chip_custody", lambda facts, given: chip_custody.check(facts), "reported_only"),
@@ -102,6 +104,7 @@ INSPECTION: Sequence[Check[Collected]] = (
         "reported_only",
     ),
     Check("segment_replays", lambda all_, given: _segments(all_), "reported_only"),
+    Check("unexplained_work", lambda all_, given: _beside(all_, given), "reported_only"),
     Check(
         "inconclusive_replays",
         lambda all_, given: inconclusive_replays.check(all_, given.plan.snapshots),
@@ -117,6 +120,17 @@ def _parentage(collected: Collected, given: Given) -> list[Finding]:
 
 def _segments(collected: Collected) -> list[Finding]:
     return [found for segment in collected.segments for found in segment_replays.check(segment)]
+
+
+def _beside(collected: Collected, given: Given) -> list[Finding]:
+    totals = {
+        name: total
+        for name, each in collected.examined.items()
+        if isinstance(each, RunFacts) and (total := each.total) is not None
+    }
+    own = collected.by_chip()
+    found = [unexplained_work.check(log, own.get(log.chip.ueid, ()), given.plan, totals) for log in collected.logs]
+    return [each for findings in found for each in findings]
 
 
 def _peak(snapshots: Sequence[SnapshotFacts], given: Given) -> float | None:

@@ -147,7 +147,17 @@ def is_setup(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> bool:
     claim = snapshot.explanation
     if not isinstance(claim, Explanation) or claim.step:
         return False
-    return number(snapshot.verified.token, "flops") <= policy.setup_flops and begins_from_given(snapshot)
+    return is_beginning(snapshot, policy) and begins_from_given(snapshot)
+
+
+def is_beginning(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> bool:
+    """Whether a workload has done no more than it takes to begin: by FLOPs, kernels and the time that they ran.
+
+    Time is what no workload can make look smaller; without it, work in kernels that count few FLOPs would be excused.
+    """
+    token, work = snapshot.verified.token, snapshot.work
+    small = number(token, "flops") <= policy.setup_flops and number(token, "kernels") <= policy.setup_kernels
+    return small and work is not None and work.busy_ns <= policy.setup_busy_s * 1e9
 
 
 def begins_from_given(snapshot: SnapshotFacts) -> bool:

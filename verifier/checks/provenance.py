@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from verifier.checks.memory import is_beginning
 from verifier.model.facts import Explanation, SnapshotFacts, digest, number
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
 from weighbridge.attest.tokens import claims_position
@@ -32,8 +33,7 @@ def is_tail(snapshot: SnapshotFacts) -> bool:
 
 def is_empty(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> bool:
     """Whether a program had no more than begun: it held no memory and had done no work worth mentioning."""
-    token = snapshot.verified.token
-    return number(token, "leaves") == 0 and number(token, "flops") <= policy.setup_flops
+    return number(snapshot.verified.token, "leaves") == 0 and is_beginning(snapshot, policy)
 
 
 def lacks_ranks(snapshot: SnapshotFacts) -> bool:

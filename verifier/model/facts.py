@@ -25,6 +25,7 @@ from verifier.registry import Chip
 from verifier.registry.transitions import Contradiction
 from weighbridge.attest.tlog import Checkpoint, Note
 from weighbridge.attest.tokens import Token, Verified
+from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import Finding, UsageError, WeighbridgeError
 from weighbridge.core.merkle import EMPTY_ROOT
@@ -393,6 +394,7 @@ class SnapshotFacts:
         index: Its index in the chip's log.
         verified: The verified token.
         drafts: (log index, digest) of every `manifest-draft` event that the chip logged before it.
+        work: What the chip has done since the workload was attached; None if earlier firmware did not say.
         explanation: The Prover's claim; None if the Prover explains nothing; an error if it could not be asked.
         transcript: The transcript of the claim, once it was looked for.
         shard: If that transcript is one rank's of a job, which one's.
@@ -410,6 +412,7 @@ class SnapshotFacts:
     index: int
     verified: Verified
     drafts: list[tuple[int, bytes]]
+    work: Work | None = None
     explanation: Explanation | WeighbridgeError | None = None
     transcript: TranscriptFacts | None = None
     shard: Shard | None = None

@@ -105,6 +105,10 @@ class SnapshotPolicy:
         setup_flops: FLOPs that a program may do before its first recorded step: to test the device, to make or load a
             model. A snapshot taken then that cannot be replayed is not evidence against the Prover, and verifies
             nothing.
+        setup_kernels: Kernels that it may run before; see `setup_flops`.
+        setup_busy_s: Seconds for which these may run, whatever they are said to compute.
+        unexplained_flops: FLOPs of one chip, over its whole log, that no transcript has to explain; nor do fewer than
+            the smallest run that the plan is about. More are a warning.
         unserved: Interrupts of one chip that its workload left without a snapshot, as every workload that is killed
             may. More are a violation, if they are also more than `unserved_share` of its interrupts.
         unserved_share: See `unserved`.
@@ -120,6 +124,9 @@ class SnapshotPolicy:
     restarts_share: float = 0.1
     inconclusive: int = 1
     setup_flops: float = 1e9
+    setup_kernels: int = 100_000
+    setup_busy_s: float = 60.0
+    unexplained_flops: float = 1e12
     unserved: int = 2
     unserved_share: float = 0.1
 

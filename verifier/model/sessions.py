@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from verifier.model.facts import LogFacts
 from weighbridge.attest.tokens import Token
+from weighbridge.attest.work import NONE, Work
 from weighbridge.core.errors import WeighbridgeError
 
 ATTACHED, DETACHED = "workload-attached", "workload-detached"
 """The chip's own events."""
+
+
+def since_attached(entries: Sequence[Token]) -> Work | None:
+    """Returns what the workload of the last of some entries has done by then; None if that is not said.
+
+    Args:
+        entries: Of one log, in order.
+    """
+    last = entries[-1]
+    for token in reversed(entries):
+        begins = token.kind == "boot" or (token.kind == "event" and token.body["name"] == ATTACHED)
+        if token.boot_count != last.boot_count or token.work is None or last.work is None:
+            return None
+        if begins:
+            return last.work - token.work
+    return None
+
+
+def work_of(log: LogFacts) -> Work:
+    """Returns what a chip has done since its first entry that says so, as far as its log and its head tell."""
+    said = [token.work for token in tokens_of(log) if token.work is not None]
+    return said[-1] - said[0] if said else NONE
 
 
 def tokens_of(log: LogFacts) -> list[Token]:

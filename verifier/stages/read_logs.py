@@ -19,8 +19,10 @@ from verifier.contact.log_reading import Contact, acknowledge, first_contact, re
 from verifier.model import fact_codec
 from verifier.model.collected import Collected
 from verifier.model.facts import CustodyFacts, LogFacts, SnapshotFacts, digest
+from verifier.model.sessions import since_attached
 from verifier.registry import Chip
 from verifier.stages.setting import Setting
+from weighbridge.attest.tokens import Token
 from weighbridge.core.errors import WeighbridgeError
 
 READ_AHEAD = 8
@@ -125,12 +127,17 @@ def snapshots_in(log: LogFacts) -> list[SnapshotFacts]:
     """Returns the snapshots of a log, each with the drafts that the chip had logged before it."""
     found: list[SnapshotFacts] = []
     drafts: list[tuple[int, bytes]] = []
+    tokens: list[Token] = []
     for index, entry in enumerate(log.entries):
         if isinstance(entry.verified, WeighbridgeError):
             continue
         token = entry.verified.token
+        tokens.append(token)
         if token.kind == "event" and token.body["name"] == commitment.EVENT:
             drafts.append((index, digest(token, "digest")))
         elif token.kind == "snapshot":
-            found.append(SnapshotFacts(chip=log.chip, index=index, verified=entry.verified, drafts=list(drafts)))
+            work = since_attached(tokens)
+            found.append(
+                SnapshotFacts(chip=log.chip, index=index, verified=entry.verified, drafts=list(drafts), work=work)
+            )
     return found

@@ -18,6 +18,7 @@ from verifier.checks import commitment, committed_data, memory, provenance
 from verifier.checks import replay_outcome as replay_check
 from verifier.model.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import Finding, ProverError, ReplayWorkerError, TranscriptError
 from weighbridge.execution.replay import ReplayResult
@@ -133,6 +134,22 @@ def test_a_program_that_has_just_begun_has_nothing_to_explain(
         snapshot = make(device, manufacturer, transcript, **nothing, **claims)
         bare = replace(snapshot, explanation=None, transcript=None, opening=None, replayed=None)
         assert ids(bare) == [expected]
+
+
+def test_time_and_kernels_are_no_beginning_however_few_flops_they_count(
+    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript
+) -> None:
+    """Work in code that counts nothing takes its time; and firmware that does not tell it excuses nothing."""
+    nothing = {"safepoint": False, "step": -1, "op": -1, "head": b"", "running": b"", "leaves": 0, "bytes": 0}
+    snapshot = make(device, manufacturer, transcript, **nothing)
+    bare = replace(snapshot, explanation=None, transcript=None, opening=None, replayed=None)
+    assert ids(replace(bare, work=Work(kernels=1, busy_ns=59 * 10**9))) == ["snapshot.empty"]
+    for long in (Work(kernels=1, busy_ns=61 * 10**9), None):
+        assert ids(replace(bare, work=long)) == ["snapshot.unexplained"]
+    many = make(device, manufacturer, transcript, **nothing, kernels=100_001)
+    assert ids(replace(many, explanation=None, transcript=None, opening=None, replayed=None)) == [
+        "snapshot.unexplained"
+    ]
 
 
 def test_a_run_that_loads_given_weights(device: Device, manufacturer: CertificateAuthority, tmp_path: Path) -> None:
