@@ -93,7 +93,7 @@ class WorkCounter:
         """Starts at zero.
 
         Args:
-            slots: The page that the chip reads; by default nobody else sees what is counted.
+            slots: The page that the chip reads; by default no other process sees what is counted.
         """
         self._slots = Slots() if slots is None else slots
         self._memory = self._slots.memory

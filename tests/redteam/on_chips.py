@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from firmware_sim import ChipProcess, Shim, provision
 from prover import Recorder, formulas
+from verifier.model.policies import SnapshotPolicy
 from weighbridge.core.host_memory import octets
 
 STEPS = 4
+SESSIONS, WIDE = 30, 64
 FORMULAS = formulas.constant(1e-2) | formulas.adamw()
 Move = Callable[[Shim, nn.Module, int], None]
 
@@ -195,6 +197,29 @@ def exempt(shop: Workshop, seed: int) -> Outcome:
     return Outcome(findings=accusations(shop.report(name, runs=runs)), gain=float(done > 0), cost=1.0)
 
 
+def short_sessions(shop: Workshop, seed: int) -> Outcome:
+    """The run goes on in many short workloads; each leaves before an interrupt, and hands its weights to the next."""
+    runs, name = shop.place(), shop.name()
+    process, weights, done = shop.bench.chip(name), None, 0
+    for session in range(SESSIONS):
+        model = nn.Linear(WIDE, WIDE)
+        if weights is not None:
+            model.load_state_dict(weights)
+
+        def work(model: nn.Module = model, session: int = session) -> None:
+            x = torch.ones(WIDE, WIDE) * (seed + session)
+            model(x).square().mean().backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 1e-3 * p.grad
+
+        with Shim.connect(process.socket):
+            done += counted(work)
+        weights = model.state_dict()
+    plan = {"flops_threshold": done / 2, "snapshots": SnapshotPolicy(unexplained_flops=0.0)}
+    return Outcome(findings=accusations(shop.report(name, runs=runs, **plan)), gain=float(done > 0), cost=1.0)
+
+
 def unregistered(shop: Workshop, seed: int) -> Outcome:
     """The run is on an unregistered chip; what is registered is idle."""
     name, station, secret = shop.name(), shop.bench, shop.place()
@@ -239,6 +264,16 @@ ROWS = (
         attack=exempt,
         expected=("snapshot.unexplained",),
         note="No label exempts a chip; what no transcript explains is unexplained.",
+    ),
+    Row(
+        name="a training in many short workloads, each gone before an interrupt",
+        source="attacks on chips' counters",
+        wants=HIDDEN_RUN,
+        gains="1 if the run was made",
+        attack=short_sessions,
+        expected=("chip.work.unexplained",),
+        note="Counters are the chip's, over its life. The plan's smallest run is half of this one; what stays "
+        "below it is not reported.",
     ),
     Row(
         name="a second model in memory that was not declared",
