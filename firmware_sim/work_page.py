@@ -36,7 +36,7 @@ _SIZE = _HEADER + SLOTS * SLOT.size
 
 
 class Slots:
-    """The page as the shim sees it; without a chip, one that nobody else sees."""
+    """The page as the shim sees it; without a chip, one of its own."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         """Maps the page.

@@ -1,4 +1,4 @@
-"""Formulas that are read from the attached optimizers and their schedules, so that nobody has to write them down.
+"""Formulas that are read from the attached optimizers and their schedules, so that a program need not declare them.
 
 A schedule's formula is tried on a copy of the scheduler, and declared only if it gives what the copy does. How far a
 schedule is follows from the program (once a step, once an epoch, when a loss stops falling), so each step record has a
