@@ -2,8 +2,8 @@
 
 A snapshot is compared with its transcript by `work`. What a chip does in sessions that no snapshot fell into leaves
 none; but its counters go on, so many short sessions that stay small on their own are large together. Most chips do
-some work that nobody can explain, after their last snapshot for example. So this accuses only where it adds up to the
-smallest run that the inspection is about.
+some work that no transcript explains, after their last snapshot for example. So this accuses only where it adds up to
+the smallest run that the inspection is about.
 """
 
 from __future__ import annotations
