@@ -54,7 +54,7 @@ def _sort_of(types: tuple[type, ...]) -> str:
     A `wrapper` has a rule of its own that takes it apart, and the kernels inside come back to the shim. For `fake`
     tensors nothing runs at all.
     """
-    if any(issubclass(each, FakeTensor) for each in types):
+    if any(getattr(each, "__torch_dispatch__", None) == FakeTensor.__torch_dispatch__ for each in types):
         return "fake"
     plain = all(getattr(each, "__torch_dispatch__", None) == Tensor.__torch_dispatch__ for each in types)
     return "plain" if plain else "wrapper"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.chip_station import ChipStation
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from firmware_sim import ChipProcess, Shim
 from weighbridge.core.digests import region_digest
@@ -60,6 +62,23 @@ def test_foreign_memory_is_counted_and_seen(kind: str, chip: ChipProcess, statio
         assert index is not None
     salt, leaves = station.open(chip, index)
     assert (SIDE * SIDE * 4, region_digest(array().tobytes(), salt)) in leaves
+
+
+class Disguised(FakeTensor):
+    """Says that it is fake, and computes on memory."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*[getattr(each, "memory", each) for each in args], **(kwargs or {}))
+
+
+def test_a_tensor_that_only_says_that_it_is_fake_is_counted(chip: ChipProcess) -> None:
+    with Shim.connect(chip.socket) as shim:
+        disguised = Disguised(FakeTensorMode(), torch.empty(SIDE, SIDE, device="meta"), torch.device("cpu"))
+        disguised.memory = torch.from_numpy(array()).view(SIDE, SIDE)
+        before = shim.flops
+        disguised @ disguised
+        assert shim.flops - before == PRODUCT
 
 
 def test_a_chip_has_one_workload(chip: ChipProcess) -> None:

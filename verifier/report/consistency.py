@@ -107,6 +107,7 @@ def _counts(report: Mapping[str, Any]) -> list[Finding]:
         warnings=severities["warning"],
         undecided=len(extent.undecided(report)),
         replayed=extent.replayed_anything(chips, report["replayed"]),
+        unverified=extent.unverified(chips),
     )
     return out if report["verdict"] == verdict else [*out, _differs("verdict", verdict, report["verdict"])]
 

@@ -130,6 +130,7 @@ def build(
             warnings=severities["warning"],
             undecided=len(extent.undecided({"rules": conclusion.rules})),
             replayed=extent.replayed_anything(chips, replayed),
+            unverified=extent.unverified(chips),
         ),
         "counts": {
             "registered": population,

@@ -1,7 +1,8 @@
 """Reports of earlier versions, read as if they were of this one.
 
 `weighbridge-report/3` did not say how many segments a transcript has, nor how many were replayed whole; the latter
-follows from its evidence. It counted the step in which a snapshot was taken as replayed, though its rest was not.
+follows from its evidence. It counted the step in which a snapshot was taken as replayed, though its rest was not. And
+it called a report clean though not all drawn chips counted as verified.
 
 `weighbridge-report/2` took a chip that did not verify after the draw was known for one that was not drawn, said nothing
 about observed chip-time, and called a bound on unseen violations `miss_at_most`. What this version states in addition
@@ -40,8 +41,10 @@ def _from_3(report: Mapping[str, Any]) -> dict[str, Any]:
     transcripts = [{**each, "segments": None} for each in report["transcripts"]]
     segments = [_segments(each) for each in evidence.get("segments", ())]
     replayed = extent.replayed(report["chips"], transcripts, segments)
+    excused = report["verdict"] == "clean" and extent.unverified(report["chips"]) > 0
     return {
         **report,
+        "verdict": "incomplete" if excused else report["verdict"],
         "transcripts": transcripts,
         "replayed": replayed,
         "replayed_in_all": extent.replayed_in_all(replayed),

@@ -5,7 +5,8 @@ snapshot does not see a history that was glued together, or interpolated, anywhe
 
 p says what a draw is worth. It does not say that anything was checked: chips that ran nothing, or whose snapshots
 cannot be replayed, leave nothing to check. So a report says beside p how much was observed, and one in which nothing
-was replayed is neither clean nor verified. Nor is one with a rule that the facts do not decide. Everything here follows
+was replayed is neither clean nor verified. Nor is one with a rule that the facts do not decide, or with a drawn chip
+that does not count as verified, whatever excuses it. Everything here follows
 from other parts of a report, so that `verifier.report.consistency` can compute it again.
 """
 
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 from verifier.model.facts import CONTRADICTED
 
-Verdict = Literal["clean", "findings", "unchecked"]
+Verdict = Literal["clean", "incomplete", "findings", "unchecked"]
 
 OBSERVED = (
     "chip-time of the period, on chips that count as verified, that a replayed transcript explains or that counters "
@@ -29,18 +30,29 @@ LOOKED_AT = ("match", "mismatch")
 """Verdicts over a segment that was looked at: executed whole, or to where it is false."""
 
 
-def verdict(*, violations: int, warnings: int, undecided: int, replayed: bool) -> Verdict:
-    """Returns a report's verdict: `unchecked` if nothing was found because nothing was replayed.
+def verdict(*, violations: int, warnings: int, undecided: int, replayed: bool, unverified: int) -> Verdict:
+    """Returns a report's verdict.
+
+    `unchecked`: nothing was found, because nothing was replayed. `incomplete`: nothing was found, but not on all drawn
+    chips could everything be checked.
 
     Args:
         violations: Findings of this severity, by the policy.
         warnings: The same.
         undecided: Rules that could not be decided; a policy may call that a note, and the report is not clean.
         replayed: Whether anything was.
+        unverified: Drawn chips that do not count as verified.
     """
     if violations or warnings or undecided:
         return "findings"
-    return "clean" if replayed else "unchecked"
+    if not replayed:
+        return "unchecked"
+    return "incomplete" if unverified else "clean"
+
+
+def unverified(chips: Iterable[Mapping[str, Any]]) -> int:
+    """Returns how many of a report's `chips` do not count as verified."""
+    return sum(chip["verified"] is not True for chip in chips)
 
 
 def undecided(report: Mapping[str, Any]) -> list[str]:

@@ -90,12 +90,12 @@ def verify(
 def outcome(report: Mapping[str, Any]) -> int:
     """Returns the exit status of a command that shows a report: whether something was found, by the report's word.
 
-    Nothing was found in a report in which nothing was checked either; its text says so. A rule that could not be
-    decided counts as found, whatever severity the policy gives it.
+    Nothing was found in a report in which nothing, or not everything, was checked either; its text says so. A rule that
+    could not be decided counts as found, whatever severity the policy gives it.
     """
     from verifier.report import extent
 
-    nothing = report.get("verdict") in ("clean", "unchecked") and not extent.undecided(report)
+    nothing = report.get("verdict") in ("clean", "incomplete", "unchecked") and not extent.undecided(report)
     return Exit.NOTHING_FOUND if nothing else Exit.FINDINGS
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,19 @@ def test_a_report_in_which_nothing_was_replayed_is_not_clean(tmp_path: Path) -> 
         assert "chips verified" not in page
         assert report["observed"]["explained_ms"] == 0
         assert consistency.check(report | {"verdict": "clean"})[0].subject == "verdict"
+
+
+def test_a_report_with_a_chip_that_is_not_verified_is_not_clean(tmp_path: Path) -> None:
+    """One of its snapshots was excused, as one taken while weights were loaded is, and the other was explained."""
+    collected = collect(tmp_path, honest=True)
+    assert build(collected)["verdict"] == "clean"
+    collected.snapshots.append(replace(collected.snapshots[0], replayed=None, status="unverified"))
+    report = build(collected)
+    assert (report["verdict"], report["counts"]["verified"], report["counts"]["explained"]) == ("incomplete", 0, 1)
+    page = document.render_html(report)
+    assert "not everything was checked" in page
+    assert "1 of 1 drawn chips do not count as verified" in page
+    assert "verdict" in {each.subject for each in consistency.check(report | {"verdict": "clean"})}
 
 
 def test_observed_chip_time_is_that_of_verified_chips(built: dict[str, Any]) -> None:
