@@ -87,6 +87,8 @@ def distance(value: Scalar, given: Number, dtype: torch.dtype | None = None) -> 
     number = value if type(value) is float else element(bits, dtype)
     if not math.isfinite(number) or abs(number - expected) > tolerance(given, _fits(dtype)[0]):
         return None
+    if number == expected:
+        return None  # zeros of different sign: no rounding makes one of the other
     return min(8.0 * dtype.itemsize, math.log2(_count(given, dtype)))
 
 
