@@ -127,6 +127,7 @@ def test_schedules_of_the_transformers_library(tmp_path: Path) -> None:
         assert derived.counts() == [0]
 
 
+@pytest.mark.essential
 def test_accumulated_gradients_and_epochs(tmp_path: Path) -> None:
     record(tmp_path / "run", ADAMW, lambda o: schedules.StepLR(o, 1, 0.5), epoch=4, updates=2)
     assert left_open(tmp_path / "run") == (0, 0)
