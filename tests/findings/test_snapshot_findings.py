@@ -26,6 +26,7 @@ from firmware_sim import Shim
 from verifier.registry import Registry
 from verifier.store.cache import Cache
 from weighbridge.attest.tokens import read_own
+from weighbridge.attest.work import Work
 
 LARGE = 8192
 """Bytes of the first layer's weights, and of each of their two moments."""
@@ -129,7 +130,7 @@ def declares_others(shown: Shown) -> None:
 
 
 def works_on(shown: Shown) -> None:
-    shown.claim(only(shown)[0], flops=10**9)
+    shown.worked(only(shown)[0], Work(flops=10**9))
 
 
 def late(shown: Shown) -> None:
@@ -140,7 +141,7 @@ def late(shown: Shown) -> None:
 
 def hurries(shown: Shown) -> None:
     """More kernels than any chip runs in that time: its clock was slowed."""
-    shown.claim(only(shown)[0], kernels=10**12)
+    shown.worked(only(shown)[0], Work(kernels=10**12))
 
 
 def test_the_honest_chip_has_no_finding(newcomer: Bench) -> None:

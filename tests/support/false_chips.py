@@ -35,6 +35,7 @@ from weighbridge.attest.identity import CertificateAuthority, certificate_builde
 from weighbridge.attest.tcb import TcbInfo
 from weighbridge.attest.tlog import Checkpoint, Note, origin
 from weighbridge.attest.tokens import Token, Value, entry_digest, read_own, sign
+from weighbridge.attest.work import NONE, Work
 from weighbridge.core import merkle
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.core.errors import UsageError
@@ -93,6 +94,14 @@ class Shown:
     def claim(self, index: int, **claims: Value) -> None:
         """As `rewrite`: other claims in the body of an entry."""
         self.rewrite(index, lambda token: replace(token, body={**token.body, **claims}))
+
+    def worked(self, index: int, more: Work) -> None:
+        """As a chip does that worked more before a snapshot: its counters say so there and from there on."""
+        body = read_own(self.log.entries[index]).body
+        self.claim(index, kernels=int(body["kernels"]) + more.kernels, flops=int(body["flops"]) + more.flops)
+        for place in range(index, len(self.log.entries)):
+            self.rewrite(place, lambda token: replace(token, work=(token.work or NONE) + more))
+        self.log.work = (self.log.work or NONE) + more
 
     def find(self, kind: str) -> list[int]:
         """The indices of the entries of a kind."""
@@ -202,6 +211,7 @@ def taken(directory: Path, scratch: Path) -> Shown:
         boot_seed=newest.boot_seed,
         uptime_ms=newest.uptime_ms + 1000,
         time_ms=newest.time_ms + 1000,
+        work=newest.work,
     )
     shown = Shown(builder)
     for index in shown.find("snapshot"):

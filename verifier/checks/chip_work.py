@@ -33,7 +33,9 @@ def check(log: LogFacts, peak: float | None) -> list[Finding]:
     """
     findings: dict[str, Finding] = {}
     for earlier, later in pairwise(tokens_of(log)):
-        if earlier.boot_count != later.boot_count or earlier.work is None or later.work is None:
+        if earlier.boot_count != later.boot_count or later.kind == "boot":
+            continue  # its uptime begins anew; a boot entry that does not count up is `chip_log`'s to report
+        if earlier.work is None or later.work is None:
             continue
         seconds = (later.uptime_ms - earlier.uptime_ms + SLACK_MS) / 1000 * (1 + TOLERANCE)
         did = later.work - earlier.work

@@ -67,6 +67,20 @@ def test_another_boot_counts_its_own_time(device: Device, manufacturer: Certific
     assert chip_work.check(facts(log, manufacturer.certificate), PEAK) == []
 
 
+def test_a_boot_that_does_not_count_up_is_no_work_in_no_time(
+    device: Device, manufacturer: CertificateAuthority
+) -> None:
+    """Its uptime begins anew all the same; what the chip does after it still has to fit."""
+    log = LogBuilder(device).boot()
+    log.snapshot(LEAF, flops=900_000)
+    log.boot_count -= 1
+    log.boot()
+    assert chip_work.check(facts(log, manufacturer.certificate), PEAK) == []
+    log.snapshot(LEAF, flops=5_000_000)
+    (found,) = chip_work.check(facts(log, manufacturer.certificate), PEAK)
+    assert found.subject.endswith("entry 3")
+
+
 def test_peaks_come_from_the_catalogue_unless_the_plan_gives_one() -> None:
     chip = load_chips()[0]
     assert peak_of(f"  {chip.name.upper()} ") == chip.flops_per_second
