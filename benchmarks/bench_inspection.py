@@ -126,6 +126,10 @@ class Site:
         """Returns the directory of one host's chips."""
         return self.chips / f"host-{number}"
 
+    def credentials(self, number: int) -> Path:
+        """Returns the directory of the certificates that name the chips of one host."""
+        return self.path / f"credentials-{number}"
+
     @property
     def drawn(self) -> Path:
         """Directory of the chips that were drawn."""
@@ -135,6 +139,7 @@ class Site:
         """Makes authorities, credentials, firmware, and the beacon with its first value."""
         authority, manufacturer = CertificateAuthority.create("Site"), CertificateAuthority.create("Manufacturer")
         manufacturer.save(self.path / "manufacturer")
+        authority.save(self.path / "authority")
         for role in ("chip", "prover", "verifier", "operator"):
             authority.issue_role(role, role).save(self.path / role)
         image = FirmwareSigner.issue(manufacturer).sign(builtin_image())
@@ -171,16 +176,17 @@ def served(command: str, *arguments: str, address_file: Path) -> Iterator[tuple[
 
 
 def make_fleet(site: Site, size: Size) -> dict[str, float]:
-    """Makes the chips, as many processes at a time as there are hosts; returns seconds."""
+    """Makes the chips and their certificates, as many processes at a time as there are hosts; returns seconds."""
     begun = time.perf_counter()
     shares = [(size.fleet + number) // site.hosts for number in range(site.hosts)]
-    maker = str(site.path / "manufacturer")
+    issuers = str(site.path / "manufacturer"), str(site.path / "authority")
     done = [
         machine.start(
-            "benchmarks.chip_host", "make", str(site.host(number)), str(share), maker, environment=machine.HERE
+            "benchmarks.chip_host", "make", str(site.host(number)), str(share), *issuers,
+            str(site.credentials(number)), environment=machine.HERE,
         )
         for number, share in enumerate(shares)
-    ]
+    ]  # fmt: skip
     cpu = sum(machine.answer(each)["cpu_s"] for each in done)
     return {"wall_s": round(time.perf_counter() - begun, 3), "cpu_s": round(cpu, 3)}
 
@@ -204,11 +210,14 @@ def register(site: Site, chip_address: str, prover_address: str) -> dict[str, fl
 
 def report_all(site: Site, address: str) -> float:
     """Has all chips report their logs; returns the processor seconds of their hosts."""
-    arguments = [str(site.path / "chip"), address, str(site.witness_key), str(RATE)]
+    arguments = [address, str(site.witness_key), str(RATE)]
     done = [
-        machine.start("benchmarks.chip_host", "report", str(site.host(number)), *arguments, environment=machine.HERE)
+        machine.start(
+            "benchmarks.chip_host", "report", str(site.host(number)), str(site.credentials(number)), *arguments,
+            environment=machine.HERE,
+        )
         for number in range(site.hosts)
-    ]
+    ]  # fmt: skip
     return round(sum(float(machine.answer(each)["cpu_s"]) for each in done), 3)
 
 
