@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +17,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.command_line import fails
 from support.station import ROOT, wait_for
+from support.untrained_transcripts import write_transcript
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.core.errors import ChipError
 from weighbridge.rpc import endpoints
 
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+LARGE = 48 << 20
 
 
 @contextmanager
@@ -45,35 +46,49 @@ def serving(path: Path) -> Iterator[tuple[subprocess.Popen[bytes], grpc.Channel]
         process.wait()
 
 
+def begun(path: Path, stub: Any) -> tuple[Any, int]:
+    """Begins to fetch a transcript that no connection's window holds; returns the stream, and the bytes to come."""
+    identifier = write_transcript(path / "runs" / "large", tape=random.Random(1).randbytes(LARGE))
+    pieces = stub.FetchTranscript(prover_pb2.FetchTranscriptRequest(id=identifier), timeout=120)
+    size = sum(each.stat().st_size for each in (path / "runs" / "large").rglob("*") if each.is_file())
+    return pieces, size - len(next(pieces).data)
+
+
+def check(channel: grpc.Channel) -> grpc.StatusCode | None:
+    """Asks for the service's health: none is its status when it serves, otherwise why it does not answer."""
+    try:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=""), timeout=2)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    return None
+
+
 def test_sigterm_says_so_first_and_lets_a_running_stream_finish(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, channel):
         stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]
-        endpoints.call(stub.ListTranscripts, prover_pb2.ListTranscriptsRequest())
-        watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=60)
-        assert next(watched).status == SERVING
-        seen: list[Any] = []
-        watcher = threading.Thread(target=lambda: seen.append(next(watched).status))
-        watcher.start()
+        pieces, size = begun(tmp_path, stub)
+        assert check(channel) is None
         process.send_signal(signal.SIGTERM)
-        watcher.join(20)
-        assert seen == [NOT_SERVING]
-        assert process.poll() is None  # A call is running: this one.
-        watched.cancel()
-        assert process.wait(20) == 0
+        wait_for(lambda: check(channel) == grpc.StatusCode.UNAVAILABLE, process)
         with pytest.raises((ChipError, endpoints.RpcError)):
             endpoints.call(stub.ListTranscripts, prover_pb2.ListTranscriptsRequest(), deadline_s=2)
+        assert process.poll() is None  # A call is running: this one.
+        assert sum(len(piece.data) for piece in pieces) == size
+        assert process.wait(20) == 0
 
 
 def test_a_stream_that_nobody_ends_holds_a_process_no_longer_than_its_grace(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, channel):
-        watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=120)
-        assert next(watched).status == SERVING
+        stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]
+        pieces, _ = begun(tmp_path, stub)
         process.send_signal(signal.SIGTERM)
         started = time.monotonic()
-        with pytest.raises(grpc.RpcError):
-            list(watched)
         assert process.wait(30) == 0
         assert time.monotonic() - started < 30
+        with pytest.raises(grpc.RpcError):
+            list(pieces)
 
 
 @pytest.mark.parametrize("options", [["--metrics", "nowhere"], ["--streams", "0"], ["--calls-per-second", "-1"]])
