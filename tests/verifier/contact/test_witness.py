@@ -204,7 +204,9 @@ def test_what_others_ask_and_send_uses_up_no_nonce(tmp_path: Path, device: Devic
     _, nonce = own.nonce(device.ueid)
     for _ in range(10_000):
         own.nonce(device.ueid)
-    for token in (b"", b"rubbish", other.head(nonce), log.entries[0], log.head(nonce)[:-1] + b"x"):
+    signed = log.head(nonce)
+    spoilt = signed[:-1] + bytes([signed[-1] ^ 1])
+    for token in (b"", b"rubbish", other.head(nonce), log.entries[0], spoilt):
         with pytest.raises(WeighbridgeError):
             own.receive(device.ueid, log.checkpoint(), token, [], log.entries)
     own.receive(device.ueid, log.checkpoint(), log.head(nonce), [], log.entries)
