@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,21 @@ def steal_nonces(me: Attacker, channel: grpc.Channel) -> None:
     me.keep_open(channel, lambda c: _witness(c).GetWitnessed.future(request, timeout=60), "nonce of victim")
 
 
+def use_up_nonces(me: Attacker, channel: grpc.Channel) -> None:
+    """Reports for the victim's chip by nonces of its own, to have what its witness awaits voided."""
+    request = witness_pb2.GetWitnessedRequest(ueid=me.own)
+
+    def begin(channel: grpc.Channel) -> Any:
+        try:
+            nonce = bytes(_witness(channel).GetWitnessed(request, timeout=5).nonce)
+        except grpc.RpcError:
+            nonce = secrets.token_bytes(32)
+        report = witness_pb2.AddCheckpointRequest(ueid=me.victim, checkpoint=nonce, token=nonce)
+        return _witness(channel).AddCheckpoint.future(iter([report]), timeout=60)
+
+    me.keep_open(channel, begin, "report of victim")
+
+
 def own_nonces(me: Attacker, channel: grpc.Channel) -> None:
     """Asks for nonces of its own chip, which is registered."""
     request = witness_pb2.GetWitnessedRequest(ueid=me.own)
@@ -195,20 +210,20 @@ def ask_uploads(me: Attacker, channel: grpc.Channel) -> None:
 Attack = Callable[[Attacker, grpc.Channel], None]
 COMMON: tuple[Attack, ...] = (watch_health, reflect, silent_calls, cancel_at_once, connect_often)
 ATTACKS: dict[str, tuple[Attack, ...]] = {
-    "chip": (*COMMON, steal_nonces, own_nonces, fill_memory, trickle, faulty_requests),
+    "chip": (*COMMON, steal_nonces, use_up_nonces, own_nonces, fill_memory, trickle, faulty_requests),
     "prover": (*COMMON, fill_disk, ask_uploads, steal_nonces),
 }
 """What a certificate of each role may hope for; calls that its role may not make are tried, too."""
 
 
-def flood(me: Attacker, role: str) -> None:
-    """Runs all attacks of a role until the time is over."""
+def flood(me: Attacker, attacks: Iterable[Attack]) -> None:
+    """Runs attacks beside each other until the time is over."""
 
     def run(attack: Attack) -> None:
         with endpoints.channel(me.address, me.credentials, "verifier") as channel:
             attack(me, channel)
 
-    threads = [threading.Thread(target=run, args=(attack,), daemon=True) for attack in ATTACKS[role]]
+    threads = [threading.Thread(target=run, args=(attack,), daemon=True) for attack in attacks]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -224,10 +239,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--victim", type=bytes.fromhex, required=True)
     parser.add_argument("--own", type=bytes.fromhex, required=True)
+    parser.add_argument("--only", nargs="*", default=(), help="names of attacks; by default all of the role")
     options = parser.parse_args()
     credentials = Credentials.load(options.credentials)
     me = Attacker(options.address, credentials, options.seconds, options.victim, options.own)
-    flood(me, options.role)
+    flood(me, [each for each in ATTACKS[options.role] if not options.only or each.__name__ in options.only])
     print(json.dumps(dict(sorted(me.tried.items()))), flush=True)
 
 

@@ -9,12 +9,14 @@ the rows that were tried with fewer seeds so far, or not at all.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from redteam.catalogue import ROWS
 from redteam.row import Row
 from redteam.workshop import Workshop
@@ -36,7 +38,7 @@ def tried(row: Row, shop: Workshop, seeds: int) -> dict[str, Any]:
         "formula": played[0].formula,
     } if played else {"caught": sum(bool(outcome.findings) for outcome in outcomes)}  # fmt: skip
     return {
-        "date": machine.about()["date"],
+        **{name: machine.about()[name] for name in ("date", "threads")},
         "seeds": seeds,
         "as_said": sum(map(row.as_said, outcomes)),
         **found,
@@ -56,6 +58,8 @@ def main() -> None:
     parser.add_argument("--missing", action="store_true", help="rows that were tried with fewer seeds, or not yet")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    os.environ.update(machine.HERE)  # of the processes that are started
+    torch.set_num_threads(1)
     known = (machine.load(NAME) or {}).get("rows", {})
     rows = {row.name: known[row.name] for row in ROWS if row.name in known}
     for row in ROWS:

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,9 @@ class Timed:
 class Site:
     """A Verifier's process with two registered chips, one of them honest and running."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        """Starts everything but the attackers."""
-        self.path, self._stack = path, stack
+    def __init__(self, path: Path, stack: ExitStack, *options: str) -> None:
+        """Starts everything but the attackers; `options` are the Verifier's."""
+        self.path, self._stack, self._options = path, stack, options
         self.authority, maker = CertificateAuthority.create("Station"), CertificateAuthority.create("Maker")
         self.operator = self.authority.issue_role("operator", "operator")
         self.authority.issue_role("verifier", "verifier").save(path / "verifier")
@@ -127,6 +127,7 @@ class Site:
             *("--db", path / "registry.sqlite", "--cache", path / "cache", "--credentials", path / "verifier"),
             *("--manufacturer", path / "maker.pem", "--firmware", path / "firmware.img", "--allow-forced"),
             *("--address-file", path / "address"),
+            *self._options,
         ]
         command = [sys.executable, "-m", "weighbridge.cli", "serve", "verifier", *map(str, arguments)]
         process = subprocess.Popen(command, cwd=ROOT)
@@ -182,11 +183,12 @@ class Site:
         if not answer or not answer["ok"]:
             raise WeighbridgeError(f"the chip was not served: {answer}")
 
-    def attacker(self, role: str, seconds: float) -> subprocess.Popen[str]:
-        """Starts an attacker's process; it prints what it tried."""
+    def attacker(self, role: str, seconds: float, only: Collection[str] = ()) -> subprocess.Popen[str]:
+        """Starts an attacker's process, with all attacks of its role or only some; it prints what it tried."""
         arguments = [
             *("--address", self.address, "--credentials", str(self.path / f"hostile-{role}"), "--role", role),
             *("--seconds", str(seconds), "--victim", self.victim.hex(), "--own", self.own.hex()),
+            *(["--only", *only] if only else []),
         ]
         return subprocess.Popen(
             machine.command("benchmarks.flood_attacks", *arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True,
@@ -194,14 +196,28 @@ class Site:
         )  # fmt: skip
 
 
-def soak(path: Path, seconds: float) -> dict[str, Any]:
-    """Runs calm for a while, then under the flood; returns what was measured."""
+EVERYTHING: Mapping[str, Collection[str]] = {"chip": (), "prover": ()}
+"""Attackers by role, with all that they can do."""
+
+
+def soak(path: Path, seconds: float, attacks: Mapping[str, Collection[str]] = EVERYTHING) -> dict[str, Any]:
+    """Runs calm for a while, then under the flood.
+
+    Args:
+        path: A directory for all that runs.
+        seconds: How long the flood lasts.
+        attacks: Functions of `benchmarks.flood_attacks` by the attacker's role; none means all of that role.
+
+    Returns:
+        What was measured.
+    """
     with ExitStack() as stack:
         site = Site(path, stack)
         result: dict[str, Any] = {"resident_mib": {"before": site.resident_mib()}, "calls": {}}
         for state, length in (("calm", min(10.0, seconds)), ("flood", seconds)):
             timed = {name: Timed(call) for name, call in site.calls().items()}
-            attackers = [site.attacker(role, length) for role in ("chip", "prover")] if state == "flood" else []
+            chosen = attacks if state == "flood" else {}
+            attackers = [site.attacker(role, length, only) for role, only in chosen.items()]
             for each in timed.values():
                 each.start()
             end, most = time.monotonic() + length, 0.0
@@ -214,7 +230,7 @@ def soak(path: Path, seconds: float) -> dict[str, Any]:
             result["resident_mib"][state] = most
         result["resident_mib"]["after"] = site.resident_mib()
         said = [each.communicate()[0] for each in attackers]
-        result["tried"] = {role: json.loads(text) for role, text in zip(("chip", "prover"), said, strict=True)}
+        result["tried"] = {role: json.loads(text) for role, text in zip(attacks, said, strict=True)}
     return result
 
 

@@ -10,6 +10,8 @@ from redteam import (
     clocks,
     counters,
     disguised,
+    doors,
+    excuses,
     harm,
     inconclusive,
     logs,
@@ -47,6 +49,7 @@ AREAS: Mapping[str, tuple[Row, ...]] = {
     "Undeclared work, snapshots and what a chip holds": (
         *on_chips.ROWS,
         *disguised.ROWS,
+        *excuses.ROWS,
     ),
     "Chips, firmware and their logs": (
         *chip_records.ROWS,
@@ -61,6 +64,7 @@ AREAS: Mapping[str, tuple[Row, ...]] = {
     "The Verifier's machines and files": (
         *harm.ROWS,
         *verifiers_files.ROWS,
+        *doors.ROWS,
     ),
 }
 """Rows by the headings under which their page has them; most headings are the threat model's."""
