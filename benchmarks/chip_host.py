@@ -21,7 +21,8 @@ from firmware_sim.fleet import chips_in, provision_fleet
 from firmware_sim.nvlog import NonVolatileLog
 from firmware_sim.reporting_policy import Reporting, witness_key
 from firmware_sim.witness_client import report_over
-from weighbridge.attest.identity import MAX_UEIDS, CertificateAuthority, Credentials
+from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.attest.peers import MAX_UEIDS
 from weighbridge.rpc import endpoints
 
 

@@ -27,8 +27,8 @@ from cryptography.x509.oid import NameOID
 
 from firmware_sim.counter import write_durably
 from firmware_sim.fuses import Fuses
+from weighbridge.attest.certificates import certificate_builder
 from weighbridge.attest.firmware_image import FirmwareImage, read_image
-from weighbridge.attest.identity import certificate_builder
 from weighbridge.attest.tcb import MAX_TEXT, MAX_VENDOR, Mode, TcbInfo
 from weighbridge.core import secret_files
 from weighbridge.core.digests import cbor

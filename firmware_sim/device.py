@@ -18,8 +18,9 @@ import weighbridge
 from firmware_sim.boot import FLASH, IDEVID, SECRET, SECRET_SIZE, Device, boot, identity_key
 from firmware_sim.counter import write_durably
 from firmware_sim.fuses import Fuses
+from weighbridge.attest.certificates import certificate_builder
 from weighbridge.attest.firmware_image import FirmwareImage, FirmwareSigner
-from weighbridge.attest.identity import CertificateAuthority, certificate_builder
+from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import ChipError, UsageError
 

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from firmware_sim.counter import write_durably
-from weighbridge.attest.identity import MAX_CERTIFICATE_BYTES, load_der
+from weighbridge.attest.certificates import MAX_CERTIFICATE_BYTES, load_der
 from weighbridge.attest.tcb import SVN_END, Mode
 from weighbridge.attest.tokens import decode_cbor
 from weighbridge.core.digests import cbor

@@ -25,7 +25,7 @@ from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc, verifier_pb2, verifie
 from prover.service import ALLOW as PROVER
 from verifier.contact.witness_service import ALLOW as WITNESS
 from verifier.service import ALLOW as VERIFIER
-from weighbridge.attest import identity
+from weighbridge.attest import identity, peers
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.rpc import endpoints
 
@@ -98,8 +98,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         ]
         verifier = stack.enter_context(service("serve verifier", arguments, root / "verifier.address"))
         foreign = CertificateAuthority.create("Station")  # the same name, another key
-        callers = {role: station.authority.issue_role(role, "x") for role in identity.ROLES}
-        for role in identity.ROLES:
+        callers = {role: station.authority.issue_role(role, "x") for role in peers.ROLES}
+        for role in peers.ROLES:
             callers[f"expired {role}"] = expired(station.authority, role)
             other = foreign.issue_role(role, "x")
             trusting = Credentials(certificate=other.certificate, key=other.key, authority=station.authority.pem)
@@ -110,7 +110,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_every_method_has_its_row_and_no_row_is_for_nothing() -> None:
     assert set(ALLOW) == set(METHODS)
-    assert all(roles and set(roles) < set(identity.ROLES) for roles in ALLOW.values())
+    assert all(roles and set(roles) < set(peers.ROLES) for roles in ALLOW.values())
 
 
 def code_of(channel: grpc.Channel, name: str, data: bytes = b"") -> grpc.StatusCode:
@@ -130,7 +130,7 @@ def code_of(channel: grpc.Channel, name: str, data: bytes = b"") -> grpc.StatusC
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_only_the_roles_of_the_table_are_served(site: Site, name: str) -> None:
     server = SERVERS[name.split("/")[1].rpartition(".")[2]]
-    for role in identity.ROLES:
+    for role in peers.ROLES:
         with endpoints.channel(site.addresses[server], site.callers[role], server) as channel:
             code = code_of(channel, name)
         refused = code == grpc.StatusCode.PERMISSION_DENIED
@@ -146,7 +146,7 @@ def test_no_expired_or_foreign_certificate_gets_through_tls(site: Site, name: st
         with endpoints.channel(site.addresses[server], site.callers[caller], server) as channel:
             assert code_of(channel, name) == grpc.StatusCode.UNAVAILABLE, caller
     bare = grpc.ssl_channel_credentials(root_certificates=site.station.authority.pem)
-    options = [("grpc.ssl_target_name_override", identity.role_domain(server))]
+    options = [("grpc.ssl_target_name_override", peers.role_domain(server))]
     with grpc.secure_channel(site.addresses[server], bare, options=options) as channel:
         assert code_of(channel, name) == grpc.StatusCode.UNAVAILABLE
     with grpc.insecure_channel(site.addresses[server]) as channel:

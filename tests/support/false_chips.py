@@ -31,7 +31,8 @@ from firmware_sim.service import ALLOW
 from firmware_sim.snapshot_report import unpack_leaves
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
 from verifier.registry import Chip
-from weighbridge.attest.identity import CertificateAuthority, certificate_builder
+from weighbridge.attest.certificates import certificate_builder
+from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tcb import TcbInfo
 from weighbridge.attest.tlog import Checkpoint, Note, origin
 from weighbridge.attest.tokens import Token, Value, entry_digest, read_own, sign

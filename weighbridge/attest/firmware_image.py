@@ -23,17 +23,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from weighbridge.attest.identity import (
-    CertificateAuthority,
+from weighbridge.attest.certificates import (
     certificate_builder,
     check_issued,
     key_pem,
     load_certificate,
     load_der,
     load_key,
-    read_files,
-    write_files,
 )
+from weighbridge.attest.credential_files import read_files, write_files
+from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tcb import MAX_TEXT, SVN_END
 from weighbridge.attest.tokens import decode_cbor
 from weighbridge.core.digests import cbor

@@ -18,14 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from weighbridge.attest import role_certificate
-from weighbridge.attest.identity import (
-    REVOCATIONS,
-    ROLE_LIFETIME,
-    CertificateAuthority,
-    Credentials,
-    read_files,
-    write_files,
-)
+from weighbridge.attest.credential_files import REVOCATIONS, read_files, write_files
+from weighbridge.attest.identity import ROLE_LIFETIME, CertificateAuthority, Credentials
 from weighbridge.attest.revocation import RevocationList
 from weighbridge.attest.role_certificate import RoleCertificate
 from weighbridge.core.errors import IdentityError, UsageError

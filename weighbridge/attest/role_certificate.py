@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from cryptography.hazmat.primitives import serialization
 
-from weighbridge.attest import identity
+from weighbridge.attest import certificates, peers
 from weighbridge.attest.revocation import RevocationList
 from weighbridge.core.errors import IdentityError
 
@@ -20,7 +20,7 @@ class RoleCertificate:
 
     Attributes:
         pem: The certificate itself.
-        role: One of `identity.ROLES`.
+        role: One of `peers.ROLES`.
         name: Who plays it.
         serial: Its serial number.
         issued: Since when it is valid.
@@ -66,8 +66,8 @@ def read(pem: bytes) -> RoleCertificate:
     Raises:
         IdentityError: It is no certificate, or carries no role.
     """
-    role, name = identity.peer_role(pem)
-    certificate = identity.load_certificate(pem)
+    role, name = peers.peer_role(pem)
+    certificate = certificates.load_certificate(pem)
     spki = certificate.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -71,17 +71,18 @@ def renew(
     Each certificate is for the same key as before, so DIRECTORIES need no key. Services take a new certificate.pem and
     revocations.pem without a restart.
     """
-    from weighbridge.attest import identity, role_certificate
+    from weighbridge.attest import role_certificate
+    from weighbridge.attest.credential_files import REVOCATIONS, write_files
     from weighbridge.attest.role_authority import RoleAuthority
 
     with RoleAuthority.opened(authority) as issuer:
         issuer.sign_list()
         for directory in directories or []:
             renewed = issuer.renew(read_file(directory / "certificate.pem"), datetime.timedelta(days=days))
-            identity.write_files(directory, {"certificate.pem": renewed, identity.REVOCATIONS: issuer.revocations})
+            write_files(directory, {"certificate.pem": renewed, REVOCATIONS: issuer.revocations})
             read = role_certificate.read(renewed)
             print(f"renewed {read.role} {read.name} in {directory} until {read.expires:%Y-%m-%d %H:%M} UTC")
-    print(f"signed {authority / identity.REVOCATIONS}; give it to every service with `weighbridge identity update`")
+    print(f"signed {authority / REVOCATIONS}; give it to every service with `weighbridge identity update`")
 
 
 @app.command()

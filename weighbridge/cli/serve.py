@@ -146,7 +146,8 @@ def verifier(
     from verifier.report import regime
     from verifier.service import serve
     from verifier.store.cache_room import Budget
-    from weighbridge.attest.identity import Credentials, load_certificate
+    from weighbridge.attest.certificates import load_certificate
+    from weighbridge.attest.identity import Credentials
     from weighbridge.execution.replay import Limits
     from weighbridge.rpc.metrics import Metrics, shown
 

@@ -28,7 +28,7 @@ from google.protobuf import message
 from grpc import _server as internals
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from weighbridge.attest import identity
+from weighbridge.attest import peers
 from weighbridge.core.errors import IdentityError, WeighbridgeError
 from weighbridge.core.turns import Turns
 from weighbridge.rpc.busy import BusyError
@@ -237,5 +237,5 @@ def who(call: Any) -> tuple[str, str]:
 def _known(pem: bytes) -> tuple[str, str]:
     role = _NO_ROLE
     with contextlib.suppress(IdentityError):
-        role = identity.peer(pem).role
+        role = peers.peer(pem).role
     return hashlib.sha256(pem).hexdigest(), role

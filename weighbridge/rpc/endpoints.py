@@ -23,7 +23,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 
-from weighbridge.attest import identity
+from weighbridge.attest import identity, peers
 from weighbridge.core import errors
 from weighbridge.core.errors import ChipError, IdentityError, UsageError, WeighbridgeError
 from weighbridge.rpc.busy import BusyError
@@ -178,7 +178,7 @@ def channel(address: str, credentials: identity.Credentials, server_role: str) -
         address: Host and port. Nothing in it names a way of resolving: `unix:7` is port 7 of a host called unix, and
             not a socket of this machine's.
         credentials: Of the caller. If they were read from files, these are read again if they have changed.
-        server_role: One of `identity.ROLES`. TLS fails against any other certificate, before anything is sent.
+        server_role: One of `peers.ROLES`. TLS fails against any other certificate, before anything is sent.
 
     Raises:
         OwnCredentialsError: The caller's certificate has expired, or its files cannot be read any more.
@@ -193,7 +193,7 @@ def channel(address: str, credentials: identity.Credentials, server_role: str) -
         certificate_chain=credentials.certificate,
     )
     options = [
-        ("grpc.ssl_target_name_override", identity.role_domain(server_role)),
+        ("grpc.ssl_target_name_override", peers.role_domain(server_role)),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.enable_http_proxy", 0),
     ]
@@ -355,7 +355,7 @@ class _RoleInterceptor(grpc.ServerInterceptor):
         if handler is None:
             return None
         open_to_all = method.split("/")[1] in _OPEN_SERVICES
-        allowed = frozenset(identity.ROLES) if open_to_all else self._allow.get(method, frozenset())
+        allowed = frozenset(peers.ROLES) if open_to_all else self._allow.get(method, frozenset())
 
         def around(behaviour: Callable[..., Any], request: Any, context: grpc.ServicerContext) -> Any:
             check_role(context, allowed)
@@ -364,7 +364,7 @@ class _RoleInterceptor(grpc.ServerInterceptor):
         return wrap(handler, around)
 
 
-def peer_of(context: grpc.ServicerContext) -> identity.Peer:
+def peer_of(context: grpc.ServicerContext) -> peers.Peer:
     """Returns what the caller's certificate says.
 
     Raises:
@@ -373,7 +373,7 @@ def peer_of(context: grpc.ServicerContext) -> identity.Peer:
     certificates: Any = context.auth_context().get("x509_pem_cert", ())
     if len(certificates) != 1:
         raise IdentityError("The peer showed no certificate.")
-    return identity.peer(certificates[0])
+    return peers.peer(certificates[0])
 
 
 def check_role(context: grpc.ServicerContext, allowed: Collection[str]) -> None:

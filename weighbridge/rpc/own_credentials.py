@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from weighbridge.attest import identity, role_certificate
+from weighbridge.attest import certificates, credential_files, identity, role_certificate
 from weighbridge.attest.revocation import RevocationList, RevocationListError
 from weighbridge.core import secret_files
 from weighbridge.core.errors import WeighbridgeError
@@ -47,7 +47,7 @@ class OwnCredentials:
         """
         self._lock = threading.Lock()
         self._own = self._shown = credentials.current()
-        self._authority = identity.load_certificate(self._own.authority)
+        self._authority = certificates.load_certificate(self._own.authority)
         self._stamp = self._own.stamp
         self._reminded = -_REMIND_S
         self._number = 0
@@ -93,18 +93,18 @@ class OwnCredentials:
         if time.monotonic() - self._reminded >= _REMIND_S:
             self._remind()
         directory = self._own.directory
-        if directory is None or identity.file_stamp(directory) == self._stamp:
+        if directory is None or credential_files.file_stamp(directory) == self._stamp:
             return
         with self._lock:
-            self._stamp = identity.file_stamp(directory)
+            self._stamp = credential_files.file_stamp(directory)
             try:
                 self._own = identity.Credentials.load(directory)
-                self._authority = identity.load_certificate(self._own.authority)
+                self._authority = certificates.load_certificate(self._own.authority)
                 self._reminded = -_REMIND_S
             except WeighbridgeError as error:
                 _log.error("a changed certificate is not taken: %s", error.message)
             try:
-                (pem,) = identity.read_files(directory, [identity.REVOCATIONS])
+                (pem,) = credential_files.read_files(directory, [credential_files.REVOCATIONS])
                 self._revocations, self._fault = self._read(pem), ""
             except WeighbridgeError as error:
                 self._fault = f"{error.message} (in {directory})"
@@ -148,11 +148,11 @@ def put_list(directory: Path, pem: bytes) -> int:
     Raises:
         IdentityError: It is none of the directory's authority, has ended, or is older than one before it.
     """
-    (authority,) = identity.read_files(directory, ["authority.pem"])
-    found = RevocationList.parse(pem, identity.load_certificate(authority))
+    (authority,) = credential_files.read_files(directory, ["authority.pem"])
+    found = RevocationList.parse(pem, certificates.load_certificate(authority))
     found.require_current(_now())
     found.require_no_older_than(seen(directory))
-    identity.write_files(directory, {identity.REVOCATIONS: pem})
+    credential_files.write_files(directory, {credential_files.REVOCATIONS: pem})
     note_seen(directory, found.number)
     return found.number
 

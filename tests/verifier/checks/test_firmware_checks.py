@@ -19,8 +19,9 @@ from verifier.checks import chip_firmware, chip_fork, chip_log
 from verifier.model.facts import LogFacts
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Chip
+from weighbridge.attest.certificates import certificate_builder
 from weighbridge.attest.firmware_image import FirmwareImage, FirmwareSigner
-from weighbridge.attest.identity import CertificateAuthority, certificate_builder
+from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tokens import entry_digest, verify
 from weighbridge.core.errors import ChipError, UsageError
 

@@ -14,8 +14,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weighbridge.attest.certificates import certificate_builder
 from weighbridge.attest.firmware_image import FirmwareImage, FirmwareSigner, read_image
-from weighbridge.attest.identity import CertificateAuthority, certificate_builder
+from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import ChipError, IdentityError, UsageError
 

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weighbridge.attest import identity
+from weighbridge.attest import certificates, identity, peers
 from weighbridge.attest.tcb import TCB_INFO_OID, TcbInfo
 from weighbridge.core.errors import IdentityError, UsageError
 
@@ -46,10 +46,10 @@ class Device:
     ) -> None:
         device_key = ec.generate_private_key(ec.SECP384R1())
         self.key = ec.generate_private_key(curve)
-        device = identity.certificate_builder(
+        device = certificates.certificate_builder(
             name(serial), root.certificate.subject, device_key.public_key(), authority=device_authority
         ).sign(root.key, hashes.SHA384())
-        leaf = identity.certificate_builder(
+        leaf = certificates.certificate_builder(
             name("leaf"), device.subject, self.key.public_key(), authority=leaf_authority
         )
         if tcb is not None:
@@ -136,8 +136,8 @@ FLIPPED = (Device(_ROOT), _ROOT)
 def test_hostile_bytes_raise_only_our_errors(chain: list[bytes], pem: bytes) -> None:
     for attempt in (
         lambda: identity.verify_device_chain(chain, _ROOT.certificate),
-        lambda: identity.peer_role(pem),
-        lambda: identity.load_key(pem),
+        lambda: peers.peer_role(pem),
+        lambda: certificates.load_key(pem),
     ):
         with suppress(IdentityError):
             attempt()
@@ -146,7 +146,7 @@ def test_hostile_bytes_raise_only_our_errors(chain: list[bytes], pem: bytes) -> 
 def test_role_certificate_says_its_role(tmp_path: Path) -> None:
     authority = identity.CertificateAuthority.create("Station")
     credentials = authority.issue_role("prover", "lab-7")
-    assert identity.peer_role(credentials.certificate) == ("prover", "lab-7")
+    assert peers.peer_role(credentials.certificate) == ("prover", "lab-7")
     credentials.save(tmp_path / "credentials")
     assert identity.Credentials.load(tmp_path / "credentials") == credentials
     assert stat.S_IMODE((tmp_path / "credentials" / "key.pem").stat().st_mode) == 0o600
@@ -155,7 +155,7 @@ def test_role_certificate_says_its_role(tmp_path: Path) -> None:
 @given(st.sets(st.binary(min_size=17, max_size=33), max_size=5))
 @settings(max_examples=10, deadline=None)
 def test_chip_certificate_names_its_chips(ueids: set[bytes]) -> None:
-    peer = identity.peer(AUTHORITY.issue_role("chip", "host", ueids=sorted(ueids)).certificate)
+    peer = peers.peer(AUTHORITY.issue_role("chip", "host", ueids=sorted(ueids)).certificate)
     assert (peer.role, peer.name, peer.ueids) == ("chip", "host", ueids)
     for ueid in ueids:
         peer.check_speaks_for(ueid)
@@ -166,28 +166,28 @@ def test_chip_certificate_names_its_chips(ueids: set[bytes]) -> None:
 
 def test_verifiers_and_operators_ask_about_any_chip_and_provers_speak_for_none() -> None:
     for role, may in (("verifier", True), ("operator", True), ("prover", False)):
-        peer = identity.Peer(role=role, name="x", ueids=frozenset())
+        peer = peers.Peer(role=role, name="x", ueids=frozenset())
         with nullcontext() if may else pytest.raises(IdentityError):
             peer.check_speaks_for(bytes(17))
 
 
-@given(st.one_of(st.text(max_size=60), st.binary(max_size=40).map(identity.ueid_urn)))
+@given(st.one_of(st.text(max_size=60), st.binary(max_size=40).map(peers.ueid_urn)))
 def test_a_chip_has_one_spelling(text: str) -> None:
     with suppress(IdentityError):
-        ueid = identity.ueid_of(text)
-        assert identity.ueid_urn(ueid) == text
+        ueid = peers.ueid_of(text)
+        assert peers.ueid_urn(ueid) == text
         assert 17 <= len(ueid) <= 33
 
 
 @pytest.mark.parametrize("spelled", ["", "AQ", "AQ==", "A" * 23 + "=", "A" * 22 + "B", "a+" * 12, "A" * 48])
 def test_other_spellings_name_no_chip(spelled: str) -> None:
     with pytest.raises(IdentityError):
-        identity.ueid_of("urn:dev:ueid:" + spelled)
+        peers.ueid_of("urn:dev:ueid:" + spelled)
 
 
 def test_ueids_that_no_certificate_carries() -> None:
     for role, ueids in (("prover", [bytes(17)]), ("chip", [bytes(16)]), ("chip", [bytes(34)]),
-                        ("chip", [bytes([n]) * 17 for n in range(identity.MAX_UEIDS + 1)])):  # fmt: skip
+                        ("chip", [bytes([n]) * 17 for n in range(peers.MAX_UEIDS + 1)])):  # fmt: skip
         with pytest.raises(UsageError):
             AUTHORITY.issue_role(role, "x", ueids=ueids)
 
@@ -208,7 +208,7 @@ def test_impossible_roles_are_refused() -> None:
         with pytest.raises(UsageError):
             authority.issue_role(role, who)
     with pytest.raises(IdentityError):
-        identity.peer_role(authority.pem)
+        peers.peer_role(authority.pem)
 
 
 def test_keys_that_others_may_read_are_refused(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_missing_and_foreign_files_are_identity_errors(tmp_path: Path) -> None:
     with pytest.raises(IdentityError):
         identity.CertificateAuthority.load(tmp_path)
     with pytest.raises(IdentityError):
-        identity.load_key(
+        certificates.load_key(
             ec.generate_private_key(ec.SECP256R1()).private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )

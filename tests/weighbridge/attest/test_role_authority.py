@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weighbridge.attest import identity, role_certificate
+from weighbridge.attest import certificates, credential_files, identity, role_certificate
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.attest.revocation import RevocationList
 from weighbridge.attest.role_authority import ISSUED, RoleAuthority
@@ -32,13 +32,13 @@ def issued(ca: Path, role: str = "operator", name: str = "alice", **also: dateti
 
 
 def revoked(ca: Path) -> set[int]:
-    root = identity.load_certificate((ca / "authority.pem").read_bytes())
-    return set(RevocationList.parse((ca / identity.REVOCATIONS).read_bytes(), root).revoked)
+    root = certificates.load_certificate((ca / "authority.pem").read_bytes())
+    return set(RevocationList.parse((ca / credential_files.REVOCATIONS).read_bytes(), root).revoked)
 
 
 def aged(root: CertificateAuthority, pem: bytes, ended: datetime.timedelta) -> bytes:
     """The same certificate, signed again to end so long from now."""
-    old, now = identity.load_certificate(pem), datetime.datetime.now(datetime.UTC)
+    old, now = certificates.load_certificate(pem), datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
         .subject_name(old.subject)
@@ -73,7 +73,7 @@ def test_a_renewed_certificate_is_for_the_same_key_and_lasts_longer(ca: Path) ->
     assert after.serial != before.serial
     assert after.expires - before.expires > 28 * DAY
     names = [
-        identity.load_certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        certificates.load_certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         for pem in (old.certificate, renewed)
     ]
     assert names[0] == names[1]
@@ -141,10 +141,10 @@ def test_what_has_long_expired_leaves_both_files(ca: Path) -> None:
 def test_a_list_that_was_lost_is_not_begun_anew(ca: Path) -> None:
     """Whom it named would be served again."""
     issued(ca)
-    (ca / identity.REVOCATIONS).unlink()
+    (ca / credential_files.REVOCATIONS).unlink()
     with pytest.raises(IdentityError, match=r"revocations\.pem"), RoleAuthority.opened(ca):
         pass
-    (ca / identity.REVOCATIONS).write_bytes(CertificateAuthority.create("Station").revocations)
+    (ca / credential_files.REVOCATIONS).write_bytes(CertificateAuthority.create("Station").revocations)
     with pytest.raises(IdentityError, match="not signed"), RoleAuthority.opened(ca):
         pass
 
@@ -167,7 +167,7 @@ def test_a_damaged_register_is_an_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         ca = Path(directory) / "ca"
         CERTIFIED.save(ca)
-        (ca / identity.REVOCATIONS).write_bytes(CERTIFIED.revocations)
+        (ca / credential_files.REVOCATIONS).write_bytes(CERTIFIED.revocations)
         (ca / ISSUED).write_bytes(content)
         with pytest.raises(IdentityError), RoleAuthority.opened(ca):
             pass

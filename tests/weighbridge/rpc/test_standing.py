@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc, witness_pb2, witness_pb2_grpc
-from weighbridge.attest import identity, revocation
+from weighbridge.attest import certificates, credential_files, identity, peers, revocation
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.attest.revocation import RevocationListError
 from weighbridge.attest.role_authority import RoleAuthority
@@ -86,7 +86,7 @@ class Site:
 
     @property
     def list(self) -> bytes:
-        return (self.ca / identity.REVOCATIONS).read_bytes()
+        return (self.ca / credential_files.REVOCATIONS).read_bytes()
 
     @contextmanager
     def served(self) -> Iterator[str]:
@@ -130,7 +130,7 @@ def shown(address: str, caller: Credentials, path: Path) -> int:
     context.set_alpn_protocols(["h2"])
     host, port = address.split(":")
     raw = socket.create_connection((host, int(port)), timeout=10)
-    with context.wrap_socket(raw, server_hostname=identity.role_domain("chip")) as wrapped:
+    with context.wrap_socket(raw, server_hostname=peers.role_domain("chip")) as wrapped:
         return int(str(wrapped.getpeercert()["serialNumber"]), 16)  # type: ignore[index]
 
 
@@ -206,9 +206,9 @@ def test_a_renewed_certificate_of_a_server_is_shown_without_a_restart(site: Site
         first = shown(address, site.alice, site.path / "caller")
         with RoleAuthority.opened(site.ca) as authority:
             renewed = authority.renew((site.chip / "certificate.pem").read_bytes())
-        identity.write_files(site.chip, {"certificate.pem": renewed})
+        credential_files.write_files(site.chip, {"certificate.pem": renewed})
         second = shown(address, site.alice, site.path / "caller")
-        assert first != second == identity.load_certificate(renewed).serial_number
+        assert first != second == certificates.load_certificate(renewed).serial_number
         assert head(standing) == b"token"
         with stubs(address, site.bob) as (fresh, _):
             assert head(fresh) == b"token"
@@ -220,7 +220,7 @@ def test_a_caller_uses_its_renewed_certificate_without_a_restart(site: Site) -> 
     with RoleAuthority.opened(site.ca) as authority:
         renewed = authority.renew(held.certificate)
     with site.served() as address:
-        identity.write_files(site.path / "brief", {"certificate.pem": renewed})
+        credential_files.write_files(site.path / "brief", {"certificate.pem": renewed})
         time.sleep(2)
         with stubs(address, held) as (stub, _):
             assert head(stub) == b"token"
@@ -232,7 +232,7 @@ def test_a_server_does_not_take_a_certificate_that_would_be_of_no_use(
     with site.served() as address:
         first = shown(address, site.alice, site.path / "caller")
         for bad in (site.issue("chip", "c").certificate, b"nonsense"):  # of another key
-            identity.write_files(site.chip, {"certificate.pem": bad})
+            credential_files.write_files(site.chip, {"certificate.pem": bad})
             caplog.clear()
             assert shown(address, site.alice, site.path / "caller") == first
             assert "a changed certificate is not taken" in caplog.text
@@ -273,7 +273,7 @@ def test_without_a_list_to_rely_on_nobody_is_served_until_there_is_one(
     good = site.list
     with site.served() as address, stubs(address, site.bob) as (bob, _):
         for why, bad in lists(site).items():
-            identity.write_files(site.chip, {identity.REVOCATIONS: bad})
+            credential_files.write_files(site.chip, {credential_files.REVOCATIONS: bad})
             with pytest.raises(IdentityError, match=why) as caught:
                 head(bob)
             assert caught.value.reason == "identity.revocations"
@@ -281,9 +281,9 @@ def test_without_a_list_to_rely_on_nobody_is_served_until_there_is_one(
                 OwnCredentials(Credentials.load(site.chip))  # nor does it start with that
             if why == "ended":
                 (site.chip / SEEN).unlink()  # its number was genuine
-            identity.write_files(site.chip, {identity.REVOCATIONS: revoke_nobody(site)})
+            credential_files.write_files(site.chip, {credential_files.REVOCATIONS: revoke_nobody(site)})
             assert head(bob) == b"token"
-        (site.chip / identity.REVOCATIONS).unlink()
+        (site.chip / credential_files.REVOCATIONS).unlink()
         with pytest.raises(IdentityError, match=r"revocations\.pem"):
             head(bob)
     assert caplog.text.count("callers are refused") >= 4
@@ -305,8 +305,8 @@ def test_an_older_list_is_refused_also_after_a_restart(site: Site) -> None:
         with pytest.raises(IdentityError, match="number"):
             put_list(site.chip, old)
         assert head(bob) == b"token"
-        shutil.copy(site.ca / identity.REVOCATIONS, site.path / "newest")
-        (site.chip / identity.REVOCATIONS).write_bytes(old)  # by hand: a copy from a backup
+        shutil.copy(site.ca / credential_files.REVOCATIONS, site.path / "newest")
+        (site.chip / credential_files.REVOCATIONS).write_bytes(old)  # by hand: a copy from a backup
         assert refusal(alice) == refusal(bob) == "identity.revocations"
     with pytest.raises(IdentityError, match="but one with"):
         endpoints.server(Credentials.load(site.chip), allow={})
@@ -317,13 +317,13 @@ def test_an_older_list_is_refused_also_after_a_restart(site: Site) -> None:
 
 
 def test_a_list_is_put_only_where_it_counts(site: Site, tmp_path: Path) -> None:
-    before = (site.chip / identity.REVOCATIONS).read_bytes()
+    before = (site.chip / credential_files.REVOCATIONS).read_bytes()
     for why, bad in lists(site).items():
         with pytest.raises(IdentityError, match=why if bad else "This is no list"):
             put_list(site.chip, bad)
     with pytest.raises(IdentityError, match=r"authority\.pem"):
         put_list(tmp_path / "nowhere", before)
-    assert (site.chip / identity.REVOCATIONS).read_bytes() == before
+    assert (site.chip / credential_files.REVOCATIONS).read_bytes() == before
 
 
 def test_services_say_when_their_certificate_or_list_is_about_to_end(
@@ -344,7 +344,7 @@ def test_services_say_when_their_certificate_or_list_is_about_to_end(
     builder = builder.last_update(now - 3 * DAY).next_update(now + DAY)
     signed = builder.add_extension(x509.CRLNumber(1 << 40), critical=False).sign(root.key, hashes.SHA384())
     old = signed.public_bytes(identity.serialization.Encoding.PEM)
-    identity.write_files(site.chip, {identity.REVOCATIONS: old})
+    credential_files.write_files(site.chip, {credential_files.REVOCATIONS: old})
     OwnCredentials(Credentials.load(site.chip))
     assert "the list of revoked certificates ends at" in caplog.text
 

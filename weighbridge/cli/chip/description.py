@@ -109,7 +109,7 @@ def read_root(path: Path) -> Certificate:
     Raises:
         WeighbridgeError: It is unreadable or none.
     """
-    from weighbridge.attest.identity import load_certificate
+    from weighbridge.attest.certificates import load_certificate
 
     return load_certificate(read_file(path, "give the manufacturer's root"))
 

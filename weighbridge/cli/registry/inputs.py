@@ -98,8 +98,8 @@ def public_key(path: Path) -> PublicKey:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
+    from weighbridge.attest.certificates import load_certificate
     from weighbridge.attest.custody_statements import decode_key
-    from weighbridge.attest.identity import load_certificate
 
     pem = read_file(path)
     spki = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
