@@ -1,21 +1,25 @@
-"""A network that breaks: connections that are cut after so many bytes."""
+"""A network that breaks or is slow: connections that are cut after so many bytes, and that bring so many a second."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def breaking(address: str, budgets: list[int], *, upwards: bool = False) -> Iterator[tuple[str, list[int]]]:
+def breaking(
+    address: str, budgets: list[int], *, upwards: bool = False, per_s: float | None = None
+) -> Iterator[tuple[str, list[int]]]:
     """Forwards to an address; cuts each connection after so many bytes to the client, later ones never.
 
     Args:
         address: The server's.
         budgets: Of each connection, in bytes; used up as they come.
         upwards: Whether bytes to the server are meant instead.
+        per_s: Bytes that it brings a second in either direction; by default it is as fast as it can be.
 
     Yields:
         Where to connect to, and what each cut connection had sent.
@@ -27,7 +31,8 @@ def breaking(address: str, budgets: list[int], *, upwards: bool = False) -> Iter
     def forward(source: socket.socket, target: socket.socket, budget: int | None) -> None:
         sent = 0
         with suppress(OSError):
-            while data := source.recv(1 << 16):
+            while data := source.recv(1 << 14):
+                time.sleep(0 if per_s is None else len(data) / per_s)
                 target.sendall(data)
                 sent += len(data)
                 if budget is not None and sent >= budget:

@@ -21,6 +21,7 @@ from weighbridge.core.errors import ChipError, FormatError, ProverError, TokenEr
 from weighbridge.execution import collective_openings
 from weighbridge.execution.collective_openings import Target
 from weighbridge.rpc import endpoints
+from weighbridge.rpc.patience import Patience
 from weighbridge.transcript.job_record import MAX_RANKS
 from weighbridge.transcript.record_opening import OpenedRecord
 
@@ -32,6 +33,8 @@ LOG_SECONDS = 300.0
 """For all entries of a log, or all leaves of a snapshot."""
 FETCH_SECONDS = 4 * 3600.0
 """For one transcript."""
+FETCH_IDLE_S, FETCH_LEAST_PER_S = 60.0, float(128 << 10)
+"""Seconds for which a Prover may send nothing, and bytes a second that it must send on average beyond these."""
 FETCH_ATTEMPTS, FETCH_PAUSE_S = 5, 1.0
 """How often, and after how long, a transcript is asked for again when its connection breaks."""
 MAX_ENTRIES = 1_000_000
@@ -239,16 +242,22 @@ class ProverClient(_Client):
         """Yields the pieces of a transcript's files; goes on where it was when a connection breaks.
 
         Raises:
-            WeighbridgeError: As `explain`, after `FETCH_ATTEMPTS` connections in a row that brought nothing.
+            WeighbridgeError: As `explain`, after `FETCH_ATTEMPTS` connections in a row that brought nothing, or once
+                all of them together are slower than `FETCH_LEAST_PER_S` allows.
         """
         end, attempts = time.monotonic() + FETCH_SECONDS, 0
+        patience = Patience(FETCH_IDLE_S, FETCH_LEAST_PER_S)
         path, offset, complete = "", 0, False
         while True:
             request = prover_pb2.FetchTranscriptRequest(id=transcript_id, path=path, offset=offset)
             left = max(0.0, end - time.monotonic())
             try:
                 for piece in endpoints.stream(
-                    self._stub.FetchTranscript, request, deadline_s=left, unreachable=ProverError
+                    self._stub.FetchTranscript,
+                    request,
+                    deadline_s=left,
+                    unreachable=ProverError,
+                    patience=patience,
                 ):
                     if complete and piece.path == path:
                         continue  # The end of a file that is here already.
@@ -257,9 +266,9 @@ class ProverClient(_Client):
                 return
             except ProverError as error:
                 attempts += 1
-                if not path or error.reason != ProverError.code or attempts >= FETCH_ATTEMPTS:
+                if not path or error.reason != ProverError.code or attempts >= FETCH_ATTEMPTS or patience.spent:
                     raise
-            time.sleep(min(FETCH_PAUSE_S, max(0.0, end - time.monotonic())))
+            patience.pause(min(FETCH_PAUSE_S, max(0.0, end - time.monotonic())))
 
     def records(self, transcript_id: str, records: Sequence[int]) -> list[OpenedRecord]:
         """Returns those of some records of a data set that the Prover opens; not verified.
@@ -303,7 +312,11 @@ class ProverClient(_Client):
         request = prover_pb2.FetchResultsRequest(id=transcript_id, ranks=ranks, begin=steps[0], end=steps[1])
         size = 0
         for message in endpoints.stream(
-            self._stub.FetchResults, request, deadline_s=deadline_s, unreachable=ProverError
+            self._stub.FetchResults,
+            request,
+            deadline_s=deadline_s,
+            unreachable=ProverError,
+            patience=Patience(FETCH_IDLE_S, FETCH_LEAST_PER_S, first_s=deadline_s),
         ):
             size += len(message.data)
             if size > limit:
@@ -331,7 +344,11 @@ class ProverClient(_Client):
         pieces: list[collective_openings.Piece] = []
         place = 0
         answers = endpoints.stream(
-            self._stub.OpenContributions, request, deadline_s=deadline_s, unreachable=ProverError
+            self._stub.OpenContributions,
+            request,
+            deadline_s=deadline_s,
+            unreachable=ProverError,
+            patience=Patience(FETCH_IDLE_S, FETCH_LEAST_PER_S, first_s=deadline_s),
         )
         for message in answers:
             if message.place == place + 1 and pieces:

@@ -32,7 +32,8 @@ from weighbridge.attest import peers
 from weighbridge.core.errors import IdentityError, WeighbridgeError
 from weighbridge.core.turns import Turns
 from weighbridge.rpc.busy import BusyError
-from weighbridge.rpc.guards import WATCHDOG, Buckets, CallLimits, caller_of, wrap
+from weighbridge.rpc.guards import Buckets, CallLimits, caller_of, wrap
+from weighbridge.rpc.patience import WATCHDOG
 
 WORKERS = 96
 """Calls of one role that are served at the same time, streams included."""

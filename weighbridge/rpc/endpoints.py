@@ -31,6 +31,7 @@ from weighbridge.rpc.door import Door
 from weighbridge.rpc.guards import CallLimits, Guard, InvalidRequestError, wrap
 from weighbridge.rpc.metrics import Counting, Metrics
 from weighbridge.rpc.own_credentials import OwnCredentials, OwnCredentialsError
+from weighbridge.rpc.patience import Patience
 from weighbridge.rpc.standing import Standing
 
 T = TypeVar("T")
@@ -247,20 +248,24 @@ def stream(
     deadline_s: float = DEFAULT_DEADLINE_S,
     unreachable: type[WeighbridgeError] = ChipError,
     metadata: Metadata = (),
+    patience: Patience | None = None,
 ) -> Iterator[Any]:
     """Makes a call whose response is a stream, and yields its messages; otherwise as `call`.
 
-    The deadline is for the whole stream. A consumer that stops early cancels the call.
+    The deadline is for the whole stream. A consumer that stops early cancels the call. A peer that sends more slowly
+    than `patience` allows counts as one that does not answer.
     """
     end, begun = time.monotonic() + deadline_s, False
     while True:
         responses = method(request, timeout=max(0.0, end - time.monotonic()), metadata=metadata)
         try:
-            for response in responses:
+            for response in responses if patience is None else patience.each(responses):
                 begun = True
                 yield response
             return
         except grpc.RpcError as error:
+            if patience is not None and patience.over:
+                raise unreachable("The service sends too slowly or not at all; check the network to it.") from None
             raised = from_rpc_error(error, unreachable)
             if begun:
                 raise raised from None

@@ -22,6 +22,7 @@ from google.protobuf import message
 from weighbridge.core.errors import FormatError, IdentityError, TokenError, UsageError
 from weighbridge.rpc.busy import BusyError
 from weighbridge.rpc.memory import Held, Memory
+from weighbridge.rpc.patience import Patience
 
 MAX_VIOLATIONS = 20
 LEAST_MEMORY = 16 << 20
@@ -166,63 +167,6 @@ class Buckets:
                 self._levels[caller] = (max(level - tokens, -self._burst), since)
 
 
-class Watchdog:
-    """Cancels calls that wait for their client too long; one thread for all calls of a process."""
-
-    def __init__(self) -> None:
-        """The thread starts with the first call."""
-        self._due: dict[object, tuple[float, Any]] = {}
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-
-    @contextmanager
-    def watch(self, context: grpc.ServicerContext, seconds: float) -> Iterator[None]:
-        """Cancels the call unless the block ends within so many seconds; raises grpc.RpcError if it ends after that.
-
-        The iterator of a cancelled call's requests may just end, as if the client had sent all that it had to say.
-        """
-        place = self.begin(context, seconds)
-        try:
-            yield
-        finally:
-            late = not self.end(place)
-        if late:
-            raise grpc.RpcError
-
-    def begin(self, call: Any, seconds: float) -> object:
-        """Cancels a call, by its `cancel()`, unless `end` is called in time with what this returns."""
-        place = object()  # A call may wait twice at once: for what it reads and for what it writes.
-        with self._changed:
-            self._due[place] = (time.monotonic() + seconds, call)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rpc watchdog", daemon=True)
-                self._thread.start()
-            if len(self._due) == 1:
-                self._changed.notify()
-        return place
-
-    def end(self, place: object) -> bool:
-        """Ends a watch; tells whether it was in time. Ending it again does nothing."""
-        with self._changed:
-            return self._due.pop(place, None) is not None
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._due:
-                    self._changed.wait()
-                now = time.monotonic()
-                late = [(key, context) for key, (due, context) in self._due.items() if due <= now]
-                for key, _ in late:
-                    del self._due[key]
-            for _, context in late:
-                context.cancel()
-            time.sleep(0.1)
-
-
-WATCHDOG = Watchdog()
-
-
 class Guard(grpc.ServerInterceptor):
     """Raises a `WeighbridgeError` out of calls that a server should not serve; see `CallLimits`."""
 
@@ -302,7 +246,7 @@ class Guard(grpc.ServerInterceptor):
 
     def _received(self, requests: Iterator[Any], context: grpc.ServicerContext, held: Held) -> Iterator[Any]:
         """Yields valid messages, as long as none keeps the call waiting too long; holds one at a time."""
-        patience = Patience(self._limits)
+        patience = Patience(self._limits.idle_s, self._limits.least_per_s)
         while True:
             with patience.waits(context):
                 request = next(requests, None)
@@ -319,7 +263,7 @@ class Guard(grpc.ServerInterceptor):
         self, behaviour: Callable[..., Any], request: Any, context: grpc.ServicerContext, caller: str
     ) -> Iterator[Any]:
         """Yields responses, as long as the client takes each in time."""
-        patience = Patience(self._limits)
+        patience = Patience(self._limits.idle_s, self._limits.least_per_s)
         one = self._stream(caller) if isinstance(request, message.Message) else nullcontext()
         with (
             self._charged(caller),
@@ -334,30 +278,6 @@ class Guard(grpc.ServerInterceptor):
                 except grpc.RpcError:
                     return
                 patience.add(response.ByteSize())
-
-
-class Patience:
-    """How long a stream waits for its client: a while each time and, of all its time, as its bytes deserve."""
-
-    def __init__(self, limits: CallLimits) -> None:
-        """Begins with the `idle_s` of the limits."""
-        self._idle_s, self._least_per_s = limits.idle_s, limits.least_per_s
-        self._left_s = limits.idle_s
-
-    @contextmanager
-    def waits(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Cancels the call if the block takes too long; raises grpc.RpcError then."""
-        begun = time.monotonic()
-        with WATCHDOG.watch(context, min(self._idle_s, self._left_s)):
-            yield
-        self._left_s -= time.monotonic() - begun
-
-    def add(self, size: int) -> None:
-        """Grants time for bytes that went over the wire; no client saves up more than a while for later."""
-        if self._least_per_s:
-            self._left_s = min(self._left_s + size / self._least_per_s, 2 * self._idle_s)
-        else:
-            self._left_s = self._idle_s
 
 
 def caller_of(context: grpc.ServicerContext) -> str:

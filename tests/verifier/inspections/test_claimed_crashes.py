@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from support.written_chips import Bench
 
 from weighbridge.transcript.resumption_notes import Resumption, encode
 from weighbridge.transcript.writer import RESUMPTIONS
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
 
 
 @pytest.fixture(scope="module")

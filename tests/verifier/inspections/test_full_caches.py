@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import clean_runs
 from support.exactly import found
-from support.recording_store import RecordingStore
 from support.served_pieces import pieces
 from support.untrained_transcripts import write_transcript
 from support.written_chips import Bench
 
 from verifier.store.cache import Cache
 from verifier.store.cache_room import Budget, StorageError
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A Verifier and its files."""
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
-
-
-@pytest.fixture(scope="module")
-def honest(bench: Bench, recordings: RecordingStore) -> Path:
-    """A run of the bench with nothing against it."""
-    return clean_runs.honest(recordings, bench.runs / "honest")
 
 
 def test_what_a_prover_filled_the_cache_with_before_makes_room(bench: Bench, honest: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from support.clean_runs import END
 from support.exactly import found
 from support.hostile_files import HOSTILE, TAPE, hostile
 from support.peaks import peak
-from support.recording_store import RecordingStore
 from support.written_chips import Bench, WrittenChip
 
 from verifier.checks.commitment import EVENT
@@ -27,21 +25,6 @@ from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.tensor_file import TensorFile
 from weighbridge.transcript.writer import DRAFT, MANIFEST
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A Verifier."""
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
-        yield bench
-
-
-@pytest.fixture(scope="module")
-def honest(bench: Bench, recordings: RecordingStore) -> Path:
-    """An honest run."""
-    from support.clean_runs import honest
-
-    return honest(recordings, bench.runs / "honest")
 
 
 @pytest.fixture(scope="module")
