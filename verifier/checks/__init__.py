@@ -38,10 +38,10 @@ from verifier.checks import (
     provenance,
     replay_outcome,
     segment_replays,
+    session_work,
     tapes,
     unexplained_work,
     weights,
-    work,
 )
 from verifier.model.check_runner import Check, Given
 from verifier.model.collected import Collected
@@ -84,7 +84,6 @@ SNAPSHOT: Sequence[Check[SnapshotFacts]] = (
     Check("replay_outcome", lambda snapshot, given: replay_outcome.check(snapshot)),
     Check("memory", lambda snapshot, given: memory.check(snapshot, given.plan.snapshots)),
     Check("weights", lambda snapshot, given: weights.check(snapshot)),
-    Check("work", lambda snapshot, given: work.check(snapshot, given.plan.snapshots)),
     Check("commitment", lambda snapshot, given: commitment.check(snapshot), "not_sampled"),
     Check("tapes", lambda snapshot, given: tapes.check(snapshot), "reported_only"),
 )
@@ -104,6 +103,7 @@ INSPECTION: Sequence[Check[Collected]] = (
         "reported_only",
     ),
     Check("segment_replays", lambda all_, given: _segments(all_), "reported_only"),
+    Check("session_work", lambda all_, given: _session_work(all_, given), "reported_only"),
     Check("unexplained_work", lambda all_, given: _beside(all_, given), "reported_only"),
     Check(
         "inconclusive_replays",
@@ -120,6 +120,15 @@ def _parentage(collected: Collected, given: Given) -> list[Finding]:
 
 def _segments(collected: Collected) -> list[Finding]:
     return [found for segment in collected.segments for found in segment_replays.check(segment)]
+
+
+def _session_work(collected: Collected, given: Given) -> list[Finding]:
+    own = collected.by_chip()
+    return [
+        found
+        for log in collected.logs
+        for found in session_work.check(log, own.get(log.chip.ueid, ()), given.plan, collected.examined)
+    ]
 
 
 def _beside(collected: Collected, given: Given) -> list[Finding]:

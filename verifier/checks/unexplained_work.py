@@ -1,9 +1,9 @@
 """Did a chip do more work, over its whole log, than the transcripts that are shown for it account for?
 
-A snapshot is compared with its transcript by `work`. What a chip does in sessions that no snapshot fell into leaves
-none; but its counters go on, so many short sessions that stay small on their own are large together. Most chips do
-some work that no transcript explains, after their last snapshot for example. So this accuses only where it adds up to
-the smallest run that the inspection is about.
+The snapshots of a run are compared with its transcript by `session_work`. What a chip does in sessions that no snapshot
+fell into leaves none; but its counters go on, so many short sessions that stay small on their own are large together.
+Most chips do some work that no transcript explains, after their last snapshot for example. So this accuses only where
+it adds up to the smallest run that the inspection is about.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping
 
 from verifier.checks.memory import begins_from_given, replayed
 from verifier.model.facts import Explanation, LogFacts, Plan, SnapshotFacts
-from verifier.model.peak_flops import peak_of
+from verifier.model.peak_flops import peak_by
 from verifier.model.policies import SnapshotPolicy
 from verifier.model.sessions import ATTACHED, tokens_of, work_of
 from weighbridge.core.errors import Finding
-
-_DAY_S = 86_400
 
 
 def check(
@@ -33,8 +31,7 @@ def check(
         totals: FLOPs of whole transcripts, by identifier: of one that was shown, the rest is explained too.
     """
     done = work_of(log)
-    found = peak_of(log.chip.chip_type, plan.peak_flops)
-    peak = plan.chip_flops_per_day / _DAY_S if found is None else found
+    peak = peak_by(log.chip.chip_type, plan)
     explained = explained_flops(snapshots, plan.snapshots, totals or {})
     unexplained = done.flops_at_most(peak) - explained
     if unexplained < max(plan.flops_threshold, plan.snapshots.unexplained_flops):

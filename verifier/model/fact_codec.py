@@ -22,7 +22,7 @@ from weighbridge.attest.tokens import Verified, entry_digest, verify
 from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution.replay import ReplayResult
-from weighbridge.execution.run_facts import Program, RunFacts
+from weighbridge.execution.run_facts import Amount, Program, Repetition, RunFacts
 
 
 def plain(value: Any) -> Any:
@@ -274,5 +274,10 @@ def examined_of(raw: Any) -> RunFacts | WeighbridgeError:
             "hyperparameters": {
                 name: (least, most, last) for name, (least, most, last) in raw["hyperparameters"].items()
             },
+            "initial": Amount(**raw["initial"]),
+            "repetitions": tuple(
+                Repetition(each["step"], each["begin"], Amount(**each["start"]), Amount(**each["end"]))
+                for each in raw["repetitions"]
+            ),
         }
     )

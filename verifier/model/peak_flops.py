@@ -5,9 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from analysis.catalog import load_chips
+from verifier.model.facts import Plan
 
 KERNELS_PER_SECOND = 1e7
 """More kernels than this no host can launch: each launch takes a microsecond or more."""
+
+_DAY_S = 86_400
 
 
 def peak_of(chip_type: str, given: float | None = None) -> float | None:
@@ -18,6 +21,12 @@ def peak_of(chip_type: str, given: float | None = None) -> float | None:
         given: The peak that the plan gives for all its chips; it goes before the catalogue.
     """
     return given if given is not None else _peaks().get(_key(chip_type))
+
+
+def peak_by(chip_type: str, plan: Plan) -> float:
+    """Returns the same for a plan; a type without a figure does the plan's FLOPs a day, spread evenly."""
+    found = peak_of(chip_type, plan.peak_flops)
+    return plan.chip_flops_per_day / _DAY_S if found is None else found
 
 
 def _key(name: str) -> str:

@@ -87,7 +87,10 @@ class SnapshotPolicy:
         temporaries: Off a safepoint, an operation in progress may hold so many times the bytes of its operands and
             results, in buffers that no tape knows.
         work_share: FLOPs that a chip may have done beside those of the transcript, as a share of these: evaluation
-            and the like, which is not recorded.
+            and the like, which is not recorded. Between two snapshots it may be as much as the share of all up to the
+            later one: an evaluation comes at once.
+        unknown_s: Seconds of one run's time on a chip that code of unknown work may take, without what it can do at the
+            chip's peak in them being asked about: a call that failed while a framework tried what there is.
         work_flops: FLOPs that a chip may have done beside those of the transcript whatever these are: what a framework
             computes for itself outside steps, such as the mesh of a job's ranks. An honest rank had done 124 of them at
             a snapshot before its first recorded one (`benchmarks.soak_honest`, seed 74).
@@ -117,6 +120,7 @@ class SnapshotPolicy:
     unexplained_share: float = 0.01
     temporaries: float = 16.0
     work_share: float = 0.5
+    unknown_s: float = 0.1
     work_flops: float = 1e6
     recording_flops: float = 64.0
     tails: int = 1

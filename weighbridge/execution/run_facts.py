@@ -42,6 +42,36 @@ class Program:
     flops: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much was computed.
+
+    Attributes:
+        flops: FLOPs, by `weighbridge.program.flops`.
+        narrow: Elements in 16 bits.
+    """
+
+    flops: int = 0
+    narrow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """What a recorded resumption had computed again.
+
+    Attributes:
+        step: Steps that were whole by then.
+        begin: First step that was recomputed.
+        start: What comes before the checkpoint from which the state before `begin` is made.
+        end: What there is up to the end of `step`, which the crash may have cut off anywhere.
+    """
+
+    step: int
+    begin: int
+    start: Amount
+    end: Amount
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """What a transcript says about its run, counted by its reader.
@@ -56,6 +86,8 @@ class RunFacts:
         used: Different records that the steps used.
         seen: Records that they used, counted as often as they were.
         hyperparameters: By formula that explains a value: its least, greatest and last value.
+        initial: What step 0 computed, which every resumption does again.
+        repetitions: One for each recorded resumption, in order; none if a tape cannot be counted.
     """
 
     steps: int
@@ -67,6 +99,8 @@ class RunFacts:
     used: int
     seen: int
     hyperparameters: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    initial: Amount = Amount()
+    repetitions: tuple[Repetition, ...] = ()
 
     @property
     def total(self) -> int | None:
@@ -129,6 +163,11 @@ def parse(message: dict[str, Any]) -> RunFacts:
                 str(name)[:40]: (_finite(values[0]), _finite(values[1]), _finite(values[2]))
                 for name, values in list(raw["hyperparameters"].items())[:_MOST]
             },
+            initial=_amount(raw["initial"]),
+            repetitions=tuple(
+                Repetition(_whole(step), _whole(begin), _amount(start), _amount(end))
+                for step, begin, start, end in raw["repetitions"][:_MOST]
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise ReplayWorkerError(f"the worker's answer is malformed ({type(error).__name__})") from None
@@ -138,6 +177,11 @@ def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _LARGEST:
         raise ValueError("number")
     return value
+
+
+def _amount(value: Any) -> Amount:
+    flops, narrow = value
+    return Amount(_whole(flops), _whole(narrow))
 
 
 def _truth(value: Any) -> bool:

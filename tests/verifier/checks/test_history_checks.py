@@ -1,4 +1,4 @@
-"""Weights, work, positions and tails: honest facts pass, and each lie about them is caught."""
+"""Weights, positions and tails: honest facts pass, and each lie about them is caught."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.snapshot_facts import LEAVES, make
 
 from firmware_sim.device import Device
-from verifier.checks import memory, positions, provenance, weights, work
+from verifier.checks import memory, positions, provenance, weights
 from verifier.model.facts import Explanation, Opening, SnapshotFacts, TranscriptFacts
 from verifier.model.policies import SnapshotPolicy
 from weighbridge.attest.identity import CertificateAuthority
@@ -55,32 +55,6 @@ def test_undeclared_weights_are_asked_about(honest: SnapshotFacts) -> None:
     claim = honest.explanation
     assert isinstance(claim, Explanation)
     assert weights.check(replace(bare, explanation=replace(claim, step=0))) == []
-
-
-# --- work -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("flops", "found"), [(0, False), (1000, False), (1_001_500, False), (1_001_501, True), (10**18, True)]
-)
-def test_work_beside_the_transcript(
-    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript, flops: int, found: bool
-) -> None:
-    snapshot = make(device, manufacturer, transcript, flops=flops)
-    answer(snapshot).flops = 1000
-    assert ids(work.check(snapshot)) == ([("snapshot.work.unexplained", "warning")] if found else [])
-    assert work.check(snapshot, SnapshotPolicy(work_share=1e18)) == []
-    answer(snapshot).flops = None
-    assert work.check(snapshot) == []
-
-
-@pytest.mark.parametrize(("flops", "found"), [(1_001_500 + 640, False), (1_001_500 + 641, True)])
-def test_recording_results_in_16_bits_is_work(
-    device: Device, manufacturer: CertificateAuthority, transcript: OpenedTranscript, flops: int, found: bool
-) -> None:
-    snapshot = make(device, manufacturer, transcript, flops=flops)
-    answer(snapshot).flops, answer(snapshot).narrow = 1000, 10
-    assert ids(work.check(snapshot)) == ([("snapshot.work.unexplained", "warning")] if found else [])
 
 
 # --- positions ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from weighbridge.attest.tokens import verify
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import ChipError, Finding, ProofError, TokenError, UsageError, WeighbridgeError
 from weighbridge.execution.replay import ReplayResult
-from weighbridge.execution.run_facts import Program, RunFacts
+from weighbridge.execution.run_facts import Amount, Program, Repetition, RunFacts
 
 names = st.text(st.characters(codec="utf-8"), max_size=20)
 numbers = st.integers(0, 1 << 70)
@@ -112,12 +112,15 @@ def test_judgements(found: list[Finding], counted: set[int], not_sampled: bool) 
 programs = st.builds(
     Program, digest=names, kind=names, first=numbers, count=numbers, operations=numbers, flops=st.none() | numbers
 )
+amounts = st.builds(Amount, numbers, numbers)
 run_facts = st.builds(
     RunFacts, steps=numbers, flops=st.none() | st.dictionaries(names, numbers, max_size=3),
     fixed=st.booleans(),
     programs=st.lists(programs, max_size=2).map(tuple), operations=st.lists(names, max_size=3).map(tuple),
     parameters=st.none() | numbers, used=numbers, seen=numbers,
     hyperparameters=st.dictionaries(names, st.tuples(*[st.floats(allow_nan=False)] * 3), max_size=2),
+    initial=amounts,
+    repetitions=st.lists(st.builds(Repetition, numbers, numbers, amounts, amounts), max_size=2).map(tuple),
 )  # fmt: skip
 
 

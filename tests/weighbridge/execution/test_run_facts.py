@@ -11,12 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.damage import flipped
+from support.forging import resign
 
 from prover import Recorder
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
 from weighbridge.execution.replay import Limits
-from weighbridge.execution.run_facts import RunFacts, examine, parse
+from weighbridge.execution.run_facts import Amount, Repetition, RunFacts, examine, parse
 from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.resumption_notes import Resumption, encode
+from weighbridge.transcript.writer import RESUMPTIONS
 
 STEPS, BATCH, WIDTH = 5, 4, 6
 LIMITS = Limits(memory=2 << 30, seconds=120)
@@ -58,6 +61,23 @@ def test_the_facts_are_those_of_the_run(run: Path) -> None:
     assert any("addmm" in name or "mm." in name for name in facts.operations)
     assert facts.hyperparameters["update"] == pytest.approx((-0.1, -0.1 / STEPS, -0.1 / STEPS))
     assert (facts.used, facts.seen, facts.parameters) == (0, 0, None)  # no data commitment, no chip
+    assert (facts.initial.flops, facts.initial.narrow, facts.repetitions) == (WIDTH + 1, 0, ())
+
+
+def test_a_resumption_repeats_what_lies_after_its_checkpoint(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / RESUMPTIONS).write_bytes(encode([Resumption(2, 0), Resumption(4, 3)]))
+    resign(copy)
+    checkpoints, (init, step) = Transcript.open(copy).manifest.checkpoints, [p.flops for p in examine(run).programs[:2]]
+    assert init is not None
+    assert step is not None
+    reached = [Amount(0), *(Amount(init + n * step) for n in range(STEPS + 1))]
+    from_ = max(each for each in checkpoints if each <= 3)
+    assert examine(copy).repetitions == (
+        Repetition(2, 0, Amount(0), reached[3]),
+        Repetition(4, 3, reached[from_], reached[5]),
+    )
 
 
 def test_an_altered_transcript_has_no_facts(run: Path, tmp_path: Path) -> None:
@@ -74,6 +94,7 @@ HONEST: dict[str, Any] = {
     "steps": 2, "flops": {"init": 1, "step": 2, "edit": 0}, "operations": ["aten.mm.default"], "parameters": 3,
     "programs": [{"digest": "ab", "kind": "step", "first": 1, "count": 2, "operations": 7, "flops": 1}], "fixed": True,
     "used": 1, "seen": 2, "hyperparameters": {"lr": [0.1, 0.2, 0.1]},
+    "initial": [1, 0], "repetitions": [[3, 2, [1, 0], [3, 0]]],
 }  # fmt: skip
 
 

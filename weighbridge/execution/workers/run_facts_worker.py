@@ -9,7 +9,7 @@ from typing import Any
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.run_facts import KINDS
 from weighbridge.execution.workers.replay_worker import serve
-from weighbridge.program.flops import flops
+from weighbridge.program.flops import flops, narrow
 from weighbridge.program.origins import TapeValues, analyse
 from weighbridge.program.tape_checks import declared_programs
 from weighbridge.transcript.reader import Transcript
@@ -32,12 +32,13 @@ def count(transcript: Transcript) -> dict[str, Any]:
     def program(digest: bytes) -> Tape:
         return Tape.decode(transcript.tape(digest))
 
-    work: dict[bytes, int | None] = {}
+    work: dict[bytes, tuple[int, int] | None] = {}
     programs: dict[bytes, dict[str, Any]] = {}
     done: dict[str, int] | None = dict.fromkeys(KINDS, 0)
     operations: set[str] = set()
     used: set[int] = set()
     seen = 0
+    reached: list[tuple[int, int]] | None = [(0, 0)]
     for record in transcript.records():
         tape = program(record.tape)
         if record.tape not in work:
@@ -45,11 +46,17 @@ def count(transcript: Transcript) -> dict[str, Any]:
             operations |= {node.op for node in tape.nodes}
             programs[record.tape] = {
                 "digest": record.tape.hex(), "kind": record.kind, "first": record.step, "count": 0,
-                "operations": len(tape.nodes), "flops": work[record.tape],
+                "operations": len(tape.nodes), "flops": None if (own := work[record.tape]) is None else own[0],
             }  # fmt: skip
         programs[record.tape]["count"] += 1
         each = work[record.tape]
-        done = None if done is None or each is None else {**done, record.kind: done[record.kind] + each}
+        done = None if done is None or each is None else {**done, record.kind: done[record.kind] + each[0]}
+        if reached is not None:
+            before = reached[-1]
+            if each is None:
+                reached = None
+            else:
+                reached.append((before[0] + each[0], before[1] + each[1]))
         used.update(record.records)
         seen += len(record.records)
     values = analyse(transcript, program)
@@ -63,12 +70,26 @@ def count(transcript: Transcript) -> dict[str, Any]:
         "used": len(used),
         "seen": seen,
         "hyperparameters": _hyperparameters(transcript, values),
+        "initial": (0, 0) if reached is None else reached[min(1, transcript.steps)],
+        "repetitions": [] if reached is None else _repetitions(transcript, reached),
     }
 
 
-def _work(tape: Tape) -> int | None:
+def _repetitions(transcript: Transcript, reached: list[tuple[int, int]]) -> list[Any]:
+    """Returns what each resumption did again: step, begin, and the amounts before its checkpoint and after its end."""
+    found: list[Any] = []
+    for each in transcript.resumptions:
+        checkpoint = max((c for c in transcript.manifest.checkpoints if c <= each.begin), default=0)
+        end = min(each.step + 1, transcript.steps)
+        found.append((each.step, each.begin, reached[min(checkpoint, transcript.steps)], reached[end]))
+    return found
+
+
+def _work(tape: Tape) -> tuple[int, int] | None:
+    """Returns a tape's FLOPs, and the elements in 16 bits that it computes."""
     try:
-        return sum(flops(tape))
+        counted = flops(tape)
+        return sum(counted), sum(narrow(tape, counted))
     except WeighbridgeError:
         return None  # the replay says what is wrong with it
 
