@@ -1,17 +1,19 @@
 """The Prover: records training runs and keeps their transcripts.
 
 `capture` turns one step into a tape, `ranks` adds what jobs on several ranks need, `recording` is the Recorder on top
-of both, and `keeping` looks after transcripts; `service` and `recipes` use them.
+of both, `following` records whole programs without blocks, and `keeping` looks after transcripts; `service` and
+`recipes` use them.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from prover.following.follow import Following, follow
 from prover.recording.recorder import Recorder
 
 if TYPE_CHECKING:
     from prover.ranks.job import Job
 
-__all__ = ["Job", "Recorder", "formulas"]
+__all__ = ["Following", "Job", "Recorder", "follow", "formulas"]
 
 
 def __getattr__(name: str) -> Any:

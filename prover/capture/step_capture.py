@@ -6,7 +6,7 @@ is the rounded result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -89,7 +89,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- storages ----------------------------------------------------------------------------------------------------
 
-    def begin_batch(self, batch: dict[str, Tensor]) -> None:
+    def begin_batch(self, batch: Mapping[str, Tensor]) -> None:
         """Declares the step's batch: each storage behind it enters as the window that the batch's tensors cover."""
         windows: dict[int, list[tuple[str, Tensor]]] = {}
         for name, t in batch.items():
@@ -97,6 +97,11 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for address, members in windows.items():
             if self.owner.state_name(address) is not None:
                 continue  # a batch that is part of the state needs no copy
+            if address in self.slots:
+                raise RefusedOperationError(
+                    f"the batch's tensor {members[0][0]!r} lies on memory that this step uses already; let the data "
+                    "set return a copy (`.clone()`)"
+                )
             spans = [(t.storage_offset() * t.itemsize, _end(t)) for _, t in members]
             base = min(a for a, _ in spans) // 16 * 16
             slot = self._slot(address)
@@ -104,6 +109,15 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             names = "\n".join(name for name, _ in members)
             self.tape.inputs.append(Input(slot, max(b for _, b in spans) - base, "batch", names))
             self.tape.batch_views.extend((name, self._reference(slot, t)) for name, t in members)
+
+    def covers(self, t: Tensor) -> bool:
+        """True if a tensor lies within what entered of its storage, or the storage was made here."""
+        slot = self.slots.get(t.untyped_storage()._cdata)
+        window = next((i for i in self.tape.inputs if i.slot == slot), None)
+        if slot is None or window is None:
+            return slot is not None
+        base = self._bases.get(slot, 0)
+        return base <= t.storage_offset() * t.itemsize and _end(t) <= base + window.bytes
 
     def _slot(self, address: int) -> int:
         slot = self._next
@@ -163,6 +177,13 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tape.refs.append(self._reference(slot, t))
             index = self._refs[key] = len(self.tape.refs) - 1
         return index
+
+    def enter_tensor(self, t: Tensor) -> None:
+        """Takes in a tensor that no operation has used yet."""
+        storage = t.untyped_storage()
+        address = self.owner.memory.watch(storage)
+        if address not in self.slots:
+            self._enter(address, self._slot(address), storage, t)
 
     def _enter(self, address: int, slot: int, storage: Storage, t: Tensor) -> None:
         """Finds the origin of a storage that this step uses but did not make."""
@@ -252,7 +273,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         for t in types:
-            if t not in _ORDINARY and _wraps(t):
+            if t not in _ORDINARY and wraps(t):
                 return NotImplemented
         what = overload(func)
         if what.aside or any([t not in _ORDINARY and issubclass(t, FakeTensor) for t in types]):
@@ -330,6 +351,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return [self._with_values(each, item) for each, item in zip(value, items, strict=True)]
         return value
 
+    def where(self) -> str | None:
+        """Returns the path of the module that runs."""
+        return self._where.current()
+
     def module_path(self) -> int | None:
         """Returns the present module path as an index into the tape's paths."""
         path = self._where.current()
@@ -352,7 +377,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.tape
 
 
-def _wraps(kind: type) -> bool:
+def wraps(kind: type) -> bool:
     """True for tensor subclasses that wrap other tensors; the mode must see the inner operations instead."""
     return (
         issubclass(kind, Tensor)

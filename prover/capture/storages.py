@@ -72,6 +72,10 @@ class Memory:
         watch = self._watches.get(address)
         return alive(watch) if watch is not None else None
 
+    def forget(self, address: int) -> None:
+        """Watches a storage no longer."""
+        self._watches.pop(address, None)
+
     def _gone(self, watch: Watch) -> None:
         if self._watches.get(watch.address) is watch:
             del self._watches[watch.address]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,13 +19,23 @@ class UndispatchedChanges(TorchFunctionMode):
     those that are asked for within a step cannot be written to, since no replay would.
     """
 
+    def __init__(self, recorded: Callable[[Tensor], bool] = lambda t: True) -> None:
+        """Prepares for a step.
+
+        Args:
+            recorded: Whether a tensor's memory is recorded; of what is not, nothing is changed.
+        """
+        super().__init__()
+        self._recorded = recorded
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.numpy or func is Tensor.__array__:
             array = func(*args, **(kwargs or {}))
-            if not array.flags.owndata:
+            if not array.flags.owndata and self._recorded(args[0]):
                 array.flags.writeable = False
             return array
-        if func is not Tensor.__deepcopy__ or type(args[0]) is not Tensor or not args[0].is_leaf:
+        copies = func is Tensor.__deepcopy__ and type(args[0]) is Tensor and args[0].is_leaf
+        if not copies or not self._recorded(args[0]):
             return func(*args, **(kwargs or {}))
         original, memo = args
         if id(original) not in memo:

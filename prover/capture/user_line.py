@@ -19,7 +19,7 @@ _OURS = tuple(str(each) for each in (Path(torch.__file__).parent, _PROVER, Path(
 def say_where(error: WeighbridgeError, func: Op, module: str | None) -> None:
     """Adds the user's line to an error, and the module, which may be a library's; once."""
     if "line" not in error.details:
-        error.details["line"] = _user_line()
+        error.details["line"] = user_line()
         error.details.setdefault("operation", str(func))
         where = "" if module is None else f"in {module}, "
         error.details.update({} if module is None else {"module": module})
@@ -27,7 +27,7 @@ def say_where(error: WeighbridgeError, func: Op, module: str | None) -> None:
         error.message = error.args[0]
 
 
-def _user_line() -> str:
+def user_line() -> str:
     """The innermost line of the program outside installed packages; failing that, outside PyTorch and the Recorder."""
     frames = [f for f in reversed(traceback.extract_stack()) if not f.filename.startswith((*_OURS, "<"))]
     user = next((f for f in frames if "site-packages" not in f.filename), frames[0] if frames else None)

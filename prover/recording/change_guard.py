@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,13 +15,33 @@ from prover.capture.without_modes import unseen
 from prover.recording.state_tracker import StateTracker
 from weighbridge.core.errors import StateChangedError
 
-_UNSEEN = (
-    " by nothing that was recorded: another thread, or an array of NumPy's on the same memory. Do that between steps, "
-    "inside `with recorder.edit():` in this thread, or on a copy"
+_UNSEEN = " by nothing that was recorded: another thread, or an array of NumPy's on the same memory. "
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a program can do about a change that was not recorded.
+
+    Attributes:
+        between: Where a change between steps belongs.
+        within: Where one during a step belongs.
+    """
+
+    between: str
+    within: str
+
+
+BLOCKS = Remedy(
+    "make the change inside `with recorder.edit():`",
+    "Do that between steps, inside `with recorder.edit():` in this thread, or on a copy",
+)
+FOLLOWED = Remedy(
+    "make the change by PyTorch's operations, in the thread that called follow()",
+    "Do that by PyTorch's operations, in the thread that called follow(), or on a copy",
 )
 
 
-def between_steps(held: StateTracker, step: int) -> None:
+def between_steps(held: StateTracker, step: int, remedy: Remedy = BLOCKS) -> None:
     """Checks that the state is as the step before `step` left it.
 
     Raises:
@@ -28,9 +49,7 @@ def between_steps(held: StateTracker, step: int) -> None:
     """
     name = held.changed()
     if name is not None:
-        raise StateChangedError(
-            f"{name} was changed since step {step - 1}; make the change inside `with recorder.edit():`", tensor=name
-        )
+        raise StateChangedError(f"{name} was changed since step {step - 1}; {remedy.between}", tensor=name)
 
 
 def since_made(made: Mapping[int, bytes], held: StateTracker, attached: Attached) -> None:
@@ -51,8 +70,9 @@ def since_made(made: Mapping[int, bytes], held: StateTracker, attached: Attached
 
 @unseen
 def while_running(
-    capture: Capture, memory: Memory, batch: Mapping[str, Tensor], entered: Mapping[str, HostCopy], step: int
-) -> None:
+    capture: Capture, memory: Memory, batch: Mapping[str, Tensor], entered: Mapping[str, HostCopy], step: int,
+    remedy: Remedy = BLOCKS,
+) -> None:  # fmt: skip
     """Checks that what entered a step is as it entered, where no operation wrote to it.
 
     Args:
@@ -61,12 +81,13 @@ def while_running(
         batch: The batch's tensors.
         entered: What they were.
         step: The step's number.
+        remedy: What the message says to do.
 
     Raises:
         StateChangedError: Something is not.
     """
     for name in _changed(capture, memory, batch, entered):
-        raise StateChangedError(f"{name} was changed while step {step} ran{_UNSEEN}")
+        raise StateChangedError(f"{name} was changed while step {step} ran{_UNSEEN}{remedy.within}")
 
 
 def _changed(
@@ -83,7 +104,9 @@ def _changed(
                 yield "a tensor from outside of the step"
 
 
-def by_operations(capture: Capture, held: StateTracker, before: Mapping[str, tuple[int, bytes]], step: int) -> None:
+def by_operations(
+    capture: Capture, held: StateTracker, before: Mapping[str, tuple[int, bytes]], step: int, remedy: Remedy = BLOCKS
+) -> None:
     """Checks that no state changed in a step without an operation that wrote to it.
 
     Args:
@@ -91,6 +114,7 @@ def by_operations(capture: Capture, held: StateTracker, before: Mapping[str, tup
         held: The state after it.
         before: Digests of the state before it, as `StateTracker.digests`.
         step: The step's number.
+        remedy: What the message says to do.
 
     Raises:
         StateChangedError: Some did.
@@ -99,4 +123,4 @@ def by_operations(capture: Capture, held: StateTracker, before: Mapping[str, tup
     for address, name in held.names.items():
         slot, now = capture.slots.get(address), held.digests[name]
         if (slot is None or slot in entered) and before.get(name, now) != now:
-            raise StateChangedError(f"{name} was changed in step {step}{_UNSEEN}", tensor=name)
+            raise StateChangedError(f"{name} was changed in step {step}{_UNSEEN}{remedy.within}", tensor=name)

@@ -66,6 +66,8 @@ class Recorder:
         updates: Steps made by `step()` before the next one: where a loop over batches begins after a crash.
     """
 
+    _remedy = change_guard.BLOCKS
+
     def __init__(
         self,
         path: str | Path,
@@ -339,7 +341,7 @@ class Recorder:
         before = state.digests
         state.hash()
         if self._verify and self._job is None:
-            change_guard.by_operations(capture, state, before, steps.number)
+            change_guard.by_operations(capture, state, before, steps.number, self._remedy)
         for number, (_, after) in context.rng.items():
             state.rng[number] = after
         out.append_step(
@@ -366,7 +368,9 @@ class Recorder:
             self._chip_session.snapshots = []
         self.rounded += context.rounded_elements
         self.logged += context.log.entries
-        if self._job is not None:  # what each step uses (buckets, unsharded parameters) would age in every tape
+        if (
+            self._job is not None or steps.followed
+        ):  # what each step uses (buckets, unsharded parameters) would age in every tape
             steps.lasting = lasting(tape, steps.number)
         steps.number += 1
         steps.updates += kind == "step"

@@ -59,6 +59,7 @@ class StepRunner:
         dropped: Names of storages of the state that died between steps.
         lasting: Names of what earlier steps left behind and the last one used, which keep their names.
         chip: The chip that the program runs on, if there is one.
+        followed: Whether a mode that stays on from step to step hands the operations to the captures.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class StepRunner:
         self.dropped: list[str] = []
         self.lasting: set[str] = set()
         self.chip: ChipSession | None = None
+        self.followed = False
         self._writer: TranscriptWriter | None = None
         self._resuming: Resuming | None = None
         self._frozen = 0
@@ -139,11 +141,13 @@ class StepRunner:
                 # Composite kernels below are either decomposed by PyTorch itself or have a rule.
                 stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
                 stack.enter_context(conforming())
-                stack.enter_context(UndispatchedChanges())
+                if not self.followed:
+                    stack.enter_context(UndispatchedChanges())
                 stack.enter_context(paths)
                 if capture.ranks is not None:
                     stack.enter_context(capture.ranks.resizes())
-                stack.enter_context(capture)
+                if not self.followed:
+                    stack.enter_context(capture)
                 self.after_operation(capture)
                 yield capture
         except BaseException:
@@ -223,6 +227,11 @@ class StepRunner:
             self.state.names = {a: n for a, n in self.state.names.items() if n != name} | {address: name}
             del resuming.orphans[name]
         return name
+
+    def expel(self, address: int) -> None:
+        """Takes a storage out of what is recorded, as if it had died: what it holds later is not recorded."""
+        self._died(address)
+        self.memory.forget(address)
 
     def _died(self, address: int) -> None:
         name = self.state.names.pop(address, None)

@@ -111,8 +111,9 @@ def record_digests(flat: Mapping[str, Tensor], count: int | None = None) -> list
     """Returns the digest of every record of a batch.
 
     Record i is row i of every tensor when all tensors have the same size along dimension 0; otherwise, or when that
-    size is not `count`, the whole batch is one record. A digest covers names, dtypes, row shapes and row bytes, so the
-    digest of a record is the same alone and in any batch stacked from such records.
+    size is not `count`, the records are those of the batch's micro-batches one after the other, if these are `count`;
+    else the whole batch is one record. A digest covers names, dtypes, row shapes and row bytes, so the digest of a
+    record is the same alone and in any batch stacked from such records.
 
     Args:
         flat: Path to tensor; any device.
@@ -126,7 +127,8 @@ def record_digests(flat: Mapping[str, Tensor], count: int | None = None) -> list
     rows = {tensor.shape[0] if tensor.dim() else -1 for tensor in flat.values()}
     (shared,) = rows if len(rows) == 1 else (-1,)
     if shared < 0 or count not in (None, shared):
-        return [record_digest("record/1", _describe(flat))]
+        listed = [] if count is None else [digest for part in micro_batches(flat) for digest in record_digests(part)]
+        return listed if listed and len(listed) == count else [record_digest("record/1", _describe(flat))]
     parts = []
     for name, tensor in sorted(flat.items()):
         shape, dtype = list(tensor.shape[1:]), dtype_name(tensor.dtype)
@@ -136,6 +138,24 @@ def record_digests(flat: Mapping[str, Tensor], count: int | None = None) -> list
             [[name, dtype, shape, bytes_digest(data[row * width : (row + 1) * width])] for row in range(shared)]
         )
     return [record_digest("record/1", list(row)) for row in zip(*parts, strict=True)]
+
+
+def micro_batches(flat: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Returns the batches of a step that accumulates the gradients of several: of `[a, b]`, what `a` and `b` hold.
+
+    Args:
+        flat: Path to tensor, as `flatten` gives it.
+
+    Returns:
+        Path to tensor of each, at least two; none if the paths are not those of a list of nests.
+    """
+    parts: dict[int, dict[str, Tensor]] = {}
+    for path, tensor in flat.items():
+        index, _, rest = path.partition(".")
+        if not rest or not (index.isascii() and index.isdecimal()) or str(int(index)) != index:
+            return []
+        parts.setdefault(int(index), {})[rest] = tensor
+    return [parts[i] for i in range(len(parts))] if len(parts) > 1 and parts.keys() == set(range(len(parts))) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from weighbridge.core.bounded import compress, decode_cbor, file_digest
 from weighbridge.core.durable import sync
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
-from weighbridge.transcript.data import DataCommitment, batch_digest, record_digests
+from weighbridge.transcript.data import DataCommitment, batch_digest, micro_batches, record_digests
 from weighbridge.transcript.state import Checkpoint, checkpoint_digest, write_checkpoint
 from weighbridge.transcript.steps import (
     Kind,
@@ -202,7 +202,7 @@ class TranscriptWriter:
         """
         self._check_open()
         undeclared = undeclared or {}
-        record_hashes = record_digests(batch, len(records) if records else None)
+        record_hashes = self._record_hashes(batch, records)
         ids = self._record_ids(record_hashes, records)
         fields: dict[str, Any] = {
             "step": self.steps,
@@ -343,6 +343,17 @@ class TranscriptWriter:
     def _check_open(self) -> None:
         if self._digest is not None:
             raise UsageError("this transcript is closed; start another one")
+
+    def _record_hashes(self, batch: Mapping[str, Tensor], records: Sequence[int] | None) -> list[bytes]:
+        """Returns the digests of a batch's records; those of micro-batches if the commitment has these next."""
+        hashes = record_digests(batch, len(records) if records else None)
+        if self._data is None or records or self._are_next(self._data, hashes):
+            return hashes
+        return [digest for part in micro_batches(batch) for digest in record_digests(part)] or hashes
+
+    def _are_next(self, data: DataCommitment, found: list[bytes]) -> bool:
+        expected = self._order[self._used : self._used + len(found)].tolist()
+        return found == [data.leaf(identity) for identity in expected]
 
     def _record_ids(self, found: list[bytes], records: Sequence[int] | None) -> list[int]:
         """Returns the ids of the records with digests `found`, holding the user to the commitment while it helps."""

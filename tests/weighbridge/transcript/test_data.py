@@ -22,6 +22,7 @@ from weighbridge.transcript.data import (
     batch_digest,
     fair_draws,
     flatten,
+    micro_batches,
     permutation,
     record_digests,
 )
@@ -111,6 +112,32 @@ def test_a_record_has_the_same_digest_alone_and_stacked(layout, count, random):
     expected = [data.leaf(identity) for identity in range(count)]
     assert record_digests(stacked) == expected
     assert record_digests(stacked, count) == expected
+
+
+@given(layouts, st.lists(st.integers(1, 3), min_size=2, max_size=12), st.randoms())
+def test_the_records_of_micro_batches_are_those_of_each_in_turn(layout, sizes, random):
+    """However many there are and of whatever sizes, if their number says so."""
+    records = [
+        {name: torch.full(shape, random.randint(0, 9)) for name, shape in layout.items()} for _ in range(sum(sizes))
+    ]
+    data = DataCommitment.over(records, range(len(records)))
+    rows = iter(records)
+    batches = []
+    for size in sizes:
+        part = [next(rows) for _ in range(size)]
+        batches.append({name: torch.stack([record[name] for record in part]) for name in layout})
+    flat = flatten(batches)
+    assert [sorted(part) for part in micro_batches(flat)] == [sorted(layout)] * len(sizes)
+    assert record_digests(flat, len(records)) == [data.leaf(identity) for identity in range(len(records))]
+    assert len(record_digests(flat)) in (1, sizes[0])
+
+
+@given(st.dictionaries(st.text("01.a", max_size=4), st.just(X), max_size=4))
+def test_only_a_list_of_nests_is_micro_batches(flat):
+    parts = micro_batches(flat)
+    assert len(parts) != 1
+    if parts:
+        assert dict(flatten(parts)) == flat
 
 
 def test_batches_that_are_one_record():

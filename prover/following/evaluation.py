@@ -1,0 +1,92 @@
+"""Tells evaluation from training: it begins where a trained model is called in evaluation mode.
+
+What runs within such a call needs no record, since nothing of it stays in the state; what comes out of it is tainted.
+A call with gradients on a batch of the loader that training uses is training all the same (fine-tuning with frozen
+statistics), and so is one before anything has been trained.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from prover.capture.user_line import user_line
+
+
+class Evaluations:
+    """Follows the calls of the trained modules.
+
+    Attributes:
+        line: Where in the program the evaluation in progress began; None outside of one.
+    """
+
+    def __init__(self) -> None:
+        self.line: str | None = None
+        self._inside: nn.Module | None = None
+        self._depth = 0
+        self._roots: list[nn.Module] = []
+        self._root_of: dict[int, nn.Module] = {}
+        self._training_loaders: set[int] = set()
+        self._hooks: list[Any] = []
+
+    def open(self) -> None:
+        """Begins to watch calls."""
+        self._hooks = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def close(self) -> None:
+        """Watches no longer."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.line = self._inside = None
+
+    def trains(self, roots: list[nn.Module], parameters: set[int]) -> None:
+        """Says what is trained.
+
+        Args:
+            roots: Modules that are part of no other.
+            parameters: Identities of the optimizers' parameters.
+        """
+        self._roots = roots
+        self._root_of = {
+            id(part): root
+            for root in roots
+            for part in root.modules()
+            if any(id(p) in parameters for p in part.parameters())
+        }
+
+    def used_to_train(self, loaders: set[int]) -> None:
+        """Says from which loaders (identities) the batches of a step came."""
+        self._training_loaders |= loaders
+
+    def fetches(self, loader: Any) -> bool:
+        """True if a batch that is fetched now is meant for an evaluation."""
+        return bool(self._roots) and not any(root.training for root in self._roots) and self._evaluates(loader)
+
+    def _evaluates(self, loader: Any) -> bool:
+        if not torch.is_grad_enabled():
+            return True
+        return bool(self._training_loaders) and loader is not None and id(loader) not in self._training_loaders
+
+    last_loader: Any = None
+    """The loader from which the last batch was fetched."""
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        if self._inside is module:
+            self._depth += 1
+        elif self._inside is None and not module.training:
+            root = self._root_of.get(id(module))
+            if root is not None and not root.training and self._evaluates(self.last_loader):
+                self._inside, self._depth, self.line = module, 1, user_line()
+
+    def _leave(self, module: nn.Module, *_: Any) -> None:
+        if self._inside is module:
+            self._depth -= 1
+            if not self._depth:
+                self._inside = self.line = None

@@ -1,0 +1,141 @@
+"""`follow`: records a whole program, without blocks around its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import torch
+
+from prover.following.fetches import fetches
+from prover.following.notes import Notes, Undeclared
+from prover.following.program import Follower
+from prover.following.segments import SegmentRecorder
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.errors import UsageError
+from weighbridge.transcript.data import DataCommitment
+from weighbridge.transcript.parentage import Parent
+
+T = TypeVar("T")
+
+_current: list[Follower] = []
+
+
+class Following:
+    """A recording in progress; `follow` returns it."""
+
+    def __init__(self, recorder: SegmentRecorder, follower: Follower, notes: Notes) -> None:
+        """Not for users; see `follow`."""
+        self._recorder, self._follower, self._notes = recorder, follower, notes
+
+    @property
+    def path(self) -> Path:
+        """The transcript directory."""
+        return self._recorder.path
+
+    @property
+    def updates(self) -> int:
+        """Steps recorded so far; the one in progress is not among them."""
+        return self._recorder.updates
+
+    @property
+    def failed(self) -> bool:
+        """Whether the recording ended early, with an error; the program may go on unrecorded."""
+        return self._recorder.failed
+
+    @property
+    def undeclared(self) -> Sequence[Undeclared]:
+        """What entered without an origin so far."""
+        return tuple(self._notes.undeclared)
+
+    def batches(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yields the batches of an iterable that is no `DataLoader`, so that they are known for batches.
+
+        Args:
+            batches: Gives nests of tensors. What it computes to make them is not recorded.
+        """
+        return fetches(self._follower, batches)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Ends the recording and signs the transcript; happens by itself at the end of the process.
+
+        Args:
+            error: What ended the program early, if something did. The transcript then says that it is incomplete.
+
+        Raises:
+            UsageError: Nothing was trained, so there is no transcript of a training.
+        """
+        self._follower.close(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+
+def follow(
+    path: str | Path,
+    *,
+    seed: int = 0,
+    data: DataCommitment | None = None,
+    policy: str = "strict",
+    evaluation: Literal["native", "recorded"] = "native",
+    checkpoint_every: int = 50,
+    key: SigningKey | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    verify_state: bool = True,
+    formulas: Mapping[str, str] | None = None,
+    programs: Iterable[bytes] | None = None,
+    parent: Parent | None = None,
+    device: str | torch.device | None = None,
+) -> Following:
+    """Records the program from here to its end, or to `close()`, without blocks around its steps.
+
+    Call it before the model is built. Step 0 ends when the first batch is fetched and there is an optimizer; each
+    further step ends when the next batch is fetched after an optimizer's step. Batches come from a `DataLoader`, or
+    from any iterable through `Following.batches`. An evaluation runs unrecorded; so does what reads files. What of that
+    reaches the training is recorded as an undeclared input, with a warning that names the line.
+
+    Example:
+        >>> import prover
+        >>> prover.follow("runs/mnist", seed=7)
+        >>> ...  # the program as it is
+
+    Args:
+        path: New or empty directory for the transcript.
+        seed: Fixes all randomness of what is recorded (64 bits). The torch generators are reset here.
+        data: See `Recorder`; a step with several batches uses their records one after the other.
+        policy: See `Recorder`.
+        evaluation: Whether a trained model in evaluation mode runs as it is (`native`), or `recorded` like training,
+            which programs need that train on what such a model says.
+        checkpoint_every: See `Recorder`.
+        key: See `Recorder`.
+        metadata: See `Recorder`.
+        verify_state: See `Recorder`; the memory is looked at three times a step.
+        formulas: See `Recorder`.
+        programs: See `Recorder`.
+        parent: See `Recorder`.
+        device: See `Recorder`.
+
+    Returns:
+        The recording in progress, a context manager for those who want it to end earlier.
+
+    Raises:
+        UsageError: Another program is followed in this process, or the directory is not empty.
+    """
+    if any(each.open for each in _current):
+        raise UsageError("this program is followed already; close() that recording first")
+    recorder = SegmentRecorder(
+        path, seed=seed, data=data, policy=policy, checkpoint_every=checkpoint_every, key=key, metadata=metadata,
+        verify_state=verify_state, formulas=formulas, programs=programs, parent=parent, device=device,
+    )  # fmt: skip
+    notes = Notes()
+    follower = Follower(recorder, notes, native=evaluation == "native")
+    follower.begin()
+    _current[:] = [follower]
+    return Following(recorder, follower, notes)

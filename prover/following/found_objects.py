@@ -1,0 +1,77 @@
+"""Finds what a program trains: optimizers, the modules that hold their parameters, and other modules that it made."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a program has made.
+
+    Attributes:
+        trained: Modules with parameters of an optimizer, that are part of no other module.
+        others: Other such modules whose tensors the program made or used: averages of weights, teachers.
+        optimizers: The optimizers.
+        tensors_by_name: Parameters of an optimizer that belong to no module.
+    """
+
+    trained: list[nn.Module]
+    others: list[nn.Module]
+    optimizers: list[Optimizer]
+    tensors_by_name: dict[str, Tensor]
+
+    @property
+    def objects(self) -> list[Any]:
+        """Modules and optimizers, as `Recorder.attach` takes them."""
+        return [*self.trained, *self.others, *self.optimizers]
+
+    def tensors(self) -> list[Tensor]:
+        """Returns all their tensors: parameters, buffers and what optimizers hold."""
+        found: list[Tensor] = list(self.tensors_by_name.values())
+        for module in (*self.trained, *self.others):
+            found += [*module.parameters(), *module.buffers()]
+        for optimizer in self.optimizers:
+            found += [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+        return found
+
+
+def found_objects(knows: Callable[[int], bool]) -> Found:
+    """Looks through the program's objects.
+
+    Args:
+        knows: Whether a storage (by address) was made or used by the program since it is followed.
+    """
+    everything = gc.get_objects()
+    # By their own type, and not what an object says that it is, which may be a proxy's answer.
+    optimizers = [each for each in everything if issubclass(type(each), Optimizer) and not _wraps(each)]
+    wanted = {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    modules = [each for each in everything if issubclass(type(each), nn.Module) and "_parameters" in vars(each)]
+    parts = {id(child) for module in modules for child in module.children()}
+    roots = [module for module in modules if id(module) not in parts]
+    trained = [module for module in roots if any(id(p) in wanted for p in module.parameters())]
+    chosen = {id(module) for module in trained}
+    others = [
+        m for m in roots if id(m) not in chosen and any(_known(t, knows) for t in (*m.parameters(), *m.buffers()))
+    ]
+    held = {id(p) for module in trained for p in module.parameters()}
+    loose = [p for key, p in wanted.items() if key not in held]
+    return Found(trained, others, optimizers, {f"parameter{number or ''}": p for number, p in enumerate(loose)})
+
+
+def _wraps(optimizer: Any) -> bool:
+    """True for an optimizer that hands its work to another (Accelerate's)."""
+    inner = vars(optimizer).get("optimizer")
+    return isinstance(inner, Optimizer)
+
+
+def _known(t: Tensor, knows: Callable[[int], bool]) -> bool:
+    return (
+        t.device.type != "meta" and type(t) in (Tensor, nn.Parameter, nn.Buffer) and knows(t.untyped_storage()._cdata)
+    )

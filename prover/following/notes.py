@@ -1,0 +1,83 @@
+"""What entered a training without an origin: noted with its line, and said once for each line."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from prover.capture.user_line import user_line
+from prover.following.segments import SegmentRecorder
+
+NUMBER_BYTES = 8
+"""The largest tensor that counts as a number of the program."""
+
+
+class UndeclaredInputWarning(UserWarning):
+    """Something entered the training that is neither batch nor state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undeclared:
+    """A tensor that entered without an origin.
+
+    Attributes:
+        step: The step in which it entered.
+        name: Its name in that step.
+        shape: Its shape.
+        dtype: Its type.
+        line: The user's line that used it.
+        module: The module that did, if one did.
+        cause: Where it came from, as far as is known.
+    """
+
+    step: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    line: str
+    module: str | None
+    cause: str
+
+
+class Notes:
+    """Takes them down.
+
+    Attributes:
+        undeclared: What entered so far.
+    """
+
+    def __init__(self) -> None:
+        self.undeclared: list[Undeclared] = []
+        self._said: set[str] = set()
+
+    def add(self, recorder: SegmentRecorder, t: Tensor, ahead: int, evaluated: str | None) -> None:
+        """Notes a tensor that is about to enter, and warns if no earlier warning named that line.
+
+        Args:
+            recorder: Records the step.
+            t: The tensor; numbers of the program are no tensors in this sense.
+            ahead: How many others enter with the same operation before it.
+            evaluated: Where the evaluation was that made it, if one did.
+        """
+        if recorder.capture is None or (t.untyped_storage().nbytes() <= NUMBER_BYTES and evaluated is None):
+            return
+        cause = "it was made outside of what is recorded"
+        remedy = "fetch it with the batch, from a DataLoader or run.batches(...)"
+        if evaluated is not None:
+            cause = f"an evaluation made it: {evaluated}"
+            remedy = 'record the evaluation too: follow(..., evaluation="recorded")'
+        name = f"f{len(recorder.capture.undeclared) + ahead}"
+        where = recorder.capture.where()
+        note = Undeclared(recorder.step_number, name, tuple(t.shape), t.dtype, user_line(), where, cause)
+        self.undeclared.append(note)
+        if recorder.built and note.line not in self._said:
+            self._said.add(note.line)
+            warnings.warn(
+                f"a {note.dtype} tensor of shape {note.shape} entered step {note.step} undeclared at {note.line}; "
+                f"{cause}. {remedy}",
+                UndeclaredInputWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,282 @@
+"""A Recorder whose steps are cut by what the program does: from one cut to the next goes one segment, which is a step.
+
+It looks at the memory behind the state at three moments, because anything may happen between a program's operations:
+after an optimizer's step, at the cut, and before the first operation of the next segment.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prover.capture.step_capture import Capture
+from prover.capture.storages import HostCopy
+from prover.capture.without_modes import unseen
+from prover.following.found_objects import Found
+from prover.recording import change_guard
+from prover.recording.recorder import Recorder
+from weighbridge.core.errors import StateChangedError
+from weighbridge.transcript.tape import Input
+
+_SEPARATOR = "\x00"
+"""Between a batch's number and a path, until it is known how many batches the segment has."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    """What is known of the segment in progress.
+
+    Attributes:
+        capture: Its operations.
+        scope: Keeps PyTorch's settings while it lasts.
+        entered: Copies of the batch's tensors as they entered, by provisional name.
+        lent: Where the same lie: (name, address, slot, dtype, shape, strides, offset).
+        batches: How many batches entered.
+        stepped: Whether an optimizer has made a step.
+        marks: What storages held after that, by address: (which storage it was, digest).
+        before: Slots that had been written by then.
+    """
+
+    capture: Capture
+    scope: AbstractContextManager[Capture]
+    entered: dict[str, HostCopy] = field(default_factory=dict)
+    lent: list[tuple[str, int, int | None, torch.dtype, torch.Size, tuple[int, ...], int]] = field(default_factory=list)
+    batches: int = 0
+    stepped: bool = False
+    marks: dict[int, tuple[Any, bytes]] = field(default_factory=dict)
+    before: set[int] = field(default_factory=set)
+
+
+class SegmentRecorder(Recorder):
+    """Records segments; the Recorder's own blocks are not used."""
+
+    _remedy = change_guard.FOLLOWED
+    _segment: _Segment | None = None
+    _fresh = False
+    """Whether the segment in progress has no operation yet."""
+
+    @property
+    def capture(self) -> Capture | None:
+        """The capture of the segment in progress."""
+        return None if self._segment is None else self._segment.capture
+
+    @property
+    def stepped(self) -> bool:
+        """Whether an optimizer has made a step in the segment in progress."""
+        return self._segment is not None and self._segment.stepped
+
+    @property
+    def built(self) -> bool:
+        """Whether step 0 is over."""
+        return self.step_number > 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step failed, so that nothing more can be recorded."""
+        return self._steps.failed
+
+    def knows(self, address: int) -> bool:
+        """True if a storage is on the tape or part of the state."""
+        capture = self.capture
+        return capture is not None and (address in capture.slots or address in self._steps.state.names)
+
+    def keeps(self, address: int) -> bool:
+        """True if a storage is part of the state."""
+        return address in self._steps.state.names
+
+    def covers(self, t: Tensor) -> bool:
+        """True if what a tensor shows is on the tape, and not only other parts of its memory."""
+        return self.capture is not None and self.capture.covers(t)
+
+    def holds(self, address: int) -> bool:
+        """True if a storage is one of the attached objects' now."""
+        return address in self._attached.storage_names()
+
+    def expel(self, address: int) -> None:
+        """See `StepRunner.expel`."""
+        self._steps.expel(address)
+
+    # -- segments ------------------------------------------------------------------------------------------------------
+
+    @unseen
+    def begin(self) -> None:
+        """Begins a segment."""
+        self._steps.followed = True
+        kind = "step" if self.built else "init"
+        scope = self._steps.run({}, kind=kind)
+        self._segment = _Segment(scope.__enter__(), scope)
+        self._fresh = self.built
+
+    def operation(self) -> None:
+        """To be called before every operation.
+
+        Raises:
+            StateChangedError: It is the segment's first, and the state is not what the segment before it left.
+        """
+        if self._fresh:
+            self._fresh = False
+            if self._verify:
+                with self._or_fail():
+                    change_guard.between_steps(self._steps.state, self.step_number, self._remedy)
+
+    @unseen
+    def enter(self, batch: dict[str, Tensor]) -> None:
+        """Takes in one batch, just before it is used first.
+
+        Args:
+            batch: Path to tensor.
+        """
+        assert self._segment is not None, "operations come in a segment"
+        segment, number = self._segment, self._segment.batches
+        named = {f"{number}{_SEPARATOR}{path}": t for path, t in batch.items()}
+        segment.capture.begin_batch(named)
+        segment.batches += 1
+        for name, t in named.items():
+            address = t.untyped_storage()._cdata
+            segment.entered[name] = HostCopy(t)
+            slot = segment.capture.slots.get(address)
+            segment.lent.append((name, address, slot, t.dtype, t.shape, t.stride(), int(t.storage_offset())))
+        self._require_arithmetic(batch.values())
+
+    @unseen
+    def mark(self) -> None:
+        """Notes what the memory holds after an optimizer's step, so that a change by no operation is seen later."""
+        segment = self._segment
+        if segment is None:
+            return
+        segment.stepped = True
+        if self._verify:
+            self._unmarked(segment)
+            state = self._steps.state
+            digests = state.contents([*state.names, *segment.capture.slots])
+            segment.marks = {address: (self._which(address), digest) for address, digest in digests.items()}
+            segment.before |= segment.capture.written
+            segment.capture.written = set()
+
+    def _which(self, address: int) -> Any:
+        """Tells storages apart that have one address, one after the other."""
+        assert self._segment is not None, "only within segments"
+        return self._steps.state.names.get(address) or self._segment.capture.slots.get(address)
+
+    def _unmarked(self, segment: _Segment) -> None:
+        """Checks that what no operation has written since the mark is as it was then."""
+        capture = segment.capture
+        for address, digest in self._steps.state.contents(segment.marks).items():
+            which, before = segment.marks[address]
+            if which == self._which(address) and capture.slots.get(address) not in capture.written and digest != before:
+                name = self._attached.storage_names().get(address, "a tensor")
+                with self._or_fail():
+                    raise StateChangedError(
+                        f"{name} was changed after the optimizer's step {self.updates + 1}, by nothing that was "
+                        f"recorded. {self._remedy.within}",
+                        tensor=name,
+                    )
+
+    @unseen
+    def build(self, found: Found) -> None:
+        """Ends step 0: what was found is attached, and what of it was made elsewhere enters.
+
+        Args:
+            found: The program's objects.
+        """
+        assert self._segment is not None, "operations come in a segment"
+        segment, self._segment = self._segment, None
+        for t in found.tensors():
+            if t.device.type != "meta" and t.untyped_storage()._cdata not in segment.capture.slots:
+                segment.capture.enter_tensor(t)
+        self._close_scope(segment)
+        self._rename(segment)
+        self._pending = segment.capture
+        self._made = {}
+        self.attach(*found.objects, **found.tensors_by_name)
+
+    @unseen
+    def cut(self) -> None:
+        """Ends the segment in progress as a step.
+
+        Raises:
+            StateChangedError: Memory was changed without an operation.
+        """
+        assert self._segment is not None, "operations come in a segment"
+        segment, self._segment = self._segment, None
+        self._close_scope(segment)
+        self._segment = segment  # which the checks look at
+        try:
+            if self._verify:
+                with self._or_fail():
+                    self._unmarked(segment)
+                segment.capture.written |= segment.before
+                with self._or_fail():
+                    change_guard.while_running(
+                        segment.capture, self._steps.memory, self._lent(segment), segment.entered, self.step_number,
+                        self._remedy,
+                    )  # fmt: skip
+        finally:
+            self._segment = None
+        self._rename(segment)
+        self._finish(segment.capture, "step" if segment.stepped else "edit")
+        if (self.step_number - 1) % self._every == 0:
+            self._checkpoint()
+
+    @unseen
+    def end(self, complete: bool) -> None:
+        """Ends the last segment: one that changed nothing of the state is dropped.
+
+        Args:
+            complete: Whether the program ended as planned.
+        """
+        segment = self._segment
+        if segment is None:
+            return
+        named = {segment.capture.slots.get(address) for address in self._steps.state.names}
+        changed = segment.stepped or (segment.capture.written | segment.before) & named
+        if complete and self.built and changed:
+            self.cut()
+            return
+        self.abandon()
+
+    def give_up(self) -> None:
+        """Ends the recording after a failure: the transcript ends with the step before."""
+        self._steps.failed = True
+        self.abandon()
+
+    @unseen
+    def abandon(self) -> None:
+        """Leaves the segment in progress without a record."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            self._close_scope(segment)
+            self._steps.capture = None
+
+    def _close_scope(self, segment: _Segment) -> None:
+        segment.scope.__exit__(None, None, None)
+
+    def _lent(self, segment: _Segment) -> dict[str, Tensor]:
+        """The batch's tensors whose memory still lives, as they are now."""
+        found = {}
+        for name, address, slot, dtype, shape, stride, offset in segment.lent:
+            storage = self._steps.memory.storage(address)
+            if storage is not None and slot is not None and segment.capture.slots.get(address) == slot:
+                found[name] = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
+        return found
+
+    def _rename(self, segment: _Segment) -> None:
+        """Gives the batch's tensors their names: those of one batch, or of a list of several."""
+
+        def plain(name: str) -> str:
+            number, _, path = name.partition(_SEPARATOR)
+            return path if segment.batches == 1 else f"{number}.{path}"
+
+        tape = segment.capture.tape
+        tape.inputs = [
+            Input(
+                i.slot, i.bytes, i.origin, "\n".join(map(plain, i.name.split("\n"))) if i.origin == "batch" else i.name
+            )
+            for i in tape.inputs
+        ]
+        tape.batch_views = [(plain(name), ref) for name, ref in tape.batch_views]
+        self._steps.batch = {plain(name): copy for name, copy in segment.entered.items()}
