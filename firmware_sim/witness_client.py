@@ -17,9 +17,8 @@ from firmware_sim.firmware import Firmware
 from protos.weighbridge.v1 import witness_pb2, witness_pb2_grpc
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.peers import peer
-from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.errors import OwnCredentialsError, WeighbridgeError
 from weighbridge.rpc import endpoints
-from weighbridge.rpc.own_credentials import OwnCredentialsError
 
 REPORT_SECONDS = 120.0
 ENTRIES_BYTES = 1 << 20

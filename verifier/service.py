@@ -50,13 +50,12 @@ from weighbridge.attest import tlog
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core import secret_files
-from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.core.errors import OwnCredentialsError, UsageError, WeighbridgeError
 from weighbridge.execution.replay import Limits
 from weighbridge.execution.transcript_facts import QUESTIONS
 from weighbridge.rpc import endpoints
 from weighbridge.rpc.guards import CallLimits
 from weighbridge.rpc.metrics import Metrics
-from weighbridge.rpc.own_credentials import OwnCredentialsError
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
 _METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport", "GetDraw")

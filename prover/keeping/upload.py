@@ -89,7 +89,7 @@ def upload(
     since = time.monotonic()
     while True:
         try:
-            with endpoints.channel(address, credentials, "verifier") as channel:
+            with endpoints.channel(address, credentials, "verifier", unreachable=VerifierUnreachableError) as channel:
                 stub = verifier_pb2_grpc.VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
                 while True:
                     held = _status(stub, transcript.digest)

@@ -21,8 +21,9 @@ from verifier.contact.log_reading import acknowledge, read_log
 from verifier.contact.witness import Witness, load_signer
 from verifier.model.facts import LogFacts
 from verifier.registry import Chip
-from weighbridge.attest import tlog
+from weighbridge.attest import role_certificate, tlog
 from weighbridge.core.errors import ChipError, UsageError, WeighbridgeError
+from weighbridge.rpc.own_credentials import put_list
 
 NOBODY = "127.0.0.1:9"  # the discard port: no service listens there
 
@@ -87,6 +88,28 @@ def test_a_chip_waits_until_the_witness_has_the_snapshot(rig: Rig) -> None:
         assert tlog.parse_note(held.checkpoint).verify(rig.witness.key)
         assert event(connection)["ok"]  # Events do not wait.
         assert findings(read(rig, chip)) == []
+
+
+def test_a_chip_reports_nothing_to_a_witness_whose_certificate_is_revoked(rig: Rig) -> None:
+    """The chip has the new list without a restart, and goes on once the witness has another certificate."""
+    with rig.serve() as address:
+        pass  # a port that is free again
+    with rig.chip(report="wait", witness=address) as chip:
+        connection = connect(chip)
+        with rig.serve(address):
+            assert snapshot(connection)["ok"]
+            rig.authority.revoke([role_certificate.read(rig.credentials.certificate).serial])
+            put_list(rig.path / "credentials", rig.authority.revocations)
+            answers: list[dict[str, Any]] = []
+            thread = threading.Thread(target=lambda: answers.append(snapshot(connection)), daemon=True)
+            thread.start()
+            time.sleep(1.5)
+            assert (answers, rig.witness.held(rig.ueid).size) == ([], 2)
+        rig.credentials = rig.authority.issue_role("verifier", "verifier")
+        with rig.serve(address):
+            thread.join(60)
+        assert answers[0]["ok"]
+        assert rig.witness.held(rig.ueid).size == 3
 
 
 def test_a_witness_that_never_answers_costs_time_and_no_entry(rig: Rig) -> None:

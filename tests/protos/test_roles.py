@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import grpc
@@ -77,7 +78,7 @@ def expired(authority: CertificateAuthority, role: str) -> Credentials:
     for extension in old.extensions:
         builder = builder.add_extension(extension.value, critical=extension.critical)
     pem = builder.sign(authority.key, hashes.SHA384()).public_bytes(identity.serialization.Encoding.PEM)
-    return Credentials(certificate=pem, key=good.key, authority=good.authority)
+    return replace(good, certificate=pem)
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +103,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         for role in peers.ROLES:
             callers[f"expired {role}"] = expired(station.authority, role)
             other = foreign.issue_role(role, "x")
-            trusting = Credentials(certificate=other.certificate, key=other.key, authority=station.authority.pem)
-            callers[f"foreign {role}"] = trusting
+            callers[f"foreign {role}"] = replace(callers[role], certificate=other.certificate, key=other.key)
         addresses = {"chip": station.chip("chip").address, "prover": station.prover(), "verifier": verifier}
         yield Site(station, addresses, callers)
 

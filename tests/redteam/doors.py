@@ -69,7 +69,7 @@ def uploads(shop: Workshop, seed: int) -> Outcome:
             except WeighbridgeError:
                 failed += 1
         if not json.loads(flood.communicate()[0]) or not served + failed:
-            raise AssertionError("the attacker had no time to try anything, or nobody else had")
+            raise AssertionError("the attacker had no time to try anything, or no other Prover had")
         kept = _files(*(place / "cache" / each for each in whole), place / "cache" / "uploads")
     excess = max(0, kept - FILES) / FILES
     return Outcome(findings=frozenset(), gain=max(excess, failed / (served + failed)), cost=0.0)
@@ -112,8 +112,8 @@ ROWS = (
                 SHUT_OUT,
                 UNSERVED,
                 {"chip": HELD},
-                "Each role has workers of its own, and each certificate a share of them; health is apart, and nobody "
-                "watches it.",
+                "Each role has workers of its own, and each certificate a share of them; health is apart, and "
+                "cannot be watched.",
             ),
             (
                 "reports without an end, of its own chip and of others, by one certificate",

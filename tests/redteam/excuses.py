@@ -1,6 +1,6 @@
 """Undeclared training by programs that say they have hardly begun: nothing in memory yet, or still loading weights.
 
-A snapshot of such a program verifies nothing and accuses nobody, so a Prover wants all of its snapshots to be of that
+A snapshot of such a program verifies nothing and accuses no party, so a Prover wants all of its snapshots to be of that
 kind. What it may have done by then is limited in FLOPs, in kernels, and in their time.
 """
 

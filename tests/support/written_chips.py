@@ -27,7 +27,7 @@ from prover.service import ProverService
 from verifier.checks.commitment import EVENT
 from verifier.registry import Chip
 from verifier.store.cache import Cache
-from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.core import merkle
 from weighbridge.core.digests import Leaf, snapshot_root
 from weighbridge.rpc import endpoints
@@ -122,13 +122,19 @@ class _Service(ChipServicer):
 
 
 class Bench(Station):
-    """A station on whose chips nothing has to run."""
+    """A station on whose chips nothing has to run.
+
+    Attributes:
+        host: Credentials of the service that answers for all chips.
+        address: Where it answers.
+    """
 
     def __init__(self, root: Path) -> None:
         """Starts the service of the chips that will be written."""
         super().__init__(root)
         self._written: dict[bytes, WrittenChip] = {}
-        server, self.address = endpoints.server(self.authority.issue_role("chip", "written"), allow=CHIP_ALLOW)
+        self.host = self.authority.issue_role("chip", "written")
+        server, self.address = endpoints.server(self.host, allow=CHIP_ALLOW)
         service = _Service(self._written)
         chip_pb2_grpc.add_ChipServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         server.start()
@@ -151,9 +157,17 @@ class Bench(Station):
         return chip
 
     @contextmanager
-    def shown(self, runs: Path, service: type[ProverService] = ProverService, **options: Any) -> Iterator[str]:
+    def shown(
+        self,
+        runs: Path,
+        service: type[ProverService] = ProverService,
+        *,
+        credentials: Credentials | None = None,
+        **options: Any,
+    ) -> Iterator[str]:
         """Serves a Prover over some runs; yields its address."""
-        server, address = endpoints.server(self.authority.issue_role("prover", "p"), allow=PROVER_ALLOW)
+        credentials = credentials or self.authority.issue_role("prover", "p")
+        server, address = endpoints.server(credentials, allow=PROVER_ALLOW)
         prover = service(Archive(runs), **options)
         prover_pb2_grpc.add_ProverServiceServicer_to_server(prover, server)  # type: ignore[no-untyped-call]
         server.start()

@@ -17,7 +17,7 @@ from verifier.store.cache import Piece
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.tokens import MAX_TOKEN_BYTES, Token, Verified, verify
 from weighbridge.core.digests import DIGEST_SIZE, Leaf
-from weighbridge.core.errors import ChipError, FormatError, ProverError, TokenError
+from weighbridge.core.errors import ChipError, FormatError, ProverError, TokenError, WeighbridgeError
 from weighbridge.execution import collective_openings
 from weighbridge.execution.collective_openings import Target
 from weighbridge.rpc import endpoints
@@ -44,12 +44,14 @@ _MAX_PATH = 65
 
 
 class _Client:
-    def __init__(self, address: str, credentials: Credentials, role: str) -> None:
+    def __init__(self, address: str, credentials: Credentials, role: str, unreachable: type[WeighbridgeError]) -> None:
         self._stack = ExitStack()
-        self._address, self._credentials, self._role = address, credentials, role
+        self._address, self._credentials, self._role, self._unreachable = address, credentials, role, unreachable
 
     def __enter__(self) -> Self:
-        channel = self._stack.enter_context(endpoints.channel(self._address, self._credentials, self._role))
+        channel = self._stack.enter_context(
+            endpoints.channel(self._address, self._credentials, self._role, unreachable=self._unreachable)
+        )
         self._connect(channel)
         return self
 
@@ -81,7 +83,7 @@ class ChipClient(_Client):
         """
         if not address:
             raise ChipError("the registry has no address of this chip; have its holder name it, or inspect it on site")
-        super().__init__(address, credentials, "chip")
+        super().__init__(address, credentials, "chip", ChipError)
         self._metadata = ((endpoints.CHIP, ueid),) if ueid else ()
 
     def _connect(self, channel: Channel) -> None:
@@ -214,7 +216,7 @@ class ProverClient(_Client):
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         """Prepares a connection to `address` (host:port) with the Verifier's credentials."""
-        super().__init__(address, credentials, "prover")
+        super().__init__(address, credentials, "prover", ProverError)
 
     def _connect(self, channel: Channel) -> None:
         self._stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from weighbridge.cli.inspect.commands import app as inspect
 from weighbridge.cli.registry.commands import app as registry
 from weighbridge.cli.tape.commands import app as tape
 from weighbridge.cli.transcript.commands import app as transcript
-from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.core.errors import IdentityError, OwnCredentialsError, UsageError, WeighbridgeError
 
 _INTERRUPTED = 130
 
@@ -83,6 +83,8 @@ def run(arguments: Sequence[str]) -> int:
         return fail(UsageError(f"{message.rstrip('.')}; see `weighbridge --help`"), as_json=as_json)
     except WeighbridgeError as error:
         return fail(error, as_json=as_json)
+    except OwnCredentialsError as error:
+        return fail(IdentityError(str(error)), as_json=as_json)
     except BrokenPipeError:
         return Exit.NOTHING_FOUND
     except Exception as error:

@@ -110,6 +110,13 @@ class TokenError(WeighbridgeError):
     code = "chip.token"
 
 
+class OwnCredentialsError(Exception):
+    """A process cannot speak because of its own credentials.
+
+    It is no `WeighbridgeError`, so that nothing takes it for something that a peer did.
+    """
+
+
 class IdentityError(WeighbridgeError):
     """A certificate chain does not verify or does not have the needed role."""
 

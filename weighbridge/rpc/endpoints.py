@@ -25,12 +25,13 @@ from grpc_status import rpc_status
 
 from weighbridge.attest import identity, peers
 from weighbridge.core import errors
-from weighbridge.core.errors import ChipError, IdentityError, UsageError, WeighbridgeError
+from weighbridge.core.errors import ChipError, IdentityError, OwnCredentialsError, UsageError, WeighbridgeError
+from weighbridge.rpc import known_servers
 from weighbridge.rpc.busy import BusyError
 from weighbridge.rpc.door import Door
 from weighbridge.rpc.guards import CallLimits, Guard, InvalidRequestError, wrap
 from weighbridge.rpc.metrics import Counting, Metrics
-from weighbridge.rpc.own_credentials import OwnCredentials, OwnCredentialsError
+from weighbridge.rpc.own_credentials import OwnCredentials
 from weighbridge.rpc.patience import Patience
 from weighbridge.rpc.standing import Standing
 
@@ -172,7 +173,13 @@ def shut_down(server: grpc.Server, grace_s: float) -> threading.Event:
 
 
 @contextlib.contextmanager
-def channel(address: str, credentials: identity.Credentials, server_role: str) -> Iterator[grpc.Channel]:
+def channel(
+    address: str,
+    credentials: identity.Credentials,
+    server_role: str,
+    *,
+    unreachable: type[WeighbridgeError] = ChipError,
+) -> Iterator[grpc.Channel]:
     """Opens a channel to a server that must prove to have `server_role`; closes it at the end.
 
     Args:
@@ -180,16 +187,19 @@ def channel(address: str, credentials: identity.Credentials, server_role: str) -
             not a socket of this machine's.
         credentials: Of the caller. If they were read from files, these are read again if they have changed.
         server_role: One of `peers.ROLES`. TLS fails against any other certificate, before anything is sent.
+        unreachable: What to raise if the certificate that is shown there is revoked.
 
     Raises:
-        OwnCredentialsError: The caller's certificate has expired, or its files cannot be read any more.
+        OwnCredentialsError: The caller's certificate has expired, its files cannot be read any more, or it has no list
+            of revoked certificates to rely on.
+        WeighbridgeError: As `unreachable`; see `weighbridge.rpc.known_servers`.
     """
     try:
         credentials = credentials.current()
     except WeighbridgeError as error:
         raise OwnCredentialsError(error.message) from error
     secure = grpc.ssl_channel_credentials(
-        root_certificates=credentials.authority,
+        root_certificates=known_servers.trusted(address, credentials, server_role, unreachable),
         private_key=credentials.key,
         certificate_chain=credentials.certificate,
     )

@@ -29,13 +29,6 @@ _REMIND_S = 86400.0
 _log = logging.getLogger(__name__)
 
 
-class OwnCredentialsError(Exception):
-    """A process cannot speak because of its own credentials.
-
-    It is no `WeighbridgeError`, so that nothing takes it for something that a peer did.
-    """
-
-
 class OwnCredentials:
     """What one server shows its callers, and what it holds against them."""
 

@@ -96,7 +96,7 @@ class Patience:
             raise grpc.RpcError
 
     def add(self, size: int) -> None:
-        """Grants time for bytes that went over the wire; nobody saves up more than a while for later."""
+        """Grants time for bytes that went over the wire; no peer saves up more than a while for later."""
         if self._least_per_s:
             self._left_s = min(self._left_s + size / self._least_per_s, 2 * self._idle_s)
         else:

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -119,7 +120,7 @@ def test_foreign_authority_is_refused(address: str, verifier: Credentials) -> No
     foreign = CertificateAuthority.create("Station").issue_role("verifier", "v")
     with pytest.raises(errors.ChipError):
         head(address, foreign)
-    mixed = Credentials(certificate=foreign.certificate, key=foreign.key, authority=verifier.authority)
+    mixed = replace(verifier, certificate=foreign.certificate, key=foreign.key)
     with pytest.raises(errors.ChipError):
         head(address, mixed)
 

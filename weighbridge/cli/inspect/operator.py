@@ -200,5 +200,7 @@ def connect(address: str, credentials: Path) -> Iterator[Operator]:
     Raises:
         IdentityError: The credentials are unreadable.
     """
-    with endpoints.channel(address, Credentials.load(credentials), "verifier") as channel:
+    with endpoints.channel(
+        address, Credentials.load(credentials), "verifier", unreachable=VerifierUnreachableError
+    ) as channel:
         yield Operator(verifier_pb2_grpc.VerifierServiceStub(channel))  # type: ignore[no-untyped-call]
