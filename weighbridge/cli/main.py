@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from weighbridge import __version__
-from weighbridge.cli import compare, identity, job, ops, replay, report, rules, serve, show, warm
+from weighbridge.cli import compare, identity, job, ops, record, replay, report, rules, serve, show, warm
 from weighbridge.cli._exits import Exit, crash, fail
 from weighbridge.cli.analysis.commands import app as analysis
 from weighbridge.cli.chip.commands import app as chip
@@ -32,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.command("record", context_settings=record.SETTINGS)(record.command)
 app.command("replay")(replay.command)
 app.command("compare")(compare.command)
 app.command("show")(show.show)

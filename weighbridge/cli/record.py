@@ -1,0 +1,37 @@
+"""`weighbridge record --out RUN script.py [args]`: run a training script as it is, and record it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weighbridge.core.errors import UsageError
+
+POLICIES = ("strict", "calibrated")
+EVALUATIONS = ("native", "recorded")
+SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+
+def command(
+    script: Annotated[Path, typer.Argument(help="The script; its arguments follow.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
+    out: Annotated[Path | None, typer.Option(help="New or empty directory for the transcript.")] = None,
+    policy: Annotated[str, typer.Option(help="Error bounds: strict, or calibrated (16-bit types).")] = "strict",
+    seed: Annotated[int, typer.Option(help="Fixes all randomness of what is recorded.", min=0)] = 0,
+    evaluation: Annotated[str, typer.Option(help="Evaluations: native, or recorded like training.")] = "native",
+) -> int:
+    """Run a training script as it is, and record it. The exit code and the output are the script's own."""
+    if out is None:
+        raise UsageError("give --out, a new directory for the transcript, before the script")
+    if policy not in POLICIES:
+        raise UsageError(f"--policy takes {' or '.join(POLICIES)}, not {policy!r}")
+    if evaluation not in EVALUATIONS:
+        raise UsageError(f"--evaluation takes {' or '.join(EVALUATIONS)}, not {evaluation!r}")
+    from prover.following.script import record_script
+
+    code = record_script(script, arguments or (), out, seed=seed, policy=policy, evaluation=evaluation)
+    print(f"weighbridge: the transcript is in {out}", file=sys.stderr)
+    return code
