@@ -21,12 +21,13 @@ TRAINED_S = 20 * SLACK_S
 MS_PER_DAY = 86_400_000
 
 
-def inspected(shop: Workshop, name: str, **limits: Any) -> dict[str, Any]:
-    """The report on a chip under limits of the Verifier's own."""
+def inspected(shop: Workshop, name: str, period_s: float = 0.0, **limits: Any) -> dict[str, Any]:
+    """The report on a chip under limits of the Verifier's own, and over a period other than the plan's, if named."""
     station = shop.bench
     images, root = [station.root / "firmware.img"], station.manufacturer.certificate
     policy = FirmwarePolicy.of(images, root, limits=ChipLimits(**limits))
-    return station.inspect(name, given={"firmware": policy}, **USUAL)
+    period = {"period_days": period_s / 86_400, "flops_threshold": period_s / 86_400} if period_s else {}
+    return station.inspect(name, given={"firmware": policy}, **USUAL, **period)
 
 
 def train_for(seconds: float, process: Any, training: Undeclared) -> None:
@@ -58,7 +59,10 @@ def slowed(shop: Workshop, seed: int) -> Outcome:
 
 
 def started_anew(shop: Workshop, seed: int) -> Outcome:
-    """As `slowed`, but the chip is started anew right before each contact, and takes the host's time."""
+    """As `slowed`, but the chip is started anew right before each contact, and takes the host's time.
+
+    The Verifier asks for contacts that prove half of the period, which lasts as long as the trainings.
+    """
     station: Station = shop.bench
     name, training = shop.name(), Undeclared(seed)
     process, begun = station.chip(name, oscillator=slow(seed)), time.monotonic()
@@ -68,11 +72,11 @@ def started_anew(shop: Workshop, seed: int) -> Outcome:
         process.stop()
         process.start()
         station.register(name)
-        report = inspected(shop, name, forced=True, clock_slack_s=SLACK_S)
+        report = inspected(shop, name, TRAINED_S, forced=True, clock_slack_s=SLACK_S, unproven_share=0.5)
         found |= accusations(report)
     told = report["chips"][0]["interrupts"]
     ledger = report["ledger"]["chips"][0]["ms"]
-    if told["anchored_days"] or ledger["unexplained"] < 2 * 1000 * TRAINED_S:
+    if told["anchored_days"] or ledger["unexplained"] < 1000 * TRAINED_S or report["probability"]["proven"]["p"]:
         raise AssertionError((told, ledger))  # the time would pass for monitored
     return Outcome(findings=frozenset(found), gain=passed(report, begun), cost=1.0)
 
@@ -121,10 +125,11 @@ ROWS = (
         wants=HIDDEN_RUN,
         gains=UNSEEN,
         attack=started_anew,
+        expected=("chip.time.unproven",),
         least=0.9,
-        note="A boot takes the host's time, so no clock is seen to be slow. None of that time counts as uptime in what "
-        "the report says of interrupts, and the ledger calls it unexplained and bounds the work in it. But p takes the "
-        "chip for one that was monitored.",
+        note="Under a Verifier that asks for contacts which prove half of the period (`--max-unproven 0.5`). Under one "
+        "that asks for none nothing is found: a boot takes the host's time. Then p by proven time alone, which every "
+        "report states beside p, is 0, and the ledger bounds the work in that time.",
     ),
     Row(
         name="a slow clock",

@@ -22,6 +22,7 @@ from verifier.checks import (
     chip_identity,
     chip_log,
     chip_options,
+    chip_proven_time,
     chip_rate,
     chip_time,
     chip_witness,
@@ -62,6 +63,10 @@ LOG: Sequence[Check[LogFacts]] = (
     Check("chip_counters", lambda log, given: chip_counters.check(log)),
     Check("chip_options", lambda log, given: chip_options.check(log, given.firmware.limits)),
     Check("chip_clock", lambda log, given: chip_clock.check(log, given.firmware.limits)),
+    Check(
+        "chip_proven_time",
+        lambda log, given: chip_proven_time.check(log, given.plan.period_days, given.firmware.limits),
+    ),
     Check("chip_rate", lambda log, given: chip_rate.check(log, given.plan)),
     Check("chip_work", lambda log, given: chip_work.check(log, peak_of(log.chip.chip_type, given.plan.peak_flops))),
     Check("chip_witness", lambda log, given: chip_witness.check(log, given.witness), "reported_only"),

@@ -29,12 +29,19 @@ class Anchored:
     Attributes:
         first: The head at its beginning.
         last: The head at its end.
-        least_ms: How far the Verifier's clock went at least, from one to the other.
+        begin_ms: The Verifier's time at which the first had been read.
+        end_ms: The Verifier's time at which the last was asked for.
     """
 
     first: Token
     last: Token
-    least_ms: int
+    begin_ms: int
+    end_ms: int
+
+    @property
+    def least_ms(self) -> int:
+        """How far the Verifier's clock went at least, from one head to the other."""
+        return max(0, self.end_ms - self.begin_ms)
 
     @property
     def uptime_ms(self) -> int:
@@ -51,7 +58,25 @@ def anchored(log: LogFacts) -> Iterator[Anchored]:
         (first, _, begin_ms), *others = boot
         if others:
             last, end_ms, _ = others[-1]
-            yield Anchored(first=first, last=last, least_ms=max(0, end_ms - begin_ms))
+            yield Anchored(first=first, last=last, begin_ms=begin_ms, end_ms=end_ms)
+
+
+def proven_ms(log: LogFacts, period_ms: int) -> int:
+    """Returns how much of the monitoring period was spent in anchored stretches, in milliseconds of the chip's clock.
+
+    Stretches lie in the period by the Verifier's clock: the chip's time of day is the host's word. A simulated clock
+    that runs faster sees more time; the period then ends sooner by the Verifier's clock.
+
+    Args:
+        log: The log of the chip.
+        period_ms: Length of the period by the chip's clock; it ends when the log was read.
+    """
+    speeds, proven = speeds_by_boot(log), 0.0
+    for stretch in anchored(log):
+        speed = max(1.0, speeds.get(stretch.last.boot_count, 1.0))
+        inside = stretch.end_ms - max(stretch.begin_ms, log.read_ms - period_ms / speed)
+        proven += max(0.0, min(inside * speed, float(stretch.uptime_ms)))
+    return min(period_ms, int(proven))
 
 
 def check(log: LogFacts, limits: ChipLimits) -> list[Finding]:
@@ -77,7 +102,7 @@ def check(log: LogFacts, limits: ChipLimits) -> list[Finding]:
                 subject=subject,
             )
         ]
-    speeds = _speeds(log)
+    speeds = speeds_by_boot(log)
     for stretch in anchored(log):
         speed = speeds.get(stretch.last.boot_count, 1.0)
         if stretch.uptime_ms < speed * (stretch.least_ms * (1 - TOLERANCE) - slack_ms):
@@ -106,8 +131,8 @@ def check(log: LogFacts, limits: ChipLimits) -> list[Finding]:
     ]
 
 
-def _speeds(log: LogFacts) -> dict[int, float]:
-    """The speed of the clock by boot, where the boot's entry states it."""
+def speeds_by_boot(log: LogFacts) -> dict[int, float]:
+    """Returns the speed of the clock by boot, where the boot's entry states it."""
     tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
     return {
         token.boot_count: number(token, "clock_milli") / 1000

@@ -43,12 +43,15 @@ class ChipLimits:
         forced: Whether the workload may ask for interrupts, as tests and demonstrations do.
         clock_slack_s: Seconds that a chip's clock may lose on the Verifier's, besides a small share of the time that
             went by; for clocks that are set now and then.
+        unproven_share: The most of the period that no two contacts of one boot need enclose, from 0 to 1. A chip that
+            shows less of it does not count as verified. 1 asks for no contacts.
     """
 
     hold: int = 4096
     clock_speed: float = 1.0
     forced: bool = False
     clock_slack_s: float = 60.0
+    unproven_share: float = 1.0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -58,6 +61,8 @@ class ChipLimits:
         """
         if not (self.hold >= 0 and 1 <= self.clock_speed < math.inf and 0 <= self.clock_slack_s < math.inf):
             raise UsageError("chips may hold at least 0 kernels, and their clock may run at least as fast as any other")
+        if not 0 <= self.unproven_share <= 1:
+            raise UsageError(f"the share of unproven time lies from 0 to 1; {self.unproven_share} is none")
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON-compatible data with every field."""

@@ -12,15 +12,8 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from analysis.detection import (
-    detection_probability_eq1,
-    detection_probability_hypergeometric,
-)
-from analysis.domain import DetectionDomainError
-from analysis.silence import least_probability_despite
-from verifier.draw.derivation import grouped_draw
 from verifier.model.facts import EXPLAINED
-from verifier.report import extent, ledger_totals, miss_bound
+from verifier.report import extent, ledger_totals, miss_bound, proven_time
 from verifier.report.earlier_reports import as_current
 from verifier.report.ledger import DAY_MS, ChipLedger, LedgerPolicy
 from verifier.rules.judge import findings, judge
@@ -154,20 +147,17 @@ def _probability(report: Mapping[str, Any]) -> list[Finding]:
         if not _same(inputs[name], value)
     ]
     out += [] if worth is None else _drawn(report, worth)
-    common = {
-        "samples": inputs["s"],
-        "flops_threshold": inputs["H"],
-        "chip_flops_per_day": inputs["a"],
-        "chips": inputs["C"],
-        "run_days": inputs["T"],
-        "snapshot_rate_per_day": inputs["f"],
-        "withheld": inputs["w"],
-    }
     again: dict[str, float | None] = {
-        "strata": None if worth is None else _defined(lambda: _strata(plan, worth)),
-        "eq1": _defined(lambda: detection_probability_eq1(**common, period_days=inputs["T_m"])),
-        "hypergeometric": _defined(lambda: detection_probability_hypergeometric(**common)),
+        "strata": None if worth is None else proven_time.defined(lambda: proven_time.strata(inputs, worth)),
+        "eq1": proven_time.defined(lambda: proven_time.eq1(inputs)),
+        "hypergeometric": proven_time.defined(lambda: proven_time.hypergeometric(inputs)),
     }
+    proven = proven_time.section(report["chips"], inputs, worth)
+    out += [
+        _differs(f"probability.proven.{name}", value, section["proven"].get(name))
+        for name, value in proven.items()
+        if not _same(section["proven"].get(name), value)
+    ]
     return out + [
         _differs(f"probability.{name}", value, section[name])
         for name, value in again.items()
@@ -205,24 +195,6 @@ def _drawn(report: Mapping[str, Any], worth: Mapping[str, Any]) -> list[Finding]
     ]
     stated = sum(each["drawn"] for each in groups if each["kind"] == "certain")
     return out if stated == inspected else [*out, _differs("draw.detection: groups", inspected, stated)]
-
-
-def _strata(plan: Mapping[str, Any], worth: Mapping[str, Any]) -> float:
-    draw = grouped_draw(
-        worth["groups"],
-        flops_threshold=plan["flops_threshold"],
-        run_days=plan["period_days"],
-        snapshot_rate_per_day=plan["snapshot_rate_per_day"],
-        logged_days=plan["period_days"],
-    )
-    return least_probability_despite([draw], withheld=worth["unverified"])[0]
-
-
-def _defined(compute: Callable[[], Any]) -> float | None:
-    try:
-        return float(compute())
-    except DetectionDomainError:
-        return None
 
 
 def _observed(report: Mapping[str, Any]) -> list[Finding]:

@@ -22,19 +22,20 @@ from analysis.detection import (
     involved_chips,
 )
 from analysis.domain import DetectionDomainError
-from verifier.checks import interrupts
+from verifier.checks import chip_clock, interrupts
 from verifier.checks.memory import accounting, replayed
 from verifier.draw import chip_selection
 from verifier.model.facts import Cell, Explanation, LogFacts, Plan, SnapshotFacts, TranscriptFacts, by_chip
 from verifier.model.policies import SnapshotPolicy
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.model.segments import segments
-from verifier.report import charts, extent, miss_bound
+from verifier.report import charts, extent, miss_bound, proven_time
 from verifier.report.conclusion import Conclusion
 from verifier.report.earlier_reports import as_current
+from verifier.report.ledger import DAY_MS
 from weighbridge.core.errors import Finding, WeighbridgeError
 
-SCHEMA = "weighbridge-report/4"
+SCHEMA = "weighbridge-report/5"
 _CURVE_POINTS = 60
 
 MEANING = (
@@ -61,6 +62,8 @@ ASSUMPTIONS = (
     "Unhooking the shim, through which the simulated firmware sees memory and stops kernels, is outside the "
     "simulation: on real hardware no such shim exists.",
     "BLAKE3, SHA-256 and the signature schemes are not broken.",
+    "Where no two contacts of one boot prove that a chip's clock ran, the chip was switched off, or its clock ran all "
+    "the same. `probability.proven` says what p is without this assumption.",
     "A chip that did not verify after the draw was known was chosen by a Prover who knew which chips were drawn, and "
     "which of them would show the violation.",
     "The run lasted one monitoring period (T = T_m), and the logs were read at the end of it.",
@@ -112,13 +115,14 @@ def build(
     severities = Counter(finding.severity for finding in findings)
     own, counted = by_chip(snapshots), set(verified)
     draw = chip_selection.given(plan.seed) if draw is None else draw
-    chips = [_chip(log, own.get(log.chip.ueid, ()), log.chip.ueid in counted, plan.snapshots) for log in logs]
+    chips = [_chip(log, own.get(log.chip.ueid, ()), log.chip.ueid in counted, plan) for log in logs]
     named = [_transcript(facts, snapshots) for facts in transcripts]
     replayed = extent.replayed(chips, named, (evidence or {}).get("segments", ()))
     silence = extent.silence(chips, draw.get("certain", ()))
     p = probability(
         plan, population=population, drawn=len(logs), unverified=silence["unverified_after_draw"], draw=draw
     )
+    proven = proven_time.section(chips, p["inputs"], draw.get("detection"))
     return {
         "schema": SCHEMA,
         "inspection": inspection,
@@ -149,7 +153,7 @@ def build(
         "chips": chips,
         "transcripts": named,
         "findings": [finding.to_json() for finding in findings],
-        "probability": p,
+        "probability": {**p, "proven": proven},
         "draw": dict(draw),
         "observed": extent.observed(conclusion.ledger, {ueid.hex() for ueid in counted}, population=population),
         "miss": miss_bound.bound(p, chunks=conclusion.chunks),
@@ -269,7 +273,7 @@ def _hypergeometric(plan: Plan, population: int, samples: int, unverified: int, 
         return None
 
 
-def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool, policy: SnapshotPolicy) -> dict[str, Any]:
+def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool, plan: Plan) -> dict[str, Any]:
     tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
     return {
         "ueid": log.chip.ueid.hex(),
@@ -284,8 +288,9 @@ def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool, pol
         "entries": len(log.entries),
         "boots": len({token.boot_seed for token in tokens}),
         "firmware": sorted({token.firmware_version for token in tokens}),
+        "proven_days": chip_clock.proven_ms(log, round(plan.period_days * DAY_MS)) / DAY_MS,
         "interrupts": interrupts.evidence(log),
-        "snapshots": [_snapshot(snapshot, policy) for snapshot in snapshots],
+        "snapshots": [_snapshot(snapshot, plan.snapshots) for snapshot in snapshots],
     }
 
 

@@ -1,5 +1,7 @@
 """Reports of earlier versions, read as if they were of this one.
 
+`weighbridge-report/4` did not say how much of a chip's period contacts prove: so none of it is.
+
 `weighbridge-report/3` did not say how many segments a transcript has, nor how many were replayed whole; the latter
 follows from its evidence. It counted the step in which a snapshot was taken as replayed, though its rest was not. And
 it called a report clean though not all drawn chips counted as verified.
@@ -15,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verifier.report import extent, miss_bound
+from verifier.report import extent, miss_bound, proven_time
 
-_2, _3 = "weighbridge-report/2", "weighbridge-report/3"
+_2, _3, _4 = "weighbridge-report/2", "weighbridge-report/3", "weighbridge-report/4"
 
 
 def as_current(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -32,11 +34,20 @@ def as_current(report: Mapping[str, Any]) -> Mapping[str, Any]:
     schema = report.get("schema")
     if schema == _2:
         report = _from_2(report)
-    return _from_3(report) if schema in (_2, _3) else report
+    if schema in (_2, _3):
+        report = _from_3(report)
+    return _from_4(report) if schema in (_2, _3, _4) else report
+
+
+def _from_4(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a report of version 4 in this version's form."""
+    chips, p = [{**each, "proven_days": 0.0} for each in report["chips"]], report["probability"]
+    proven = proven_time.section(chips, p["inputs"], report["draw"].get("detection"))
+    return {**report, "chips": chips, "probability": {**p, "proven": proven}}
 
 
 def _from_3(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a report of version 3 in this version's form."""
+    """Returns a report of version 3 in the form of version 4."""
     evidence = report["evidence"]
     transcripts = [{**each, "segments": None} for each in report["transcripts"]]
     segments = [_segments(each) for each in evidence.get("segments", ())]

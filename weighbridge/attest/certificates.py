@@ -1,4 +1,4 @@
-"""Certificates and keys as such: how ours are built, read and checked, whoever they are about.
+"""Certificates and keys: how ours are built, read and checked, whatever they are about.
 
 All keys are ECDSA on P-384.
 """

@@ -190,6 +190,7 @@ def as_text(report: Mapping[str, Any]) -> str:
     say(f"{counts['snapshots']} snapshots, {counts['explained']} explained")
     p = "not defined" if miss["p"] is None else f"{miss['p']:.4f} ({miss['p_is']})"
     say(f"p = {p}; a violation of size H went unseen with a probability of at most {miss['unseen_at_most']:.4f}")
+    say(proven(report["probability"]["proven"]))
     say(observed_time(observed))
     if replays := extent.replays_in_words(report):
         say(f"replays: {replays}")
@@ -238,6 +239,12 @@ def observed_time(observed: Mapping[str, Any]) -> str:
         f"observed: {hours['observed']:.2f} chip-hours of the {hours['drawn']:.2f} of the drawn chips "
         f"({hours['explained']:.2f} explained, {hours['idle']:.2f} idle)"
     )
+
+
+def proven(section: Mapping[str, Any]) -> str:
+    """Returns in words what p is by proven time alone."""
+    p = "not defined" if section["p"] is None else f"{section['p']:.4f}"
+    return f"by proven time alone p = {p}: {section['unproven_share']:.1%} of some drawn chip's period is not proven"
 
 
 def _key(text: str) -> bytes:

@@ -95,6 +95,10 @@ def verifier(
     clock_slack: Annotated[
         float, _option(_CHIPS, "Seconds that a chip's clock may lose on the Verifier's.", min=0)
     ] = 60.0,
+    max_unproven: Annotated[
+        float,
+        _option(_CHIPS, "Share of the period that no two contacts of one boot need enclose.", min=0, max=1),
+    ] = 1.0,
     rule_set: Annotated[Path | None, _option(_EVIDENCE, "Signed rule set that inspections apply.")] = None,
     parties: Annotated[Path | None, _option(_EVIDENCE, "TOML file with the keys of the parties that sign it.")] = None,
     policy: Annotated[Path | None, _option(_EVIDENCE, "TOML file with severities and the ledger's settings.")] = None,
@@ -159,7 +163,13 @@ def verifier(
         rate_per_s=calls_per_second, burst=burst, streams=streams, calls=concurrent_calls, idle_s=idle_seconds,
         memory=request_memory << 20,
     )  # fmt: skip
-    allowed = ChipLimits(hold=max_hold, clock_speed=max_clock_speed, forced=allow_forced, clock_slack_s=clock_slack)
+    allowed = ChipLimits(
+        hold=max_hold,
+        clock_speed=max_clock_speed,
+        forced=allow_forced,
+        clock_slack_s=clock_slack,
+        unproven_share=max_unproven,
+    )
     with shown(counted, metrics):
         service = serve(
             db=db,

@@ -20,10 +20,12 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
         yield station
 
 
-def inspected(station: Station, name: str, slack_s: float = SLACK_S) -> dict[str, Any]:
+def inspected(
+    station: Station, name: str, slack_s: float = SLACK_S, *, unproven_share: float = 1.0, **plan: Any
+) -> dict[str, Any]:
     images, root = [station.root / "firmware.img"], station.manufacturer.certificate
-    limits = ChipLimits(forced=True, clock_slack_s=slack_s)
-    return station.inspect(name, given={"firmware": FirmwarePolicy.of(images, root, limits=limits)})
+    limits = ChipLimits(forced=True, clock_slack_s=slack_s, unproven_share=unproven_share)
+    return station.inspect(name, given={"firmware": FirmwarePolicy.of(images, root, limits=limits)}, **plan)
 
 
 def reboot(station: Station, name: str) -> None:
@@ -72,3 +74,32 @@ def test_an_honest_clock_passes_with_as_little_slack(station: Station) -> None:
         assert ids(report) == []
         assert report["chips"][0]["interrupts"]["anchored_days"] > 0
         reboot(station, "honest")
+
+
+SHORT_DAYS = 1.0 / 86_400
+"""A monitoring period of a second."""
+SHORT: dict[str, Any] = {"period_days": SHORT_DAYS, "flops_threshold": SHORT_DAYS, "unproven_share": 0.5}
+
+
+@pytest.mark.finding("chip.time.unproven")
+def test_a_reboot_before_each_contact_proves_no_time(station: Station) -> None:
+    """The clock is slow all the while; the Verifier asks for contacts that prove half of the period."""
+    station.chip("unproven", oscillator=0.01)
+    inspected(station, "unproven", slack_s=60.0)
+    time.sleep(1.0)
+    reboot(station, "unproven")
+    report = inspected(station, "unproven", slack_s=60.0, **SHORT)
+    assert [(each["id"], each["severity"]) for each in report["findings"]] == [("chip.time.unproven", "warning")]
+    assert (report["counts"]["verified"], report["chips"][0]["proven_days"]) == (0, 0)
+    proven = report["probability"]["proven"]
+    assert (proven["p"], proven["unproven_share"]) == (0, 1)
+
+
+def test_a_chip_that_two_contacts_enclose_proves_its_time(station: Station) -> None:
+    station.chip("enclosed")
+    inspected(station, "enclosed")
+    time.sleep(1.2)
+    report = inspected(station, "enclosed", **SHORT)
+    assert ids(report) == []
+    assert report["chips"][0]["proven_days"] >= 0.5 * SHORT_DAYS
+    assert report["probability"]["proven"]["unproven_share"] <= 0.5

@@ -26,7 +26,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_it_is_json_with_everything_that_was_asked_for(built: dict[str, Any]) -> None:
     assert json.loads(json.dumps(built)) == built
-    assert built["schema"] == document.SCHEMA == "weighbridge-report/4"
+    assert built["schema"] == document.SCHEMA == "weighbridge-report/5"
     assert built["verdict"] == "findings"
     assert built["counts"] == {
         "registered": 8,

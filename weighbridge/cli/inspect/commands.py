@@ -11,7 +11,7 @@ import typer
 from weighbridge.cli._exits import Exit, findings_line, print_json
 from weighbridge.cli._inputs import Json
 from weighbridge.cli.inspect import criteria, database, draws
-from weighbridge.cli.report import observed_time, outcome, silence
+from weighbridge.cli.report import observed_time, outcome, proven, silence
 from weighbridge.core.errors import Finding, UsageError, WeighbridgeError
 
 if TYPE_CHECKING:
@@ -283,6 +283,7 @@ def print_report(fetched: dict[str, Any]) -> None:
     for name in ("hypergeometric", "eq1"):
         if isinstance(probability.get(name), int | float):
             print(f"p ({name}) = {probability[name]:.4f}")
+    print(proven(probability["proven"]))
     print(observed_time(fetched["observed"]))
     if replays := extent.replays_in_words(fetched):
         print(f"replays: {replays}")
