@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from verifier.model.facts import LogFacts, number
-from verifier.model.reference_values import ChipLimits
+from verifier.model.reference_values import CLOCK_TOLERANCE, ChipLimits
 from weighbridge.attest.tokens import Token
 from weighbridge.core.errors import Finding, WeighbridgeError
 
-TOLERANCE = 0.01
-"""How much slower than the Verifier's clock it may run: far more than a quartz does."""
 BEHIND = 10.0
 """How many times the slack a chip's time of day may be behind: its boots take the host's, which its owner sets."""
 
@@ -50,14 +48,15 @@ class Anchored:
 
 
 def anchored(log: LogFacts) -> Iterator[Anchored]:
-    """Yields the longest anchored stretch of each boot that has one."""
+    """Yields the stretches of uptime between two heads of one boot that follow each other, oldest first.
+
+    The witness keeps the heads at which a clock became slow or was no longer, so no fast stretch hides a slow one.
+    """
     heads = [(anchor.token, anchor.asked_ms, anchor.read_ms) for anchor in log.anchors]
     if not isinstance(log.head, WeighbridgeError) and log.head.token.kind == "head" and log.asked_ms:
         heads.append((log.head.token, log.asked_ms, log.read_ms))
     for _, boot in groupby(heads, key=lambda head: head[0].boot_seed):
-        (first, _, begin_ms), *others = boot
-        if others:
-            last, end_ms, _ = others[-1]
+        for (first, _, begin_ms), (last, end_ms, _) in pairwise(boot):
             yield Anchored(first=first, last=last, begin_ms=begin_ms, end_ms=end_ms)
 
 
@@ -91,7 +90,7 @@ def check(log: LogFacts, limits: ChipLimits) -> list[Finding]:
         return []
     slack_ms, subject = 1000 * limits.clock_slack_s, f"chip {log.chip.ueid.hex()}"
     gone, here = log.head.token.time_ms - log.held.chip_ms, log.read_ms - log.held.read_ms
-    if log.held.read_ms and gone < here * (1 - TOLERANCE) - slack_ms:
+    if log.held.read_ms and gone < here * (1 - CLOCK_TOLERANCE) - slack_ms:
         return [
             Finding(
                 id="chip.clock.slow",
@@ -105,7 +104,7 @@ def check(log: LogFacts, limits: ChipLimits) -> list[Finding]:
     speeds = speeds_by_boot(log)
     for stretch in anchored(log):
         speed = speeds.get(stretch.last.boot_count, 1.0)
-        if stretch.uptime_ms < speed * (stretch.least_ms * (1 - TOLERANCE) - slack_ms):
+        if stretch.uptime_ms < speed * (stretch.least_ms * (1 - CLOCK_TOLERANCE) - slack_ms):
             return [
                 Finding(
                     id="chip.clock.slow",

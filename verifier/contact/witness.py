@@ -18,13 +18,14 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 from sqlalchemy import bindparam, func, insert, select
 
+from verifier.contact import anchors
 from verifier.contact.incoming_reports import Incoming, check_entries
 from verifier.contact.nonces import Nonces
 from verifier.model.fact_codec import anchor
 from verifier.model.facts import Anchor, Held, Report, number
 from verifier.registry import Registry
 from verifier.store import database
-from verifier.store.tables import AnchorRow, HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCheckpointRow
+from verifier.store.tables import HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCheckpointRow
 from weighbridge.attest import chip_log, tlog
 from weighbridge.attest.tlog import KeyType, Note, NoteKey, NoteSigner
 from weighbridge.attest.tokens import GENESIS, entry_digest, read_own, verify
@@ -110,11 +111,10 @@ class Witness:
         return Held(**row._mapping)
 
     def anchors(self, ueid: bytes) -> list[Anchor]:
-        """Returns the first and the newest head of each boot of a chip that was witnessed, in order."""
-        query = select(AnchorRow).where(AnchorRow.ueid == ueid).order_by(AnchorRow.boot_count, AnchorRow.place)
+        """Returns the heads of a chip that are kept to compare its clock, in order."""
         with self._registry.session() as session:
-            rows = [(row.token, row.asked_ms, row.read_ms) for row in session.scalars(query)]
-        return [anchor(*row, self._manufacturer) for row in rows]
+            kept = anchors.rows(session, ueid)
+        return [anchor(*row, self._manufacturer) for row in kept]
 
     def heads(self, since_ms: int) -> dict[bytes, tuple[int, bytes]]:
         """Returns size and root of every log that was witnessed at `since_ms` or later, by UEID."""
@@ -385,10 +385,7 @@ class Witness:
             }
             database.put(session, HeldLogRow, held)
             if times is not None:
-                first = session.get(AnchorRow, (token.ueid, token.boot_count, 0))
-                place = {"ueid": token.ueid, "boot_count": token.boot_count, "place": int(first is not None)}
-                seen = {"token": report.token, "asked_ms": times[0], "read_ms": times[1]}
-                database.put(session, AnchorRow, place | seen)
+                anchors.keep(session, token, report.token, *times)
             database.put(session, LogKeyRow, {"ueid": token.ueid, "key": chip_log.log_key(token).public})
 
     def _refuse(self, report: Report, error: WeighbridgeError, held: Held) -> None:

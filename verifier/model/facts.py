@@ -266,7 +266,8 @@ class LogFacts:
         refused: Why reports of the chip were refused since the last contact: the reason and the checkpoint of each.
         asked_ms: The Verifier's time when it turned to the chip, in milliseconds since 1970.
         read_ms: The Verifier's time when the head was there, in milliseconds since 1970; 0 if there was none.
-        anchors: The first and the newest head of each boot that was witnessed before.
+        anchors: Heads of each boot that were witnessed before, in order: the first, the newest, and those at which its
+            clock became slow or was no longer.
     """
 
     chip: Chip

@@ -17,6 +17,9 @@ from cryptography.x509 import Certificate
 from weighbridge.attest.firmware_image import read_image
 from weighbridge.core.errors import UsageError
 
+CLOCK_TOLERANCE = 0.01
+"""How much slower than the Verifier's clock a chip's may run: far more than a quartz does."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:

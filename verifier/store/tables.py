@@ -134,7 +134,7 @@ class HeldEntryRow(Base):
 
 
 class AnchorRow(Base):
-    """A head of a chip, and when the Verifier asked for it and had it: the first of a boot (0) or the newest (1)."""
+    """A head of a chip, and when the Verifier asked for it and had it; see `verifier.contact.anchors`."""
 
     __tablename__ = "anchors"
     ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"), primary_key=True)
