@@ -90,7 +90,7 @@ class Inspection:
         self._sampled = sampled
         self._setting = Setting(
             id=identifier,
-            given=Given(plan=plan, firmware=firmware, witness=witness.key),
+            given=Given(plan=plan, firmware=firmware, witness=witness.key, least=(regime or NO_RULES).least),
             registry=registry,
             cache=cache,
             credentials=credentials,

@@ -18,6 +18,7 @@ from verifier.contact.clients import MAX_ENTRIES
 from verifier.model.reference_values import FirmwarePolicy
 from weighbridge.attest.firmware_image import FirmwareImage, FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.work import Work
 
 NEWER = replace(builtin_image(), version="2.0", svn=2)
 
@@ -63,6 +64,48 @@ def test_an_honest_log_has_no_finding(station: Station, chips: FalseChips, signe
     assert found(station.inspect("honest")) == set()
     start(chips, "honest", signer, NEWER)
     assert found(station.inspect("honest", given={"firmware": both(station, signer)})) == set()
+
+
+# --- counters of work -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.finding("chip.counters.decreased")
+def test_counters_that_run_backwards(station: Station, chips: FalseChips) -> None:
+    log = chips.make("backwards").log
+    log.attach().detach(kernels=9, flops=9)
+    log.work = Work(kernels=9, flops=8)
+    log.boot()
+    alone(station.inspect("backwards"), "chip.counters.decreased")
+
+
+@pytest.mark.finding("chip.counters.missing")
+def test_a_chip_that_does_not_count(station: Station, chips: FalseChips) -> None:
+    shown = chips.make("mute")
+    shown.log.work = None
+    shown.rewrite(0, lambda token: replace(token, work=None))
+    alone(station.inspect("mute"), "chip.counters.missing")
+
+
+@pytest.mark.finding("chip.work.unexplained")
+def test_work_in_many_sessions_without_a_snapshot(station: Station, chips: FalseChips) -> None:
+    log = chips.make("busy").log
+    for _ in range(3):
+        log.attach().detach(kernels=9, flops=3 * 10**11)
+    report = station.inspect("busy")
+    assert found(report) == set()
+    assert report["ledger"]["work"]["below_flops"] == 9 * 10**11
+    log.attach().detach(kernels=9, flops=3 * 10**11)
+    alone(station.inspect("busy"), "chip.work.unexplained")
+
+
+@pytest.mark.finding("chip.work.unexplained.many")
+def test_work_on_many_chips_on_none_of_them_much(station: Station, chips: FalseChips) -> None:
+    for name in ("one half", "other half"):
+        chips.make(name).log.attach().detach(kernels=9, flops=6 * 10**11)
+        assert found(station.inspect(name)) == set()
+    report = station.inspect("one half", "other half")
+    alone(report, "chip.work.unexplained.many")
+    assert report["ledger"]["work"]["unexplained_flops"] == 12 * 10**11
 
 
 # --- the log --------------------------------------------------------------------------------------------------------

@@ -139,6 +139,14 @@ def late(shown: Shown) -> None:
     shown.claim(only(shown)[0], held=hold + 1)
 
 
+def says_more(shown: Shown) -> None:
+    """What it says of the workload is not what its counters say."""
+    index, _ = only(shown)
+    flops = read_own(shown.log.entries[index]).body["flops"]
+    assert isinstance(flops, int)
+    shown.claim(index, flops=flops + 1)
+
+
 def hurries(shown: Shown) -> None:
     """More kernels than any chip runs in that time: its clock was slowed."""
     shown.worked(only(shown)[0], Work(kernels=10**12))
@@ -172,6 +180,7 @@ def shown_with(bench: Bench, scratch: Path, tamper: Callable[[Shown], None]) -> 
         pytest.param(holds_more, marks=pytest.mark.finding("snapshot.memory.unexplained")),
         pytest.param(declares_others, marks=pytest.mark.finding("snapshot.weights.mismatch")),
         pytest.param(works_on, marks=pytest.mark.finding("snapshot.work.unexplained")),
+        pytest.param(says_more, marks=pytest.mark.finding("chip.counters.differ")),
         pytest.param(late, marks=pytest.mark.finding("chip.interrupt.late")),
         pytest.param(hurries, marks=pytest.mark.finding("chip.work.impossible")),
     ],

@@ -138,7 +138,8 @@ class LogBuilder:
             kernels, flops = int(body["kernels"]), int(body["flops"])
             done = self.work - self.before
             if kernels < done.kernels or flops < done.flops:
-                self.before, done = self.work, NONE
+                self.attach()
+                done = NONE
             self.does(kernels=kernels - done.kernels, flops=flops - done.flops)
         return self.append(self.token("snapshot", body))
 

@@ -42,14 +42,14 @@ from verifier.checks import (
     session_work,
     tapes,
     unexplained_work,
+    unobserved_memory,
     weights,
 )
 from verifier.model.check_runner import Check, Given
 from verifier.model.collected import Collected
-from verifier.model.facts import CustodyFacts, LogFacts, SnapshotFacts, TranscriptFacts
+from verifier.model.facts import CustodyFacts, LogFacts, Plan, SnapshotFacts, TranscriptFacts
 from verifier.model.peak_flops import peak_of
 from weighbridge.core.errors import Finding
-from weighbridge.execution.run_facts import RunFacts
 
 CUSTODY: Sequence[Check[CustodyFacts]] = (
     Check("chip_custody", lambda facts, given: chip_custody.check(facts), "reported_only"),
@@ -91,6 +91,11 @@ SNAPSHOT: Sequence[Check[SnapshotFacts]] = (
     Check("weights", lambda snapshot, given: weights.check(snapshot)),
     Check("commitment", lambda snapshot, given: commitment.check(snapshot), "not_sampled"),
     Check("tapes", lambda snapshot, given: tapes.check(snapshot), "reported_only"),
+    Check(
+        "unobserved_memory",
+        lambda snapshot, given: unobserved_memory.check(snapshot, given.plan.snapshots),
+        "reported_only",
+    ),
 )
 """Over each snapshot, once it was explained, opened and replayed as far as that could be done."""
 
@@ -137,14 +142,15 @@ def _session_work(collected: Collected, given: Given) -> list[Finding]:
 
 
 def _beside(collected: Collected, given: Given) -> list[Finding]:
-    totals = {
-        name: total
-        for name, each in collected.examined.items()
-        if isinstance(each, RunFacts) and (total := each.total) is not None
-    }
+    return unexplained_work.check(works(collected, given.plan), given.plan, given.least)
+
+
+def works(collected: Collected, plan: Plan) -> list[unexplained_work.ChipWork]:
+    """Returns what each chip did, and how much of it is explained."""
     own = collected.by_chip()
-    found = [unexplained_work.check(log, own.get(log.chip.ueid, ()), given.plan, totals) for log in collected.logs]
-    return [each for findings in found for each in findings]
+    return [
+        unexplained_work.account(log, own.get(log.chip.ueid, ()), plan, collected.examined) for log in collected.logs
+    ]
 
 
 def _peak(snapshots: Sequence[SnapshotFacts], given: Given) -> float | None:

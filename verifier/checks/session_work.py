@@ -19,7 +19,7 @@ from verifier.checks.memory import begins_from_given, replayed
 from verifier.model.facts import Explanation, LogFacts, Plan, SnapshotFacts, digest
 from verifier.model.peak_flops import peak_by
 from verifier.model.policies import SnapshotPolicy
-from verifier.model.sessions import ATTACHED, tokens_of
+from verifier.model.sessions import begins, tokens_of
 from weighbridge.attest.tokens import Token
 from weighbridge.attest.work import Work
 from weighbridge.core.errors import Finding, WeighbridgeError
@@ -139,7 +139,7 @@ class _Walk:
     def passes(self, token: Token, placed: Mapping[int, _Placed]) -> list[Finding]:
         """Takes note of one entry; returns what is wrong with it."""
         name = token.body["name"] if token.kind == "event" else None
-        if token.kind == "boot" or name == ATTACHED:
+        if begins(token):
             self._attached, self._here, self._begins = token.work, None, False
         elif name == EVENT:
             # Loading and testing come before the first run of a session, and are counted with it.

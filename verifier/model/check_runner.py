@@ -38,11 +38,13 @@ class Given:
         plan: What the inspection set out to do.
         firmware: Which firmware chips may run.
         witness: The key of the Verifier's own witness; None if it cosigns nothing.
+        least: The smallest H, in FLOPs, that one of the rules to be judged needs; None without a rule about sizes.
     """
 
     plan: Plan
     firmware: FirmwarePolicy
     witness: NoteKey | None
+    least: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

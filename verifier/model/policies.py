@@ -84,6 +84,10 @@ class SnapshotPolicy:
         unexplained_share: Up to this share of all bytes, storages that do not match are a warning; above it a
             violation. A program may keep a tensor longer than its transcript knows. A model, its optimizer or their
             wrong contents are larger.
+        unobserved_bytes: Bytes that a workload may hold where no snapshot can see them without this being stated: a
+            Python process with PyTorch takes about half a GiB, and data sets lie there.
+        unobserved_share: The same as a share of the bytes that were seen: free blocks of a GPU's allocator. What is
+            beyond both is stated.
         temporaries: Off a safepoint, an operation in progress may hold so many times the bytes of its operands and
             results, in buffers that no tape knows.
         work_share: FLOPs that a chip may have done beside those of the transcript, as a share of these: evaluation
@@ -118,6 +122,8 @@ class SnapshotPolicy:
     """
 
     unexplained_share: float = 0.01
+    unobserved_bytes: float = 4.0 * (1 << 30)
+    unobserved_share: float = 1.0
     temporaries: float = 16.0
     work_share: float = 0.5
     unknown_s: float = 0.1

@@ -13,6 +13,11 @@ ATTACHED, DETACHED = "workload-attached", "workload-detached"
 """The chip's own events."""
 
 
+def begins(token: Token) -> bool:
+    """Whether what a workload does counts from this entry on."""
+    return token.kind == "boot" or (token.kind == "event" and token.body["name"] == ATTACHED)
+
+
 def since_attached(entries: Sequence[Token]) -> Work | None:
     """Returns what the workload of the last of some entries has done by then; None if that is not said.
 
@@ -21,10 +26,9 @@ def since_attached(entries: Sequence[Token]) -> Work | None:
     """
     last = entries[-1]
     for token in reversed(entries):
-        begins = token.kind == "boot" or (token.kind == "event" and token.body["name"] == ATTACHED)
         if token.boot_count != last.boot_count or token.work is None or last.work is None:
             return None
-        if begins:
+        if begins(token):
             return last.work - token.work
     return None
 

@@ -9,9 +9,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from verifier.checks import works
 from verifier.model.collected import Collected
 from verifier.model.facts import Plan
-from verifier.report import ledger_totals, miss_bound, run_facts_for_rules
+from verifier.report import ledger_totals, miss_bound, run_facts_for_rules, work_ledger
 from verifier.report.ledger import ChipLedger
 from verifier.report.regime import Regime
 from verifier.rules.judge import Judgement, findings, judge
@@ -75,6 +76,7 @@ def conclude(
         policy=regime.policy.ledger,
         certain=certain,
     )
+    account["work"] = work_ledger.section(works(collected, plan), plan, regime.least)
     fleet = account["fleet"]
     facts = run_facts_for_rules.build(
         collected,

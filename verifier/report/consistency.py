@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from verifier.model.facts import EXPLAINED
-from verifier.report import extent, ledger_totals, miss_bound, proven_time
+from verifier.report import extent, ledger_totals, miss_bound, proven_time, work_ledger
 from verifier.report.earlier_reports import as_current
 from verifier.report.ledger import DAY_MS, ChipLedger, LedgerPolicy
 from verifier.rules.judge import findings, judge
@@ -262,6 +262,14 @@ def _ledger(report: Mapping[str, Any]) -> list[Finding]:
         policy=LedgerPolicy(**{**policy, "exempt": frozenset(policy["exempt"])}),
         certain=[bytes.fromhex(each) for each in stated["certain"]],
     )
+    if (work := stated.get("work")) is not None:  # earlier reports do not say it
+        rest = [max(0.0, each["at_most_flops"] - each["explained_flops"]) for each in work["chips"]]
+        again["work"] = {
+            **work,
+            "chips": [{**each, "unexplained_flops": flops} for each, flops in zip(work["chips"], rest, strict=True)],
+            "parties": [{**each, "unexplained_flops": _flops_of(work, each["chips"])} for each in work["parties"]],
+            **work_ledger.totals(work["chips"], work["from_flops"]),
+        }
     sampled = sorted(chip["ueid"] for chip in report["chips"])
     if sampled != sorted(chip["ueid"] for chip in stated["chips"]):
         out.append(_differs("ledger.chips", "the sampled chips", "other chips"))
@@ -270,6 +278,10 @@ def _ledger(report: Mapping[str, Any]) -> list[Finding]:
         for name, value in again.items()
         if not _same(stated.get(name), value)
     ]
+
+
+def _flops_of(work: Mapping[str, Any], ueids: Sequence[str]) -> float:
+    return math.fsum(each["unexplained_flops"] for each in work["chips"] if each["ueid"] in ueids)
 
 
 def _facts(report: Mapping[str, Any]) -> list[Finding]:

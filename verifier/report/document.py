@@ -68,7 +68,8 @@ ASSUMPTIONS = (
     "which of them would show the violation.",
     "The run lasted one monitoring period (T = T_m), and the logs were read at the end of it.",
     "What the plan tolerates is small: the caps on unexplained bytes, temporary buffers and work beside a transcript.",
-    "The counters of chips count matrix products and convolutions, as the tapes do; other work shows in neither.",
+    "The counters of chips count every number that is computed, as the tapes do. What moves numbers only shows in "
+    "neither; code that is no kernel counts as its time at the chip's peak.",
 )
 NOT_OBSERVABLE = (
     "memory that no kernel ever read or wrote, free blocks, and the host's memory outside of tensors",

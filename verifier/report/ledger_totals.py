@@ -20,8 +20,8 @@ _DAY_S = 86_400
 
 MEANING = (
     "unexplained_flops bounds undeclared work on a chip if its counters and interrupts are believed; remainder_flops "
-    "bounds it if nothing is believed but the transcripts. The counter counts matrix products and convolutions, as the "
-    "tapes do; idle time that rests on interrupts is idle but for the chance that none fell into hidden work."
+    "bounds it if nothing is believed but the transcripts. The counter counts every number that is computed, "
+    "as the tapes do; idle time that rests on interrupts is idle but for the chance that none fell into hidden work."
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from analysis.early_detection import threshold_to_catch
 from verifier.report.inspectorate_policy import AS_DESIGNED, Policy
 from verifier.report.inspectorate_policy import load as load_policy
 from verifier.rules import ruleset
@@ -30,6 +31,12 @@ class Regime:
     rules: Signed | None = None
     policy: Policy = AS_DESIGNED
     benchmarks: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def least(self) -> float | None:
+        """The smallest H, in FLOPs, that one of the rules needs; None without a rule about sizes."""
+        sizes = [] if self.rules is None else [each.threshold for each in self.rules.rules.rules]
+        return min((float(threshold_to_catch(run_flops=size)) for size in sizes if size is not None), default=None)
 
 
 def load(

@@ -91,7 +91,7 @@ class Setting:
             subject: What to call the facts if a check fails.
         """
         # What a judgement may depend on is part of its key: a Verifier may be started again with another policy.
-        basis = [self.given.plan.to_json(), self.given.firmware.to_json(), str(self.given.witness)]
+        basis = [self.given.plan.to_json(), self.given.firmware.to_json(), str(self.given.witness), self.given.least]
         key = key_of(kind, name, fact_codec.plain(basis), [check.name for check in checks])
         found = self.units.get("judged", key, fact_codec.judgement_of)
         if found is None:

@@ -203,6 +203,11 @@ def as_text(report: Mapping[str, Any]) -> str:
         table.add_row(category, f"{ledger['ms'][category] / 3_600_000:.2f}")
     console.print(table)
     say(f"undeclared work on them: at most {ledger['unexplained_flops']:.4g} FLOPs, their counters believed")
+    if (work := ledger.get("work")) is not None:
+        say(
+            f"work by their counters that no transcript explains: {work['unexplained_flops']:.4g} FLOPs, of which "
+            f"{work['below_flops']:.4g} on chips with fewer than {work['from_flops']:.4g}"
+        )
     if ledger["fleet"] is not None:
         bound, sure = ledger["fleet"]["unexplained_flops_at_most"], ledger["fleet"]["confidence"]
         say(f"undeclared work on all chips: at most {bound:.4g} FLOPs, with confidence {sure:g}")

@@ -107,6 +107,11 @@ class RunFacts:
         """FLOPs of the whole run; None if they cannot be counted."""
         return None if self.flops is None else sum(self.flops.values())
 
+    @property
+    def repeated(self) -> int:
+        """FLOPs that its resumptions did again, at most."""
+        return sum(max(0, r.end.flops - r.start.flops) + self.initial.flops for r in self.repetitions)
+
 
 def examine(path: str | Path, *, limits: Limits = _DEFAULT, env: Mapping[str, str] | None = None) -> RunFacts:
     """Counts what a transcript says about its run.

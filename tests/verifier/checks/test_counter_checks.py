@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.chip_logs import LogBuilder, anchor, facts
+from support.chip_logs import LogBuilder, _parse, anchor, facts
 
 from firmware_sim.device import Device
 from verifier.checks import chip_counters
@@ -67,3 +67,19 @@ def test_entries_of_earlier_firmware_that_are_known_pass(device: Device, manufac
     log.boot().attach()
     seen = Chip(ueid=device.ueid, address="localhost:1", witnessed_size=1)
     assert found(log, manufacturer, chip=seen) == []
+
+
+@pytest.mark.finding("chip.counters.differ")
+@pytest.mark.parametrize("name", ["kernels", "flops"])
+@pytest.mark.parametrize(("more", "caught"), [(-1, True), (0, False), (7, False), (8, True)])
+def test_a_snapshot_that_says_something_else_than_the_counters_is_caught(
+    device: Device, manufacturer: CertificateAuthority, name: str, more: int, caught: bool
+) -> None:
+    """Another thread may go on while it is being signed, so what it says lies between two entries' counters."""
+    log = LogBuilder(device).boot().attach().detach(kernels=40, flops=40).attach().does(kernels=9, flops=9)
+    log.event("x", bytes(32))
+    index = log.snapshot(LEAF, kernels=16, flops=16)
+    assert found(log, manufacturer) == []
+    said = _parse(log.entries[index])
+    log.resign(index, body={**said.body, name: 9 + more})
+    assert found(log, manufacturer) == ["chip.counters.differ"] * caught
