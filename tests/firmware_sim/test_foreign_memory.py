@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,6 @@ from weighbridge.core.digests import region_digest
 
 SIDE = 16
 PRODUCT = 2 * SIDE**3
-
-
-@pytest.fixture(scope="module")
-def station(tmp_path_factory: pytest.TempPathFactory) -> ChipStation:
-    return ChipStation.create(tmp_path_factory.mktemp("station"))
-
-
-@pytest.fixture(scope="module")
-def chip(station: ChipStation) -> Iterator[ChipProcess]:
-    with station.chip(allow_forced=True) as process:
-        yield process
 
 
 def array() -> np.ndarray:

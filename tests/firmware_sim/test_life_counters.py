@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +25,6 @@ ROOT = Path(__file__).parents[2]
 N = 8
 X = torch.ones(N, N)
 ATTACHED, DETACHED = "workload-attached", "workload-detached"
-
-
-@pytest.fixture(scope="module")
-def station(tmp_path_factory: pytest.TempPathFactory) -> ChipStation:
-    return ChipStation.create(tmp_path_factory.mktemp("station"))
-
-
-@pytest.fixture(scope="module")
-def chip(station: ChipStation) -> Iterator[ChipProcess]:
-    with station.chip(allow_forced=True) as process:
-        yield process
 
 
 @torch.library.custom_op("weighbridge_life::slow", mutates_args=())

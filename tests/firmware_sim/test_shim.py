@@ -22,11 +22,6 @@ RUNNING, HEAD = b"r" * 32, b"h" * 32
 
 
 @pytest.fixture(scope="module")
-def station(tmp_path_factory: pytest.TempPathFactory) -> ChipStation:
-    return ChipStation.create(tmp_path_factory.mktemp("station"))
-
-
-@pytest.fixture(scope="module")
 def chip(station: ChipStation) -> Iterator[ChipProcess]:
     with station.chip(hold=HOLD, allow_forced=True) as process:
         yield process

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.chip_station import ChipStation
 from support.disguised_products import PRODUCTS
 from support.flop_counting import counted
 from support.recordings import train
@@ -35,12 +34,6 @@ from weighbridge.transcript.tape import Tape
 
 N = 12
 X = torch.randn(N, N, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(scope="module")
-def chip(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChipProcess]:
-    with ChipStation.create(tmp_path_factory.mktemp("station")).chip(allow_forced=True) as process:
-        yield process
 
 
 @torch.library.custom_op("weighbridge_work::squared", mutates_args=())

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from redteam.row import Outcome, Row
+from redteam.row import Outcome, comes_to_nothing
 from redteam.workshop import Workshop
 from support.untrained_transcripts import write_transcript
 
@@ -88,15 +88,12 @@ HELD = ("watch_health", "reflect", "silent_calls", "cancel_at_once", "connect_of
 
 ROWS = (
     *(
-        Row(
+        comes_to_nothing(
             name=name,
             source=BY_CALLS,
             wants=wants,
             gains=gains,
             attack=partial(shut_out, attacks),
-            chips=0,
-            least=0.0,
-            most=0.0,
             note=note,
         )
         for name, wants, gains, attacks, note in (
@@ -124,15 +121,12 @@ ROWS = (
             ),
         )
     ),
-    Row(
+    comes_to_nothing(
         name="uploads without an end, by one certificate",
         source=BY_CALLS,
         wants="fill a Verifier's disk, and keep other Provers from handing in transcripts",
         gains="the share of the quota that was kept beyond it, or of another Prover's uploads that failed",
         attack=uploads,
-        chips=0,
-        least=0.0,
-        most=0.0,
         note="A manifest comes first and is paid for by its certificate's quota; what does not verify is removed.",
     ),
 )

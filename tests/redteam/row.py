@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from analysis.confidence import clopper_pearson
@@ -104,3 +105,7 @@ class Row:
         if outcome.histories is not None:
             return outcome.histories.agree()
         return set(self.expected) <= outcome.findings if self.expected else not outcome.findings
+
+
+comes_to_nothing = partial(Row, chips=0, least=0.0, most=0.0)
+"""Makes a row of which the page says that a defence leaves it nothing to gain, without any draw."""

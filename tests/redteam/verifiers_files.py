@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from redteam.row import Outcome, Row
+from redteam.row import Outcome, comes_to_nothing
 from redteam.workshop import Training, Workshop, accusations, digits
 from support.command_line import weighbridge
 from support.custody_trade import ueid
@@ -115,15 +115,12 @@ BY_FILES = "attacks on the Verifier's files"
 
 ROWS = (
     *(
-        Row(
+        comes_to_nothing(
             name=name,
             source=BY_FILES,
             wants="know a draw's secret before its round",
             gains="1 if the secret is anywhere in what was read",
             attack=partial(secret_read, by),
-            chips=0,
-            least=0.0,
-            most=0.0,
             note=note,
         )
         for name, by, note in (
@@ -137,26 +134,20 @@ ROWS = (
             ),
         )
     ),
-    Row(
+    comes_to_nothing(
         name="owners and sites that are formulas of spreadsheets",
         source=BY_FILES,
         wants="have the inspectorate's machines execute something",
         gains="the share of such cells that a spreadsheet would execute",
         attack=formulas,
-        chips=0,
-        least=0.0,
-        most=0.0,
         note="A cell that a spreadsheet would execute gets an apostrophe in front, which the import takes away.",
     ),
-    Row(
+    comes_to_nothing(
         name="transcripts of former inspections that fill the Verifier's cache",
         source=BY_FILES,
         wants="make inspections fail",
         gains="1 if the inspection of another Prover's chip failed",
         attack=filled,
-        chips=0,
-        least=0.0,
-        most=0.0,
         note="What was used longest ago makes room, and nothing that an unfinished inspection uses.",
     ),
 )  # fmt: skip
