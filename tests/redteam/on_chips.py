@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from weighbridge.core.host_memory import octets
 
 STEPS = 4
 SESSIONS, WIDE = 30, 64
+PARKED = 64 << 20
+"""Bytes of a model that is only kept."""
 FORMULAS = formulas.constant(1e-2) | formulas.adamw()
 Move = Callable[[Shim, nn.Module, int], None]
 
@@ -115,6 +118,24 @@ class Keep:
             chip.request_snapshot()
 
 
+class Park:
+    """Holds a second model, made elsewhere, in memory of the process in which no tensor lies."""
+
+    def __init__(self, seed: int) -> None:
+        noise = np.random.default_rng(seed).standard_normal(PARKED // 4).astype(np.float32)
+        self.behind = mmap.mmap(-1, PARKED)
+        self.behind.write(noise.tobytes())
+        self.made = hash(noise.tobytes())
+
+    def __call__(self, chip: Shim, model: nn.Module, number: int) -> None:
+        if number == 2:
+            chip.request_snapshot()
+
+    def kept(self) -> bool:
+        """Whether it is there still, bit for bit."""
+        return hash(self.behind[:]) == self.made
+
+
 class Undeclared:
     """A regression that is trained without a transcript, step by step.
 
@@ -186,6 +207,12 @@ def undeclared_region(shop: Workshop, seed: int) -> Outcome:
     """A second model stays in memory that was not declared to hold weights."""
     keep = Keep()
     return recorded(shop, seed, lambda: float(keep.second.weight.grad is not None), between=keep)
+
+
+def parked(shop: Workshop, seed: int) -> Outcome:
+    """A second model lies on the chip during a declared run, and no kernel touches it."""
+    park = Park(seed)
+    return recorded(shop, seed, lambda: float(park.kept()), between=park)
 
 
 def exempt(shop: Workshop, seed: int) -> Outcome:
@@ -283,6 +310,15 @@ ROWS = (
         attack=undeclared_region,
         expected=("snapshot.memory.unexplained",),
         note="Snapshots cover all live storages, not only declared ones.",
+    ),
+    Row(
+        name="a second model in memory that no kernel touches between snapshots",
+        source="attacks on what snapshots see",
+        wants="hold a model that no snapshot shows",
+        gains="1 if the model lay on the chip during the run, bit for bit",
+        attack=parked,
+        note="A model that does no work is no storage that a snapshot covers, and 64 MiB are less than an interpreter "
+        "takes. Snapshots say how many bytes they could not see; what trains the model shows in the counters.",
     ),
     Row(
         name="a second model that hides in the host's memory from snapshots",
