@@ -130,16 +130,24 @@ def _scalars(optimizer: torch.optim.Optimizer, group: Group, first: str | None, 
 def _schedulers(optimizers: Sequence[torch.optim.Optimizer], others: Sequence[Any]) -> dict[int, Any]:
     """Returns the scheduler of each optimizer that has one, by the optimizer's identity."""
     wanted = {id(optimizer) for optimizer in optimizers}
-    given = [each for each in others if id(getattr(each, "optimizer", None)) in wanted and _is_scheduler(each)]
-    known = {id(each.optimizer) for each in given}
+    given = [each for each in others if _is_scheduler(each) and id(innermost(each.optimizer)) in wanted]
+    known = {id(innermost(each.optimizer)) for each in given}
     if wanted - known:
-        seen = [each for each in gc.get_objects() if _is_scheduler(each) and id(each.optimizer) in wanted - known]
+        unknown = wanted - known
+        seen = [s for s in gc.get_objects() if _is_scheduler(s) and id(innermost(s.optimizer)) in unknown]
         inside = {id(part) for each in seen for part in getattr(each, "_schedulers", ())}
         given += [each for each in seen if id(each) not in inside]
     found: dict[int, Any] = {}
     for each in given:
-        found.setdefault(id(each.optimizer), each)
+        found.setdefault(id(innermost(each.optimizer)), each)
     return found
+
+
+def innermost(optimizer: Any) -> Any:
+    """Returns the optimizer that does the work, where one hands it to another (Accelerate's)."""
+    while isinstance(inner := getattr(optimizer, "__dict__", {}).get("optimizer"), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
 
 
 def _is_scheduler(item: Any) -> bool:

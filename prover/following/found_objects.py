@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from prover.capture.derived_formulas import innermost
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -50,7 +52,7 @@ def found_objects(knows: Callable[[int], bool]) -> Found:
     """
     everything = gc.get_objects()
     # By their own type, and not what an object says that it is, which may be a proxy's answer.
-    optimizers = [each for each in everything if issubclass(type(each), Optimizer) and not _wraps(each)]
+    optimizers = [each for each in everything if issubclass(type(each), Optimizer) and innermost(each) is each]
     wanted = {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     modules = [each for each in everything if issubclass(type(each), nn.Module) and "_parameters" in vars(each)]
     parts = {id(child) for module in modules for child in module.children()}
@@ -63,12 +65,6 @@ def found_objects(knows: Callable[[int], bool]) -> Found:
     held = {id(p) for module in trained for p in module.parameters()}
     loose = [p for key, p in wanted.items() if key not in held]
     return Found(trained, others, optimizers, {f"parameter{number or ''}": p for number, p in enumerate(loose)})
-
-
-def _wraps(optimizer: Any) -> bool:
-    """True for an optimizer that hands its work to another (Accelerate's)."""
-    inner = vars(optimizer).get("optimizer")
-    return isinstance(inner, Optimizer)
 
 
 def _known(t: Tensor, knows: Callable[[int], bool]) -> bool:

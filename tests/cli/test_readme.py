@@ -48,7 +48,7 @@ def test_every_command_of_the_readme_exists(line: str) -> None:
 
 def test_the_example_of_the_readme_compiles() -> None:
     examples = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 4
     for code in examples:
         compile(code, "README.md", "exec")
 

@@ -166,6 +166,25 @@ def test_a_function_that_has_no_formula_is_left_alone() -> None:
         assert Derived([optimizer], [schedules.LambdaLR(optimizer, odd)]).declared == {}
 
 
+class Handing(torch.optim.Optimizer):
+    """Hands its work to another optimizer, as Accelerate's does."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_schedule_may_belong_to_an_optimizer_that_hands_its_work_on(given: bool) -> None:
+    optimizer = SGD([nn.Parameter(torch.zeros(2))])
+    scheduler = schedules.LambdaLR(optimizer, lambda done: 0.5**done)
+    scheduler.optimizer = Handing(Handing(optimizer))
+    assert Derived([optimizer], [scheduler] if given else []).declared["lr"] == f"{LR} * (0.5 ** (count))"
+
+
 def test_groups_have_formulas_of_their_own() -> None:
     first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.AdamW([{"params": [first], "lr": 1e-3, "weight_decay": 0.0}, {"params": [second]}], lr=1e-4)
