@@ -286,6 +286,33 @@ def test_recording_on_a_chip_adds_little(chip: ChipProcess, tmp_path: Path, name
         assert 0.5 * total < shim.flops < (1 + SNAPSHOTS_AS_DESIGNED.work_share) * total
 
 
+DRAWS: dict[str, Callable[[Tensor], Any]] = {
+    name: getattr(nn.init, f"{name}_")
+    for name in ("uniform", "normal", "trunc_normal", "xavier_uniform", "kaiming_normal", "orthogonal")
+} | {
+    "a sparse one": lambda weight: nn.init.sparse_(weight, 0.5),
+    "dropout": lambda weight: weight.copy_(nn.functional.dropout(weight, 0.3)),
+    "exponential": lambda weight: weight.exponential_(),
+    "integers": lambda weight: weight.random_(0, 7),
+    "choices": lambda weight: weight.copy_(torch.bernoulli(torch.full_like(weight, 0.2))),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_recorded_initialisation_takes_no_more_than_is_allowed(chip: ChipProcess, tmp_path: Path, name: str) -> None:
+    """A draw is scaled and shifted; its tape had one FLOP for each element, and honest runs were accused."""
+    with Shim.connect(chip.socket) as shim, Recorder(tmp_path / "run", seed=1) as recorder:
+        with recorder.initialisation(), torch.no_grad():
+            weight = torch.empty(400, 300)
+            DRAWS[name](weight)
+        done = shim.flops
+        recorder.attach(nn.ParameterDict({"weight": nn.Parameter(weight)}))
+    transcript = Transcript.open(tmp_path / "run")
+    (record,) = transcript.records()
+    total = sum(flops(Tape.decode(transcript.tape(record.tape))))
+    assert done <= (1 + SNAPSHOTS_AS_DESIGNED.work_share) * total
+
+
 @pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
 def test_recording_in_16_bits_takes_what_is_allowed(chip: ChipProcess, tmp_path: Path, precision: str) -> None:
     """A chip counted up to four times what the tape of a small model has: an honest run was accused."""

@@ -30,6 +30,8 @@ CHANGING = frozenset(
         "seconds",
         "uptime_days",
         "anchored_days",
+        "proven_days",
+        "proven",
         "expected",
         "p_few",
         "p_many",

@@ -1,6 +1,7 @@
 """Reports of earlier versions, read as if they were of this one.
 
-`weighbridge-report/4` did not say how much of a chip's period contacts prove: so none of it is.
+`weighbridge-report/4` did not say how much of a chip's period contacts prove: so none of it is. Nor did the counters of
+its time count more than matrix products, which `ledger.meaning` may say.
 
 `weighbridge-report/3` did not say how many segments a transcript has, nor how many were replayed whole; the latter
 follows from its evidence. It counted the step in which a snapshot was taken as replayed, though its rest was not. And
@@ -17,9 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verifier.report import extent, miss_bound, proven_time
+from verifier.report import extent, ledger_totals, miss_bound, proven_time
 
 _2, _3, _4 = "weighbridge-report/2", "weighbridge-report/3", "weighbridge-report/4"
+
+_PRODUCTS_ONLY = ledger_totals.MEANING.replace("every number that is computed", "matrix products and convolutions")
+"""What `ledger.meaning` said while chips counted these alone."""
 
 
 def as_current(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -41,9 +45,12 @@ def as_current(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _from_4(report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a report of version 4 in this version's form."""
+    ledger = report["ledger"]
+    if ledger["meaning"] == _PRODUCTS_ONLY:
+        ledger = {**ledger, "meaning": ledger_totals.MEANING}
     chips, p = [{**each, "proven_days": 0.0} for each in report["chips"]], report["probability"]
     proven = proven_time.section(chips, p["inputs"], report["draw"].get("detection"))
-    return {**report, "chips": chips, "probability": {**p, "proven": proven}}
+    return {**report, "chips": chips, "ledger": ledger, "probability": {**p, "proven": proven}}
 
 
 def _from_3(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ The *freedom* is what a log chose where it overruled the replayer (`rounding_sur
 for the whole replay, is a constant and a rate for each rounded element. Honest devices differ in proportion to what
 they round, so no constant alone serves models of every size; but the rates are a few times the honest maximum between
 instruction sets (docs/benchmarks.md, "What rounding logs bring in"), and so buy next to nothing: elements that no
-weight depends on feed the budget too, 32 bits for each 320,000 of them or more, all on the tape.
+weight depends on feed the budget too, 32 bits for each 32,000 of them or more, all on the tape. Steps that this kind of
+device recorded, as the transcript declares, have the constants alone: on it an honest log overrules nothing.
 
 *One-sided* entries are normal between devices: an element near the edge of its bound is contested for one and not for
 the other. Entries that are left out change no result here, and make a replay elsewhere differ without an explanation;
@@ -12,6 +13,8 @@ so their share, in outputs that a Prover cannot foresee, is judged against what 
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from weighbridge.core.errors import Finding
 from weighbridge.execution.choice_statistics import WIDE, Tally
@@ -21,24 +24,26 @@ _ENOUGH = 64
 """Contested elements in the outputs drawn, below which a share of them says nothing."""
 
 
-def findings(tally: Tally, policy: TapePolicy, subject: str) -> list[Finding]:
+def findings(tally: Tally, policy: TapePolicy, subject: str, recorded_here: Callable[[int], bool]) -> list[Finding]:
     """Returns `replay.rounding.freedom` and `replay.rounding.one_sided` if the policy has them.
 
     Args:
         tally: Counts of the replay.
         policy: How many bits may come in, how one-sided entries may be, and how grave it is if there is more.
         subject: The transcript.
+        recorded_here: Whether a step was recorded, as the transcript declares, by the kind of device that replayed it.
     """
     tally.settle()
-    return [*_freedom(tally, policy, subject), *_one_sided(tally, policy, subject)]
+    return [*_freedom(tally, policy, subject, recorded_here), *_one_sided(tally, policy, subject)]
 
 
-def _freedom(tally: Tally, policy: TapePolicy, subject: str) -> list[Finding]:
+def _freedom(tally: Tally, policy: TapePolicy, subject: str, recorded_here: Callable[[int], bool]) -> list[Finding]:
     surprise = tally.surprise
-    over = {step: surprise.bits(step) - policy.log_limit(each.wide, each.narrow, policy.log_step_bits)
-            for step, each in surprise.steps.items()}  # fmt: skip
+    rates = {step: 0.0 if recorded_here(step) else policy.log_limit(each.wide, each.narrow, 0.0)
+             for step, each in surprise.steps.items()}  # fmt: skip
+    over = {step: surprise.bits(step) - policy.log_step_bits - rate for step, rate in rates.items()}
     worst = max(over, key=lambda step: over[step], default=None)
-    limit = policy.log_limit(tally.rounded - tally.narrow, tally.narrow, policy.log_bits)
+    limit = policy.log_bits + sum(rates.values())
     if tally.charged_bits > limit:
         where, found = "", tally.charged_bits
     elif worst is not None and over[worst] > 0:

@@ -77,7 +77,7 @@ class TapePolicy:
     log_bits: float = 1024.0
     log_step_bits: float = 512.0
     log_rate: float = 6e-5
-    log_rate_narrow: float = 1e-4
+    log_rate_narrow: float = 1e-3
     log_freedom: Severity = "violation"
     log_one_sided: float = 0.25
     budgets: Mapping[str, float] = field(default_factory=lambda: dict(BUDGETS))

@@ -186,7 +186,9 @@ def test_a_report_of_a_draw_says_what_it_is_worth_and_can_be_checked(office: Off
         assert "report.inconsistent" in [finding.id for finding in check(altered)], where
     altered = json.loads(json.dumps(report))
     altered["draw"]["detection"]["groups"] = altered["draw"]["detection"]["groups"][:1]  # the silent chip is forgotten
-    assert {finding.subject for finding in check(altered)} == {"draw.detection.certain", "probability.strata"}
+    assert {finding.subject for finding in check(altered)} == {
+        *("draw.detection.certain", "probability.strata", "probability.proven.unproven_flops")
+    }
     assert "drawn with certainty" in render_html(report)
 
 

@@ -63,5 +63,5 @@ def test_the_firmwares_defaults_pass(station: Station) -> None:
     assert ids(report) == []
     assert report["counts"]["verified"] == 1
     assert report["firmware"]["limits"] == {
-        **{"hold": 4096, "clock_speed": 1.0, "forced": False, "clock_slack_s": 60.0}
+        **{"hold": 4096, "clock_speed": 1.0, "forced": False, "clock_slack_s": 60.0, "unproven_share": 1.0}
     }

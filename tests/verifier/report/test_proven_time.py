@@ -87,6 +87,7 @@ def test_a_report_that_does_not_say_what_was_proven_is_read_as_if_nothing_was() 
         "chips": [{"verified": True}],
         "probability": {"inputs": inputs(2.0, drawn=1)},
         "draw": {"kind": "given"},
+        "ledger": {"meaning": ""},
     }
     read = as_current(old)
     assert read["chips"][0]["proven_days"] == 0

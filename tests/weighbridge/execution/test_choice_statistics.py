@@ -19,6 +19,7 @@ from torch import nn
 from benchmarks import machine
 from weighbridge.execution import choice_statistics, rounding_findings
 from weighbridge.execution.choice_statistics import Tally
+from weighbridge.execution.rounding_surprise import Overruled
 from weighbridge.numerics.arrays.physical import flat
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound, bound_at
@@ -59,7 +60,7 @@ def test_another_honest_device_looks_like_chance() -> None:
     assert pairs["contested"]["p"] > 1e-4
     one = tallied(y, bound, contested.record(x, bound, 0, 0).entries, outputs=1)
     assert all(test["p"] > 1e-4 for test in choice_statistics.tests(one).values())
-    assert rounding_findings.findings(one, AS_DESIGNED, "run") == []
+    assert rounding_findings.findings(one, AS_DESIGNED, "run", lambda _: True) == []
 
 
 def test_a_log_that_rounds_up_throughout_does_not() -> None:
@@ -265,9 +266,9 @@ def test_the_weights_of_a_model_no_longer_fit_into_its_log() -> None:
     measured = machine.load("differences")
     assert measured is not None
     gpt2 = measured["models"]["gpt2"]
-    for wide, narrowed in ((gpt2["rounded_per_step"], 0), (0, gpt2["rounded_per_step"])):
+    for wide, narrowed, steps in ((gpt2["rounded_per_step"], 0, 5_000), (0, gpt2["rounded_per_step"], 1_500)):
         most = AS_DESIGNED.log_limit(wide, narrowed, AS_DESIGNED.log_step_bits)
-        assert 16 * gpt2["weights"] / most > 5_000
+        assert 16 * gpt2["weights"] / most > steps
 
 
 # --- the log as an input --------------------------------------------------------------------------------------------
@@ -315,8 +316,18 @@ def test_a_log_that_puts_weights_where_results_cancel_is_found(tmp_path: Path, m
     assert finding["evidence"]["wide_bits_in"] > SIZE * 24
     assert finding["evidence"]["charged_bits"] > SIZE * 24
     assert not rounding_findings.findings(
-        choice_statistics.parse(result["evidence"]), TapePolicy(log_bits=1e6), "run"
+        choice_statistics.parse(result["evidence"]), TapePolicy(log_bits=1e6), "run", lambda _: True
     ), "a policy may allow it"
+
+
+def test_what_other_devices_may_overrule_is_too_much_on_the_kind_that_recorded_the_run() -> None:
+    """Ten million elements in 16 bits let a log of another kind of device choose some ten thousand bits."""
+    tally = Tally()
+    tally.surprise.add(3, 10_000_000, True, "mm.default", Overruled(10_000_000, 100_000, 300, 0, 0.0))
+    tally.charged_bits = tally.surprise.total()
+    assert 2_000 < tally.charged_bits < 10_000
+    kinds = [rounding_findings.findings(tally, TapePolicy(), "run", lambda _, own=own: own) for own in (False, True)]
+    assert [[finding.id for finding in found] for found in kinds] == [[], ["replay.rounding.freedom"]]
 
 
 def test_elements_that_no_weight_depends_on_do_not_pay_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

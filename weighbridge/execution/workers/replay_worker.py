@@ -177,7 +177,9 @@ class Replay:
         if self._stop is None:
             self._findings += self._transcript.check_data()
         self._examine()
-        self._findings += rounding_findings.findings(self._executor.tally, self._policy, self._transcript.digest)
+        self._findings += rounding_findings.findings(
+            self._executor.tally, self._policy, self._transcript.digest, self._recorded_here
+        )
         return {
             "verdict": GIVEN if verdict == "match" and conditional(self._exchange) else verdict,
             "steps": [begin, position],
@@ -218,6 +220,10 @@ class Replay:
         except WeighbridgeError:
             return {"touched": touched, "flops": None, "narrow": 0}  # the verdict says what is wrong with the tape
         return {"touched": touched, "flops": done, "narrow": rounded}
+
+    def _recorded_here(self, step: int) -> bool:
+        """Says whether a step was recorded by this kind of device, as the transcript declares."""
+        return declared_device(self._transcript.draft, self._transcript.resumptions, step) == self._kind
 
     def _undecided(self, error: DifferenceError) -> bool:
         """Says whether a bound that is too small for this device may be why a result differs; adds that to the error.

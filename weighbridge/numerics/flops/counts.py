@@ -74,12 +74,12 @@ _PER_ELEMENT = {
     logaddexp2 logical_and logical_not logical_or logical_xor logspace log_normal cauchy lt masked_fill masked_scatter
     masked_scatter_backward masked_select max max_pool2d_with_indices_backward max_pool3d_with_indices_backward maximum
     mean min minimum mish mish_backward mse_loss mse_loss_backward mul nan_to_num nansum ne neg nextafter
-    nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward nonzero norm normal one_hot poisson polar
+    nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward nonzero norm one_hot poisson polar
     complex pow prod put rand rand_like randint randint_like randn randn_like random randperm reciprocal relu relu6
     remainder repeat_interleave round rrelu_with_noise rsqrt rsub scatter scatter_add scatter_reduce sgn
     sigmoid sigmoid_backward sign signbit silu silu_backward sin sinh smooth_l1_loss smooth_l1_loss_backward softplus
     softplus_backward softshrink softshrink_backward sqrt std std_mean sub sum take tan tanh tanh_backward threshold
-    threshold_backward tril_indices triu_indices trunc uniform upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    threshold_backward tril_indices triu_indices trunc upsample_nearest1d upsample_nearest2d upsample_nearest3d
     _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d var var_mean where xlogy
     linalg_vector_norm reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
     replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward upsample_nearest1d_backward
@@ -89,6 +89,7 @@ _PER_ELEMENT = {
     """,
     3: """
     addcdiv addcmul lerp cross linalg_cross renorm _weight_norm_interface glu glu_backward logit logit_backward
+    uniform normal
     """,
     5: """
     _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax logsumexp logcumsumexp
@@ -110,8 +111,8 @@ _PER_ELEMENT = {
 }
 """Functional names of what computes so many numbers for each element of its largest operand or result.
 
-3: short sequences; 5: exponentials with a sum; 10: normalisations; 12 and 40: interpolations from four points and from
-up to sixteen, with the weights of these.
+3: short sequences, such as a draw that is scaled and shifted; 5: exponentials with a sum; 10: normalisations; 12 and
+40: interpolations from four points and from up to sixteen, with the weights of these.
 """
 
 COUNTS: dict[str, int | Formula] = {
