@@ -13,6 +13,12 @@ from verifier.model.segments import Replayed
 from verifier.registry import Chip
 from weighbridge.core.errors import ChipError, Finding, ProverError, WeighbridgeError
 from weighbridge.execution.run_facts import RunFacts
+from weighbridge.execution.transcript_facts import OpenedTranscript
+
+
+def is_silence(error: WeighbridgeError) -> bool:
+    """Says whether an error means that there is no answer at an address."""
+    return error.reason in (ChipError.code, ProverError.code)
 
 
 @dataclass(slots=True)
@@ -28,6 +34,7 @@ class Collected:
         shards: By (Prover's address, transcript, transcripts of all ranks): the jobs that were put together.
         lineages: Where each of the transcripts' runs began.
         segments: The segments that were replayed whole, by transcript.
+        came: By (Prover's address, identifier): what was fetched ahead, or why it did not come.
         records: Records of data sets that Provers were asked to open.
         memories: What weights remember of their segments' batches, as JSON-compatible data for the report.
         examined: By transcript, what was counted in its tapes, or why that could not be.
@@ -45,6 +52,7 @@ class Collected:
     shards: dict[tuple[str, str, tuple[str, ...]], Shard | None] = field(default_factory=dict)
     lineages: list[Lineage] = field(default_factory=list)
     segments: list[Replayed] = field(default_factory=list)
+    came: dict[tuple[str, str], OpenedTranscript | WeighbridgeError] = field(default_factory=dict)
     records: list[RecordFacts] = field(default_factory=list)
     memories: list[dict[str, Any]] = field(default_factory=list)
     examined: dict[str, RunFacts | WeighbridgeError] = field(default_factory=dict)
@@ -65,7 +73,7 @@ class Collected:
 
     def remember_silence(self, address: str, error: WeighbridgeError) -> None:
         """Notes that there is no answer at an address, if that is what the error says."""
-        if error.reason in (ChipError.code, ProverError.code):
+        if is_silence(error):
             self.silent[address] = error
 
     def by_chip(self) -> Mapping[bytes, list[SnapshotFacts]]:

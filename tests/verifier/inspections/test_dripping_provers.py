@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,28 @@ class Drips(ProverService):
                 one = type(piece)(path=piece.path, offset=piece.offset + at, data=piece.data[at : at + 1])
                 yield one
                 time.sleep(0.1)
+
+
+class Waits(ProverService):
+    """Hands out a transcript once another Prover was asked for one as well."""
+
+    together = threading.Barrier(2, timeout=20)
+
+    def FetchTranscript(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        self.together.wait()
+        yield from super().FetchTranscript(request, context)
+
+
+def test_provers_are_asked_side_by_side(bench: Bench, honest: Path, tmp_path: Path) -> None:
+    other = clean_runs.record(tmp_path / "other", seed=4)
+    chips = [bench.at_end(honest), bench.at_end(other)]
+    with bench.shown(honest.parent, Waits) as one, bench.shown(other.parent, Waits) as two, workers_here():
+        for chip, address in zip(chips, (one, two), strict=True):
+            bench.ueids[chip.ueid.hex()] = chip.ueid
+            bench.registry.register(Chip(ueid=chip.ueid, address=bench.address, prover_address=address))
+        report = bench.inspect(*(chip.ueid.hex() for chip in chips))
+    assert found(report) == set(), report["findings"]
+    assert all(chip["verified"] for chip in report["chips"])
 
 
 def test_a_prover_that_drips_counts_as_silent_and_holds_no_other_chip_back(
