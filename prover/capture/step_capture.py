@@ -6,7 +6,7 @@ is the rounded result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prover.capture.attached_objects import LAZY
+from prover.capture.batch_windows import BatchWindows
 from prover.capture.default_dtype import explicit
 from prover.capture.module_paths import Paths
 from prover.capture.overload_facts import overload
@@ -27,7 +28,7 @@ from weighbridge.numerics import refusals
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.rule_table import Kind, find
 from weighbridge.numerics.schemas import Op, bind
-from weighbridge.transcript.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Ref, Tape
+from weighbridge.transcript.tape import DTYPE_NAMES, MEMORY_FORMAT_NAMES, Input, Node, Tape
 
 Tensor = torch.Tensor
 
@@ -80,7 +81,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written: set[int] = set()
         """Slots of the storages that operations changed."""
         self._refs: dict[Any, int] = {}
-        self._bases: dict[int, int] = {}
+        self._batch = BatchWindows(self.tape)
         self._next = 0
         self.running = 0
         """1 while an operation is evaluated that is on the tape only when it is complete."""
@@ -89,35 +90,34 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- storages ----------------------------------------------------------------------------------------------------
 
-    def begin_batch(self, batch: Mapping[str, Tensor]) -> None:
-        """Declares the step's batch: each storage behind it enters as the window that the batch's tensors cover."""
+    def begin_batch(self, batch: Mapping[str, Tensor], written: Set[int] = frozenset()) -> None:
+        """Declares the step's batch, or more of it: each storage enters as the window that the batch's tensors cover.
+
+        Args:
+            batch: Path to tensor.
+            written: Slots that were written to, beside those in `written`.
+
+        Raises:
+            RefusedOperationError: The step has made something else of that memory.
+        """
         windows: dict[int, list[tuple[str, Tensor]]] = {}
         for name, t in batch.items():
             windows.setdefault(self.owner.memory.watch(t.untyped_storage()), []).append((name, t))
         for address, members in windows.items():
             if self.owner.state_name(address) is not None:
                 continue  # a batch that is part of the state needs no copy
-            if address in self.slots:
+            slot = self.slots.get(address)
+            if slot is not None and (slot not in self._batch or slot in self.written or slot in written):
                 raise RefusedOperationError(
                     f"the batch's tensor {members[0][0]!r} lies on memory that this step uses already; let the data "
                     "set return a copy (`.clone()`)"
                 )
-            spans = [(t.storage_offset() * t.itemsize, _end(t)) for _, t in members]
-            base = min(a for a, _ in spans) // 16 * 16
-            slot = self._slot(address)
-            self._bases[slot] = base
-            names = "\n".join(name for name, _ in members)
-            self.tape.inputs.append(Input(slot, max(b for _, b in spans) - base, "batch", names))
-            self.tape.batch_views.extend((name, self._reference(slot, t)) for name, t in members)
+            self._batch.take(self._slot(address) if slot is None else slot, members)
 
     def covers(self, t: Tensor) -> bool:
         """True if a tensor lies within what entered of its storage, or the storage was made here."""
         slot = self.slots.get(t.untyped_storage()._cdata)
-        window = next((i for i in self.tape.inputs if i.slot == slot), None)
-        if slot is None or window is None:
-            return slot is not None
-        base = self._bases.get(slot, 0)
-        return base <= t.storage_offset() * t.itemsize and _end(t) <= base + window.bytes
+        return slot is not None and self._batch.covers(slot, t)
 
     def _slot(self, address: int) -> int:
         slot = self._next
@@ -143,15 +143,6 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tape.inputs.append(Input(self._slot(address), size, "state", name))
         self.died(address)
 
-    def _reference(self, slot: int, t: Tensor) -> Ref:
-        offset = t.storage_offset() - self._bases.get(slot, 0) // t.itemsize
-        if offset < 0 or t.dtype not in DTYPE_NAMES:
-            raise RefusedOperationError(
-                f"a {t.dtype} tensor of shape {tuple(t.shape)} cannot be put on a tape; "
-                "pass what the step needs as its own tensors"
-            )
-        return slot, DTYPE_NAMES[t.dtype], tuple(t.shape), t.stride(), int(offset)
-
     def _ref(self, t: Tensor, births: list[tuple[int, int]] | None) -> int:
         storage = t.untyped_storage()
         address = storage._cdata
@@ -174,7 +165,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ) from None
         index = self._refs.get(key)
         if index is None:
-            self.tape.refs.append(self._reference(slot, t))
+            self.tape.refs.append(self._batch.reference(slot, t))
             index = self._refs[key] = len(self.tape.refs) - 1
         return index
 
@@ -384,12 +375,3 @@ def wraps(kind: type) -> bool:
         and not issubclass(kind, FakeTensor)
         and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
     )
-
-
-def _end(t: Tensor) -> int:
-    """Byte of the storage after a tensor's last element."""
-    if t.numel() == 0:
-        return int(t.storage_offset()) * t.itemsize
-    return (
-        int(t.storage_offset()) + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-    ) * t.itemsize

@@ -30,6 +30,7 @@ class Evaluations:
         self._roots: list[nn.Module] = []
         self._root_of: dict[int, nn.Module] = {}
         self._training_loaders: set[int] = set()
+        self._switches = self._still = False
         self._hooks: list[Any] = []
 
     def open(self) -> None:
@@ -61,6 +62,26 @@ class Evaluations:
             if any(id(p) in parameters for p in part.parameters())
         }
 
+    @property
+    def loads(self) -> bool:
+        """Whether the training takes its batches from loaders."""
+        return bool(self._training_loaders)
+
+    def trains_by(self, module: nn.Module) -> bool:
+        """True if a call of a module, with gradients, is part of the training; notes in which mode that is."""
+        root = self._root_of.get(id(module))
+        if root is None or not (module.training or root.training or not self._evaluates(self.last_loader)):
+            return False
+        self._switches |= module.training
+        self._still |= not (module.training or root.training)
+        return True
+
+    def between_trainings(self) -> bool:
+        """True where models are in evaluation mode that are not trained in it, and no gradients are wanted."""
+        if not self._roots or self._still or torch.is_grad_enabled():
+            return False
+        return not any(root.training for root in self._roots)
+
     def used_to_train(self, loaders: set[int]) -> None:
         """Says from which loaders (identities) the batches of a step came."""
         self._training_loaders |= loaders
@@ -72,7 +93,9 @@ class Evaluations:
     def _evaluates(self, loader: Any) -> bool:
         if not torch.is_grad_enabled():
             return True
-        return bool(self._training_loaders) and loader is not None and id(loader) not in self._training_loaders
+        if not self._training_loaders:
+            return self._switches
+        return loader is not None and id(loader) not in self._training_loaders
 
     last_loader: Any = None
     """The loader from which the last batch was fetched."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 
 from prover.following.fetches import fetches
-from prover.following.notes import Notes, Undeclared
+from prover.following.notes import Notes, TakenForBatch, Undeclared
 from prover.following.program import Follower
 from prover.following.segments import SegmentRecorder
 from weighbridge.attest.manifest import SigningKey
@@ -49,6 +49,11 @@ class Following:
     def undeclared(self) -> Sequence[Undeclared]:
         """What entered without an origin so far."""
         return tuple(self._notes.undeclared)
+
+    @property
+    def taken(self) -> Sequence[TakenForBatch]:
+        """What was taken for batches so far in a program that fetches none, by line."""
+        return tuple(self._notes.taken.values())
 
     def batches(self, batches: Iterable[T]) -> Iterator[T]:
         """Yields the batches of an iterable that is no `DataLoader`, so that they are known for batches.
@@ -98,8 +103,10 @@ def follow(
 
     Call it before the model is built. Step 0 ends when the first batch is fetched and there is an optimizer; each
     further step ends when the next batch is fetched after an optimizer's step. Batches come from a `DataLoader`, or
-    from any iterable through `Following.batches`. An evaluation runs unrecorded; so does what reads files. What of that
-    reaches the training is recorded as an undeclared input, with a warning that names the line.
+    from any iterable through `Following.batches`. A program that fetches none makes its batches by hand: its steps end
+    at the next call of a trained module, and what they take from outside is their batch. An evaluation runs unrecorded;
+    so does what reads files. What of that reaches the training is recorded as an undeclared input, with a warning that
+    names the line.
 
     Example:
         >>> import prover

@@ -42,16 +42,49 @@ class Undeclared:
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class TakenForBatch:
+    """A tensor from outside that was taken for part of a batch, since the program fetches none.
+
+    Attributes:
+        step: The first step in which this line used one.
+        name: Its name in the batch, or in its micro-batch.
+        shape: Its shape then.
+        dtype: Its type.
+        line: The user's line.
+    """
+
+    step: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    line: str
+
+
 class Notes:
     """Takes them down.
 
     Attributes:
         undeclared: What entered so far.
+        taken: What was taken for batches, by line and name.
     """
 
     def __init__(self) -> None:
         self.undeclared: list[Undeclared] = []
+        self.taken: dict[tuple[str, str], TakenForBatch] = {}
         self._said: set[str] = set()
+
+    def by_hand(self, recorder: SegmentRecorder, t: Tensor, name: str) -> None:
+        """Notes a tensor that was taken for part of the batch.
+
+        Args:
+            recorder: Records the step.
+            t: The tensor.
+            name: Its name in the batch.
+        """
+        line = user_line()
+        taken = TakenForBatch(recorder.step_number, name, tuple(t.shape), t.dtype, line)
+        self.taken.setdefault((line, name), taken)
 
     def add(self, recorder: SegmentRecorder, t: Tensor, ahead: int, evaluated: str | None) -> None:
         """Notes a tensor that is about to enter, and warns if no earlier warning named that line.

@@ -84,6 +84,13 @@ class SegmentRecorder(Recorder):
         capture = self.capture
         return capture is not None and (address in capture.slots or address in self._steps.state.names)
 
+    def lacks(self, t: Tensor) -> bool:
+        """True if what a tensor shows is neither on the tape nor part of the state."""
+        address, capture = t.untyped_storage()._cdata, self.capture
+        if address in self._steps.state.names:
+            return False
+        return capture is None or address not in capture.slots or not capture.covers(t)
+
     def keeps(self, address: int) -> bool:
         """True if a storage is part of the state."""
         return address in self._steps.state.names
@@ -124,17 +131,18 @@ class SegmentRecorder(Recorder):
                     change_guard.between_steps(self._steps.state, self.step_number, self._remedy)
 
     @unseen
-    def enter(self, batch: dict[str, Tensor]) -> None:
+    def enter(self, batch: dict[str, Tensor], *, joins: bool = False) -> None:
         """Takes in one batch, just before it is used first.
 
         Args:
             batch: Path to tensor.
+            joins: Whether it is part of the batch that entered last.
         """
         assert self._segment is not None, "operations come in a segment"
-        segment, number = self._segment, self._segment.batches
-        named = {f"{number}{_SEPARATOR}{path}": t for path, t in batch.items()}
-        segment.capture.begin_batch(named)
-        segment.batches += 1
+        segment = self._segment
+        segment.batches += not (joins and segment.batches)
+        named = {f"{segment.batches - 1}{_SEPARATOR}{path}": t for path, t in batch.items()}
+        segment.capture.begin_batch(named, segment.before)
         for name, t in named.items():
             address = t.untyped_storage()._cdata
             segment.entered[name] = HostCopy(t)

@@ -186,6 +186,22 @@ def test_micro_batches_are_held_to_the_commitment(tmp_path: Path) -> None:
     assert [len(record.records) for record in Transcript.open(tmp_path / "blocks").records()] == [0, 16]
 
 
+@pytest.mark.parametrize("order", [(0, 8, 16, 24), (24, 16, 8, 0), (16, 0, 12, 4)])
+def test_micro_batches_may_lie_on_one_memory(tmp_path: Path, order: tuple[int, ...]) -> None:
+    rows = data().tensors[0]
+    with prover.follow(tmp_path / "run", seed=1) as run:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number, x in enumerate(run.batches([rows[n : n + 8] for n in order])):
+            model(x).square().mean().backward()
+            if number % 2:
+                optimizer.step()
+    assert run.updates == 2
+    assert graver(tmp_path / "run") == []
+    batch = Transcript.open(tmp_path / "run").batch(2)
+    assert torch.equal(batch["1.tensor"], rows[order[3] : order[3] + 8])
+
+
 def test_what_files_hold_enters_the_initialisation(tmp_path: Path) -> None:
     saved = net().state_dict()
     torch.save(saved, tmp_path / "w.pt")
