@@ -1,4 +1,4 @@
-"""Formulas that are read from the attached optimizers and their schedules, so that a program need not declare them.
+"""Formulas that are read from the attached optimizers, their schedules and averages of what they train.
 
 A schedule's formula is tried on a copy of the scheduler, and declared only if it gives what the copy does. How far a
 schedule is follows from the program (once a step, once an epoch, when a loss stops falling), so each step record has a
@@ -18,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from prover import formulas
-from prover.capture import schedule_formulas
+from prover.capture import average_formulas, schedule_formulas
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.transcript.formula_arithmetic import tolerance
 from weighbridge.transcript.formula_terms import COUNTS, MAX_FORMULAS, Formulas
@@ -52,6 +52,8 @@ class Derived:
         schedulers = _schedulers(optimizers, others)
         for optimizer in optimizers:
             self._read(optimizer, schedulers.get(id(optimizer)))
+        for reading in average_formulas.readings(optimizers) if optimizers else ():
+            self._average(reading)
         if len(self.declared) > MAX_FORMULAS:
             self.declared, self._counts = {}, []
 
@@ -74,6 +76,13 @@ class Derived:
             first = None if beta is None else self._add("momentum", beta)
             for name, text in _scalars(optimizer, group, first, scheduled=rates is not None).items():
                 self._add(name, _LR.sub(lr, text))
+
+    def _average(self, reading: average_formulas.Reading) -> None:
+        if reading.count is None:
+            self._add("average", reading.text("(t - 1)"))
+        elif len(self._counts) < len(COUNTS):
+            self._add("average", reading.text(COUNTS[len(self._counts)]))
+            self._counts.append(reading.count)
 
     def _add(self, base: str, text: str) -> str:
         """Declares a formula, unless it is there, and returns its name."""

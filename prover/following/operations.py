@@ -121,7 +121,9 @@ class Operations:
         if not torch.is_grad_enabled() and not (data and recorder.stepped):
             return False
         if not recorder.built:
-            return any(t.requires_grad and t.is_leaf and self._steps.trains_unbuilt(t) for t in given)
+            return func not in _COPIES and any(
+                t.requires_grad and t.is_leaf and self._steps.trains_unbuilt(t) for t in given
+            )
         if not (by_hand and recorder.stepped) or torch._C._current_graph_task_id() != -1:
             return False
         trained = (t for t in given if t.requires_grad and t.is_leaf)
@@ -183,6 +185,10 @@ class Operations:
     def _origin(self, given: list[Tensor]) -> str:
         lines = (self.taint.line(t.untyped_storage()._cdata) for t in given)
         return next((line for line in lines if line is not None), "an evaluation")
+
+
+_COPIES = {torch.ops.aten.clone.default, torch.ops.aten.detach.default}
+"""What an average of weights begins with, or a copy for later: no training yet."""
 
 
 def _draws(func: Op) -> bool:

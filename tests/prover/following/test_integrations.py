@@ -53,6 +53,14 @@ RECORDED = [
     Example("peft_lora", "peft", ("0.tensor", "1.tensor"), ADAM, f"run-adapter/{LORA}"),
     Example("trl_sft", "trl", TEXT, ADAM - {"decay"}, f"run-checkpoints/checkpoint-*/{LORA}"),
     Example("lightning_fit", "lightning", PAIRS, ADAM | {"momentum"}, "run-checkpoints/last.ckpt"),
+    Example(
+        "diffusion",
+        "diffusers",
+        ("0.tensor", "1.tensor"),
+        ADAM | {"average"},
+        "run-average/diffusion_pytorch_model.safetensors",
+        steps=5,
+    ),
     Example("workers", "torch", PAIRS, frozenset({"lr", "descent"}), "run-checkpoint.pt"),
 ]
 
