@@ -1,0 +1,133 @@
+"""What it takes to record the examples of released libraries, and what it costs.
+
+`python -m benchmarks.bench_integrations [--only NAME ...] [--repeats 3]` runs each example of docs/integrations.md as
+it is, without the lines that record it, and under `weighbridge record` without them; replays both recordings in a
+process with other instructions; and writes benchmarks/results/integrations.json and the page. Times are those of the
+example's `main`, the plain and the recorded one in turn; the load of the machine before that stands beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import integrations_page, machine
+from weighbridge.transcript.reader import Transcript
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+ADDED = ("import prover", "with prover.follow(")
+"""How the lines begin that record an example."""
+MODULE = "weighbridge.cli"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An example.
+
+    Attributes:
+        name: Of its file.
+        packages: Whose versions the table gives.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+
+
+SUBJECTS = (
+    Subject("trainer", ("transformers",)),
+    Subject("trl_sft", ("trl", "peft")),
+    Subject("accelerated", ("accelerate",)),
+    Subject("lightning_fit", ("lightning",)),
+    Subject("peft_lora", ("peft", "transformers")),
+    Subject("diffusion", ("diffusers",)),
+    Subject("workers", ("torch",)),
+)
+
+
+def plain(source: str) -> tuple[str, int]:
+    """Returns an example as it would be unrecorded, and how many lines were added to it.
+
+    Its block stays a block, so that nothing else changes; run as a script, it trains into the folder `out` beside it.
+    """
+    training = source.partition('\nif __name__ == "__main__":')[0]
+    lines, added = [], 0
+    for line in training.splitlines():
+        if line.strip().startswith(ADDED):
+            added += 1
+            line = line[: len(line) - len(line.lstrip())] + "if True:" if line.startswith(" ") else ""
+        lines.append("" if line.startswith("from weighbridge import replay") else line)
+    begin = ['if __name__ == "__main__":', '    main(Path(__file__).with_name("out"))', ""]
+    return "\n".join([*lines, "", *begin]), added
+
+
+def replayed(run: Path) -> dict[str, Any]:
+    """Replays a recording with other instructions, as the command does."""
+    command = machine.command(MODULE, "replay", "--json", str(run))
+    ended = subprocess.run(
+        command, env={**os.environ, **machine.SSE2}, stdout=subprocess.PIPE, text=True, check=False
+    )  # fmt: skip
+    told = json.loads(ended.stdout) if ended.returncode in (0, 1) else {"verdict": "refused", "findings": []}
+    above = sorted({finding["id"] for finding in told["findings"] if finding["severity"] != "info"})
+    return {"exit_code": ended.returncode, "verdict": told["verdict"], "above_info": above}
+
+
+def seconds(script: Path, out: Path) -> float:
+    """Runs a script's `main` in a fresh process."""
+    return float(machine.ask("benchmarks.integrations_job", str(script), str(out), environment=machine.HERE)["seconds"])
+
+
+def examine(subject: Subject, repeats: int) -> dict[str, Any]:
+    """Runs one example in all three ways."""
+    script = EXAMPLES / f"{subject.name}.py"
+    with tempfile.TemporaryDirectory(prefix="weighbridge-integrations-") as directory:
+        folder = Path(directory)
+        text, added = plain(script.read_text())
+        bare = folder / f"{subject.name}.py"
+        bare.write_text(text)
+        pairs = [(seconds(bare, folder / "bare"), seconds(script, folder / "run")) for _ in range(repeats)]
+        command = machine.command(MODULE, "record", "--out", str(folder / "unchanged"), "--seed", "7", str(bare))
+        unchanged = subprocess.run(
+            command, env={**os.environ, **machine.HERE}, stdout=subprocess.DEVNULL, check=False
+        )  # fmt: skip
+        return {
+            "versions": {name: importlib.metadata.version(name) for name in subject.packages},
+            "lines": len(script.read_text().splitlines()),
+            "added": added,
+            "steps": Transcript.open(folder / "run").steps - 1,
+            "plain_seconds": [round(a, 3) for a, _ in pairs],
+            "recorded_seconds": [round(b, 3) for _, b in pairs],
+            "slowdown": round(statistics.median(b for _, b in pairs) / statistics.median(a for a, _ in pairs), 2),
+            "elsewhere": replayed(folder / "run"),
+            "unchanged": {"exit_code": unchanged.returncode, "elsewhere": replayed(folder / "unchanged")}
+            if not unchanged.returncode
+            else {"exit_code": unchanged.returncode},
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Examines the examples and writes result file and page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[each.name for each in SUBJECTS])
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args(arguments)
+    before = machine.load("integrations") or {"rows": {}}
+    result = {**machine.about(), "threads": 1, "load": round(os.getloadavg()[0], 1), "rows": before["rows"]}
+    for subject in SUBJECTS:
+        if subject.name in options.only:
+            result["rows"][subject.name] = examine(subject, options.repeats)
+            print(subject.name, json.dumps(result["rows"][subject.name]), flush=True)
+            machine.save("integrations", result)
+    integrations_page.main()
+
+
+if __name__ == "__main__":
+    main()
