@@ -81,27 +81,10 @@ def _diffusers(average: Any) -> tuple[Sequence[torch.Tensor], Reading]:
     return average.shadow_params, Reading(text, factor, lambda: int(average.optimization_step))
 
 
-def _timm(average: Any) -> tuple[Sequence[torch.Tensor], Reading]:
-    after, most, least = int(average.update_after_step), float(average.decay), float(average.min_decay)
-
-    def text(at: str) -> str:
-        decay = repr(most)
-        if average.use_warmup:
-            grown = _power(f"({at} - {after})", average.warmup_gamma, average.warmup_power)
-            decay = f"max({least!r}, min({most!r}, {grown}))"
-        return f"1 - ({decay} if {at} > {after} else 0)"
-
-    def factor(at: int) -> float:
-        return 1 - float(average.get_decay(at + 1))
-
-    return list(average.module.parameters()), Reading(text, factor, None)
-
-
 def _power(since: str, gamma: float, power: float) -> str:
     return f"1 - (1 + {since} / {float(gamma)!r}) ** -{float(power)!r}"
 
 
 _READERS: dict[tuple[str, str], Callable[[Any], tuple[Sequence[torch.Tensor], Reading]]] = {
     ("diffusers.training_utils", "EMAModel"): _diffusers,
-    ("timm.utils.model_ema", "ModelEmaV3"): _timm,
 }

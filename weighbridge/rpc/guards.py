@@ -248,8 +248,13 @@ class Guard(grpc.ServerInterceptor):
         """Yields valid messages, as long as none keeps the call waiting too long; holds one at a time."""
         patience = Patience(self._limits.idle_s, self._limits.least_per_s)
         while True:
-            with patience.waits(context):
-                request = next(requests, None)
+            try:
+                with patience.waits(context):
+                    request = next(requests, None)
+            except grpc.RpcError:
+                if patience.over:  # gRPC logs no traceback of a call that was aborted
+                    context.abort(grpc.StatusCode.CANCELLED, "The call was kept waiting too long.")
+                raise
             if request is None:
                 return
             check_request(request)

@@ -277,7 +277,7 @@ def test_a_client_that_does_not_read_is_let_go() -> None:
         assert head(stub).token == b"token"
 
 
-def test_a_client_that_does_not_send_is_let_go() -> None:
+def test_a_client_that_does_not_send_is_let_go(caplog: pytest.LogCaptureFixture) -> None:
     with served(idle_s=0.5) as (address, _, witness, _), stubs(address) as (chip, stub):
         silent = threading.Event()
 
@@ -293,6 +293,7 @@ def test_a_client_that_does_not_send_is_let_go() -> None:
         assert time.monotonic() - started < 10
         assert witness.kept == []
         assert head(chip).token == b"token"
+    assert not caplog.records, "silent clients would fill the log with tracebacks"
 
 
 def test_a_client_that_sends_too_little_is_let_go() -> None:
