@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from weighbridge.core.digests import bytes_digest
 from weighbridge.core.host_memory import alive
 
 Tensor = torch.Tensor
@@ -39,6 +40,10 @@ class HostCopy:
         with _disable_current_modes():
             plain = t.detach().cpu().contiguous()
             return np.array_equal(plain.reshape(-1).view(torch.uint8).numpy(), self._bytes)
+
+    def digest(self) -> tuple[int, bytes]:
+        """Returns the number of bytes and their digest (32 bytes)."""
+        return self._bytes.size, bytes_digest(self._bytes.data)
 
     def tensor(self) -> Tensor:
         """Returns the copy as a tensor on the CPU, sharing its memory."""

@@ -95,6 +95,8 @@ class Notes:
             ahead: How many others enter with the same operation before it.
             evaluated: Where the evaluation was that made it, if one did.
         """
+        if recorder.built and recorder.earlier.holds(t):
+            return  # state that the program had saved
         if recorder.capture is None or (t.untyped_storage().nbytes() <= NUMBER_BYTES and evaluated is None):
             return
         cause = "it was made outside of what is recorded"

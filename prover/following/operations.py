@@ -84,7 +84,8 @@ class Operations:
             return self._unrecorded(func, args, kwargs, None)
         if (evaluating is not None or tainted) and not self._trains(func, args, kwargs, given, evaluating):
             return self._unrecorded(func, args, kwargs, evaluating or self._origin(given))
-        if outside and not (known or waiting or tainted) and not _draws(func):
+        apart = outside and not (known or waiting or tainted)
+        if apart and not _draws(func) and not (recorder.built and self._written(func, args, kwargs)):
             return func(*args, **kwargs)
         if recorder.failed or recorder.capture is None:
             return func(*args, **kwargs)

@@ -183,6 +183,11 @@ class Follower:
         """See `prover.following.calls.Called`."""
         self._optimizers.add(optimizer)
 
+    def reads(self) -> None:
+        """See `prover.following.calls.Called`."""
+        if not self.aside_now:
+            self._recorder.earlier.read()
+
     def calls(self, module: nn.Module) -> None:
         """See `prover.following.calls.Called`: a place where the steps of a program without a loader are cut."""
         if self.aside_now or (module.training and not torch.is_grad_enabled()):

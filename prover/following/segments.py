@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from prover.capture.step_capture import Capture
 from prover.capture.storages import HostCopy
 from prover.capture.without_modes import unseen
+from prover.following.earlier_states import EarlierStates
 from prover.following.found_objects import Found
 from prover.recording import change_guard
 from prover.recording.recorder import Recorder
@@ -55,9 +56,14 @@ class SegmentRecorder(Recorder):
     """Records segments; the Recorder's own blocks are not used."""
 
     _remedy = change_guard.FOLLOWED
+    earlier: EarlierStates
     _segment: _Segment | None = None
     _fresh = False
     """Whether the segment in progress has no operation yet."""
+
+    def __enter__(self) -> Self:
+        self.earlier = EarlierStates(self._steps.state, lambda: self.step_number)
+        return super().__enter__()
 
     @property
     def capture(self) -> Capture | None:
@@ -201,6 +207,7 @@ class SegmentRecorder(Recorder):
         self._pending = segment.capture
         self._made = {}
         self.attach(*found.objects, **found.tensors_by_name)
+        self.earlier.settle()
 
     @unseen
     def cut(self) -> None:
@@ -226,7 +233,10 @@ class SegmentRecorder(Recorder):
         finally:
             self._segment = None
         self._rename(segment)
+        undeclared, before = dict(segment.capture.undeclared), self.step_number
         self._finish(segment.capture, "step" if segment.stepped else "edit")
+        if self.earlier.cut(segment.capture.tape, undeclared, before):
+            self._out.put_returned(self.earlier.returned)
         if (self.step_number - 1) % self._every == 0:
             self._checkpoint()
 

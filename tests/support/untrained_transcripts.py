@@ -17,6 +17,7 @@ from weighbridge.core.digests import bytes_digest
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.transcript.data import DataCommitment, OrderSeed
 from weighbridge.transcript.resumption_notes import Resumption, encode
+from weighbridge.transcript.returned_state import Returned
 from weighbridge.transcript.state import Checkpoint, View, checkpoint_digest
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.writer import RESUMPTIONS, TranscriptWriter
@@ -98,12 +99,15 @@ def write_transcript(
     tape: bytes = NO_TAPE,
     resumptions: Sequence[Resumption] = (),
     draft: Mapping[str, Any] | None = None,
+    returned: Returned | None = None,
 ) -> str:
     """Writes a transcript in which the chip took snapshot 10 + t at operation 4 of step t; returns its identifier."""
     writer = TranscriptWriter(path, draft={"name": name, **(draft or {})}, key=SigningKey.generate(), segment_steps=2)
     program = writer.put_tape(tape)
     if resumptions:
         writer._publish(RESUMPTIONS, lambda file: file.write_bytes(encode(resumptions)))
+    if returned is not None:
+        writer.put_returned(returned)
     for step in range(steps):
         writer.append_step(
             kind="step" if step else "init",

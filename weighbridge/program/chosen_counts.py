@@ -23,9 +23,10 @@ from weighbridge.program.formula_code import FormulaCode
 from weighbridge.program.literal_code import LiteralCode
 from weighbridge.program.operation_shapes import Site
 from weighbridge.program.origins import TapeValues, formula_texts
+from weighbridge.program.own_tensors import returned
 from weighbridge.program.schedule_counts import ScheduleCounts
 from weighbridge.program.structure_code import StructureCode
-from weighbridge.transcript import parentage
+from weighbridge.transcript import parentage, returned_state
 from weighbridge.transcript.data import OrderSeed, VerifiableOrder
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
@@ -74,6 +75,7 @@ def count(
     _programs(transcript, tapes, values, ledger, Known() if known is None else known)
     _records(transcript, tapes, values, ledger)
     _beginning(transcript, tapes, values, ledger)
+    _returned(transcript, tapes, ledger)
     _batches(transcript, tapes, ledger)
     _selection(transcript, ledger)
     generator_starts.charge(transcript, tapes, ledger)
@@ -179,6 +181,23 @@ def _beginning(
     most = math.inf if parent is None else _HELD_BITS
     for name, data in parentage.existing(transcript).items():
         ledger.add("origin", 0, min(8.0 * data.numel(), most), name)
+
+
+def _returned(transcript: Transcript, tapes: Callable[[bytes], Tape], ledger: ChosenBits) -> None:
+    """State of an earlier step that came back: which step that is, and what goes where it was not."""
+    claims = transcript.returned
+    by_step: dict[int, dict[str, tuple[int, str]]] = {}
+    for (step, name), source in returned(transcript).items():
+        by_step.setdefault(step, {})[name] = source
+    for step, entered in by_step.items():
+        steps = {before for before, _ in entered.values()}
+        places = returned_state.places(tapes(transcript.step(step).tape), step)
+        ledger.add("edits", step, len(steps) * math.log2(step), "which earlier state came back")
+        for name, (before, storage) in entered.items():
+            bits = math.log2(len(steps))
+            if places.get(name) != {storage}:
+                bits += math.log2(1 + len(claims.states[before].storages))
+            ledger.add("edits", step, bits, f"where {storage} of step {before} came back"[:200])
 
 
 def _selection(transcript: Transcript, ledger: ChosenBits) -> None:

@@ -12,7 +12,7 @@ value which of the numbers there it is. Values that have a formula's very bits c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from weighbridge.core.errors import TapeError, WeighbridgeError
 from weighbridge.program.explanations import Candidate, Explanations, element
+from weighbridge.program.own_tensors import returned
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import Scalar, StepRecord
 from weighbridge.transcript.tape import DTYPES, Tape
@@ -173,6 +174,7 @@ def analyse(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> dict[byte
         TapeError: A formula breaks the rules (`tape.formula`), or a record does not fit its tape.
     """
     formulas = transcript.formulas()
+    own = returned(transcript)
     columns: dict[bytes, _Column] = {}
     for record in transcript.records():
         column = columns.get(record.tape)
@@ -181,7 +183,7 @@ def analyse(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> dict[byte
         column.found.steps += 1
         if column.found.kind == "init":  # what it takes from outside in a later step is not excused by step 0
             column.found.kind = record.kind
-        column.compare(_entering(transcript, record, column))
+        column.compare(_entering(transcript, record, column, own))
     once = {digest for digest, column in columns.items() if column.found.steps == 1}
     for digest in once:
         columns[digest].changing = set(range(len(columns[digest].reference or [])))
@@ -192,7 +194,7 @@ def analyse(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> dict[byte
             for record, t in counted(transcript.records()):
                 column = columns[record.tape]
                 if wanted(column):
-                    values = _entering(transcript, record, column, note=False)
+                    values = _entering(transcript, record, column, own, note=False)
                     yield column, record, values, Explanations(formulas, t, record.host, record.counts)
 
     for column, _, values, step in again(lambda column: column.changing):
@@ -250,10 +252,12 @@ def _scalars(tape: Tape) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _entering(transcript: Transcript, record: StepRecord, column: _Column, note: bool = True) -> list[Scalar]:
+def _entering(
+    transcript: Transcript, record: StepRecord, column: _Column, own: Collection[tuple[int, str]], note: bool = True
+) -> list[Scalar]:
     """The step's values, then its undeclared tensors of one number (floats as the integer of their bits).
 
-    Larger tensors are noted as undeclared.
+    Larger tensors are noted as undeclared, except the run's own of an earlier step.
     """
     undeclared = transcript.undeclared(record.step) if record.free else {}
     scalars: list[Scalar] = []
@@ -261,7 +265,7 @@ def _entering(transcript: Transcript, record: StepRecord, column: _Column, note:
         dtype, t = column.scalars.get(name), undeclared[name]
         if dtype is not None and t.numel() * t.itemsize == DTYPES[dtype].itemsize:
             scalars.append(_element(raw_bytes(t), DTYPES[dtype]))
-        elif note and t.numel():
+        elif note and t.numel() and (record.step, name) not in own:
             steps, size = column.found.undeclared_tensors.get(name, (0, 0))
             column.found.undeclared_tensors[name] = (steps + 1, size + t.numel() * t.itemsize)
     if len(scalars) != len(column.scalars) or len(record.values) != column.own:

@@ -19,6 +19,7 @@ from weighbridge.program import gradients
 from weighbridge.program.content import PERHAPS, Roles
 from weighbridge.program.dataflow import Flow, flow
 from weighbridge.program.origins import TapeValues, analyse
+from weighbridge.program.own_tensors import returned
 from weighbridge.program.roles import roles
 from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
 from weighbridge.program.whole_run import Course, Followed, follow
@@ -61,6 +62,7 @@ def examine(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> Programs:
     values = analyse(transcript, tapes)
     flows = {digest: flow(tapes(digest)) for digest in values}
     course = Course.of(transcript.records(), tapes)
+    course.returned = returned(transcript)
     later = {ran.tape for ran in course.steps if not ran.init}
     training = {digest: each for digest, each in flows.items() if digest in later}
     declared = () if transcript.notes is None else transcript.notes.weights

@@ -10,7 +10,7 @@ Which state is trained and which holds weights is said by `roles`; what becomes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,11 +54,13 @@ class Course:
 
     Attributes:
         steps: The steps.
+        returned: (Step, name of an undeclared tensor) to (earlier step, storage that it is of before that).
         zeros: By tape: positions of values that decide about replacements and were 0 in some step.
         ones: The same for 1.
     """
 
     steps: list[Ran] = field(default_factory=list)
+    returned: Mapping[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
     zeros: dict[bytes, frozenset[int]] = field(default_factory=dict)
     ones: dict[bytes, frozenset[int]] = field(default_factory=dict)
 
@@ -113,13 +115,18 @@ class _Run:
         self._sizes: dict[str, int] = {}
         self._ever: set[str] = set()
         self._parts: dict[str, Coverage] = {}
+        self._earlier: dict[int, dict[str, Content]] = {before: {} for before, _ in course.returned.values()}
         self._walks = 0
 
     def step(self, ran: Ran) -> None:
         """Goes on by one step."""
         program = self._program(ran.tape)
+        if ran.step in self._earlier:
+            self._earlier[ran.step] = dict(self._state)
         names = [absolute_name(i.name, ran.step) if kept else i.name for i, kept in program.inputs]
-        entering = tuple(self._entering(i.origin, i.bytes, n) for (i, _), n in zip(program.inputs, names, strict=True))
+        entering = tuple(
+            self._entering(i.origin, i.bytes, n, ran.step) for (i, _), n in zip(program.inputs, names, strict=True)
+        )
         again = tuple(name in self._ever for _, name in program.tape.survivors)
         key: tuple[object, ...] = (ran.init, *entering, *again)
         outcome = program.known.get(key)
@@ -147,15 +154,19 @@ class _Run:
             self._programs[digest] = Program(tape, effects(tape, zeros, ones))
         return self._programs[digest]
 
-    def _entering(self, origin: str, size: int, name: str) -> Content:
+    def _entering(self, origin: str, size: int, name: str, step: int) -> Content:
         """What an input holds."""
+        state = self._state
+        if origin == "free" and (step, name) in self._course.returned:
+            before, name = self._course.returned[step, name]
+            origin, state = "state", self._earlier[before]
         if origin == "batch":
             return Content(BATCH, foreign=BATCH)
         if origin == "dropped" or size <= SCALAR_BYTES:
             return NOTHING
         if origin == "free":
             return Content(FREE, foreign=FREE)
-        held = self._state.get(name)
+        held = state.get(name)
         if held is None:
             held = self._first(name, NOTHING)
         if name in self._roles.weights:

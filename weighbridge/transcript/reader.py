@@ -34,6 +34,8 @@ from weighbridge.transcript.layout import Shard
 from weighbridge.transcript.recovery import recover
 from weighbridge.transcript.resumption_notes import Resumption
 from weighbridge.transcript.resumption_notes import decode as decode_resumptions
+from weighbridge.transcript.returned_state import RETURNED, Returned
+from weighbridge.transcript.returned_state import decode as decode_returned
 from weighbridge.transcript.state import Checkpoint, checkpoint_digest, read_checkpoint
 from weighbridge.transcript.steps import (
     LAYOUT,
@@ -91,6 +93,7 @@ class Transcript:
         self.checkpoint_steps = list(manifest.checkpoints)
         self.resumptions = []
         self.notes = None
+        self.returned = Returned()
         self._firsts: list[int] = []
         self._digests: list[bytes] = []
         self._heads: list[bytes] = []
@@ -338,6 +341,8 @@ class Transcript:
             self.resumptions = decode_resumptions(read_file(self.path / RESUMPTIONS, max_bytes=self.limits.manifest))
         if CHIPS in self._listed:
             self.notes = decode_notes(read_file(self.path / CHIPS, max_bytes=self.limits.manifest))
+        if RETURNED in self._listed:
+            self.returned = decode_returned(read_file(self.path / RETURNED, max_bytes=self.limits.manifest))
 
     def _load_data(self, summary: Any) -> DataCommitment | None:
         present = {path for path in (LEAVES, ORDER) if path in self._listed}

@@ -37,7 +37,7 @@ MAX_STEPS = 10**8
 """File names hold steps in eight digits."""
 
 LAYOUT = re.compile(
-    r"draft\.cbor|resumptions\.cbor|chips\.cbor|layout\.cbor|data/(leaves|order)\.bin|tapes/[0-9a-f]{64}\.cbor\.zst|steps/(?P<steps>[0-9]{8})\.cbor\.zst"
+    r"draft\.cbor|resumptions\.cbor|chips\.cbor|returned\.cbor|layout\.cbor|data/(leaves|order)\.bin|tapes/[0-9a-f]{64}\.cbor\.zst|steps/(?P<steps>[0-9]{8})\.cbor\.zst"
     r"|rounding/(?P<rounding>[0-9]{8})\.wlog\.zst|(batches|checkpoints)/(?P<tensors>[0-9]{8})\.safetensors"
 )
 """Paths of all files that a manifest may list."""

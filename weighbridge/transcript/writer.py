@@ -27,6 +27,7 @@ from weighbridge.core.durable import sync
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.data import DataCommitment, batch_digest, micro_batches, record_digests
+from weighbridge.transcript.returned_state import RETURNED, Returned
 from weighbridge.transcript.state import Checkpoint, checkpoint_digest, write_checkpoint
 from weighbridge.transcript.steps import (
     Kind,
@@ -262,14 +263,19 @@ class TranscriptWriter:
 
     def put_notes(self, notes: ChipNotes) -> None:
         """Stores what is to be known about the run's chips beside the step records, in place of an earlier version."""
-        content = notes.encode()
-        if self._files.get(CHIPS) != (len(content), digests.bytes_digest(content).hex()):
-            self._publish(CHIPS, lambda file: _write(file, content))
+        self._put(CHIPS, notes.encode())
+
+    def put_returned(self, returned: Returned) -> None:
+        """Stores which undeclared tensors are state of an earlier step, in place of an earlier version."""
+        self._put(RETURNED, returned.encode())
 
     def put_layout(self, content: bytes) -> None:
         """Stores which part of each tensor this rank of a job holds (`layout.cbor`), in place of an earlier version."""
-        if self._files.get(RANK_LAYOUT) != (len(content), digests.bytes_digest(content).hex()):
-            self._publish(RANK_LAYOUT, lambda file: _write(file, content))
+        self._put(RANK_LAYOUT, content)
+
+    def _put(self, path: str, content: bytes) -> None:
+        if self._files.get(path) != (len(content), digests.bytes_digest(content).hex()):
+            self._publish(path, lambda file: _write(file, content))
 
     def flush(self) -> None:
         """Makes everything written so far survive a loss of power."""

@@ -21,12 +21,13 @@ from weighbridge.core.digests import cbor
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution import collective_openings
 from weighbridge.execution.collective_openings import Opening, Piece, Target
-from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes
+from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes, returned_state
 from weighbridge.transcript.chip_notes import ChipNotes
 from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
 from weighbridge.transcript.job_record import JobRecord
 from weighbridge.transcript.layout import Shard
 from weighbridge.transcript.resumption_notes import Resumption
+from weighbridge.transcript.returned_state import Held, Returned
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
 
@@ -50,6 +51,10 @@ FORMS: dict[str, tuple[Again, list[bytes]]] = {
     "a tape": (lambda data: Tape.decode(data).encode(), [example_tape().encode()]),
     "notes on chips": (
         lambda data: chip_notes.decode(data).encode(), [ChipNotes(("a", "w"), ((b"ueid", 1, 2, 3),)).encode()],
+    ),
+    "state that came back": (
+        lambda data: returned_state.decode(data).encode(),
+        [Returned({2: Held({"w": (4, bytes(32))}, {"0": 7})}, {(3, "f0"): (2, "w"), (3, "f1"): (2, "w")}).encode()],
     ),
     "notes on resumptions": (
         lambda data: resumption_notes.encode(resumption_notes.decode(data)),
