@@ -62,16 +62,32 @@ class Attacker:
         for call in calls:
             call.cancel()
 
-    def slowly(self, piece: Any, pause_s: float) -> Iterator[Any]:
-        """Yields a message again and again, with pauses."""
-        while self.left() > 0:
-            yield piece
-            time.sleep(pause_s)
+    def slowly(self, begin: Callable[[Iterator[Any]], Any], piece: Any, pause_s: float) -> Any:
+        """Begins a call that sends a message again and again, with pauses."""
+        over = threading.Event()  # or else the thread that gRPC has for each stream would outlive its call
 
-    def silently(self) -> Iterator[bytes]:
-        """Yields nothing until the end."""
-        time.sleep(max(0.0, self.left()))
-        yield from ()
+        def pieces() -> Iterator[Any]:
+            while self.left() > 0 and not over.is_set():
+                yield piece
+                over.wait(pause_s)
+
+        return _until_over(begin(pieces()), over)
+
+    def silently(self, begin: Callable[[Iterator[Any]], Any]) -> Any:
+        """Begins a call that sends nothing."""
+        over = threading.Event()
+
+        def nothing() -> Iterator[bytes]:
+            over.wait(max(0.0, self.left()))
+            yield from ()
+
+        return _until_over(begin(nothing()), over)
+
+
+def _until_over(call: Any, over: threading.Event) -> Any:
+    if not call.add_callback(over.set):
+        over.set()
+    return call
 
 
 def _witness(channel: grpc.Channel) -> Any:
@@ -89,7 +105,7 @@ def reflect(me: Attacker, channel: grpc.Channel) -> None:
     def begin(channel: grpc.Channel) -> Any:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         wanted = reflection_pb2.ServerReflectionRequest(list_services="")
-        return stub.ServerReflectionInfo(me.slowly(wanted, 5), timeout=600)
+        return me.slowly(lambda pieces: stub.ServerReflectionInfo(pieces, timeout=600), wanted, 5)
 
     me.keep_open(channel, begin, "reflection")
 
@@ -97,7 +113,7 @@ def reflect(me: Attacker, channel: grpc.Channel) -> None:
 def silent_calls(me: Attacker, channel: grpc.Channel) -> None:
     """Begins calls whose message never comes."""
     method = channel.stream_unary(SERVICE + "GetWitnessed")
-    me.keep_open(channel, lambda _: method.future(me.silently(), timeout=600), "silent call")
+    me.keep_open(channel, lambda _: me.silently(lambda it: method.future(it, timeout=600)), "silent call")
 
 
 def steal_nonces(me: Attacker, channel: grpc.Channel) -> None:
@@ -145,7 +161,11 @@ def fill_memory(me: Attacker, channel: grpc.Channel) -> None:
 def trickle(me: Attacker, channel: grpc.Channel) -> None:
     """Reports a few bytes every second."""
     piece = witness_pb2.AddCheckpointRequest(proof=[bytes(32)])
-    me.keep_open(channel, lambda c: _witness(c).AddCheckpoint.future(me.slowly(piece, 1), timeout=600), "trickle")
+
+    def begin(channel: grpc.Channel) -> Any:
+        return me.slowly(lambda pieces: _witness(channel).AddCheckpoint.future(pieces, timeout=600), piece, 1)
+
+    me.keep_open(channel, begin, "trickle")
 
 
 def faulty_requests(me: Attacker, channel: grpc.Channel) -> None:
