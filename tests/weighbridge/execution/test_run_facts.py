@@ -50,10 +50,10 @@ def test_the_facts_are_those_of_the_run(run: Path) -> None:
     assert facts.steps == STEPS
     # Forward, and the gradient of the weights: two products of 2 * BATCH * WIDTH each. The input needs no gradient.
     # Beside them the square, its sum, the three products of their gradient and the sum of the bias's count one for each
-    # row, and the update one for each weight. Each weight was drawn once.
-    step = 4 * BATCH * WIDTH + 6 * BATCH + WIDTH + 1
-    assert facts.flops == {"init": WIDTH + 1, "step": STEPS * step, "edit": 0}
-    assert facts.total == STEPS * step + WIDTH + 1
+    # row, and the update one for each weight. Each weight was drawn once, and scaled and shifted into its range: three.
+    step, init = 4 * BATCH * WIDTH + 6 * BATCH + WIDTH + 1, 3 * (WIDTH + 1)
+    assert facts.flops == {"init": init, "step": STEPS * step, "edit": 0}
+    assert facts.total == STEPS * step + init
     assert sum(program.count for program in facts.programs) == STEPS + 1
     seen = Transcript.open(run).programs()
     assert [(program.digest, program.first) for program in facts.programs] == [(d.hex(), n) for d, n in seen.items()]
@@ -61,7 +61,7 @@ def test_the_facts_are_those_of_the_run(run: Path) -> None:
     assert any("addmm" in name or "mm." in name for name in facts.operations)
     assert facts.hyperparameters["update"] == pytest.approx((-0.1, -0.1 / STEPS, -0.1 / STEPS))
     assert (facts.used, facts.seen, facts.parameters) == (0, 0, None)  # no data commitment, no chip
-    assert (facts.initial.flops, facts.initial.narrow, facts.repetitions) == (WIDTH + 1, 0, ())
+    assert (facts.initial.flops, facts.initial.narrow, facts.repetitions) == (init, 0, ())
 
 
 def test_a_resumption_repeats_what_lies_after_its_checkpoint(run: Path, tmp_path: Path) -> None:
