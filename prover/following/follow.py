@@ -88,7 +88,7 @@ def follow(
     *,
     seed: int = 0,
     data: DataCommitment | None = None,
-    policy: str = "strict",
+    policy: str = "mixed",
     evaluation: Literal["native", "recorded"] = "native",
     checkpoint_every: int = 50,
     key: SigningKey | None = None,

@@ -79,7 +79,7 @@ class Recorder:
         key: SigningKey | None = None,
         metadata: Mapping[str, Any] | None = None,
         verify_state: bool = True,
-        policy: str = "strict",
+        policy: str = "mixed",
         resume: bool = False,
         formulas: Mapping[str, str] | None = None,
         programs: Iterable[bytes] | None = None,
@@ -100,8 +100,9 @@ class Recorder:
             metadata: What else should be fixed before the first step (hyperparameters, purpose); plain numbers, texts,
                 lists.
             verify_state: Hash the state before each step to notice changes made outside steps.
-            policy: `strict` (bounds that hold for any order of summation) or `calibrated` (measured bounds: smaller
-                logs, and the only ones for bfloat16 and float16).
+            policy: `mixed` (strict bounds for float32, calibrated ones for bfloat16 and float16), `strict` (only
+                bounds that hold for any order of summation; refuses 16-bit types) or `calibrated` (only measured
+                bounds: smaller logs).
             resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
             formulas: How numbers that change from step to step follow from its number; see `prover.formulas`. By

@@ -345,6 +345,7 @@ def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]
             "followed": answer.followed,
             "logged": answer.logged,
             "rounded": answer.rounded,
+            "calibrated": answer.calibrated,
             "evidence": answer.evidence,
             "first_difference": answer.first_difference,
             "seconds": round(snapshot.seconds, 3),
@@ -382,6 +383,7 @@ def _transcript(facts: TranscriptFacts, snapshots: Sequence[SnapshotFacts]) -> d
         "followed": sum(result.followed for result in replays),
         "logged": sum(result.logged for result in replays),
         "rounded": sum(result.rounded for result in replays),
+        "calibrated": sum(result.calibrated for result in replays),
         "tapes": tapes,
         "chosen": chosen,
     }

@@ -10,7 +10,7 @@ import typer
 
 from weighbridge.core.errors import UsageError
 
-POLICIES = ("strict", "calibrated")
+POLICIES = ("mixed", "strict", "calibrated")
 EVALUATIONS = ("native", "recorded")
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
@@ -19,7 +19,7 @@ def command(
     script: Annotated[Path, typer.Argument(help="The script; its arguments follow.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
     out: Annotated[Path | None, typer.Option(help="New or empty directory for the transcript.")] = None,
-    policy: Annotated[str, typer.Option(help="Error bounds: strict, or calibrated (16-bit types).")] = "strict",
+    policy: Annotated[str, typer.Option(help="Error bounds: mixed, strict (no 16-bit types) or calibrated.")] = "mixed",
     seed: Annotated[int, typer.Option(help="Fixes all randomness of what is recorded.", min=0)] = 0,
     evaluation: Annotated[str, typer.Option(help="Evaluations: native, or recorded like training.")] = "native",
 ) -> int:
@@ -27,7 +27,7 @@ def command(
     if out is None:
         raise UsageError("give --out, a new directory for the transcript, before the script")
     if policy not in POLICIES:
-        raise UsageError(f"--policy takes {' or '.join(POLICIES)}, not {policy!r}")
+        raise UsageError(f"--policy takes {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, not {policy!r}")
     if evaluation not in EVALUATIONS:
         raise UsageError(f"--evaluation takes {' or '.join(EVALUATIONS)}, not {evaluation!r}")
     from prover.following.script import record_script

@@ -181,6 +181,14 @@ def _print(result: ReplayResult) -> None:
         f"{result.followed:,} would have gone the other way on this device without it",
         soft_wrap=True,
     )
+    if result.calibrated:
+        console.print(
+            f"bounds: strict (proven) for {result.rounded - result.calibrated:,} of the roundings, "
+            f"calibrated (measured) for {result.calibrated:,}",
+            soft_wrap=True,
+        )
+    elif result.rounded:
+        console.print("bounds: strict (proven) for all roundings")
     if result.logged and result.evidence:
         chances = ", ".join(f"{name} {test['p']:.2g}" for name, test in result.evidence["tests"].items())
         console.print(

@@ -56,6 +56,7 @@ class Executor:
             seen.
         followed: Roundings that the log changed so far.
         rounded: Elements rounded so far.
+        calibrated: Those of them that were rounded within a calibrated bound.
         watch: Called with every result that has a checksum, once it was compared.
         tally: What rounding logs chose so far.
     """
@@ -80,6 +81,7 @@ class Executor:
         self.live: dict[int, Tensor] = {}
         self.followed = 0
         self.rounded = 0
+        self.calibrated = 0
         self.watch: Callable[[Seen], None] | None = None
         self.tally = Tally()
         self._lingering: list[Tensor] = []
@@ -183,6 +185,7 @@ class Executor:
             self._checked.add((tape_digest, index))
         self.followed += context.followed
         self.rounded += context.rounded_elements
+        self.calibrated += context.calibrated_elements
         if stop is not None and stop <= len(tape.nodes) and last == stop:
             self.live = dict(slots)
             return context

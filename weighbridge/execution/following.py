@@ -73,6 +73,7 @@ class Following(Context):
     node: Node | None = None
     followed: int = 0
     rounded_elements: int = 0
+    calibrated_elements: int = 0
     checked: int = 0
     hosts: int = 0
     rng: dict[int, int] = field(default_factory=dict)
@@ -118,6 +119,7 @@ class Following(Context):
         entries = self._entries(wide.numel())
         self._output += 1
         self.rounded_elements += wide.numel()
+        self.calibrated_elements += wide.numel() if self.policy.at(wide.dtype).calibrated else 0
         wanted = self._next_checksum()
         small = dtype in formats.NARROW
         result = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)

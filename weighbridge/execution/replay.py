@@ -88,6 +88,7 @@ class ReplayResult:
         followed: Roundings that the log changed: without the log this replay would have differed there.
         logged: Entries in the rounding logs of the executed steps.
         rounded: Elements rounded.
+        calibrated: Those of them whose bounds are calibrated (measured); the bounds of the others are strict (proven).
         evidence: What the rounding logs chose (`weighbridge.execution.choice_statistics`): counts, and `tests` with
         p-values.
         tapes: By hex digest of each tape that this replay ran: `kind`, `count` of executions, `operations`; and over
@@ -119,6 +120,7 @@ class ReplayResult:
     followed: int = 0
     logged: int = 0
     rounded: int = 0
+    calibrated: int = 0
     evidence: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, dict[str, Any]] = field(default_factory=dict)
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -389,6 +391,7 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             followed=int(raw["followed"]),
             logged=int(raw["logged"]),
             rounded=int(raw["rounded"]),
+            calibrated=int(raw["calibrated"]),
             evidence=counted.report(counted.parse(raw["evidence"])),
             tapes={
                 bytes.fromhex(k).hex(): {

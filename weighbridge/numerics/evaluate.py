@@ -60,7 +60,7 @@ class _Within(Context):
 
 def _composed(op: Op, bound: dict[str, Any], context: Context) -> Any:
     def summed(total: Tensor, absolute: Tensor, least: Tensor, addends: int) -> Tensor:
-        with growth(context.policy):
+        with growth(context.policy, torch.float64):
             limits = [summation_bound(absolute, least, addends)]
         (limit,) = scaled(limits, "sum", context.policy, torch.float64)
         return context.rounded(total, limit, torch.float32)

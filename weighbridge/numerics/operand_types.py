@@ -56,11 +56,11 @@ def refuse_types(op: Op, bound: dict[str, Any], policy: Policy) -> None:
     """Refuses operand types that a computing rule does not cover."""
     for value in bound.values():
         for t in floats(value):
-            if t.dtype != torch.float32 and not (policy.calibrated and t.dtype in NARROW):
+            if t.dtype != torch.float32 and not (policy.narrow and t.dtype in NARROW):
                 advice = (
                     "compute in float32, or make it before the Recorder begins; there is no wider type behind float64"
                     if t.dtype == torch.float64
-                    else 'reduced precision needs calibrated bounds; pass policy="calibrated" to the Recorder'
+                    else 'no strict bounds in 16 bits; the default, policy="mixed", takes calibrated ones there'
                 )
                 raise RefusedOperationError(f"{op} on {t.dtype}: {advice}", operation=str(op), dtype=str(t.dtype))
         if isinstance(value, Tensor) and value.is_complex():

@@ -29,7 +29,7 @@ def losses(request: dict[str, Any], confined: list[str], send: Any) -> dict[str,
     """
     transcript = Transcript.open(request["path"])
     draft = transcript.draft
-    policy = policies.named(str(draft.get("policy")))
+    policy = policies.declared(draft)
     evaluator = Evaluator(request["device"], int(draft["seed"]), int(request["memory"]), policy)
     return {
         "losses": [

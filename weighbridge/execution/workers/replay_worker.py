@@ -105,12 +105,7 @@ class Replay:
                 "registered there (--op-rules)",
                 code="replay.rules.unknown",
             )
-        policy = policies.named(str(self._transcript.draft.get("policy")))
-        if policy.digest != self._transcript.draft.get("calibration", ""):
-            raise WeighbridgeError(
-                "the run was recorded with a calibration table that this version does not have",
-                code="replay.calibration.unknown",
-            )
+        policy = policies.declared(self._transcript.draft)
         probes.require(self._device, policy)
         self._executor = Executor(self._device, seed, int(request["memory"]), policy, coordinate, exchange)
         self._tapes: dict[bytes, Tape] = {}
@@ -187,6 +182,7 @@ class Replay:
             "followed": self._executor.followed,
             "logged": self._logged,
             "rounded": self._executor.rounded,
+            "calibrated": self._executor.calibrated,
             "evidence": self._executor.tally.to_json(),
             "chosen": self._chosen.to_json(self._policy.budgets, self._weights),
             "tapes": {d.hex(): use for d, use in self._uses.items()},

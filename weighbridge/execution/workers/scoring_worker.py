@@ -112,7 +112,7 @@ class _Last(Replay):
     def evaluator(self) -> Evaluator:
         """Returns an executor on the state that was reached."""
         draft = self._transcript.draft
-        policy = policies.named(str(draft.get("policy")))
+        policy = policies.declared(draft)
         found = Evaluator(self._device, int(draft["seed"]), self._executor._max_bytes, policy)
         found.state, found.rng = self._executor.state, dict(self._executor.rng)
         return found

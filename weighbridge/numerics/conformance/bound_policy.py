@@ -1,24 +1,34 @@
-"""What a bound claims: `strict` or `calibrated` (design, "What a bound claims").
+"""What a bound claims: `strict`, `calibrated`, or each where it belongs: `mixed`.
 
 *Strict* bounds hold for any order of summation, with or without fused multiply-add, rounding to nearest. *Calibrated*
 bounds are measured: in them, the growth gamma(n) of a strict bound is one unit roundoff whatever n is, and the whole
 bound is multiplied by a factor per operation, the largest ratio of error to bound that was observed, times a safety
 factor. The committed table `calibration.json` says where and how it was measured; its digest stands in the manifest
 draft, and a replay refuses a table that it does not have.
+
+*Mixed* is the default: strict bounds for all that is computed in float64, so for every operation on float32, and
+calibrated ones for all that is computed in float32, so for those on 16-bit types, for which no strict ones exist. Which
+it is follows from the types on the tape; nobody chooses it for an operation. A mixed run that computes nothing in 16
+bits needs no table, and replays whatever table there is.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from weighbridge.core.digests import record_digest
-from weighbridge.core.errors import UsageError
+from weighbridge.core.errors import UsageError, WeighbridgeError
 
 TABLE = Path(__file__).parent / "calibration.json"
+NAMES = ("mixed", "strict", "calibrated")
+"""The policies; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +36,41 @@ class Policy:
     """How far two conforming results may lie apart.
 
     Attributes:
-        name: `strict` or `calibrated`.
-        factors: For `calibrated`: factor of each operation's bound, by operator name; 8 where it was not measured.
+        name: `mixed`, `strict` or `calibrated`.
+        factors: Unless it is `strict`: factor of each operation's calibrated bound, by operator name; 8 where it was
+            not measured.
         digest: Hex digest of the factors; empty for `strict`.
+        known: Whether the factors are those that the run was recorded with.
     """
 
     name: str = "strict"
     factors: Mapping[str, float] = field(default_factory=dict)
     digest: str = ""
+    known: bool = True
 
     @property
     def calibrated(self) -> bool:
-        """Whether bounds are measured ones."""
+        """Whether all bounds are measured ones."""
         return self.name == "calibrated"
+
+    @property
+    def narrow(self) -> bool:
+        """Whether there are bounds for what is computed in float32: operations on 16-bit types."""
+        return self.name != "strict"
+
+    def at(self, wide: torch.dtype) -> Policy:
+        """Returns the policy, `strict` or `calibrated`, of what is computed in a wide type.
+
+        Raises:
+            WeighbridgeError: It needs a table of factors that is not here (`replay.calibration.unknown`).
+        """
+        found = self if self.name != "mixed" else STRICT if wide is torch.float64 else calibrated()
+        if found.calibrated and not self.known:
+            raise WeighbridgeError(
+                "the run was recorded with a calibration table that this version does not have",
+                code="replay.calibration.unknown",
+            )
+        return found
 
     def factor(self, operation: str) -> float:
         """Returns the factor for an operator name without namespace and overload."""
@@ -64,6 +96,16 @@ def named(name: str) -> Policy:
     """
     if name == "strict":
         return STRICT
-    if name == "calibrated":
-        return calibrated()
-    raise UsageError(f"there is no policy {name!r}; choose strict or calibrated")
+    if name in NAMES:
+        return replace(calibrated(), name=name)
+    raise UsageError(f"there is no policy {name!r}; choose {', '.join(NAMES[:-1])} or {NAMES[-1]}")
+
+
+def declared(draft: Mapping[str, Any]) -> Policy:
+    """Returns the policy that a transcript's draft names, `calibration` being the digest of its table.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    policy = named(str(draft.get("policy")))
+    return replace(policy, known=policy.digest == draft.get("calibration", ""))

@@ -185,26 +185,23 @@ def _fault(device: torch.device, policy: Policy) -> str | None:
     for dtype in (torch.float64, torch.float32):
         if not keeps_subnormals(dtype, device):
             return f"{dtype} results below the normal range become zero; call torch.set_flush_denormal(False)"
-    fault = _algorithm_fault(device, policy)
-    if fault is None or policy.calibrated:
-        return fault
-    return f"{fault}, or declare calibrated with a table measured on this device"
+    fault = _algorithm_fault(device, torch.float64)
+    if fault is not None:
+        return fault if policy.calibrated else f"{fault}, or declare calibrated with a table measured on this device"
+    fault = _algorithm_fault(device, torch.float32) if policy.narrow else None
+    return fault if fault is None or policy.calibrated else f"{fault}, or declare strict, which has no 16-bit types"
 
 
-def _algorithm_fault(device: torch.device, policy: Policy) -> str | None:
-    wide = (torch.float64, torch.float32) if policy.calibrated else (torch.float64,)
-    for dtype in wide:
-        if not products_conform(torch.mm, dtype, device):
-            return (
-                f"matrix products in {dtype} lose bits or are not rounded to nearest; switch off TF32, emulation and "
-                "vendor overrides such as NVIDIA_TF32_OVERRIDE"
-            )
-        if not sums_conform(torch.sum, dtype, device):
-            return f"sums in {dtype} lose bits; use a build of PyTorch without fast-math"
-        if not (
-            convolutions_conform(_convolve, dtype, device) and gradients_conform(_convolve_backward, dtype, device)
-        ):
-            return f"convolutions in {dtype} are not sums of products (Winograd or Fourier kernels); switch them off"
+def _algorithm_fault(device: torch.device, dtype: torch.dtype) -> str | None:
+    if not products_conform(torch.mm, dtype, device):
+        return (
+            f"matrix products in {dtype} lose bits or are not rounded to nearest; switch off TF32, emulation and "
+            "vendor overrides such as NVIDIA_TF32_OVERRIDE"
+        )
+    if not sums_conform(torch.sum, dtype, device):
+        return f"sums in {dtype} lose bits; use a build of PyTorch without fast-math"
+    if not (convolutions_conform(_convolve, dtype, device) and gradients_conform(_convolve_backward, dtype, device)):
+        return f"convolutions in {dtype} are not sums of products (Winograd or Fourier kernels); switch them off"
     return None
 
 
@@ -213,7 +210,7 @@ def require(device: str | torch.device, policy: Policy) -> None:
 
     Args:
         device: The device.
-        policy: Which bounds will be used: `strict` ones are for float64, `calibrated` ones for float32 too.
+        policy: Which bounds will be used: `strict` ones are for float64, the others for float32 too.
 
     Raises:
         DeviceArithmeticError: The bounds would not hold here; the message says what to switch off.

@@ -47,7 +47,7 @@ def evaluate(
             return out  # integer or boolean work
     types = None if plain else result_types(op, by_name)
     if types is None:
-        with growth(context.policy):
+        with growth(context.policy, torch.float64):
             summed = sums.evaluate(op, bound)
         if summed is not None:
             (limit,) = scaled([summed[1]], base_name(op)[0], context.policy, torch.float64)
@@ -99,17 +99,17 @@ def _laid_out(t: Tensor, wanted: Strides) -> Tensor:
 def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[Bound]:
     """Returns the bounds of a call under a policy; the rules state them for float64."""
     assert rule.bound is not None
-    with growth(policy):
+    with growth(policy, wide):
         limits = rule.bound(call)
     return scaled(limits, call.name, policy, wide)
 
 
-def growth(policy: Policy) -> AbstractContextManager[None]:
-    """How bounds count roundings under a policy."""
-    return without_growth() if policy.calibrated else _STRICT
+def growth(policy: Policy, wide: torch.dtype) -> AbstractContextManager[None]:
+    """How bounds of what is computed in a wide type count roundings under a policy."""
+    return without_growth() if policy.at(wide).calibrated else _STRICT
 
 
 def scaled(limits: list[Bound], name: str, policy: Policy, wide: torch.dtype) -> list[Bound]:
     """Returns float64's bounds of an operation as a policy has them for a wide type."""
-    scale = policy.factor(name) * (1.0 if wide is torch.float64 else 2.0**29)
+    scale = policy.at(wide).factor(name) * (1.0 if wide is torch.float64 else 2.0**29)
     return limits if scale == 1.0 else [limit.scaled(scale) for limit in limits]

@@ -267,6 +267,14 @@ def test_a_device_with_a_wrong_product_is_refused_by_name(monkeypatch: pytest.Mo
         probes.require("cpu", bound_policy.calibrated())
 
 
+def test_a_device_that_is_wrong_in_float32_only_can_still_be_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b: original(a, b) if a.dtype is torch.float64 else kept(a, 11) @ b)
+    with pytest.raises(DeviceArithmeticError, match=r"mixed cannot be promised on cpu.*declare strict"):
+        probes.require("cpu", bound_policy.named("mixed"))
+    probes.require("cpu", bound_policy.STRICT)
+
+
 NEWER = hasattr(torch.backends.cuda.matmul, "fp32_precision")
 """Whether this PyTorch has the second of its two interfaces to the precision of products."""
 

@@ -167,11 +167,12 @@ def test_autocast_training_replays_and_other_data_do_not(tmp_path: Path, monkeyp
     assert verdict(tmp_path / "lie").startswith("mismatch")
 
 
-def test_reduced_precision_needs_calibrated_bounds_and_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RefusedOperationError, match="calibrated"):
+def test_strict_bounds_refuse_16_bits_and_say_what_does_not(tmp_path: Path) -> None:
+    with pytest.raises(RefusedOperationError, match='policy="mixed"'):
         train(
-            tmp_path / "run", lambda: (build()[0].to(torch.bfloat16),), lambda b, m: m(b["x"]), batches(torch.bfloat16)
-        )
+            tmp_path / "run", lambda: (build()[0].to(torch.bfloat16),), lambda b, m: m(b["x"]),
+            batches(torch.bfloat16), policy="strict",
+        )  # fmt: skip
 
 
 def test_policies_by_name() -> None:
@@ -179,7 +180,7 @@ def test_policies_by_name() -> None:
     measured = bound_policy.named("calibrated")
     assert measured.factors["mm"] > 0
     assert measured.factor("never measured") == 8.0
-    with pytest.raises(UsageError, match="strict or calibrated"):
+    with pytest.raises(UsageError, match="mixed, strict or calibrated"):
         bound_policy.named("loose")
 
 
