@@ -8,8 +8,8 @@ draft, and a replay refuses a table that it does not have.
 
 *Mixed* is the default: strict bounds for all that is computed in float64, so for every operation on float32, and
 calibrated ones for all that is computed in float32, so for those on 16-bit types, for which no strict ones exist. Which
-it is follows from the types on the tape; nobody chooses it for an operation. A mixed run that computes nothing in 16
-bits needs no table, and replays whatever table there is.
+it is follows from the types on the tape; neither side chooses it for an operation. A mixed run that computes nothing in
+16 bits needs no table, and replays whatever table there is.
 """
 
 from __future__ import annotations
