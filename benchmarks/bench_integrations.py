@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import integrations_page, machine
+from benchmarks import beside_cpu, integrations_page, machine
 from weighbridge.transcript.reader import Transcript
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ADDED = ("import prover", "with prover.follow(")
 """How the lines begin that record an example."""
 MODULE = "weighbridge.cli"
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "d" / "timm"
+"""Where the tests keep it too."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,21 @@ class Subject:
     Attributes:
         name: Of its file.
         packages: Whose versions the table gives.
+        apart: Whether it needs what `beside_cpu` installs, and its packages are those.
     """
 
     name: str
     packages: tuple[str, ...]
+    apart: bool = False
+
+    def environment(self) -> machine.Environment:
+        """Returns what is set for the process that trains."""
+        return {**machine.HERE, **(beside_cpu.environment(CACHE) if self.apart else {})}
+
+    def versions(self) -> dict[str, str]:
+        """Returns the version of each of its packages."""
+        pinned = dict(each.split("==") for each in beside_cpu.REQUIREMENTS) if self.apart else {}
+        return {name: pinned.get(name) or importlib.metadata.version(name) for name in self.packages}
 
 
 SUBJECTS = (
@@ -49,6 +62,7 @@ SUBJECTS = (
     Subject("lightning_fit", ("lightning",)),
     Subject("peft_lora", ("peft", "transformers")),
     Subject("diffusion", ("diffusers",)),
+    Subject("timm_mixup", ("timm",), apart=True),
     Subject("workers", ("torch",)),
 )
 
@@ -80,9 +94,9 @@ def replayed(run: Path) -> dict[str, Any]:
     return {"exit_code": ended.returncode, "verdict": told["verdict"], "above_info": above}
 
 
-def seconds(script: Path, out: Path) -> float:
+def seconds(script: Path, out: Path, environment: machine.Environment) -> float:
     """Runs a script's `main` in a fresh process."""
-    return float(machine.ask("benchmarks.integrations_job", str(script), str(out), environment=machine.HERE)["seconds"])
+    return float(machine.ask("benchmarks.integrations_job", str(script), str(out), environment=environment)["seconds"])
 
 
 def examine(subject: Subject, repeats: int) -> dict[str, Any]:
@@ -93,13 +107,16 @@ def examine(subject: Subject, repeats: int) -> dict[str, Any]:
         text, added = plain(script.read_text())
         bare = folder / f"{subject.name}.py"
         bare.write_text(text)
-        pairs = [(seconds(bare, folder / "bare"), seconds(script, folder / "run")) for _ in range(repeats)]
+        around = subject.environment()
+        pairs = [
+            (seconds(bare, folder / "bare", around), seconds(script, folder / "run", around)) for _ in range(repeats)
+        ]
         command = machine.command(MODULE, "record", "--out", str(folder / "unchanged"), "--seed", "7", str(bare))
         unchanged = subprocess.run(
-            command, env={**os.environ, **machine.HERE}, stdout=subprocess.DEVNULL, check=False
+            command, env={**os.environ, **around}, stdout=subprocess.DEVNULL, check=False
         )  # fmt: skip
         return {
-            "versions": {name: importlib.metadata.version(name) for name in subject.packages},
+            "versions": subject.versions(),
             "lines": len(script.read_text().splitlines()),
             "added": added,
             "steps": Transcript.open(folder / "run").steps - 1,

@@ -18,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from prover import formulas
-from prover.capture import average_formulas, schedule_formulas
+from prover.capture import average_formulas, schedule_formulas, timm_schedules
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.transcript.formula_arithmetic import tolerance
 from weighbridge.transcript.formula_terms import COUNTS, MAX_FORMULAS, Formulas
@@ -161,18 +161,23 @@ def innermost(optimizer: Any) -> Any:
 
 def _is_scheduler(item: Any) -> bool:
     kind = type(item)  # and not what the object says that it is, which may be a proxy's answer
-    return issubclass(kind, (LRScheduler, ReduceLROnPlateau)) and "optimizer" in vars(item)
+    is_one = issubclass(kind, (LRScheduler, ReduceLROnPlateau)) or timm_schedules.is_one(kind)
+    return is_one and "optimizer" in vars(item)
 
 
 def _count_of(scheduler: Any) -> Count:
     if isinstance(scheduler, ReduceLROnPlateau):
         base = float(scheduler.optimizer.param_groups[0]["lr"])
         return lambda: schedule_formulas.reductions(scheduler, base)
+    if timm_schedules.is_one(type(scheduler)):
+        return timm_schedules.count_of(scheduler)
     return lambda: max(0, int(scheduler.last_epoch))
 
 
 def _tried(scheduler: Any, variable: str) -> list[str] | None:
     """Returns the formula of each group's rate, if a copy of the scheduler agrees with all of them."""
+    if timm_schedules.is_one(type(scheduler)):
+        return timm_schedules.texts(scheduler, variable)
     groups = scheduler.optimizer.param_groups
     texts = [schedule_formulas.text(scheduler, number, variable) for number in range(len(groups))]
     rates = [text for text in texts if text is not None]
