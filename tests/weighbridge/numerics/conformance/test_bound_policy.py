@@ -1,4 +1,4 @@
-"""The default policy: strict bounds for float32, calibrated ones for 16 bits, in one run, and nobody's to choose."""
+"""The default policy: strict bounds for float32, calibrated ones for 16 bits, in one run; neither side chooses."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_types_alone_say_which_bounds_hold(call: tuple[Any, ...]) -> None:
 def test_what_is_computed_in_float64_has_strict_bounds_whatever_its_operands() -> None:
     x = operands(CALLS[1], torch.bfloat16)[0]
     summed = bounds("mixed", aten.sum.dim_IntList, x, [1], False, dtype=torch.float32)
-    assert torch.equal(summed, bounds("strict", aten.sum.dim_IntList, x.float(), [1]))
+    # Both are float64 sums of magnitudes, whose order depends on how memory is aligned.
+    torch.testing.assert_close(summed, bounds("strict", aten.sum.dim_IntList, x.float(), [1]), rtol=1e-12, atol=0)
 
 
 def build() -> tuple[nn.Module, torch.optim.Optimizer]:
