@@ -1,10 +1,11 @@
 """What a chip costs: digests, stalls, recording with interrupts, and tokens.
 
-`python -m benchmarks.bench_chip [--rounds N] [--steps N] [--mebibytes N] [--tokens N]` measures
+`python -m benchmarks.bench_chip [--rounds N] [--steps N] [--mebibytes N] [--kernels N] [--tokens N]` measures
 
 - the throughput of storage digests on one core and on all, against the `blake3` package alone;
 - the stall of a snapshot, from when kernels stop until they may run again, against the bytes in memory;
 - a step of a training: alone, under a shim, recorded under it, with interrupts at 0.1 a chip-day and 1,000 times that;
+- what a kernel costs more under a shim, beside a mode that only passes it on, and what its counters take alone;
 - how many tokens a Verifier checks a second, and how many a chip signs.
 
 Results go to benchmarks/results/chip.json.
@@ -27,10 +28,12 @@ import numpy as np
 import torch
 from blake3 import blake3
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import machine
 from firmware_sim import ChipProcess, Shim, provision
 from firmware_sim.device import boot
+from firmware_sim.work_counter import WorkCounter
 from prover import Recorder
 from weighbridge.attest import tokens
 from weighbridge.attest.identity import CertificateAuthority
@@ -177,6 +180,51 @@ def steps(chips: Chips, count: int, directory: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class _PassingOn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Does nothing but what every dispatch mode has to."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def kernels(chips: Chips, count: int) -> dict[str, dict[str, float]]:
+    """Microseconds of a kernel too small to take any time itself, in each way; and of the counters, called alone."""
+    x, w, out = torch.randn(4, 4), torch.randn(4, 4), torch.empty(4, 4)
+    aten = torch.ops.aten
+    calls: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        "add": (aten.add.Tensor, (x, w)),
+        "mm": (aten.mm.default, (x, w)),
+        "addcdiv_": (aten.addcdiv_.default, (out, x, w)),
+        "_softmax": (aten._softmax.default, (x, 1, False)),
+        "native_layer_norm": (aten.native_layer_norm.default, (x, [4], None, None, 1e-5)),
+    }
+    found: dict[str, dict[str, float]] = {}
+    counter = WorkCounter()
+    with chips.start(rate_per_day=0.0) as chip:
+        for name, (op, args) in calls.items():
+            made = op(*args)
+            ways: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+                "plain": (ExitStack, lambda op=op, args=args: op(*args)),  # type: ignore[misc]
+                "a mode that passes on": (_PassingOn, lambda op=op, args=args: op(*args)),  # type: ignore[misc]
+                "under a shim": (lambda: Shim.connect(chip.socket), lambda op=op, args=args: op(*args)),  # type: ignore[misc]
+                "counters alone": (
+                    ExitStack,
+                    lambda op=op, args=args, made=made: counter.add(op, args, {}, made, 1, 192),
+                ),  # type: ignore[misc]
+            }
+            times: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(4 * TURNS):
+                for way, (around, call) in ways.items():
+                    with around():
+                        call()
+                        begin = time.perf_counter()
+                        for _ in range(count):
+                            call()
+                        times[way].append(1e6 * (time.perf_counter() - begin) / count)
+            found[name] = {way: round(statistics.median(each), 2) for way, each in times.items()}
+    return found
+
+
 def overhead(stall_ms: float) -> dict[str, float]:
     """The share of a chip's time that snapshots take, by rate and stall alone: rates this low show in no step time."""
     return {name: rate * stall_ms / 86_400_000 for name, rate in RATES.items()}
@@ -222,6 +270,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="repetitions of each digest and stall")
     parser.add_argument("--steps", type=int, default=60, help="updates in each way")
     parser.add_argument("--mebibytes", type=int, default=512, help="size of what is hashed")
+    parser.add_argument("--kernels", type=int, default=2000, help="kernels of each kind in each way and turn")
     parser.add_argument("--tokens", type=int, default=2000, help="tokens signed and verified")
     parser.add_argument("--dry", action="store_true", help="write no result file")
     options = parser.parse_args()
@@ -238,6 +287,8 @@ def main() -> None:
         result["steps"] = steps(chips, options.steps, home)
         result["overhead"] = overhead(result["stalls"][-1]["median_ms"])
         print(result["steps"], result["overhead"], flush=True)
+        result["kernels"] = kernels(chips, options.kernels)
+        print(result["kernels"], flush=True)
         result["tokens"] = signatures(options.tokens, home)
         print(result["tokens"], flush=True)
     if not options.dry:

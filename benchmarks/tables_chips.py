@@ -26,6 +26,11 @@ def chip(result: Result) -> str:
     steps_ = table(
         ("step", "ms, median", "least"), [(name, ms, s["min_ms"][name]) for name, ms in s["median_ms"].items()]
     )
+    ways = list(next(iter(result["kernels"].values())))
+    kernels = table(
+        ("kernel of 16 numbers, us", *ways),
+        [(name, *(each[way] for way in ways)) for name, each in result["kernels"].items()],
+    )
     shares = ", ".join(f"{share:.1e} at {name}" for name, share in result["overhead"].items())
     signed = (
         f"Tokens on one core: {t['signed_per_second']:,} signed and {t['verified_per_second']:,} verified a second; "
@@ -33,7 +38,7 @@ def chip(result: Result) -> str:
     )
     return (
         f"{measured_on(result)}\n\n{rates}\n\n{stalls}\n\nShare of a chip's time for the largest of these: {shares}."
-        f"\n\n{steps_}\n\n{signed}"
+        f"\n\n{steps_}\n\n{kernels}\n\n{signed}"
     )
 
 

@@ -242,9 +242,11 @@ def count(op: Op, args: Iterable[Any], kwargs: dict[str, Any], results: Any) -> 
     counts = _count(op)
     if counts == 0:
         return 0
-    made = list(results) if isinstance(results, (list, tuple)) else [results]
+    made = results if isinstance(results, (list, tuple)) else (results,)
     if isinstance(counts, int):
-        return counts * max([*formulas.sizes(args), *formulas.sizes(kwargs.values()), *formulas.sizes(made)], default=0)
+        most = max(formulas.largest(args), formulas.largest(made))
+        return counts * (max(most, formulas.largest(kwargs.values())) if kwargs else most)
+    made = list(made)
     total = counts(bind(op, list(args), kwargs), made)
     # A product of complex numbers is four products and two sums.
     return 4 * total if any(isinstance(each, torch.Tensor) and each.is_complex() for each in made) else total

@@ -41,9 +41,18 @@ def sizes(values: Iterable[Any]) -> Iterator[int]:
             yield sum(sizes(value))
 
 
-def largest(operands: dict[str, Any], results: list[Any]) -> int:
-    """Returns how many elements the largest operand or result has."""
-    return max([*sizes(operands.values()), *sizes(results)], default=0)
+def largest(values: Iterable[Any]) -> int:
+    """Returns how many elements the largest of some operands or results has; 0 if none is a tensor."""
+    most = 0
+    for value in values:  # every kernel on a chip comes by here
+        if isinstance(value, torch.Tensor):
+            most = max(most, value.numel())
+        elif isinstance(value, (list, tuple)):
+            if value and not isinstance(value[0], int):
+                most = max(most, sum(sizes(value)))
+        elif isinstance(value, Shape):
+            most = max(most, value.numel())
+    return most
 
 
 def bound(operands: dict[str, Any], results: list[Any]) -> int:
@@ -163,7 +172,7 @@ def factorisation(operands: dict[str, Any], results: list[Any]) -> int:
 
 def transform(operands: dict[str, Any], results: list[Any]) -> int:
     """60*n*log2(4n): three transforms of up to four times the length (Bluestein) of 5*n*log2(n) each."""
-    n = largest(operands, results)
+    n = max(largest(operands.values()), largest(results))
     return 60 * n * ((4 * n).bit_length())
 
 
