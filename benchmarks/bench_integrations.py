@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import beside_cpu, integrations_page, machine
+from weighbridge.transcript.job_record import rank_name
 from weighbridge.transcript.reader import Transcript
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -39,11 +40,18 @@ class Subject:
         name: Of its file.
         packages: Whose versions the table gives.
         apart: Whether it needs what `beside_cpu` installs, and its packages are those.
+        ranks: On how many ranks it trains, each of which is a process that `torchrun` starts.
     """
 
     name: str
     packages: tuple[str, ...]
     apart: bool = False
+    ranks: int = 1
+
+    def command(self, module: str, *arguments: str) -> list[str]:
+        """Returns the command that runs a module of this repository, on every rank if there are several."""
+        starts = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks), "-m")
+        return machine.command(module, *arguments) if self.ranks == 1 else machine.command(*starts, module, *arguments)
 
     def environment(self) -> machine.Environment:
         """Returns what is set for the process that trains."""
@@ -64,6 +72,7 @@ SUBJECTS = (
     Subject("diffusion", ("diffusers",)),
     Subject("timm_mixup", ("timm",), apart=True),
     Subject("workers", ("torch",)),
+    Subject("fsdp2", ("torch",), ranks=2),
 )
 
 
@@ -90,13 +99,19 @@ def replayed(run: Path) -> dict[str, Any]:
         command, env={**os.environ, **machine.SSE2}, stdout=subprocess.PIPE, text=True, check=False
     )  # fmt: skip
     told = json.loads(ended.stdout) if ended.returncode in (0, 1) else {"verdict": "refused", "findings": []}
-    above = sorted({finding["id"] for finding in told["findings"] if finding["severity"] != "info"})
+    findings = [each for rank in told.get("ranks", [told]) for each in rank["findings"]]
+    above = sorted({finding["id"] for finding in findings if finding["severity"] != "info"})
     return {"exit_code": ended.returncode, "verdict": told["verdict"], "above_info": above}
 
 
-def seconds(script: Path, out: Path, environment: machine.Environment) -> float:
-    """Runs a script's `main` in a fresh process."""
-    return float(machine.ask("benchmarks.integrations_job", str(script), str(out), environment=environment)["seconds"])
+def seconds(subject: Subject, script: Path, out: Path, environment: machine.Environment) -> float:
+    """Runs a script's `main` in fresh processes; returns what the rank needed that ended last."""
+    command = subject.command("benchmarks.integrations_job", str(script), str(out))
+    ended = subprocess.run(
+        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=True
+    )  # fmt: skip
+    times = [json.loads(line)["seconds"] for line in ended.stdout.splitlines() if line.startswith('{"seconds"')]
+    return float(max(times))
 
 
 def examine(subject: Subject, repeats: int) -> dict[str, Any]:
@@ -109,17 +124,19 @@ def examine(subject: Subject, repeats: int) -> dict[str, Any]:
         bare.write_text(text)
         around = subject.environment()
         pairs = [
-            (seconds(bare, folder / "bare", around), seconds(script, folder / "run", around)) for _ in range(repeats)
+            (seconds(subject, bare, folder / "bare", around), seconds(subject, script, folder / "run", around))
+            for _ in range(repeats)
         ]
-        command = machine.command(MODULE, "record", "--out", str(folder / "unchanged"), "--seed", "7", str(bare))
+        command = subject.command(MODULE, "record", "--out", str(folder / "unchanged"), "--seed", "7", str(bare))
         unchanged = subprocess.run(
             command, env={**os.environ, **around}, stdout=subprocess.DEVNULL, check=False
         )  # fmt: skip
+        first = folder / "run" / (rank_name(0) if subject.ranks > 1 else "")
         return {
             "versions": subject.versions(),
             "lines": len(script.read_text().splitlines()),
             "added": added,
-            "steps": Transcript.open(folder / "run").steps - 1,
+            "steps": Transcript.open(first).steps - 1,
             "plain_seconds": [round(a, 3) for a, _ in pairs],
             "recorded_seconds": [round(b, 3) for _, b in pairs],
             "slowdown": round(statistics.median(b for _, b in pairs) / statistics.median(a for a, _ in pairs), 2),

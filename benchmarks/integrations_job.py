@@ -28,7 +28,8 @@ def main() -> None:
     torch.ones(2, 2) @ torch.ones(2, 2)  # what the first operation of a process loads
     begin = time.perf_counter()
     example.main(options.out)
-    print("\n" + json.dumps({"seconds": time.perf_counter() - begin}))
+    told = json.dumps({"seconds": time.perf_counter() - begin})
+    print(f"\n{told}\n", end="", flush=True)  # at once, since other ranks may print too
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ class Overload(NamedTuple):
 def overload(op: Op) -> Overload:
     """Returns what is known of an overload."""
     at = [(i, a.name) for i, a in enumerate(op._schema.arguments) if str(a.type) in _NUMBER_TYPES]
-    aside = op.namespace in ("prim", "profiler")  # of which PyTorch's dispatcher knows little
+    # Of the first two PyTorch's dispatcher knows little; the last says where memory lies, and not what it holds.
+    aside = op.namespace in ("prim", "profiler") or op._schema.name == "aten::is_pinned"
     return Overload(
         name=f"{op._schema.name.removeprefix('aten::')}.{op._overloadname or 'default'}",
         positions=frozenset(i for i, _ in at),

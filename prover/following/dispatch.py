@@ -25,6 +25,9 @@ class Followed(Protocol):
     def operation(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Executes an operation, recorded or not, and returns its result."""
 
+    def wrapped(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Executes an operation on tensors that wrap others, or returns `NotImplemented`: its own operations come."""
+
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Hands every operation of the program on."""
@@ -38,7 +41,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._owner.aside_now:
             return func(*args, **kwargs)
         if any(t is not Tensor and wraps(t) for t in types):
-            return NotImplemented
+            return self._owner.wrapped(func, types, args, kwargs)
         return self._owner.operation(func, types, args, kwargs)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 
 from prover.following.fetches import fetches
+from prover.following.jobs import joined
 from prover.following.notes import Notes, TakenForBatch, Undeclared
 from prover.following.program import Follower
 from prover.following.segments import SegmentRecorder
@@ -98,6 +99,7 @@ def follow(
     programs: Iterable[bytes] | None = None,
     parent: Parent | None = None,
     device: str | torch.device | None = None,
+    mesh: Mapping[str, int] | None = None,
 ) -> Following:
     """Records the program from here to its end, or to `close()`, without blocks around its steps.
 
@@ -107,6 +109,9 @@ def follow(
     at the next call of a trained module, and what they take from outside is their batch. An evaluation runs unrecorded;
     so does what reads files. What of that reaches the training is recorded as an undeclared input, with a warning that
     names the line.
+
+    Where several ranks train together, each calls it after `init_process_group`, with the same arguments; rank 3 writes
+    `PATH/rank-0003`. Evaluations are recorded there, since ranks wait for each other in them.
 
     Example:
         >>> import prover
@@ -128,21 +133,25 @@ def follow(
         programs: See `Recorder`.
         parent: See `Recorder`.
         device: See `Recorder`.
+        mesh: Of a job on several ranks that is not only data-parallel; see `prover.Job.from_environment`.
 
     Returns:
         The recording in progress, a context manager for those who want it to end earlier.
 
     Raises:
-        UsageError: Another program is followed in this process, or the directory is not empty.
+        UsageError: Another program is followed in this process, the directory is not empty, or the mesh is not that of
+            the process group.
     """
     if any(each.open for each in _current):
         raise UsageError("this program is followed already; close() that recording first")
+    job = joined(mesh)
     recorder = SegmentRecorder(
         path, seed=seed, data=data, policy=policy, checkpoint_every=checkpoint_every, key=key, metadata=metadata,
         verify_state=verify_state, formulas=formulas, programs=programs, parent=parent, device=device,
+        job=job,
     )  # fmt: skip
     notes = Notes()
-    follower = Follower(recorder, notes, native=evaluation == "native")
+    follower = Follower(recorder, notes, native=evaluation == "native" and job is None)
     follower.begin()
     _current[:] = [follower]
     return Following(recorder, follower, notes)

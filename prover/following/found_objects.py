@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from prover.capture.attached_objects import local_part
 from prover.capture.derived_formulas import innermost
 
 
@@ -35,13 +36,13 @@ class Found:
         return [*self.trained, *self.others, *self.optimizers]
 
     def tensors(self) -> list[Tensor]:
-        """Returns all their tensors: parameters, buffers and what optimizers hold."""
+        """Returns their tensors: parameters, buffers, what optimizers hold; of a sharded one, the part of this rank."""
         found: list[Tensor] = list(self.tensors_by_name.values())
         for module in (*self.trained, *self.others):
             found += [*module.parameters(), *module.buffers()]
         for optimizer in self.optimizers:
             found += [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
-        return found
+        return [local_part(t) for t in found]
 
 
 def found_objects(knows: Callable[[int], bool]) -> Found:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from prover.capture.overload_facts import overload
 from prover.capture.user_line import user_line
@@ -66,7 +67,10 @@ class Operations:
 
     def run(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Executes an operation, recorded or not, and returns its result."""
-        recorder, given = self._recorder, operands(args, kwargs)
+        recorder = self._recorder
+        if any(t is not Tensor and issubclass(t, FakeTensor) for t in types):
+            return func(*args, **kwargs)  # PyTorch looks for shapes
+        given = operands(args, kwargs)
         known = waiting = tainted = False
         outside: set[int] = set()
         for t in given:
@@ -84,7 +88,7 @@ class Operations:
             return self._unrecorded(func, args, kwargs, None)
         if (evaluating is not None or tainted) and not self._trains(func, args, kwargs, given, evaluating):
             return self._unrecorded(func, args, kwargs, evaluating or self._origin(given))
-        apart = outside and not (known or waiting or tainted)
+        apart = outside and not (known or waiting or tainted) and not self._is_collective(func)
         if apart and not _draws(func) and not (recorder.built and self._written(func, args, kwargs)):
             return func(*args, **kwargs)
         if recorder.failed or recorder.capture is None:
@@ -105,6 +109,22 @@ class Operations:
         except WeighbridgeError:
             self._steps.stop()
             raise
+
+    def wrapped(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Fills a sharded tensor at random; everything else that is done to one comes as operations on its parts."""
+        capture = self._recorder.capture
+        if capture is None or capture.ranks is None or self._recorder.failed:
+            return NotImplemented
+        try:
+            self._recorder.operation()
+            return capture.ranks.take(func, types, args, kwargs)
+        except WeighbridgeError:
+            self._steps.stop()
+            raise
+
+    def _is_collective(self, func: Op) -> bool:
+        """True if an operation is recorded by all ranks, since a replay lets them wait for each other."""
+        return self._recorder.in_job and func.namespace in COLLECTIVES
 
     def _is_data(self, t: Tensor) -> bool:
         address = t.untyped_storage()._cdata
@@ -187,6 +207,8 @@ class Operations:
         lines = (self.taint.line(t.untyped_storage()._cdata) for t in given)
         return next((line for line in lines if line is not None), "an evaluation")
 
+
+COLLECTIVES = ("c10d", "_c10d_functional")
 
 _COPIES = {torch.ops.aten.clone.default, torch.ops.aten.detach.default}
 """What an average of weights begins with, or a copy for later: no training yet."""

@@ -27,6 +27,7 @@ from prover.following.dispatch import Operations as OperationsMode
 from prover.following.dispatch import OtherChanges
 from prover.following.fetches import Fetches
 from prover.following.found_objects import found_objects
+from prover.following.jobs import NOT_YET, Objects, in_job
 from prover.following.notes import Notes
 from prover.following.operations import Operations
 from prover.following.segments import SegmentRecorder
@@ -91,6 +92,7 @@ class Follower:
         self._scope.callback(self._evaluations.close)
         self._scope.enter_context(Fetches(self))
         self._scope.enter_context(Calls(self))
+        self._scope.enter_context(Objects(self))
         self._scope.enter_context(OtherChanges(self, lambda t: self._recorder.knows(t.untyped_storage()._cdata)))
         self._scope.enter_context(OperationsMode(self))
         self._open = True
@@ -231,7 +233,7 @@ class Follower:
             found = found_objects(recorder.knows)
             if not found.optimizers:
                 return
-            self._require_one_device_kind()
+            self._require_job()
             recorder.build(found)
             parameters = {id(p) for each in found.optimizers for group in each.param_groups for p in group["params"]}
             self._evaluations.trains(found.trained, parameters)
@@ -244,9 +246,9 @@ class Follower:
         self._by_hand.begin()
         recorder.begin()
 
-    def _require_one_device_kind(self) -> None:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            raise UsageError("a job on several ranks is not followed yet; record it with Recorder(job=...)")
+    def _require_job(self) -> None:
+        if in_job() and not self._recorder.in_job:
+            raise UsageError(NOT_YET)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self.aside_now:
@@ -292,3 +294,7 @@ class Follower:
     def operation(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """See `prover.following.dispatch.Followed`."""
         return self._operations.run(func, types, args, kwargs)
+
+    def wrapped(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """See `prover.following.dispatch.Followed`."""
+        return self._operations.wrapped(func, types, args, kwargs)

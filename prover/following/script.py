@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from prover.following.follow import follow
+import torch
+
+from prover.following.follow import Following, follow
+from prover.following.jobs import has_ranks
 from weighbridge.core.errors import UsageError
 
 _FAILED = 1
@@ -35,10 +39,17 @@ def record_script(script: Path, arguments: Sequence[str], out: Path, **options: 
     """
     if not script.is_file():
         raise UsageError(f"there is no script {script}; give the path of a Python file")
-    following = follow(out, **options)
     code = 0
     error: BaseException | None = None
-    with _as_program(script, arguments):
+    begun: list[Following] = []
+
+    def begin() -> None:
+        begun.append(follow(out, **options))
+
+    joins = has_ranks()
+    if not joins:
+        begin()
+    with _as_program(script, arguments), _once_joined(begin) if joins else nullcontext():
         try:
             runpy.run_path(str(script), run_name="__main__")
         except SystemExit as stop:
@@ -49,12 +60,42 @@ def record_script(script: Path, arguments: Sequence[str], out: Path, **options: 
             _print(failure)
             code, error = _FAILED, failure
         finally:
-            following.close(error if code else None)
-    if not code and following.failed:
+            for following in begun:
+                following.close(error if code else None)
+    if code:
+        return code
+    if not begun:
+        raise UsageError("this is one of several ranks, and the script did not call init_process_group(): no recording")
+    following = begun[0]
+    if following.failed:
         raise UsageError(
             f"the recording in {out} ended after step {following.updates}, with an error that the script kept to itself"
         )
     return code
+
+
+@contextmanager
+def _once_joined(begin: Callable[[], None]) -> Iterator[None]:
+    """Within it, the recording begins when the script calls `init_process_group`: only then the ranks are a job."""
+    modules = (torch.distributed, torch.distributed.distributed_c10d)
+    plain = torch.distributed.init_process_group
+
+    @functools.wraps(plain)
+    def join(*args: Any, **kwargs: Any) -> None:
+        plain(*args, **kwargs)
+        leave()
+        begin()
+
+    def leave() -> None:
+        for module in modules:
+            setattr(module, "init_process_group", plain)  # noqa: B010 (for type checkers it cannot be assigned)
+
+    for module in modules:
+        setattr(module, "init_process_group", join)  # noqa: B010
+    try:
+        yield
+    finally:
+        leave()
 
 
 @contextmanager

@@ -81,6 +81,11 @@ class SegmentRecorder(Recorder):
         return self.step_number > 0
 
     @property
+    def in_job(self) -> bool:
+        """Whether this is the recording of one of several ranks."""
+        return self._job is not None
+
+    @property
     def failed(self) -> bool:
         """Whether a step failed, so that nothing more can be recorded."""
         return self._steps.failed
@@ -234,7 +239,8 @@ class SegmentRecorder(Recorder):
             self._segment = None
         self._rename(segment)
         undeclared, before = dict(segment.capture.undeclared), self.step_number
-        self._finish(segment.capture, "step" if segment.stepped else "edit")
+        # Ranks draw from streams of their own in steps, and from one in edits.
+        self._finish(segment.capture, "step" if segment.stepped or self.in_job else "edit")
         if self.earlier.cut(segment.capture.tape, undeclared, before):
             self._out.put_returned(self.earlier.returned)
         if (self.step_number - 1) % self._every == 0:
@@ -242,7 +248,9 @@ class SegmentRecorder(Recorder):
 
     @unseen
     def end(self, complete: bool) -> None:
-        """Ends the last segment: one that changed nothing of the state is dropped.
+        """Ends the last segment: one that changed nothing of the state is dropped, except in a job.
+
+        There, the ranks may differ in what they changed, and a replay has to find them at the same step.
 
         Args:
             complete: Whether the program ended as planned.
@@ -252,7 +260,7 @@ class SegmentRecorder(Recorder):
             return
         named = {segment.capture.slots.get(address) for address in self._steps.state.names}
         changed = segment.stepped or (segment.capture.written | segment.before) & named
-        if complete and self.built and changed:
+        if complete and self.built and (changed or self.in_job):
             self.cut()
             return
         self.abandon()

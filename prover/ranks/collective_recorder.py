@@ -58,6 +58,7 @@ class CollectiveRecorder:
             perform()
         finally:
             capture.running = 0
+        capture.written.update(capture.slots[out.untyped_storage()._cdata] for out in outs)
         if reduction:
             for out in outs:
                 settle_result(out, context.exact)

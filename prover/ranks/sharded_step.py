@@ -122,6 +122,7 @@ class ShardedStep:
         if size > before:
             torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[before:].zero_()
         capture.tape.nodes.append(Node(RESIZE, (encoded, size), {}, (), (), None, capture.module_path()))
+        capture.written.add(capture.slots[storage._cdata])
         capture.owner.resized(storage._cdata, size)
 
 

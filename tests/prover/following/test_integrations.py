@@ -93,8 +93,8 @@ def test_an_example_is_recorded_by_one_line(example: Example, tmp_path: Path, mo
     assert {finding["severity"] for finding in result["findings"]} == {"info"}
 
 
-@pytest.mark.parametrize("example", RECORDED, ids=lambda example: example.name)
-def test_an_example_is_a_page_and_adds_one_line(example: Example) -> None:
-    lines = (EXAMPLES / f"{example.name}.py").read_text().splitlines()
+@pytest.mark.parametrize("name", [*(example.name for example in RECORDED), "timm_mixup", "fsdp2"])
+def test_an_example_is_a_page_and_adds_one_line(name: str) -> None:
+    lines = (EXAMPLES / f"{name}.py").read_text().splitlines()
     assert len(lines) <= 60
     assert sum("prover" in line for line in lines) == 2  # the import, and the line
