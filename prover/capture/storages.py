@@ -7,7 +7,7 @@ births and deaths are exact.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -76,6 +76,11 @@ class Memory:
         """Returns a watched storage, or None if it is dead."""
         watch = self._watches.get(address)
         return alive(watch) if watch is not None else None
+
+    def storages(self, addresses: Iterable[int]) -> list[Storage]:
+        """Returns those of some storages that are alive, and keeps them so as long as the list is kept."""
+        found = (self.storage(address) for address in addresses)
+        return [storage for storage in found if storage is not None]
 
     def forget(self, address: int) -> None:
         """Watches a storage no longer."""

@@ -1,13 +1,15 @@
 """What is different where the followed program is one rank of a job on several.
 
 Its collectives are recorded, and its evaluations too, since ranks wait for each other in them. Python objects that
-ranks send each other, as they do to save a checkpoint, are no tensors of the training: they travel unrecorded.
+ranks send each other, as they do to save a checkpoint, and the state of torch's generators, which draws of a recording
+do not follow, are no tensors of the training: they travel unrecorded.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -25,6 +27,11 @@ _OBJECTS = (
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
     "recv_object_list",
 )  # fmt: skip
+_PLACES = {
+    "torch.distributed": _OBJECTS,
+    "torch.distributed.distributed_c10d": _OBJECTS,
+    "accelerate.data_loader": ("synchronize_rng_states",),
+}
 
 
 NOT_YET = "this process is one of several ranks; call follow() after init_process_group()"
@@ -76,11 +83,13 @@ class Objects:
 
     def __enter__(self) -> Self:
         if in_job():
-            for module in (torch.distributed, torch.distributed.distributed_c10d):
-                for name in _OBJECTS:
-                    plain = getattr(module, name)
-                    self._plain.append((module, name, plain))
-                    setattr(module, name, self._aside(plain))
+            for place, names in _PLACES.items():
+                module = sys.modules.get(place)
+                for name in names if module is not None else ():
+                    plain = getattr(module, name, None)
+                    if plain is not None:
+                        self._plain.append((module, name, plain))
+                        setattr(module, name, self._aside(plain))
         return self
 
     def __exit__(

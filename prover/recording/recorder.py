@@ -337,6 +337,8 @@ class Recorder:
         if self._job is not None:
             self._job.settle()
         steps.failed = True  # until the step is in the transcript: what comes after it could not be replayed without it
+        # Threads of a process group let go of tensors when they like; what is there now, the step leaves behind.
+        held = [] if self._job is None else steps.memory.storages([*state.names, *capture.slots])
         state.name_survivors(capture, self._attached, steps.number)
         context, tape = capture.context, capture.finish()
         before = state.digests
@@ -373,6 +375,7 @@ class Recorder:
             self._job is not None or steps.followed
         ):  # what each step uses (buckets, unsharded parameters) would age in every tape
             steps.lasting = lasting(tape, steps.number)
+        held.clear()
         steps.number += 1
         steps.updates += kind == "step"
         self.updates = steps.updates

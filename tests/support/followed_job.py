@@ -2,7 +2,8 @@
 
 Kinds: `ddp` (DDP with dropout and a running average over the ranks; only rank 0 evaluates and saves), `smuggle` (the
 same; then rank 0 sends other weights as a Python object, and both ranks take them), `tamper` (rank 1 changes its
-weights by no operation), `early` (`follow` before there is a process group).
+weights by no operation), `early` (`follow` before there is a process group), `tensor` (tensor parallelism), `load`
+(FSDP2; a checkpoint is read back on the way).
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -68,6 +73,27 @@ def train(kind: str, out: Path) -> None:
             change_unseen(inner)
 
 
+def train_sharded(kind: str, out: Path) -> None:
+    """Trains a network whose weights are spread over the ranks."""
+    data = TensorDataset(torch.from_numpy(ROWS), torch.from_numpy(ROWS[:, :4].argmax(1)))
+    model: nn.Module = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    if kind == "tensor":
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
+        model = parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    else:
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for number, (x, y) in enumerate(DataLoader(data, batch_size=4)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if kind == "load" and number == 2:
+            dcp.save({"model": model}, checkpoint_id=f"{out}-checkpoint")
+        if kind == "load" and number == 5:
+            dcp.load({"model": model}, checkpoint_id=f"{out}-checkpoint")
+
+
 def main(kind: str, out: Path) -> None:
     torch.set_num_threads(1)
     if kind == "early":
@@ -76,8 +102,8 @@ def main(kind: str, out: Path) -> None:
             train(kind, out)
         return
     dist.init_process_group("gloo")
-    with prover.follow(out, seed=7):
-        train(kind, out)
+    with prover.follow(out, seed=7, mesh={"tensor": 2} if kind == "tensor" else None):
+        (train_sharded if kind in ("tensor", "load") else train)(kind, out)
     dist.barrier()
     dist.destroy_process_group()
 

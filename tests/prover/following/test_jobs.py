@@ -17,6 +17,7 @@ from benchmarks.bench_integrations import plain
 from tests.prover.following.test_integrations import ADAM, EXAMPLES
 from tests.prover.following.test_loops import OTHER_MACHINE
 from weighbridge.core.errors import UsageError
+from weighbridge.program.own_tensors import returned
 from weighbridge.transcript.job_record import rank_name
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
@@ -86,6 +87,28 @@ def test_ranks_may_do_different_things(tmp_path: Path) -> None:
     first, second = ranks(tmp_path / "run")
     assert first.steps == second.steps == 10
     assert [record.tape for record in first.records()] != [record.tape for record in second.records()]
+    assert elsewhere(tmp_path / "run") == ("match", [])
+
+
+@pytest.mark.parametrize("kind", ["tensor", "load"])
+def test_sharded_programs_of_other_kinds(tmp_path: Path, kind: str) -> None:
+    """Tensor parallelism; and weights that FSDP2 saved and reads back, which are the run's own."""
+    recorded(JOB, kind, tmp_path / "run")
+    assert elsewhere(tmp_path / "run") == ("match", [])
+    assert all(bool(returned(transcript)) is (kind == "load") for transcript in ranks(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [("trainer", "transformers"), ("accelerated", "accelerate"), ("lightning_fit", "lightning")]
+)
+def test_libraries_on_several_ranks_need_no_changed_line(tmp_path: Path, name: str, library: str) -> None:
+    """They form the process group themselves."""
+    pytest.importorskip(library, reason="of the extra `integrations`")
+    pytest.importorskip("accelerate", reason="of the extra `integrations`")
+    script = tmp_path / f"{name}.py"
+    source = plain((EXAMPLES / f"{name}.py").read_text())[0]
+    script.write_text(source.replace('accelerator="cpu"', 'accelerator="cpu", devices=2'))
+    recorded("-m", "weighbridge.cli", "record", "--out", tmp_path / "run", "--seed", "7", script)
     assert elsewhere(tmp_path / "run") == ("match", [])
 
 
