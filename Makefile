@@ -44,7 +44,7 @@ GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock torch-lock demo test test-all durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
+.PHONY: help install dist docs lock torch-lock demo test test-all durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,12 @@ gpu-bench: $(GPU_NEEDS)
 
 gpu-steps: $(GPU_NEEDS)
 	$(GPU_PYTHON) -W ignore -m benchmarks.gpu_steps $(MODELS:%=--only %)
+
+docs: $(STAMP) ## Build the documentation site in site/ (open site/index.html)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+dist: $(STAMP) ## Make wheel, source distribution and bill of materials (CycloneDX) of the present commit, in dist/
+	$(BIN)/python -m release --out dist
 
 proto: $(STAMP) ## Regenerate the code of protos/weighbridge/v1
 	$(BIN)/python -m protos.generate

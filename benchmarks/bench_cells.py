@@ -35,7 +35,7 @@ from prover import Job, Recorder
 from prover.keeping import collective_replay
 from weighbridge.execution import collective_openings
 from weighbridge.execution.collective_openings import Commitments
-from weighbridge.execution.given_results import GIVEN
+from weighbridge.execution.given_terms import GIVEN
 from weighbridge.execution.workers.job_worker import JobReplay
 from weighbridge.execution.workers.replay_worker import Replay
 from weighbridge.numerics.conformance.switches import conforming

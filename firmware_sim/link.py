@@ -29,6 +29,7 @@ from firmware_sim.firmware import OWN_EVENTS, Firmware
 from firmware_sim.frames import Connection
 from firmware_sim.snapshot_report import Report, unpack_leaves
 from weighbridge.core.errors import ChipError, FormatError, UsageError, WeighbridgeError
+from weighbridge.core.socket_paths import short_path
 
 SECONDS_PER_DAY = 86_400.0
 
@@ -84,7 +85,7 @@ class Link:
         """Binds the socket (mode 0600, whatever lay there before is replaced).
 
         Args:
-            path: Of the socket; the operating system allows about 100 bytes.
+            path: Of the socket.
             firmware: What logs.
 
         Raises:
@@ -98,12 +99,13 @@ class Link:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             path.unlink(missing_ok=True)
-            self._listener.bind(os.fspath(path))
+            with short_path(path) as short:
+                self._listener.bind(os.fspath(short))
             path.chmod(0o600)
             self._listener.listen(4)
         except OSError as error:
             self._listener.close()
-            raise ChipError(f"Cannot listen at {path} ({error}); choose a shorter path.", code="chip.socket") from error
+            raise ChipError(f"Cannot listen at {path} ({error}); choose another path.", code="chip.socket") from error
 
     def serve(self) -> None:
         """Accepts shims until the process ends; runs in a thread of its own."""

@@ -39,6 +39,7 @@ from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import ChipError, FormatError
 from weighbridge.core.host_memory import alive
+from weighbridge.core.socket_paths import short_path
 from weighbridge.core.treehash.tree import storage_digest
 
 ANSWER_TIMEOUT_S = 60.0
@@ -142,7 +143,8 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            end.connect(os.fspath(path))
+            with short_path(Path(path)) as short:
+                end.connect(os.fspath(short))
         except OSError as error:
             end.close()
             raise ChipError(f"No chip answers at {path} ({error}); start it, then connect again.") from error

@@ -1,8 +1,8 @@
 """The Prover: records training runs and keeps their transcripts.
 
 `capture` turns one step into a tape, `ranks` adds what jobs on several ranks need, `recording` is the Recorder on top
-of both, `following` records whole programs without blocks, and `keeping` looks after transcripts; `service` and
-`recipes` use them.
+of both, `following` records whole programs without blocks, `examination` says beforehand what stands in the way of
+that, and `keeping` looks after transcripts; `service` and `recipes` use them.
 """
 
 from typing import TYPE_CHECKING, Any

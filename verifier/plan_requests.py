@@ -38,7 +38,11 @@ def plan_of(request: verifier_pb2.StartInspectionRequest, *, commitment: str = "
         chunks=request.chunks or CHUNKS,
         peak_flops=request.peak_flops or None,
         segments=SegmentPolicy(
-            memorisation=request.memorisation, records=request.records, commitment=commitment, **whole
+            memorisation=request.memorisation,
+            records=request.records,
+            sensitivity=request.sensitivity,
+            commitment=commitment,
+            **whole,
         ),
         transcripts=TranscriptPolicy(order=cast(Weight, request.chosen_order or "accepted")),
         draw=DrawPolicy(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -37,8 +38,8 @@ from verifier.model.reference_values import FirmwarePolicy
 from verifier.model.seeded_draw import draw
 from verifier.model.segments import Secret
 from verifier.plan_requests import plan_of
-from verifier.registry import FINISHED, Chip, Registry
-from verifier.report import signing
+from verifier.registry import FINISHED, Chip, InspectionLine, Registry
+from verifier.report import signing, summary
 from verifier.report.regime import Regime
 from verifier.store.cache import Cache, FetchLimits
 from verifier.store.cache_room import Budget, StorageError
@@ -58,7 +59,15 @@ from weighbridge.rpc.guards import CallLimits
 from weighbridge.rpc.metrics import Metrics
 
 _SERVICE = "/weighbridge.v1.VerifierService/"
-_METHODS = ("RegisterChip", "ListChips", "StartInspection", "WatchInspection", "GetReport", "GetDraw")
+_METHODS = (
+    "RegisterChip",
+    "ListChips",
+    "ListInspections",
+    "StartInspection",
+    "WatchInspection",
+    "GetReport",
+    "GetDraw",
+)
 ALLOW = {**{_SERVICE + method: {"operator"} for method in _METHODS}, **upload_service.ALLOW}
 """Only operators may use a Verifier; Provers may hand in transcripts."""
 
@@ -67,6 +76,9 @@ LOG_KEY, BEACON_KEY = ".log-key", ".beacon-key"
 
 MAX_ATTEMPTS = 10
 """How often an inspection is taken up again without having got any further: it may be what kills the Verifier."""
+
+LISTED = 100
+"""How many inspections a list has if its reader does not say."""
 
 CHUNK = 1 << 20
 GRACE_SECONDS = 5.0
@@ -169,6 +181,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
                 owner=request.owner,
                 site=request.site,
                 chip_type=request.chip_type,
+                name=request.name,
             )
         )
         return verifier_pb2.RegisterChipResponse()
@@ -186,9 +199,27 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
                     owner=chip.owner,
                     site=chip.site,
                     chip_type=chip.chip_type,
+                    name=chip.name,
                 )
                 for chip in self._registry.chips()
             ]
+        )
+
+    def ListInspections(  # noqa: N802
+        self, request: verifier_pb2.ListInspectionsRequest, context: grpc.ServicerContext
+    ) -> verifier_pb2.ListInspectionsResponse:
+        """Returns the inspections, the newest first."""
+        found = self._registry.inspections(prefix=request.prefix, limit=request.limit or LISTED)
+        return verifier_pb2.ListInspectionsResponse(inspections=[self._listed(each) for each in found])
+
+    def _listed(self, line: InspectionLine) -> verifier_pb2.ListedInspection:
+        said = line.summary
+        if said is None and line.stage == "done":  # a report from before there were summaries
+            report = self._registry.inspection(line.id).report
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):  # not of a form that we know
+                said = None if report is None else summary.of(report)
+        return verifier_pb2.ListedInspection(
+            inspection_id=line.id, created_at=line.created_at, stage=line.stage, samples=line.samples, **(said or {})
         )
 
     def StartInspection(  # noqa: N802
@@ -267,7 +298,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
         self, identifier: str, journal: Journal, stage: str, message: str, report: Mapping[str, Any] | None = None
     ) -> None:
         """Records how an inspection ended, before operators are told."""
-        self._registry.set_stage(identifier, stage, report)
+        self._registry.set_stage(identifier, stage, report, None if report is None else summary.of(report))
         self._cache.room.release(identifier)
         self._metrics.stage(stage)
         self._metrics.findings(report["findings"] if report else ())

@@ -18,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from prover import formulas
-from prover.capture import average_formulas, schedule_formulas, timm_schedules
+from prover.capture import average_formulas, schedule_formulas, set_by_hand, timm_schedules
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.transcript.formula_arithmetic import tolerance
 from weighbridge.transcript.formula_terms import COUNTS, MAX_FORMULAS, Formulas
@@ -28,6 +28,8 @@ _TRIED = (*range(33), *range(48, 1025, 16))
 _NOTHING = 1e-30
 """A rate of no effect; below about 1e-300 float64 is too coarse for comparisons."""
 _LR = re.compile(r"\blr\b")
+_PROGRAM = 0
+"""Stands for the owner of the program's own counters; no object's identity."""
 
 Group = Mapping[str, Any]
 Count = Callable[[], int]
@@ -48,10 +50,11 @@ class Derived:
             others: Whatever else was attached; schedulers among it are preferred to others that are found.
         """
         self.declared: dict[str, str] = {}
-        self._counts: list[Count] = []
+        self._counts: list[tuple[Count, int | None]] = []
         schedulers = _schedulers(optimizers, others)
         for optimizer in optimizers:
             self._read(optimizer, schedulers.get(id(optimizer)))
+        self._read_settings([each for each in optimizers if id(each) not in schedulers])
         for reading in average_formulas.readings(optimizers) if optimizers else ():
             self._average(reading)
         if len(self.declared) > MAX_FORMULAS:
@@ -59,13 +62,25 @@ class Derived:
 
     def counts(self) -> list[int]:
         """Returns how far each schedule is now."""
-        return [count() for count in self._counts]
+        return [count() for count, _ in self._counts]
+
+    def counts_of(self, optimizer: torch.optim.Optimizer, before: Sequence[int], *, first: bool) -> list[int]:
+        """Returns how far each schedule is when an optimizer is about to make a step.
+
+        Args:
+            optimizer: The optimizer, whose own schedule may have gone on since the step began (after an evaluation).
+            before: How far they were then.
+            first: Whether no optimizer has made a step since; counters of the program are then looked up again.
+        """
+        known = dict(enumerate(before))
+        wanted = {id(optimizer), *([_PROGRAM] if first else [])}
+        return [count() if owner in wanted else known.get(n, 0) for n, (count, owner) in enumerate(self._counts)]
 
     def _read(self, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
         variable = COUNTS[len(self._counts)] if scheduler is not None and len(self._counts) < len(COUNTS) else None
         rates = None if variable is None else _tried(scheduler, variable)
         if rates is not None:
-            self._counts.append(_count_of(scheduler))
+            self._counts.append((_count_of(scheduler), id(optimizer)))
         elif scheduler is not None:
             return  # What follows from a rate that nobody can say does not follow from this either.
         for number, group in enumerate(optimizer.param_groups):
@@ -82,7 +97,28 @@ class Derived:
             self._add("average", reading.text("(t - 1)"))
         elif len(self._counts) < len(COUNTS):
             self._add("average", reading.text(COUNTS[len(self._counts)]))
-            self._counts.append(reading.count)
+            self._counts.append((reading.count, None))
+
+    def _read_settings(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Reads how the program itself sets the numbers of optimizers that have no scheduler."""
+        if not optimizers:
+            return
+        settings = set_by_hand.read(optimizers, len(self._counts))
+        self._counts += [(counter.now, _PROGRAM) for counter in settings.counters]
+        for (number, index), found in settings.values.items():
+            optimizer = optimizers[number]
+            group = optimizer.param_groups[index]
+            for text in found.get("lr", []):
+                lr = self._add("lr", text)
+                for name, term in _scalars(optimizer, group, None, scheduled=True).items():
+                    self._add(name, _LR.sub(lr, term))
+            for text in found.get("momentum", []):
+                self._add("dampened", f"1 - {self._add('momentum', text)}")
+            rates = [name for name in self.declared if name.startswith("lr")]
+            for text in found.get("weight_decay", []):
+                decay = self._add("weight_decay", text)
+                for lr in rates:
+                    self._add("decay", f"1 - {lr} * {decay}")
 
     def _add(self, base: str, text: str) -> str:
         """Declares a formula, unless it is there, and returns its name."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch.optim import lr_scheduler as schedules
 
+from prover.capture import code_formulas
+
 _Reader = Callable[[Any, int, str], str]
 
 
@@ -156,7 +158,7 @@ def _plateau(scheduler: Any, group: int, at: str) -> str:
 
 def _lambda(scheduler: Any, group: int, at: str) -> str:
     function = scheduler.lr_lambdas[group]
-    found = _named(function, at) or _guessed(function, at)
+    found = _named(function, at) or code_formulas.of_function(function, at) or _guessed(function, at)
     if found is None:
         raise ValueError("a function without a formula")
     return f"{_base(scheduler, group)} * ({found})"

@@ -6,7 +6,7 @@ is the rounded result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from prover.capture.attached_objects import LAZY
 from prover.capture.batch_windows import BatchWindows
+from prover.capture.claimed_training import ClaimedTraining
 from prover.capture.default_dtype import explicit
 from prover.capture.module_paths import Paths
 from prover.capture.overload_facts import overload
@@ -76,6 +77,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tape = Tape()
         self.values: list[bool | int | float] = []
         self.undeclared: dict[str, HostCopy] = {}
+        self.claimed: ClaimedTraining | None = None
+        """Notes what the tape cannot say about training, if that is wanted."""
+        self.entering: Callable[[str, Tensor], None] | None = None
+        """Called with each undeclared tensor and its name."""
         self.slots: dict[int, int] = {}
         self.adopted: dict[int, str] = {}
         self.written: set[int] = set()
@@ -169,6 +174,14 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             index = self._refs[key] = len(self.tape.refs) - 1
         return index
 
+    def known(self, t: Tensor) -> int | None:
+        """Returns the reference that names a tensor; None if none does."""
+        try:
+            slot = self.slots.get(t.untyped_storage()._cdata)
+        except NotImplementedError:
+            return None  # a tensor that torch.func wraps has no storage of its own
+        return None if slot is None else self._refs.get((slot, t.dtype, t.shape, t.stride(), t.storage_offset()))
+
     def enter_tensor(self, t: Tensor) -> None:
         """Takes in a tensor that no operation has used yet."""
         storage = t.untyped_storage()
@@ -189,6 +202,8 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = f"f{len(self.undeclared)}"
         self.undeclared[name] = HostCopy(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
         self.adopted[address] = name
+        if self.entering is not None:
+            self.entering(name, t)
         self.tape.inputs.append(Input(slot, storage.nbytes(), "free", name))
 
     # -- operands ----------------------------------------------------------------------------------------------------
@@ -269,6 +284,9 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         what = overload(func)
         if what.aside or any([t not in _ORDINARY and issubclass(t, FakeTensor) for t in types]):
             return func(*args, **kwargs)
+        claimed = self.claimed
+        if claimed is not None:
+            claimed.enter()
         try:
             if what.decomposition is not None and not (what.unless is not None and what.unless(*args, **kwargs)):
                 with self:
@@ -283,6 +301,9 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except WeighbridgeError as error:
             say_where(error, func, self._where.current())
             raise
+        finally:
+            if claimed is not None:
+                claimed.leave()
 
     def record(self, func: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         """Evaluates an operation under its rule, puts it on the tape, and returns its result."""
@@ -329,6 +350,8 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self.written.add(self.slots.get(t.untyped_storage()._cdata, -1))
             outputs = (self._ref(out, births),) if isinstance(out, Tensor) else tuple(self._outputs(out, births))
         draw = self.context.draw_key if rule.kind is Kind.RANDOM else None
+        if self.claimed is not None:
+            self.claimed.operation(args, kwargs)
         tape.nodes.append(Node(what.name, encoded, encoded_kwargs, outputs, tuple(births), draw, self.module_path()))
         self.owner.after_operation(self)
         return out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +45,11 @@ class HostCopy:
     def digest(self) -> tuple[int, bytes]:
         """Returns the number of bytes and their digest (32 bytes)."""
         return self._bytes.size, bytes_digest(self._bytes.data)
+
+    @property
+    def content(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The bytes."""
+        return self._bytes
 
     def tensor(self) -> Tensor:
         """Returns the copy as a tensor on the CPU, sharing its memory."""

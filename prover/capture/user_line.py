@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
+import linecache
+import sys
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -14,6 +16,7 @@ from weighbridge.numerics.schemas import Op
 _PROVER = Path(__file__).parents[1]
 _OURS = tuple(str(each) for each in (Path(torch.__file__).parent, _PROVER, Path(weighbridge.__file__).parent))
 """Where frames lie that are PyTorch's or the Recorder's, not the user's."""
+_NO_PROGRAM = (*_OURS, "<")
 
 
 def say_where(error: WeighbridgeError, func: Op, module: str | None) -> None:
@@ -29,6 +32,25 @@ def say_where(error: WeighbridgeError, func: Op, module: str | None) -> None:
 
 def user_line() -> str:
     """The innermost line of the program outside installed packages; failing that, outside PyTorch and the Recorder."""
-    frames = [f for f in reversed(traceback.extract_stack()) if not f.filename.startswith((*_OURS, "<"))]
-    user = next((f for f in frames if "site-packages" not in f.filename), frames[0] if frames else None)
-    return f"{user.filename}:{user.lineno}: {user.line}" if user else "unknown line (called from an autograd thread)"
+    place = user_place()
+    return "unknown line (called from an autograd thread)" if place is None else text_of(place)
+
+
+def user_place() -> tuple[str, int] | None:
+    """The same as (file, number), without reading the file."""
+    frame: FrameType | None = sys._getframe(1)
+    within_package: tuple[str, int] | None = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_NO_PROGRAM):
+            if "site-packages" not in name:
+                return name, frame.f_lineno
+            within_package = within_package or (name, frame.f_lineno)
+        frame = frame.f_back
+    return within_package
+
+
+def text_of(place: tuple[str, int]) -> str:
+    """Returns a place as `file:number: text`."""
+    name, number = place
+    return f"{name}:{number}: {linecache.getline(name, number).strip()}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prover.following.notes import Notes
+from prover.following.notes import NUMBER_BYTES, Notes
 from prover.following.segments import SegmentRecorder
 from weighbridge.numerics.schemas import Op
 
@@ -63,7 +63,8 @@ class ByHand:
 
     def wants(self, t: Tensor) -> bool:
         """True if a tensor is data that nothing recorded has yet; numbers of the program are none."""
-        return t.dim() > 0 and t.device.type != "meta" and self._recorder.lacks(t)
+        some = t.dim() > 0 or t.untyped_storage().nbytes() > NUMBER_BYTES
+        return some and t.device.type != "meta" and self._recorder.lacks(t)
 
     def enter(self, t: Tensor) -> None:
         """Takes a tensor in as part of the batch, just before it is used first."""
@@ -71,7 +72,9 @@ class ByHand:
         if not joins:
             self._count, self._went_back = 0, False
         name = str(self._count)
-        self._recorder.enter({name: t}, joins=joins)
+        if self._recorder.on_chip:
+            self._recorder.data_memory.add((t,))
+        self._recorder.enter({name: t}, joins=joins, by_hand=True)
         self._notes.by_hand(self._recorder, t, name)
         self._count += 1
         self.ever = True

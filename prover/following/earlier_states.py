@@ -21,14 +21,17 @@ _MOST = 256
 class EarlierStates:
     """Remembers what state held when the program asked for it, as it does to save it."""
 
-    def __init__(self, state: StateTracker, step: Callable[[], int]) -> None:
+    def __init__(
+        self, state: StateTracker, step: Callable[[], int], keep: Callable[[int, Held], None] = lambda *_: None
+    ) -> None:
         """Prepares; there is no state yet.
 
         Args:
             state: The state of the recording.
             step: Returns the number of the step in progress.
+            keep: Called with a step and what state held before it, if the program asked for that.
         """
-        self._state, self._step = state, step
+        self._state, self._step, self._keep = state, step, keep
         self._held: dict[int, Held] = {}
         self._sources: dict[tuple[int, bytes], list[tuple[int, str]]] = {}
         self._asked = False
@@ -93,6 +96,7 @@ class EarlierStates:
         if step in self._held:
             return
         self._held[step] = held
+        self._keep(step, held)
         for name, entry in held.storages.items():
             self._sources.setdefault(entry, []).append((step, name))
         if len(self._held) > _MOST:

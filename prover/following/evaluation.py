@@ -2,11 +2,13 @@
 
 What runs within such a call needs no record, since nothing of it stays in the state; what comes out of it is tainted.
 A call with gradients on a batch of the loader that training uses is training all the same (fine-tuning with frozen
-statistics), and so is one before anything has been trained.
+statistics), and so is one before anything has been trained. A call of another module (an average of weights) evaluates
+if it is in evaluation mode, without gradients, and on data that are of no batch; a teacher gets batches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ class Evaluations:
         self._inside: nn.Module | None = None
         self._depth = 0
         self._roots: list[nn.Module] = []
+        self._others: set[int] = set()
         self._root_of: dict[int, nn.Module] = {}
         self._training_loaders: set[int] = set()
         self._switches = self._still = False
@@ -47,14 +50,16 @@ class Evaluations:
         self._hooks.clear()
         self.line = self._inside = None
 
-    def trains(self, roots: list[nn.Module], parameters: set[int]) -> None:
+    def trains(self, roots: list[nn.Module], parameters: set[int], others: list[nn.Module]) -> None:
         """Says what is trained.
 
         Args:
             roots: Modules that are part of no other.
             parameters: Identities of the optimizers' parameters.
+            others: Other modules that are attached.
         """
         self._roots = roots
+        self._others = {id(part) for root in others for part in root.modules()}
         self._root_of = {
             id(part): root
             for root in roots
@@ -100,13 +105,21 @@ class Evaluations:
     last_loader: Any = None
     """The loader from which the last batch was fetched."""
 
-    def _enter(self, module: nn.Module, _: Any) -> None:
+    outside: Callable[[Any], bool]
+    """Whether the tensors that a module is given are of no batch."""
+
+    def _enter(self, module: nn.Module, given: Any) -> None:
         if self._inside is module:
             self._depth += 1
-        elif self._inside is None and not module.training:
-            root = self._root_of.get(id(module))
-            if root is not None and not root.training and self._evaluates(self.last_loader):
-                self._inside, self._depth, self.line = module, 1, user_line()
+        elif self._inside is None and not module.training and self._looks(module, given):
+            self._inside, self._depth, self.line = module, 1, user_line()
+
+    def _looks(self, module: nn.Module, given: Any) -> bool:
+        """True if a call of a module in evaluation mode is an evaluation."""
+        root = self._root_of.get(id(module))
+        if root is not None:
+            return not root.training and self._evaluates(self.last_loader)
+        return id(module) in self._others and not torch.is_grad_enabled() and self.outside(given)
 
     def _leave(self, module: nn.Module, *_: Any) -> None:
         if self._inside is module:

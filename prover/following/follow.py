@@ -9,11 +9,13 @@ from typing import Any, Literal, Self, TypeVar
 
 import torch
 
+from prover.following.attempts import Attempts
 from prover.following.fetches import fetches
 from prover.following.jobs import joined
 from prover.following.notes import Notes, TakenForBatch, Undeclared
 from prover.following.program import Follower
 from prover.following.segments import SegmentRecorder
+from weighbridge.attest.chip_link import ChipLink
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.data import DataCommitment
@@ -40,6 +42,11 @@ class Following:
     def updates(self) -> int:
         """Steps recorded so far; the one in progress is not among them."""
         return self._recorder.updates
+
+    @property
+    def parent(self) -> Parent | None:
+        """The state of an earlier attempt that the program went on from, if it did."""
+        return self._recorder.parent
 
     @property
     def failed(self) -> bool:
@@ -89,6 +96,7 @@ def follow(
     *,
     seed: int = 0,
     data: DataCommitment | None = None,
+    chip: ChipLink | None = None,
     policy: str = "mixed",
     evaluation: Literal["native", "recorded"] = "native",
     checkpoint_every: int = 50,
@@ -98,6 +106,7 @@ def follow(
     formulas: Mapping[str, str] | None = None,
     programs: Iterable[bytes] | None = None,
     parent: Parent | None = None,
+    resume: bool = False,
     device: str | torch.device | None = None,
     mesh: Mapping[str, int] | None = None,
 ) -> Following:
@@ -109,6 +118,8 @@ def follow(
     at the next call of a trained module, and what they take from outside is their batch. An evaluation runs unrecorded;
     so does what reads files. What of that reaches the training is recorded as an undeclared input, with a warning that
     names the line.
+
+    On a chip evaluations are recorded, since the chip sees them.
 
     Where several ranks train together, each calls it after `init_process_group`, with the same arguments; rank 3 writes
     `PATH/rank-0003`. Evaluations are recorded there, since ranks wait for each other in them.
@@ -122,6 +133,7 @@ def follow(
         path: New or empty directory for the transcript.
         seed: Fixes all randomness of what is recorded (64 bits). The torch generators are reset here.
         data: See `Recorder`; a step with several batches uses their records one after the other.
+        chip: The chip that this process trains on; see `Recorder`. Enter its shim right before.
         policy: See `Recorder`.
         evaluation: Whether a trained model in evaluation mode runs as it is (`native`), or `recorded` like training,
             which programs need that train on what such a model says.
@@ -132,6 +144,8 @@ def follow(
         formulas: See `Recorder`.
         programs: See `Recorder`.
         parent: See `Recorder`.
+        resume: Whether the program may be run again after a crash. Each attempt has a transcript, `PATH`, `PATH-2`, and
+            so on, which names as its parent the state of an earlier one that the program read back.
         device: See `Recorder`.
         mesh: Of a job on several ranks that is not only data-parallel; see `prover.Job.from_environment`.
 
@@ -140,18 +154,47 @@ def follow(
 
     Raises:
         UsageError: Another program is followed in this process, the directory is not empty, or the mesh is not that of
-            the process group.
+            the process group; or `resume` is given with a data commitment or on several ranks, or there is nothing to
+            resume.
+    """
+    require_alone()
+    job = joined(mesh)
+    if resume and (job is not None or data is not None):
+        raise UsageError(
+            "a followed program cannot be resumed yet if it is a job on several ranks or has a data commitment; leave "
+            "out resume=True, and begin again after a crash"
+        )
+    attempts = Attempts.at(Path(path), key) if resume else None
+    recorder = SegmentRecorder(
+        path if attempts is None else attempts.path,
+        seed=seed, data=data, chip=chip, policy=policy, checkpoint_every=checkpoint_every, key=key, metadata=metadata,
+        verify_state=verify_state, formulas=formulas, programs=programs, parent=parent, device=device, job=job,
+    )  # fmt: skip
+    recorder.attempts = attempts
+    notes = Notes()
+    return begin(
+        recorder, notes, Follower(recorder, notes, native=evaluation == "native" and job is None and chip is None)
+    )
+
+
+def require_alone() -> None:
+    """Checks that nothing is followed in this process.
+
+    Raises:
+        UsageError: A program is.
     """
     if any(each.open for each in _current):
         raise UsageError("this program is followed already; close() that recording first")
-    job = joined(mesh)
-    recorder = SegmentRecorder(
-        path, seed=seed, data=data, policy=policy, checkpoint_every=checkpoint_every, key=key, metadata=metadata,
-        verify_state=verify_state, formulas=formulas, programs=programs, parent=parent, device=device,
-        job=job,
-    )  # fmt: skip
-    notes = Notes()
-    follower = Follower(recorder, notes, native=evaluation == "native" and job is None)
+
+
+def begin(recorder: SegmentRecorder, notes: Notes, follower: Follower) -> Following:
+    """Begins to record.
+
+    Args:
+        recorder: Records.
+        notes: Takes down what enters without an origin.
+        follower: Decides what becomes of operations.
+    """
     follower.begin()
     _current[:] = [follower]
     return Following(recorder, follower, notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from torch.optim import Optimizer
 
 from prover.capture.attached_objects import local_part
 from prover.capture.derived_formulas import innermost
+
+_CONSTANTS = 1 << 20
+"""Most bytes of what a module without parameters holds that counts as constants of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +48,42 @@ class Found:
         return [local_part(t) for t in found]
 
 
-def found_objects(knows: Callable[[int], bool]) -> Found:
+def found_objects(knows: Callable[[int], bool], updated: Sequence[Tensor] = ()) -> Found:
     """Looks through the program's objects.
 
     Args:
         knows: Whether a storage (by address) was made or used by the program since it is followed.
+        updated: Parameters that the program updates without an optimizer.
     """
     everything = gc.get_objects()
     # By their own type, and not what an object says that it is, which may be a proxy's answer.
     optimizers = [each for each in everything if issubclass(type(each), Optimizer) and innermost(each) is each]
     wanted = {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    wanted |= {id(p): p for p in updated}
     modules = [each for each in everything if issubclass(type(each), nn.Module) and "_parameters" in vars(each)]
     parts = {id(child) for module in modules for child in module.children()}
     roots = [module for module in modules if id(module) not in parts]
     trained = [module for module in roots if any(id(p) in wanted for p in module.parameters())]
     chosen = {id(module) for module in trained}
     others = [
-        m for m in roots if id(m) not in chosen and any(_known(t, knows) for t in (*m.parameters(), *m.buffers()))
+        m
+        for m in roots
+        if id(m) not in chosen and (_is_criterion(m) or any(_known(t, knows) for t in (*m.parameters(), *m.buffers())))
     ]
     held = {id(p) for module in trained for p in module.parameters()}
     loose = [p for key, p in wanted.items() if key not in held]
     return Found(trained, others, optimizers, {f"parameter{number or ''}": p for number, p in enumerate(loose)})
+
+
+def _is_criterion(module: nn.Module) -> bool:
+    """True for a module with a few constants and no parameters, as a loss with weights for its classes is."""
+    buffers = list(module.buffers())
+    plain = all(type(t) in (Tensor, nn.Buffer) and t.device.type != "meta" for t in buffers)
+    return bool(buffers) and plain and not any(True for _ in module.parameters()) and _size(buffers) <= _CONSTANTS
+
+
+def _size(tensors: list[Tensor]) -> int:
+    return sum(t.untyped_storage().nbytes() for t in tensors)
 
 
 def _known(t: Tensor, knows: Callable[[int], bool]) -> bool:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prover.capture.sources import UndeclaredInputWarning
 from prover.capture.user_line import user_line
 from prover.following.segments import SegmentRecorder
+from weighbridge.transcript.entry_notes import CAUSES
+
+__all__ = ["Notes", "TakenForBatch", "Undeclared", "UndeclaredInputWarning"]
 
 NUMBER_BYTES = 8
 """The largest tensor that counts as a number of the program."""
-
-
-class UndeclaredInputWarning(UserWarning):
-    """Something entered the training that is neither batch nor state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Undeclared:
         line: The user's line that used it.
         module: The module that did, if one did.
         cause: Where it came from, as far as is known.
+        source: The same as a key of `weighbridge.transcript.entry_notes.CAUSES`.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Undeclared:
     line: str
     module: str | None
     cause: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,15 @@ class Notes:
             return  # state that the program had saved
         if recorder.capture is None or (t.untyped_storage().nbytes() <= NUMBER_BYTES and evaluated is None):
             return
-        cause = "it was made outside of what is recorded"
-        remedy = "fetch it with the batch, from a DataLoader or run.batches(...)"
         if evaluated is not None:
-            cause = f"an evaluation made it: {evaluated}"
-            remedy = 'record the evaluation too: follow(..., evaluation="recorded")'
+            recorder.sources.add(t, "evaluation", evaluated)
         name = f"f{len(recorder.capture.undeclared) + ahead}"
+        found = recorder.sources.note(recorder.step_number, name, t)
+        meaning, remedy = CAUSES[found.cause]
+        cause = f"{meaning}: {found.made}" if found.made else meaning
         where = recorder.capture.where()
-        note = Undeclared(recorder.step_number, name, tuple(t.shape), t.dtype, user_line(), where, cause)
+        shape = tuple(t.shape)
+        note = Undeclared(recorder.step_number, name, shape, t.dtype, user_line(), where, cause, found.cause)
         self.undeclared.append(note)
         if recorder.built and note.line not in self._said:
             self._said.add(note.line)

@@ -25,6 +25,7 @@ from prover.following.evaluation import Evaluations
 from prover.following.notes import NUMBER_BYTES, Notes
 from prover.following.segments import SegmentRecorder
 from prover.following.taint import Taint
+from prover.following.updates import Updates
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.numerics.schemas import Op
@@ -38,6 +39,9 @@ class Steps(Protocol):
 
     def trains_unbuilt(self, t: Tensor) -> bool:
         """True if a tensor is an optimizer's, and the initialisation is not over."""
+
+    def without_optimizer(self) -> bool:
+        """Whether the program has made no optimizer so far."""
 
     def use(self, fetched: Fetched) -> None:
         """Takes a batch in, just before it is used first."""
@@ -64,6 +68,8 @@ class Operations:
         self._recorder, self._notes, self._steps, self._native = recorder, notes, steps, native
         self.taint, self.evaluations, self.awaited = Taint(), Evaluations(), Awaited()
         self.by_hand = ByHand(recorder, notes)
+        self.updates = Updates()
+        self.evaluations.outside = self._from_outside
 
     def run(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Executes an operation, recorded or not, and returns its result."""
@@ -71,7 +77,7 @@ class Operations:
         if any(t is not Tensor and issubclass(t, FakeTensor) for t in types):
             return func(*args, **kwargs)  # PyTorch looks for shapes
         given = operands(args, kwargs)
-        known = waiting = tainted = False
+        known = waiting = tainted = number = False
         outside: set[int] = set()
         for t in given:
             address = t.untyped_storage()._cdata
@@ -83,14 +89,22 @@ class Operations:
                 known = True
             elif t.untyped_storage().nbytes() > NUMBER_BYTES:
                 outside.add(address)
+            else:
+                number = True
         evaluating = self.evaluations.line if self._native else None
         if takes_storage(args):
             return self._unrecorded(func, args, kwargs, None)
         if (evaluating is not None or tainted) and not self._trains(func, args, kwargs, given, evaluating):
             return self._unrecorded(func, args, kwargs, evaluating or self._origin(given))
-        apart = outside and not (known or waiting or tainted) and not self._is_collective(func)
+        apart = (outside or number) and not (known or waiting or tainted) and not self._is_collective(func)
         if apart and not _draws(func) and not (recorder.built and self._written(func, args, kwargs)):
-            return func(*args, **kwargs)
+            made = func(*args, **kwargs)
+            recorder.sources.follows(given, made)
+            if recorder.on_chip and not recorder.built:
+                recorder.data_memory.early((*given, *tensors(made)))
+            if func is torch.ops.aten.lift_fresh.default:
+                recorder.sources.add(made, "number")
+            return made
         if recorder.failed or recorder.capture is None:
             return func(*args, **kwargs)
         if not given and self._native and self.evaluations.between_trainings():
@@ -122,6 +136,13 @@ class Operations:
             self._steps.stop()
             raise
 
+    def _from_outside(self, given: Any) -> bool:
+        """True if tensors that a module is given are of no batch, in a program that fetches its batches."""
+        found = [t.untyped_storage()._cdata for t in tensors(given)]
+        if not found or not self._native or not self._recorder.built or self._steps.fetches_none():
+            return False
+        return not any(self._recorder.knows(address) or address in self.awaited for address in found)
+
     def _is_collective(self, func: Op) -> bool:
         """True if an operation is recorded by all ranks, since a replay lets them wait for each other."""
         return self._recorder.in_job and func.namespace in COLLECTIVES
@@ -147,6 +168,8 @@ class Operations:
             )
         if not (by_hand and recorder.stepped) or torch._C._current_graph_task_id() != -1:
             return False
+        if self._steps.without_optimizer() and func in _COPIES:
+            return False  # as `p.data` is one, which a program updates
         trained = (t for t in given if t.requires_grad and t.is_leaf)
         return data or (
             any(recorder.holds(t.untyped_storage()._cdata) for t in trained) and not self._written(func, args, kwargs)
@@ -175,7 +198,12 @@ class Operations:
                 self.taint.clear(address)
                 new.add(address)
         assert recorder.capture is not None, "operations come in a segment"
-        return recorder.capture.__torch_dispatch__(func, types, args, kwargs)
+        out = recorder.capture.__torch_dispatch__(func, types, args, kwargs)
+        if self._steps.without_optimizer() and not self._recorder.in_job:
+            self.updates.seen(given)
+            if self.updates.made(changed(func, args, kwargs)):
+                recorder.updated()
+        return out
 
     def _trains(self, func: Op, args: Any, kwargs: dict[str, Any], given: list[Tensor], evaluating: str | None) -> bool:
         """True if an operation belongs to the training although something of an evaluation is in it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from threading import get_ident
 from typing import Any, TypeVar
@@ -20,13 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from prover.capture.derived_formulas import innermost
 from prover.capture.user_line import user_line
 from prover.following.awaited import Fetched
 from prover.following.calls import Calls
 from prover.following.dispatch import Operations as OperationsMode
 from prover.following.dispatch import OtherChanges
 from prover.following.fetches import Fetches
-from prover.following.found_objects import found_objects
+from prover.following.found_objects import Found, found_objects
 from prover.following.jobs import NOT_YET, Objects, in_job
 from prover.following.notes import Notes
 from prover.following.operations import Operations
@@ -36,6 +37,12 @@ from weighbridge.numerics.schemas import Op
 from weighbridge.transcript.data import flatten
 
 T = TypeVar("T")
+
+NOTHING = (
+    "nothing was trained while the program was followed: no optimizer made a step, and no parameter was changed after "
+    "a backward pass. Call follow() before the model is built, in the thread that trains; under `weighbridge record`, "
+    "name the script that trains, and not one that starts it in another process"
+)
 
 
 _followers: WeakSet[Follower] = WeakSet()
@@ -53,16 +60,19 @@ os.register_at_fork(after_in_child=_forked)
 class Follower:
     """Decides of every operation, fetch and optimizer step of a program what becomes of it."""
 
-    def __init__(self, recorder: SegmentRecorder, notes: Notes, *, native: bool) -> None:
+    def __init__(
+        self, recorder: SegmentRecorder, notes: Notes, *, native: bool, operations: type[Operations] = Operations
+    ) -> None:
         """Prepares; nothing is recorded before `begin`.
 
         Args:
             recorder: Records.
             notes: Takes down what enters without an origin.
             native: Whether evaluations run as they are.
+            operations: Decides what becomes of each operation.
         """
         self._recorder, self._native = recorder, native
-        self._operations = Operations(recorder, notes, self, native=native)
+        self._operations = operations(recorder, notes, self, native=native)
         self._taint, self._evaluations = self._operations.taint, self._operations.evaluations
         self._awaited, self._by_hand = self._operations.awaited, self._operations.by_hand
         self._thread, self._process = get_ident(), os.getpid()
@@ -70,7 +80,7 @@ class Follower:
         self._open = False
         self._entered: set[int] = set()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
-        self._stepping = False
+        self._stepping = self._new = False
         self._cuts = 0
         self._scope = ExitStack()
 
@@ -93,11 +103,14 @@ class Follower:
         self._scope.enter_context(Fetches(self))
         self._scope.enter_context(Calls(self))
         self._scope.enter_context(Objects(self))
-        self._scope.enter_context(OtherChanges(self, lambda t: self._recorder.knows(t.untyped_storage()._cdata)))
+        self._scope.enter_context(self._other_changes())
         self._scope.enter_context(OperationsMode(self))
         self._open = True
         _followers.add(self)
         atexit.register(self._at_exit)
+
+    def _other_changes(self) -> OtherChanges:
+        return OtherChanges(self, lambda t: self._recorder.knows(t.untyped_storage()._cdata))
 
     def close(self, error: BaseException | None = None) -> None:
         """Ends the recording and signs the transcript; called by itself at the end of the process.
@@ -118,10 +131,7 @@ class Follower:
         try:
             if error is None and not recorder.failed:
                 if not recorder.built:
-                    raise UsageError(
-                        "nothing was trained while the program was followed; call follow() before the model is built, "
-                        "in the thread that trains"
-                    )
+                    raise UsageError(NOTHING)
                 recorder.end(complete=True)
         except BaseException as problem:
             error = error or problem
@@ -164,6 +174,9 @@ class Follower:
         batch = self.aside(fetch)
         self._evaluations.last_loader = loader
         flat = dict(flatten(batch))
+        if self._recorder.on_chip:
+            self._recorder.data_memory.loader(loader)
+            self._recorder.data_memory.add(flat.values())
         own = {name: t for name, t in flat.items() if not self._recorder.keeps(t.untyped_storage()._cdata)}
         if evaluates:
             self._taint.add(own.values(), user_line())
@@ -184,6 +197,7 @@ class Follower:
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """See `prover.following.calls.Called`."""
         self._optimizers.add(optimizer)
+        self._new = True
 
     def reads(self) -> None:
         """See `prover.following.calls.Called`."""
@@ -194,6 +208,7 @@ class Follower:
         """See `prover.following.calls.Called`: a place where the steps of a program without a loader are cut."""
         if self.aside_now or (module.training and not torch.is_grad_enabled()):
             return
+        self._look_again()
         recorder = self._recorder
         if not recorder.built and any(self.trains_unbuilt(p) for p in module.parameters()):
             self.cut()
@@ -204,8 +219,15 @@ class Follower:
 
     def trains_unbuilt(self, t: Tensor) -> bool:
         """See `prover.following.operations.Steps`."""
+        if self._recorder.built:
+            return False
         groups = (group for each in self._optimizers for group in each.param_groups)
-        return not self._recorder.built and any(t is p for group in groups for p in group["params"])
+        updated = self._operations.updates.parameters
+        return any(t is p for group in groups for p in group["params"]) or any(t is p for p in updated)
+
+    def without_optimizer(self) -> bool:
+        """See `prover.following.operations.Steps`."""
+        return not self._optimizers
 
     def fetches_none(self) -> bool:
         """See `prover.following.operations.Steps`."""
@@ -223,28 +245,43 @@ class Follower:
     def cut(self) -> None:
         """Ends a step, if an optimizer has made one, or the initialisation, if there is an optimizer."""
         recorder = self._recorder
+        self._look_again()
         if recorder.built and not recorder.stepped:
             return
         self._guarded(self._cut_now)
 
+    def _look_again(self) -> None:
+        """Takes notice of new optimizers, as when several models are trained one after the other."""
+        if self._new and self._recorder.built:
+            self._guarded(lambda: self._evaluate(found_objects(self._recorder.knows)))
+
     def _cut_now(self) -> None:
         recorder = self._recorder
         if not recorder.built:
-            found = found_objects(recorder.knows)
-            if not found.optimizers:
+            updated = self._operations.updates.parameters
+            found = found_objects(recorder.knows, updated)
+            if not found.optimizers and not updated:
                 return
             self._require_job()
+            recorder.show(found)
             recorder.build(found)
-            parameters = {id(p) for each in found.optimizers for group in each.param_groups for p in group["params"]}
-            self._evaluations.trains(found.trained, parameters)
+            self._evaluate(found, updated)
         else:
             recorder.cut()
+            if self._new:  # as when several models are trained one after the other
+                self._evaluate(found_objects(recorder.keeps))
             self._evaluations.used_to_train(self._entered)
         self._entered = set()
         self._cuts += 1
         self._awaited.forget_before(self._cuts - 1)  # fetched two steps ago and not used since
         self._by_hand.begin()
         recorder.begin()
+
+    def _evaluate(self, found: Found, updated: Sequence[Tensor] = ()) -> None:
+        """Lets evaluations be told of the program's present objects."""
+        self._new = False
+        parameters = {id(p) for each in found.optimizers for group in each.param_groups for p in group["params"]}
+        self._evaluations.trains(found.trained, parameters | {id(p) for p in updated}, found.others)
 
     def _require_job(self) -> None:
         if in_job() and not self._recorder.in_job:
@@ -257,6 +294,7 @@ class Follower:
             self._guarded(self._refuse_thread)
         if not self._recorder.built:
             self._guarded(self._refuse_unfetched)
+        self._recorder.steps(innermost(optimizer))
         self._stepping = True
 
     def _refuse_thread(self) -> None:

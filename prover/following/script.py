@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,20 @@ _FAILED = 1
 _INTERRUPTED = 128 + signal.SIGINT
 
 
-def record_script(script: Path, arguments: Sequence[str], out: Path, **options: Any) -> int:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a script ended.
+
+    Attributes:
+        code: Its exit code: of `sys.exit`, 1 after an exception, 130 after Ctrl-C.
+        error: What ended it early, if something did.
+    """
+
+    code: int
+    error: BaseException | None = None
+
+
+def record_script(script: Path, arguments: Sequence[str], out: Path, **options: Any) -> tuple[int, Following | None]:
     """Runs a script in this process while `follow` records it.
 
     Args:
@@ -32,15 +46,13 @@ def record_script(script: Path, arguments: Sequence[str], out: Path, **options: 
         **options: Of `follow`.
 
     Returns:
-        The script's own exit code: of `sys.exit`, 1 after an exception (whose traceback is printed), 130 after Ctrl-C.
+        The script's own exit code (of `sys.exit`, 1 after an exception, whose traceback is printed, 130 after Ctrl-C),
+        and the recording, which has ended; None if a script on several ranks failed before it began.
 
     Raises:
         WeighbridgeError: The script is no file, or ended well and has left no whole transcript.
     """
-    if not script.is_file():
-        raise UsageError(f"there is no script {script}; give the path of a Python file")
-    code = 0
-    error: BaseException | None = None
+    require_script(script)
     begun: list[Following] = []
 
     def begin() -> None:
@@ -49,21 +61,12 @@ def record_script(script: Path, arguments: Sequence[str], out: Path, **options: 
     joins = has_ranks()
     if not joins:
         begin()
-    with _as_program(script, arguments), _once_joined(begin) if joins else nullcontext():
-        try:
-            runpy.run_path(str(script), run_name="__main__")
-        except SystemExit as stop:
-            code, error = _code_of(stop), stop
-        except KeyboardInterrupt as stop:
-            code, error = _INTERRUPTED, stop
-        except BaseException as failure:
-            _print(failure)
-            code, error = _FAILED, failure
-        finally:
-            for following in begun:
-                following.close(error if code else None)
-    if code:
-        return code
+    with once_joined(begin) if joins else nullcontext():
+        ended = run_script(script, arguments)
+        for following in begun:
+            following.close(ended.error if ended.code else None)
+    if ended.code:
+        return ended.code, begun[0] if begun else None
     if not begun:
         raise UsageError("this is one of several ranks, and the script did not call init_process_group(): no recording")
     following = begun[0]
@@ -71,11 +74,36 @@ def record_script(script: Path, arguments: Sequence[str], out: Path, **options: 
         raise UsageError(
             f"the recording in {out} ended after step {following.updates}, with an error that the script kept to itself"
         )
-    return code
+    return ended.code, following
+
+
+def require_script(script: Path) -> None:
+    """Checks that there is a script.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    if not script.is_file():
+        raise UsageError(f"there is no script {script}; give the path of a Python file")
+
+
+def run_script(script: Path, arguments: Sequence[str]) -> Ended:
+    """Runs a script in this process as Python would; the traceback of an exception that ends it is printed."""
+    with _as_program(script, arguments):
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as stop:
+            return Ended(_code_of(stop), stop)
+        except KeyboardInterrupt as stop:
+            return Ended(_INTERRUPTED, stop)
+        except BaseException as failure:
+            _print(failure)
+            return Ended(_FAILED, failure)
+    return Ended(0)
 
 
 @contextmanager
-def _once_joined(begin: Callable[[], None]) -> Iterator[None]:
+def once_joined(begin: Callable[[], None]) -> Iterator[None]:
     """Within it, the recording begins when the script calls `init_process_group`: only then the ranks are a job."""
     modules = (torch.distributed, torch.distributed.distributed_c10d)
     plain = torch.distributed.init_process_group

@@ -6,21 +6,29 @@ after an optimizer's step, at the cut, and before the first operation of the nex
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from prover.capture.sources import Sources
 from prover.capture.step_capture import Capture
 from prover.capture.storages import HostCopy
 from prover.capture.without_modes import unseen
+from prover.following.attempts import Attempts
+from prover.following.data_memory import DataMemory
 from prover.following.earlier_states import EarlierStates
 from prover.following.found_objects import Found
 from prover.recording import change_guard
 from prover.recording.recorder import Recorder
 from weighbridge.core.errors import StateChangedError
+from weighbridge.transcript.parentage import KEY as PARENT
+from weighbridge.transcript.parentage import Parent
+from weighbridge.transcript.running_digest import FOLLOWED, KEY
 from weighbridge.transcript.tape import Input
 
 _SEPARATOR = "\x00"
@@ -40,6 +48,8 @@ class _Segment:
         stepped: Whether an optimizer has made a step.
         marks: What storages held after that, by address: (which storage it was, digest).
         before: Slots that had been written by then.
+        optimizers: Identities of those that have begun a step.
+        data: Where tensors lie that a program without a loader has taken from outside.
     """
 
     capture: Capture
@@ -50,25 +60,53 @@ class _Segment:
     stepped: bool = False
     marks: dict[int, tuple[Any, bytes]] = field(default_factory=dict)
     before: set[int] = field(default_factory=set)
+    optimizers: set[int] = field(default_factory=set)
+    data: set[int] = field(default_factory=set)
 
 
 class SegmentRecorder(Recorder):
     """Records segments; the Recorder's own blocks are not used."""
 
     _remedy = change_guard.FOLLOWED
+    _declares: Mapping[str, Any] = MappingProxyType({KEY: FOLLOWED})
     earlier: EarlierStates
+    data_memory: DataMemory
+    attempts: Attempts | None = None
+    """Those at this run, if it may be resumed."""
     _segment: _Segment | None = None
     _fresh = False
     """Whether the segment in progress has no operation yet."""
 
     def __enter__(self) -> Self:
-        self.earlier = EarlierStates(self._steps.state, lambda: self.step_number)
-        return super().__enter__()
+        keep = (lambda *_: None) if self.attempts is None else self.attempts.keep
+        self.earlier = EarlierStates(self._steps.state, lambda: self.step_number, keep)
+        self.data_memory = DataMemory()
+        super().__enter__()
+        if self._chip_session is not None and self._shows_data:
+            self._chip_session.before = lambda: self.data_memory.snapshot(self.step_number)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self.attempts is not None and error is None and not self.failed:
+            self.attempts.end()
+
+    @property
+    def parent(self) -> Parent | None:
+        """The state of an earlier attempt that the program went on from, once step 0 is over."""
+        return self._began_from
 
     @property
     def capture(self) -> Capture | None:
         """The capture of the segment in progress."""
         return None if self._segment is None else self._segment.capture
+
+    @property
+    def sources(self) -> Sources:
+        """Where tensors come from that no operation makes."""
+        return self._steps.sources
 
     @property
     def stepped(self) -> bool:
@@ -84,6 +122,16 @@ class SegmentRecorder(Recorder):
     def in_job(self) -> bool:
         """Whether this is the recording of one of several ranks."""
         return self._job is not None
+
+    @property
+    def on_chip(self) -> bool:
+        """Whether a chip sees what the program does."""
+        return self._chip is not None
+
+    @property
+    def _shows_data(self) -> bool:
+        """Whether data that lie on a chip beside a step are stored; a commitment says itself what a step has."""
+        return self.on_chip and self._data is None
 
     @property
     def failed(self) -> bool:
@@ -127,6 +175,7 @@ class SegmentRecorder(Recorder):
         kind = "step" if self.built else "init"
         scope = self._steps.run({}, kind=kind)
         self._segment = _Segment(scope.__enter__(), scope)
+        self._steps.batch = self._segment.entered  # what a chip is told of it, as far as it has come in
         self._fresh = self.built
 
     def operation(self) -> None:
@@ -142,12 +191,14 @@ class SegmentRecorder(Recorder):
                     change_guard.between_steps(self._steps.state, self.step_number, self._remedy)
 
     @unseen
-    def enter(self, batch: dict[str, Tensor], *, joins: bool = False) -> None:
+    def enter(self, batch: dict[str, Tensor], *, joins: bool = False, by_hand: bool = False) -> None:
         """Takes in one batch, just before it is used first.
 
         Args:
             batch: Path to tensor.
             joins: Whether it is part of the batch that entered last.
+            by_hand: Whether it is data that the program may use again, as an agent does its memories: it enters anew
+                then, and does not become state, which would give each step a program of its own.
         """
         assert self._segment is not None, "operations come in a segment"
         segment = self._segment
@@ -157,9 +208,24 @@ class SegmentRecorder(Recorder):
         for name, t in named.items():
             address = t.untyped_storage()._cdata
             segment.entered[name] = HostCopy(t)
+            if by_hand:
+                segment.data.add(address)
             slot = segment.capture.slots.get(address)
             segment.lent.append((name, address, slot, t.dtype, t.shape, t.stride(), int(t.storage_offset())))
         self._require_arithmetic(batch.values())
+
+    @unseen
+    def steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """To be called before an optimizer's step: how far schedules are may have changed since the segment began."""
+        segment = self._segment
+        if segment is not None and id(optimizer) not in segment.optimizers:
+            self._steps.recount(optimizer, first=not segment.optimizers)
+            segment.optimizers.add(id(optimizer))
+
+    def updated(self) -> None:
+        """Notes that the program has updated a parameter without an optimizer."""
+        if self._segment is not None:
+            self._segment.stepped = True
 
     @unseen
     def mark(self) -> None:
@@ -195,6 +261,15 @@ class SegmentRecorder(Recorder):
                         tensor=name,
                     )
 
+    def show(self, found: Found) -> None:
+        """Lets the chip know of the memory that is about to be attached; some of it no operation may ever have used.
+
+        Args:
+            found: The program's objects.
+        """
+        if self._chip_session is not None:
+            self._chip_session.show(t for t in found.tensors() if t.device.type != "meta")
+
     @unseen
     def build(self, found: Found) -> None:
         """Ends step 0: what was found is attached, and what of it was made elsewhere enters.
@@ -211,12 +286,18 @@ class SegmentRecorder(Recorder):
         self._rename(segment)
         self._pending = segment.capture
         self._made = {}
+        self.data_memory.built()
+        if self.attempts is not None and PARENT not in self._declared:
+            self._began_from = self.attempts.parent(segment.capture.undeclared)
         self.attach(*found.objects, **found.tensors_by_name)
         self.earlier.settle()
 
     @unseen
-    def cut(self) -> None:
+    def cut(self, *, last: bool = False) -> None:
         """Ends the segment in progress as a step.
+
+        Args:
+            last: Whether none comes after it.
 
         Raises:
             StateChangedError: Memory was changed without an operation.
@@ -237,10 +318,16 @@ class SegmentRecorder(Recorder):
                     )  # fmt: skip
         finally:
             self._segment = None
+        beside = self._beside(segment, last=last)
         self._rename(segment)
         undeclared, before = dict(segment.capture.undeclared), self.step_number
         # Ranks draw from streams of their own in steps, and from one in edits.
+        written = {a for a, slot in segment.capture.slots.items() if slot in segment.capture.written | segment.before}
         self._finish(segment.capture, "step" if segment.stepped or self.in_job else "edit")
+        beside.clear()
+        for address in segment.data - written - self._attached.storage_names().keys():
+            if address in self._steps.state.names:
+                self._steps.expel(address)
         if self.earlier.cut(segment.capture.tape, undeclared, before):
             self._out.put_returned(self.earlier.returned)
         if (self.step_number - 1) % self._every == 0:
@@ -248,9 +335,10 @@ class SegmentRecorder(Recorder):
 
     @unseen
     def end(self, complete: bool) -> None:
-        """Ends the last segment: one that changed nothing of the state is dropped, except in a job.
+        """Ends the last segment: one that changed nothing of the state is dropped, except in a job or on a chip.
 
-        There, the ranks may differ in what they changed, and a replay has to find them at the same step.
+        The ranks of a job may differ in what they changed, and a replay has to find them at the same step. A chip may
+        have taken snapshots in it, or take one afterwards, of the memory that it left.
 
         Args:
             complete: Whether the program ended as planned.
@@ -260,8 +348,8 @@ class SegmentRecorder(Recorder):
             return
         named = {segment.capture.slots.get(address) for address in self._steps.state.names}
         changed = segment.stepped or (segment.capture.written | segment.before) & named
-        if complete and self.built and (changed or self.in_job):
-            self.cut()
+        if complete and self.built and (changed or self.in_job or self.on_chip):
+            self.cut(last=True)
             return
         self.abandon()
 
@@ -280,6 +368,20 @@ class SegmentRecorder(Recorder):
 
     def _close_scope(self, segment: _Segment) -> None:
         segment.scope.__exit__(None, None, None)
+
+    def _beside(self, segment: _Segment, *, last: bool) -> list[Tensor]:
+        """Adds to the batch the data that lay beside it at a snapshot; returns what holds them meanwhile."""
+        if not self._shows_data:
+            return []
+        copies = self.data_memory.cut(self.step_number, segment.entered.values(), last=last)
+        if not copies:
+            return []
+        named = {f"{segment.batches}{_SEPARATOR}held{number}": copy for number, copy in enumerate(copies)}
+        segment.batches += 1
+        tensors = {name: copy.tensor() for name, copy in named.items()}
+        segment.capture.begin_batch(tensors, segment.before)
+        segment.entered |= named
+        return list(tensors.values())
 
     def _lent(self, segment: _Segment) -> dict[str, Tensor]:
         """The batch's tensors whose memory still lives, as they are now."""

@@ -18,7 +18,8 @@ from typing import Any
 from prover.keeping.archive import OPEN, Archive, Declared
 from prover.keeping.collective_replay import cell_results, open_chunks
 from weighbridge.core.errors import TranscriptError, UsageError
-from weighbridge.execution.collective_openings import MAX_OPENINGS, Opening, Target
+from weighbridge.execution.collective_openings import Opening, Target
+from weighbridge.execution.given_terms import MAX_OPENINGS
 from weighbridge.transcript.job_record import RECORD, rank_name
 
 PIECE = 1 << 20

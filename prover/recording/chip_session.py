@@ -25,6 +25,7 @@ class ChipSession:
 
     Attributes:
         snapshots: (chip UEID, log index, operations complete) of those taken in the step in progress.
+        before: Called before a snapshot may be taken.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ChipSession:
         self._position, self._running = where, running
         self._notes, self._left = ChipNotes(), False
         self.snapshots: list[tuple[bytes, int, int]] = []
+        self.before: Callable[[], None] = lambda: None
         if writer.steps == 0:
             chip.log_event("manifest-draft", writer.draft_digest)
         chip.on_snapshot(self._unasked, self._where)
@@ -74,6 +76,7 @@ class ChipSession:
 
     def offer(self) -> None:
         """Offers the chip a safepoint: the moment between two operations."""
+        self.before()
         step, op, head = self._position()
         index = self._chip.safepoint(step, op, self._running(), head, self._writer.flush)
         if index is not None:
@@ -103,5 +106,6 @@ class ChipSession:
     def _where(self) -> Position:
         """What a snapshot that is taken unasked says about where it was taken; durable before the chip signs it."""
         if not self._left:
+            self.before()
             self._writer.flush()
         return self._position()

@@ -37,9 +37,12 @@ from weighbridge.numerics.rule_table import table_digest
 from weighbridge.numerics.warm import warm
 from weighbridge.transcript.data import DataCommitment, flatten
 from weighbridge.transcript.declared_device import DEVICE
+from weighbridge.transcript.entry_notes import MOST, EntryNote
 from weighbridge.transcript.formula_terms import Formulas
 from weighbridge.transcript.parentage import KEY as PARENT
 from weighbridge.transcript.parentage import Parent
+from weighbridge.transcript.training_claims import MOST as MOST_CLAIMS
+from weighbridge.transcript.training_claims import Claims
 from weighbridge.transcript.writer import TranscriptWriter
 
 if TYPE_CHECKING:  # it loads torch.distributed, which one process does without
@@ -67,6 +70,8 @@ class Recorder:
     """
 
     _remedy = change_guard.BLOCKS
+    _declares: Mapping[str, Any] = {}
+    """What else the draft says."""
 
     def __init__(
         self,
@@ -141,6 +146,10 @@ class Recorder:
         self._chip_session: ChipSession | None = None
         self._writer: TranscriptWriter | None = None
         self._tapes = TapeStore()
+        self._entered: list[EntryNote] = []
+        self._noted: set[bytes] = set()
+        self._claims: dict[bytes, Claims] = {}
+        self._began_from: Parent | None = None
 
     @property
     def step_number(self) -> int:
@@ -177,6 +186,7 @@ class Recorder:
             "metadata": self._metadata,
             **({} if self._device is None else {DEVICE: device_kind(self._device)}),
             **self._declared,
+            **self._declares,
         }
         self._writer = writer = self._open(draft)
         self._steps.open(writer, self._resuming)
@@ -184,6 +194,7 @@ class Recorder:
             self._chip_session = self._steps.chip = ChipSession(
                 self._chip, writer, self._resuming, self._steps.position, self._steps.running
             )
+        self._steps.sources.__enter__()
         torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.random.variates)
         return self
 
@@ -194,6 +205,8 @@ class Recorder:
         if not self._resume:
             return TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
         self._resuming = Resuming(self.path, draft=draft, key=key, data=data, segment_steps=every)
+        self._noted, self._entered = self._resuming.noted()
+        self._claims = self._resuming.claimed()
         return self._resuming.writer
 
     @unseen
@@ -206,6 +219,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._steps.sources.__exit__(kind, error, trace)
         self._steps.close()
         complete = error is None and not self._steps.failed
         try:
@@ -344,12 +358,16 @@ class Recorder:
         before = state.digests
         state.hash()
         if self._verify and self._job is None:
-            change_guard.by_operations(capture, state, before, steps.number, self._remedy)
+            with self._or_fail():
+                change_guard.by_operations(capture, state, before, steps.number, self._remedy)
         for number, (_, after) in context.rng.items():
             state.rng[number] = after
+        digest = self._tapes.put(out, tape, capture.values, steps.number)
+        self._note_entries(out, digest)
+        self._note_training(out, capture, digest)
         out.append_step(
             kind=kind,
-            tape=self._tapes.put(out, tape, capture.values, steps.number),
+            tape=digest,
             values=capture.values,
             host=context.hosts,
             rng={str(number): pair for number, pair in context.rng.items()},
@@ -365,6 +383,7 @@ class Recorder:
             collectives=context.collectives,
             formulas=list(steps.derived.declared.items()) if kind == "init" else (),
             counts=steps.counts,
+            parent=self._began_from.to_map() if self._began_from is not None and kind == "init" else None,
         )
         steps.batch = {}
         if self._chip_session is not None:
@@ -380,6 +399,26 @@ class Recorder:
         steps.updates += kind == "step"
         self.updates = steps.updates
         steps.failed = False
+
+    def _note_entries(self, out: TranscriptWriter, tape: bytes) -> None:
+        """Writes where undeclared tensors came from, when a tape with some runs for the first time."""
+        if self._resuming is not None and self._resuming.repeating:
+            return  # they were written when the step was recorded
+        if self._steps.entries and tape not in self._noted and len(self._entered) < MOST:
+            self._noted.add(tape)
+            self._entered += self._steps.entries
+            out.put_entered(self._entered)
+
+    def _note_training(self, out: TranscriptWriter, capture: Capture, tape: bytes) -> None:
+        """Writes what is claimed of a tape's training, when it runs for the first time."""
+        if capture.claimed is None or tape in self._claims or len(self._claims) >= MOST_CLAIMS:
+            return
+        if self._resuming is not None and self._resuming.repeating:
+            return
+        claims = capture.claimed.claims()
+        if claims is not None:
+            self._claims[tape] = claims
+            out.put_claims(self._claims)
 
     @contextmanager
     def _or_fail(self) -> Iterator[None]:

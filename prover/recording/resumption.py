@@ -34,8 +34,10 @@ from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.continuing import Continuation, open_writer
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.transcript.data import DataCommitment
+from weighbridge.transcript.entry_notes import EntryNote
 from weighbridge.transcript.state import View
 from weighbridge.transcript.tape import Tape, absolute_name
+from weighbridge.transcript.training_claims import Claims
 from weighbridge.transcript.writer import TEMPORARY, TranscriptWriter
 
 Tensor = torch.Tensor
@@ -117,6 +119,14 @@ class Resuming:
     def repeating(self) -> bool:
         """Whether the next step is a recomputed one."""
         return self._old is not None and self._old.repeating
+
+    def noted(self) -> tuple[set[bytes], list[EntryNote]]:
+        """Returns the tapes of the whole steps, and what is noted of the undeclared tensors that they took in."""
+        return (set(), []) if self._old is None else (self._old.tapes, self._old.entered())
+
+    def claimed(self) -> dict[bytes, Claims]:
+        """Returns what is claimed of the tapes so far."""
+        return {} if self._old is None else self._old.claims()
 
     def context(self, step: int, seed: int, generators: Generators, policy: Policy) -> Recording:
         """Returns the context in which a step is recorded or recomputed."""

@@ -16,10 +16,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prover.capture.attached_objects import Attached
+from prover.capture.claimed_training import ClaimedTraining
 from prover.capture.derived_formulas import Derived
 from prover.capture.generators import Generators
 from prover.capture.module_paths import Paths
 from prover.capture.recording_context import Recording
+from prover.capture.sources import Sources
 from prover.capture.step_capture import Capture
 from prover.capture.storages import HostCopy, Memory
 from prover.capture.substitution import Substitution
@@ -31,6 +33,7 @@ from prover.recording.state_tracker import StateTracker
 from weighbridge.attest.chip_link import Position
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.conformance.switches import conforming
+from weighbridge.transcript.entry_notes import EntryNote
 from weighbridge.transcript.formula_terms import Formulas
 from weighbridge.transcript.running_digest import running_digest
 from weighbridge.transcript.tape import Tape
@@ -54,6 +57,8 @@ class StepRunner:
         derived: What the attached optimizers say of their numbers.
         counts: How far their schedules are in the step in progress.
         failed: Whether a step failed, so that the state is undefined.
+        sources: Where tensors come from that no operation makes.
+        entries: The undeclared tensors of the step in progress.
         capture: The step in progress, or None.
         batch: Its batch.
         dropped: Names of storages of the state that died between steps.
@@ -82,6 +87,8 @@ class StepRunner:
         self.derived = Derived()
         self.counts: list[int] = []
         self.failed = False
+        self.sources = Sources()
+        self.entries: list[EntryNote] = []
         self.capture: Capture | None = None
         self.batch: dict[str, HostCopy] = {}
         self.dropped: list[str] = []
@@ -144,6 +151,9 @@ class StepRunner:
                 if not self.followed:
                     stack.enter_context(UndispatchedChanges())
                 stack.enter_context(paths)
+                if kind == "step" and self._job is None:
+                    capture.claimed = stack.enter_context(ClaimedTraining(self._attached))
+                    capture.claimed.watch(capture)
                 if capture.ranks is not None:
                     stack.enter_context(capture.ranks.resizes())
                 if not self.followed:
@@ -164,9 +174,32 @@ class StepRunner:
         self.counts = [] if kind == "init" else self.derived.counts()
         self.substitution.begin(self.updates + (kind == "step"), context.hosts, context.given, self.counts)
         capture = Capture(self, context, paths, self.substitution)
+        self.entries = []
+        capture.entering = self._entering
         if self._job is not None:
             self._job.begin_step(capture)
         return capture
+
+    def recount(self, optimizer: torch.optim.Optimizer, *, first: bool) -> None:
+        """Looks up anew how far schedules are, when an optimizer of a followed program is about to make a step.
+
+        Args:
+            optimizer: The optimizer.
+            first: Whether it is the first one since the step in progress began.
+        """
+        if self.capture is None or not self.counts:
+            return
+        counts = self.derived.counts_of(optimizer, self.counts, first=first)
+        if counts != self.counts:
+            context = self.capture.context
+            self.counts = counts
+            self.substitution.begin(self.updates + 1, context.hosts, context.given, counts)
+
+    def _entering(self, name: str, t: Tensor) -> None:
+        note = self.sources.note(self.number, name, t)
+        self.entries.append(note)
+        if not self.followed and self.capture is not None:
+            self.sources.warn(note, t, self.capture.where())
 
     def _context(self, kind: str) -> Recording:
         if self._job is not None:
@@ -268,4 +301,5 @@ class StepRunner:
             host=capture.context.hosts if capture else [],
             rng={number: after for number, (_, after) in capture.context.rng.items()} if capture else {},
             checksums=np.array(capture.context.checksums, dtype="<u8").tobytes() if capture else b"",
+            followed=self.followed,
         )

@@ -47,7 +47,7 @@ def test_paper_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("samples", "stretch")
     monkeypatch.setattr(figure_files, "DRAWINGS", {name: figure_files.DRAWINGS[name] for name in names})
     paper_figures.main([str(tmp_path / "a")])
-    paper_figures.main([str(tmp_path / "b"), str(ROOT / "examples" / "scenarios" / "treaty.toml")])
+    paper_figures.main([str(tmp_path / "b"), str(ROOT / "analysis" / "scenarios" / "treaty.toml")])
     for directory in (tmp_path / "a", tmp_path / "b"):
         made = {path.name for path in directory.iterdir()}
         assert made == {f"{name}{suffix}" for name in names for suffix in (".svg", ".pdf")}

@@ -14,7 +14,7 @@ from analysis.catalog import CHIP_COLUMNS, MODEL_COLUMNS, CatalogError
 from analysis.domain import DetectionDomainError, InfeasibleError
 from analysis.scenario import ScenarioError, load, paper, parse
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.toml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "analysis" / "scenarios").glob("*.toml"))
 LEAST = """
 title = "A"
 [fleet]

@@ -14,7 +14,7 @@ from analysis import costs, detection, evasion, periods, scenario_answers, small
 from analysis.domain import InfeasibleError
 from analysis.scenario import Scenario, load, paper, parse
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+EXAMPLES = Path(__file__).parents[2] / "analysis" / "scenarios"
 SMALL = parse("""
 title = "Small"
 [fleet]

@@ -14,7 +14,7 @@ from analysis import number_texts as texts
 from analysis import scenario_answers, scenario_page
 from analysis.scenario import load, paper
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+EXAMPLES = Path(__file__).parents[2] / "analysis" / "scenarios"
 
 
 class Page(html.parser.HTMLParser):

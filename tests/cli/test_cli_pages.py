@@ -9,7 +9,7 @@ import pytest
 
 from weighbridge.cli.main import run
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+EXAMPLES = Path(__file__).parents[2] / "analysis" / "scenarios"
 SCENARIOS = [str(path) for path in sorted(EXAMPLES.glob("*.toml"))]
 
 
@@ -110,3 +110,17 @@ def test_figures_that_cannot_be_made(
     assert "usage.domain" in printed
     assert says in printed
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_packaged_examples_are_copied_and_replace_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["analysis", "examples", "--out", str(tmp_path / "new"), "--json"]) == 0
+    written = [Path(name) for name in json.loads(capsys.readouterr().out)["files"]]
+    assert {path.name for path in written} >= {Path(name).name for name in SCENARIOS} | {"how_many_inspections.ipynb"}
+    for path in written:
+        assert path.read_bytes() == (EXAMPLES.parent / path.relative_to(tmp_path / "new")).read_bytes()
+    written[0].write_text("title = 'mine'")
+    assert run(["analysis", "examples", "--out", str(tmp_path / "new"), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "usage.report"
+    assert written[0].read_text() == "title = 'mine'"

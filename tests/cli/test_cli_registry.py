@@ -130,8 +130,8 @@ def test_a_copy_of_the_log_that_was_altered_exits_1(trade: Trade, tmp_path: Path
     ("words", "says"),
     [
         (["show", "--db", "nowhere.db"], "no database"),
-        (["show", "xyz", "--db", "DB"], "hexadecimal"),
-        (["show", "01", "--db", "DB"], "not registered"),
+        (["show", "xyz", "--db", "DB"], "there is no chip"),
+        (["show", "01", "--db", "DB"], "give more"),
         (["party", "x", "--db", "DB", "--public-key", "DB"], "PEM"),
         (["party", "x", "--db", "DB", "--role", "king", "--public-key", "DB"], "roles are"),
         (["event", "show", "DB"], "no custody statement"),

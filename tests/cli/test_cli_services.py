@@ -44,7 +44,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def plan(*changes: str) -> list[str]:
-    return ["--samples", "2", "--threshold", "1e21", "--chip-flops-per-day", "8e19", "--period", "30", *changes]
+    return ["--samples", "2", "--threshold", "1e21", "--chip-flops", "1e15", "--period", "30", *changes]
 
 
 def test_a_clean_inspection_from_the_command_line(house: House, tmp_path: Path) -> None:
@@ -62,7 +62,8 @@ def test_a_clean_inspection_from_the_command_line(house: House, tmp_path: Path) 
     out_dir = ["--out", str(tmp_path / "report")]
     code, out, err = weighbridge("inspect", "report", started["inspection"], *house.operator, *out_dir)
     assert code == 0, out + err
-    assert out.startswith("nothing was due, nothing was checked\n2 of 2 chips drawn; 2 have nothing against them")
+    said = out.partition(": ")[2]
+    assert said.startswith("nothing was due, nothing was checked\n2 of 2 chips drawn; 2 have nothing against them")
     report: dict[str, Any] = json.loads((tmp_path / "report" / "report.json").read_text())
     assert (report["plan"]["seed"], report["plan"]["sharded"], report["plan"]["chunks"]) == (seed, "cells", 7)
     assert (report["plan"]["segments"]["random"], report["plan"]["segments"]["largest"]) == (1, 1)  # by default
@@ -122,6 +123,51 @@ def test_a_dead_chip_is_a_finding_and_the_rest_goes_on(house: House) -> None:
     assert [finding["id"] for finding in report["findings"]] == ["chip.unreachable"]
     assert report["counts"]["sampled"] == 3
     assert report["counts"]["verified"] == 2
+
+
+def test_inspections_are_listed_and_shown_by_the_beginning_of_their_identifier(house: House) -> None:
+    ueid = "01" + "dd" * 16
+    given = ["--ueid", ueid, "--chip", DEAD, "--name", "dead-one"]
+    assert weighbridge("inspect", "register", *house.operator, *given)[0] == 0
+    found = weighbridge("inspect", "chips", *house.operator, "--json")[1]
+    chips = {row["ueid"]: row["name"] for row in json.loads(found)["chips"]}
+    assert chips[ueid] == "dead-one"
+    everything = str(len(chips))
+    identifier = weighbridge("inspect", "start", *house.operator, *plan("--rate", "0.1", "--samples", everything))[
+        1
+    ].strip()
+    assert weighbridge("inspect", "watch", identifier[:9], *house.operator)[0] == 0
+    code, out, err = weighbridge("inspect", "list", *house.operator, "--json")
+    assert (code, err) == (0, "")
+    newest = json.loads(out)["inspections"][0]
+    assert (newest["inspection"], newest["stage"], newest["verdict"]) == (identifier, "done", "findings")
+    assert (newest["samples"], newest["snapshots"], newest["warnings"] + newest["violations"] > 0) == (
+        len(chips),
+        0,
+        True,
+    )
+    assert identifier in weighbridge("inspect", "list", *house.operator)[1]
+    code, out, err = weighbridge("inspect", "show", identifier[:9], *house.operator)
+    assert (code, err) == (1, "")
+    assert f"chip dead-one ({ueid[:8]})" in out
+    assert ueid not in out
+    code, out, _ = weighbridge("inspect", "show", identifier[:9], *house.operator, "--json")
+    (group,) = (each for each in json.loads(out)["findings"] if each["id"] == "chip.unreachable")
+    assert (code, group["count"]) == (1, len(group["subjects"]))
+    assert f"chip {ueid}" in group["subjects"]
+    _, text, _ = weighbridge("inspect", "report", identifier[:9], *house.operator)
+    assert "chip dead-one" in text
+    several = {
+        each["inspection"]
+        for each in json.loads(weighbridge("inspect", "list", *house.operator, "--json")[1])["inspections"]
+    }
+    first = next(iter(several))
+    alike = sorted(each for each in several if each[0] == first[0])
+    if len(alike) > 1:
+        code, _, err = weighbridge("inspect", "show", first[0], *house.operator)
+        assert code == 2
+        assert all(each in err for each in alike)
+    assert fails("inspect", "show", "f" * 64, *house.operator) == "usage"
 
 
 def test_inspect_refuses_bad_requests(house: House) -> None:

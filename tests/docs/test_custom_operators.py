@@ -93,7 +93,7 @@ def test_rules_may_not_change_how_the_device_computes(recorded: Path) -> None:
     code, result = replayed(recorded, "--op-rules", "flushing", PYTHONPATH=str(recorded))
     assert code == 2
     assert result["error"]["code"] == "device.arithmetic"  # type: ignore[index]
-    assert [each["id"] for each in result["findings"]] == ["device.arithmetic"]  # type: ignore[attr-defined, index]
+    assert "findings" not in result  # it accuses no party
 
 
 @pytest.mark.finding("record.operation.unknown")

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from weighbridge.program.tape_policy import TapePolicy
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("weighbridge", "firmware_sim", "prover", "verifier")
 AREAS = (
-    "chip|data|document|draw|format|identity|inspection|job|layout|merkle|process|"
+    "chip|data|document|draw|evidence|format|identity|inspection|job|layout|merkle|process|"
     "prover|record|registry|replay|report|rpc|rule|rules|score|snapshot|tape|transcript|usage|verifier"
 )
 DOTTED = re.compile(rf"(?:{AREAS})(?:\.[a-z_]+)+")
@@ -63,6 +65,57 @@ def test_every_row_says_what_it_means_and_what_to_do() -> None:
         if line.startswith("| `")
     ]
     assert all(len(row) == 3 and len(row[1]) > 15 and len(row[2]) > 10 for row in rows)
+
+
+def severities() -> str:
+    page = (ROOT / "docs" / "findings.md").read_text()
+    return page.partition("\n## Severities\n")[2].partition("\n## ")[0]
+
+
+def graded() -> set[str]:
+    """The identifiers that the table of severities names."""
+    rows = [line for line in severities().splitlines() if line.startswith("| ")][1:]
+    return {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row.split(" | ")[1])}
+
+
+def gentler_in_code() -> set[str]:
+    """Identifiers of findings that are made with a severity of `info` or `warning`, or with one that depends."""
+    found = set()
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call):
+                    named = {each.arg: each.value for each in node.keywords}
+                    name = named.get("id")
+                    if isinstance(name, ast.Constant) and "severity" in named:
+                        found.add(str(name.value))
+    return found
+
+
+def test_the_table_of_severities_names_all_that_are_not_always_violations() -> None:
+    """Those of the code, and those whose row says so; each of them once."""
+    assert graded() <= set(documented())
+    assert gentler_in_code() - graded() == set()
+    rows = [line for line in (ROOT / "docs" / "findings.md").read_text().splitlines() if line.startswith("| `")]
+    said = {re.findall(r"`([^`]+)`", row)[0] for row in rows if re.search(r"[(;] ?[^(]*\b(info|warning)\b", row)}
+    assert {each for each in said if "beacon" not in each} - graded() == set()
+
+
+def test_severities_of_programs_are_those_of_the_policy() -> None:
+    """What the table says of `tape.*` is what `TapePolicy` has by default."""
+    told: dict[str, list[str]] = {}
+    for row in severities().splitlines():
+        cells = row.strip("| ").split(" | ")
+        for name in re.findall(r"`(tape\.[a-z_.]+)`", cells[1] if len(cells) == 4 else ""):
+            told.setdefault(name, []).append(re.split(r"[;, ]", cells[0])[0])
+    policy = TapePolicy()
+    assert told["tape.free_input"] == [policy.free_input, policy.free_value, policy.free_value]
+    assert told["tape.undeclared"] == [policy.undeclared]
+    assert told["tape.overwrite"] == [policy.overwrite]
+    assert told["tape.no_gradient"] == [policy.no_gradient]
+    assert told["tape.weights.undeclared"] == [policy.no_weights]
+    assert "1,024 bits" in severities()
+    assert policy.budgets["values"] == 1024
 
 
 def test_every_identifier_has_a_test_that_shows_it_alone(request: pytest.FixtureRequest) -> None:

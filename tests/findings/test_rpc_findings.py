@@ -59,7 +59,7 @@ def test_who_calls_too_often(house: House) -> None:
 
 @pytest.mark.finding("rpc.invalid")
 def test_a_request_that_breaks_a_rule_of_its_file(house: House) -> None:
-    plan = ["--samples", "1", "--threshold", "1e21", "--chip-flops-per-day", "8e19", "--period", "30", "--rate", "-1"]
+    plan = ["--samples", "1", "--threshold", "1e21", "--chip-flops", "1e15", "--period", "30", "--rate", "-1"]
     assert refused("inspect", "start", *house.operator("invalid"), *plan) == "rpc.invalid"
 
 

@@ -12,12 +12,14 @@ from support import exactly
 from support.console import command, refused
 from support.station import ROOT
 
+from firmware_sim.boot import FLASH
 from verifier.registry import Registry
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.cli import main, ops
+from weighbridge.cli.bench.layout import Bench, Settings
 
 RUN = ["--flops", "5.76e23"]
-SCENARIOS = sorted((ROOT / "examples" / "scenarios").glob("*.toml"))[:2]
+SCENARIOS = sorted((ROOT / "analysis" / "scenarios").glob("*.toml"))[:2]
 
 
 def test_a_call_that_makes_sense_is_answered(tmp_path: Path) -> None:
@@ -83,16 +85,20 @@ def test_a_database_of_another_revision(tmp_path: Path, revision: str) -> None:
 
 
 @pytest.mark.finding("process.failed")
-def test_a_chip_of_the_demo_has_no_place_for_its_socket(tmp_path: Path) -> None:
-    """Paths of local sockets have about a hundred bytes, and those of temporary files are longer on this machine."""
-    temporary = tmp_path / ("long" * 30)
-    temporary.mkdir()
-    status, _, said = exactly.command("demo", "--out", tmp_path / "demo", env={"TMPDIR": str(temporary)})
+def test_a_chip_of_a_bench_has_no_firmware(tmp_path: Path) -> None:
+    """It cannot start; the message names the log that says why."""
+    bench = Bench(tmp_path / "bench", Settings(("one",), 1.0, 1.0))
+    bench.keep()
+    bench.make()
+    (bench.chip("one") / FLASH).unlink()
+    try:
+        status, _, said = exactly.command("up", "--dir", bench.directory)
+    finally:
+        exactly.command("down", "--dir", bench.directory)
     assert status == 2
-    (line,) = (line for line in said.splitlines() if line.startswith("weighbridge: "))
+    (line,) = said.splitlines()
     assert line.startswith("weighbridge: process.failed: weighbridge chip boot ended with 2")
-    log = Path(line.rpartition("see ")[2])
-    assert log.read_text().startswith("weighbridge: chip.socket: ")
+    assert "chip.image.missing" in Path(line.rpartition("see ")[2]).read_text()
 
 
 @pytest.mark.finding("internal")
@@ -105,8 +111,8 @@ def test_a_fault_of_ours_is_called_one(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(ops, "print_json", broken)
     assert main.run(["ops", "--json"]) == 3
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert finding["id"] == "internal"
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], error["exit_code"]) == ("internal", 3)
     (traceback,) = tmp_path.iterdir()
-    assert str(traceback) in finding["message"]
+    assert str(traceback) in error["message"]
     assert "nobody thought of this" in traceback.read_text()

@@ -31,6 +31,14 @@ from weighbridge.transcript.record_opening import encode as encode_record
 from weighbridge.transcript.resumption_notes import Resumption
 from weighbridge.transcript.resumption_notes import encode as encode_resumptions
 from weighbridge.transcript.tape import Input, Node, Tape
+from weighbridge.transcript.training_claims import Backward, Claims, Gradient, Group, Parameter, Step
+from weighbridge.transcript.training_claims import encode as encode_claims
+
+CLAIMS = Claims(
+    (Backward(3, 9, (4,), (None,), (Gradient(0, None, 5),)),),
+    (Step(9, 12, "AdamW", (Group({"lr": 0.1, "betas": (0.9, 0.99)}, (Parameter(0, 5, {"step": 6}, True),)),)),),
+    ((1, 0), (2, -1)),
+)
 
 
 def example_tape() -> Tape:
@@ -75,6 +83,7 @@ def seeds() -> dict[str, list[bytes]]:
         "notes": [
             b"\x00" + ChipNotes(("w",), ((b"ueid", 1, 2, 3),)).encode(),
             b"\x01" + encode_resumptions([Resumption(4, 2, ((b"ueid", 9, 3, 1),))]),
+            b"\x04" + encode_claims({bytes(32): CLAIMS}),
             b"\x03" + JobRecord(bytes(16), (("data", 2),)).encode(),
             b"\x02" + encode_layout([Shard("w", "f32", (4, 2), (0, 0), (2, 2))]),
         ],
@@ -91,6 +100,7 @@ def seeds() -> dict[str, list[bytes]]:
         "formula": [b"lr=3e-4 * min(1, t / 100)\nwarm=lr if t < 5 else -lr\nd=drift(sqrt(host + cos(pi)))"],
         "expression": [b"runs.all(r, r.steps > 3 && r.flops < 1e20)", b"size(findings.filter(f, f.id == 'x')) == 0"],
         "rules": [cbor({"format": 1, "id": "x", "version": 1, "title": "t", "rules": [rule]})],
+        "passport": [cbor({"format": 1, "programs": [], "modules": {"model": {"weight": ["f32[2]"]}}})],
         "upload": [b"\x00\x00", b"\x00\x03abc\x01\x04data\x02"],
         "report": [json.dumps({"counts": {}, "probability": {}, "ledger": {}}).encode()],
         "answer": [json.dumps({"result": {"verdict": "match", "findings": [], "steps": [0, 1]}}).encode(),

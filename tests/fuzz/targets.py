@@ -23,15 +23,16 @@ from verifier.report.signing import open_report
 from verifier.rules import ruleset, schema
 from verifier.rules.expression import check as check_expression
 from verifier.store.cache import Cache, FetchLimits
-from weighbridge.attest import custody_statements, manifest, tiles, tlog, tokens
+from weighbridge.attest import approved_passport, custody_statements, manifest, tiles, tlog, tokens
 from weighbridge.core.bounded import Limits, decode_cbor, decode_json, decompress, expand_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution import collective_openings, job_questions, replay, run_facts
 from weighbridge.execution.worker_answers import MALFORMED, shaped
 from weighbridge.numerics.rounding import rounding_log
+from weighbridge.program import passport as passports
 from weighbridge.program import tape_description
-from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes
+from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes, training_claims
 from weighbridge.transcript.formula_terms import Formulas
 from weighbridge.transcript.job_record import JobRecord
 from weighbridge.transcript.state import read_checkpoint, write_checkpoint
@@ -124,13 +125,15 @@ def signed_manifest(data: bytes) -> None:
 def notes(data: bytes) -> None:
     """Small files of a transcript: the first byte says which."""
     kind, rest = data[:1], data[1:]
-    match (kind or b"\x00")[0] % 4:
+    match (kind or b"\x00")[0] % 5:
         case 0:
             _same(chip_notes.decode(rest).encode(), rest)
         case 1:
             _same(resumption_notes.encode(resumption_notes.decode(rest)), rest)
         case 2:
             _same(layout.encode(layout.decode(rest)), rest)
+        case 4:
+            _same(training_claims.encode(training_claims.decode(rest)), rest)
         case _:
             _same(JobRecord.decode(rest).encode(), rest)
 
@@ -204,6 +207,11 @@ def rules(data: bytes) -> None:
     ruleset.parse(decode_cbor(data))
 
 
+def passport(data: bytes) -> None:
+    """Signed passports: the facts in them."""
+    _same(cbor(approved_passport.parse(data)), data)
+
+
 def upload(data: bytes) -> None:
     """The framing of uploads: commands of one byte with their operands, against a fresh directory."""
     with tempfile.TemporaryDirectory(prefix="weighbridge-fuzz-") as folder:
@@ -238,7 +246,7 @@ def answer(data: bytes) -> None:
         for read in (replay.parse, run_facts.parse):
             with suppress(WeighbridgeError):
                 read(message)
-        for shape in (tape_description.SHAPE, job_questions.DESCRIPTION):
+        for shape in (tape_description.SHAPE, job_questions.DESCRIPTION, passports.SHAPE):
             with suppress(*MALFORMED):
                 shaped(message.get("result"), shape)
 
@@ -247,7 +255,8 @@ TARGETS: dict[str, Target] = {
     each.__name__: each
     for each in (
         plain_cbor, compressed, tape, step_record, rounding, tensors, signed_manifest, notes, opened_record, openings,
-        token, log_note, custody, formula, expression, rules, upload, report, answer,
+        token, log_note, custody, formula, expression, rules, passport, upload, report,
+        answer,
     )
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from redteam import (
+    came_back,
     chip_records,
     clocks,
     counters,
@@ -37,6 +38,7 @@ AREAS: Mapping[str, tuple[Row, ...]] = {
         *values.ROWS,
         *steering.ROWS,
         *tolerance.ROWS,
+        *came_back.ROWS,
         *origins.ROWS,
         *counters.ROWS,
         *spelled.ROWS,

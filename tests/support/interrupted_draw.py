@@ -22,7 +22,7 @@ from firmware_sim.device import builtin_image
 from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority
 
-PLAN = ("--samples", "1", "--threshold", "1e21", "--chip-flops-per-day", "8.64e19", "--period", "30", "--rate", "0.1")
+PLAN = ("--samples", "1", "--threshold", "1e21", "--chip-flops", "1e15", "--period", "30", "--rate", "0.1")
 CUTOFF_S = 600
 """Seconds that the draw waits for chips: longer than anybody looks."""
 

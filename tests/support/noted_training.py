@@ -48,6 +48,9 @@ class Notebook:
         return len(self.seen)
 
 
+RATES = (0.1, 0.05, 0.1 / 3, 0.025)
+"""From a table, so that no formula gives them."""
+
 POSITIONS = {(1, 0), (2, 3), (2, 40), (3, 0), (3, 60), (4, 75)}
 
 
@@ -77,7 +80,7 @@ def record(path: Path) -> Notebook:
                 "x": torch.randint(0, 12, (6, 3), generator=generator),
                 "y": torch.randint(0, 4, (6,), generator=generator),
             }
-            optimizer.param_groups[0]["lr"] = 0.1 / (1 + number)
+            optimizer.param_groups[0]["lr"] = RATES[number]
             with recorder.step(batch):
                 loss = F.cross_entropy(model(batch["x"]), batch["y"])
                 loss.backward()  # type: ignore[no-untyped-call]

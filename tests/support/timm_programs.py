@@ -58,8 +58,8 @@ def read(name: str) -> dict[str, Any]:
 
 def mix(how: str, out: Path) -> None:
     """Records a training with Mixup in its loop."""
-    pictures = torch.from_numpy(np.random.default_rng(0).random((32, 1, 4, 4), dtype=np.float32))
-    labels = torch.from_numpy(np.arange(32) % 3)
+    pictures = torch.from_numpy(np.random.default_rng(0).random((64, 1, 4, 4), dtype=np.float32))
+    labels = torch.from_numpy(np.arange(64) % 3)
     with prover.follow(out, seed=7) as run:
         model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -36,3 +36,4 @@ def test_nothing_is_replayed_whole_only_if_both_are_switched_off() -> None:
     assert segments(random_segments=0, largest_segments=0) == NO_SEGMENTS
     assert segments(random_segments=0).largest == 1
     assert segments(memorisation=2, records=3) == SegmentPolicy(memorisation=2, records=3)
+    assert segments(sensitivity=4) == SegmentPolicy(sensitivity=4)

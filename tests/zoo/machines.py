@@ -27,6 +27,9 @@ ELSEWHERE = (
 NOTES = "WEIGHBRIDGE_ZOO_ROUNDINGS"
 """Names the file for what the logs chose, if that is wanted."""
 
+RECOGNISED = "WEIGHBRIDGE_ZOO_RECOGNISED"
+"""Names the file for what training was recognised as, if that is wanted."""
+
 
 class Machine:
     """A process that replays what it is told to."""
@@ -72,6 +75,10 @@ class Zoo:
         A replay compares the digest of the whole state, optimizer included, after each step with the recorded one.
         """
         train(self.path, build, step, batches, seed=seed, **options)
+        if RECOGNISED in os.environ:
+            found = replay_here(self.path, recognise=8)["recognised"]
+            with Path(os.environ[RECOGNISED]).open("a") as notes:
+                notes.write(json.dumps({"test": os.environ["PYTEST_CURRENT_TEST"], "steps": found}) + "\n")
         for machine in self.machines:
             machine.ask(self.path)
         results = [replay_here(self.path), *(machine.answer() for machine in self.machines)]

@@ -25,13 +25,13 @@ def check(collected: Collected, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) 
     declared: dict[str, str] = {}
     for prover, place, kind in _differences(collected):
         places.setdefault(prover, set()).add(place)
-        declared.setdefault(prover, kind)
+        declared.setdefault(prover, repr(kind) if kind else "the transcripts do not say which: demand that they do")
     return [
         Finding(
             id="replay.inconclusive.many",
             message="replays of this Prover's runs came to no verdict again and again, for want of entries in rounding "
             "logs; none of them is evidence, and honest runs have none: inspect again with a replay device of the kind "
-            f"that recorded them ({declared[prover] or 'the transcripts do not say which: demand that they do'}), "
+            f"that recorded them ({declared[prover]}), "
             "where each must match",
             expected=f"at most {policy.inconclusive}",
             found=f"{len(found)} differences, first in step {min(found)[1]} of transcript {min(found)[0]}",

@@ -80,7 +80,7 @@ def execute(
         if task.rank is None:
             result = replay(
                 task.path, steps=task.steps, device=device, stop=task.stop, salt=task.salt, limits=task.limits,
-                env=task.env, progress=progress, cancelled=cancelled, worker=worker,
+                env=task.env, progress=progress, cancelled=cancelled, worker=worker, sensitivity=task.sensitivity,
             )  # fmt: skip
         elif task.results is not None:
             found = replay_cell(

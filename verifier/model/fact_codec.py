@@ -21,6 +21,7 @@ from weighbridge.attest import chip_log
 from weighbridge.attest.tokens import Verified, entry_digest, verify
 from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.execution import sensitivity
 from weighbridge.execution.replay import ReplayResult
 from weighbridge.execution.run_facts import Amount, Program, Repetition, RunFacts
 
@@ -195,6 +196,7 @@ def result_of(raw: Any) -> ReplayResult | WeighbridgeError:
             "findings": findings_of(raw["findings"]),
             "live": _storages(raw["live"]),
             "weights": _storages(raw["weights"]),
+            "sensitivity": sensitivity.parse(raw.get("sensitivity")),
         }
     )
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from verifier.model.policies import (
     SEGMENTS_AS_DESIGNED,
@@ -29,11 +29,12 @@ from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import Finding, UsageError, WeighbridgeError
 from weighbridge.core.merkle import EMPTY_ROOT
-from weighbridge.execution.collective_openings import MAX_OPENINGS
-from weighbridge.execution.given_results import GIVEN
+from weighbridge.execution.given_terms import GIVEN, MAX_OPENINGS
 from weighbridge.execution.replay import ReplayResult
-from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.job_record import MeshCoordinate
+
+if TYPE_CHECKING:
+    from weighbridge.execution.transcript_facts import OpenedTranscript  # its module loads PyTorch; clients need none
 
 REPLAY_VARIABLES = frozenset(
     {

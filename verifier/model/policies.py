@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from verifier.model.strata import Allocation, Attribute, check_attributes
 from weighbridge.core.errors import Severity, UsageError
+from weighbridge.execution.sensitivity import check_count
 
 MAX_SECONDS = 366 * 24 * 3600.0
 _MAX_SPEEDS = 200
@@ -168,6 +169,8 @@ class SegmentPolicy:
         largest: Segments of each transcript in which the weights changed most.
         memorisation: Segments of each transcript, those in which the weights changed most, to test for memorisation.
         records: Records of each transcript's data set, drawn at random, that the Prover is asked to open.
+        sensitivity: Steps of each segment that is replayed whole, drawn at random, to test for whether weights respond
+            as they do in a training (`weighbridge.execution.sensitivity`).
         commitment: Hex digest of secret criteria (`verifier.model.segments.Secret.commitment`); empty if there are
         none.
     """
@@ -176,6 +179,7 @@ class SegmentPolicy:
     largest: int = 1
     memorisation: int = 0
     records: int = 0
+    sensitivity: int = 0
     commitment: str = ""
 
     def __post_init__(self) -> None:
@@ -184,6 +188,7 @@ class SegmentPolicy:
         Raises:
             UsageError: A number is out of range, or the commitment is no digest.
         """
+        check_count(self.sensitivity)
         for name in ("random", "largest", "memorisation", "records"):
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= _MOST_SEGMENTS:

@@ -23,6 +23,7 @@ class Task:
         stop: The position: (step, operations of it that were complete).
         salt: Keys the digests of the live storages at a position.
         results: A file with the results of the rank's collectives, to be taken as given: then it is replayed alone.
+        sensitivity: How many of the steps to test for their sensitivity; of transcripts that are no rank's.
         device: `cpu`, `cuda`, `cuda:1`; without a number, any of that kind.
         limits: On memory and time.
         env: Environment for the worker.
@@ -36,6 +37,7 @@ class Task:
     stop: tuple[int, int] | None = None
     salt: bytes | None = None
     results: Path | None = None
+    sensitivity: int = 0
     device: str = "cpu"
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)

@@ -1,8 +1,10 @@
 """Which segments of a transcript are replayed whole: a choice that any reader can recompute once it is opened.
 
-Every segment with a sampled snapshot; some drawn at random; those in which the weights changed most; and those that
-secret criteria name, to which the Verifier committed by a hash before the inspection and which the report opens. A
-Prover who knows what will be looked at could leave the rest undone, so no part of this but the snapshots counts in p.
+Every segment with a sampled snapshot; some drawn at random; those in which the weights changed most; those that made
+what the transcript says came back later (`returned.cbor`), as nothing else shows that this was ever the run's own; and
+those that secret criteria name, to which the Verifier committed by a hash before the inspection and which the report
+opens. A Prover who knows what will be looked at could leave the rest undone, so no part of this but the snapshots
+counts in p.
 
 The random ones: the segments' first steps, as 8 bytes big-endian, drawn as chips are (`verifier.model.seeded_draw`)
 with the seed BLAKE3(`weighbridge/segments/1` || 0x00 || plan's seed || transcript's identifier).
@@ -29,7 +31,7 @@ from weighbridge.core.errors import FormatError, ProofError, UsageError, Weighbr
 from weighbridge.execution.replay import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
-Reason = Literal["snapshot", "random", "change", "secret"]
+Reason = Literal["snapshot", "random", "change", "returned", "secret"]
 Segment = tuple[int, int]
 """(first step, step after the last one)."""
 
@@ -214,7 +216,8 @@ class Replayed:
     def to_json(self) -> dict[str, Any]:
         """Returns JSON-compatible data for the report: the selection, and what each segment's replay came to.
 
-        That is its verdict, or why there is none, and the steps that it executed: the first and the one after the last.
+        That is its verdict, or why there is none, the steps that it executed (first, and the one after the last), and
+        how sampled ones responded if the plan asked for that.
         """
         verdicts = [
             {"begin": chosen.begin, **self._outcome(self.results.get(chosen.begin))} for chosen in self.selection.chosen
@@ -224,7 +227,8 @@ class Replayed:
     def _outcome(self, result: ReplayResult | WeighbridgeError | None) -> dict[str, Any]:
         if result is None or isinstance(result, WeighbridgeError):
             return {"verdict": "" if result is None else result.reason, "steps": None}
-        return {"verdict": result.verdict, "steps": list(result.steps)}
+        told = {"verdict": result.verdict, "steps": list(result.steps)}
+        return told if result.sensitivity is None else {**told, "sensitivity": result.sensitivity.to_json()}
 
 
 def segments(transcript: OpenedTranscript) -> list[Segment]:
@@ -258,6 +262,7 @@ def select(
         "snapshot": lambda _, s: any(s[0] <= min(step, transcript.steps - 1) < s[1] for step in steps),
         "random": _members(_drawn(transcript.digest, all_of_them, seed, random)),
         "change": _members(changes.largest([s[0] for s in all_of_them], largest)),
+        "returned": lambda _, s: any(s[0] < step <= s[1] for step in transcript.returned),
         "secret": lambda p, s: secret is not None and any(c.names(p, s, changes) for c in secret.criteria),
     }
     chosen = []

@@ -6,8 +6,8 @@ root so covers every chip. What a chip's own log was seen to contain is remember
 shrinks or changes is a finding. An inspection's plan, stage and report are kept for good.
 """
 
-from verifier.registry.directory import FINISHED, Chip, InspectionRecord, Member, Registry
+from verifier.registry.directory import FINISHED, Chip, InspectionLine, InspectionRecord, Member, Registry
 from verifier.registry.entries import ROLES, Party
 from verifier.registry.log import load_key
 
-__all__ = ["FINISHED", "ROLES", "Chip", "InspectionRecord", "Member", "Party", "Registry", "load_key"]
+__all__ = ["FINISHED", "ROLES", "Chip", "InspectionLine", "InspectionRecord", "Member", "Party", "Registry", "load_key"]

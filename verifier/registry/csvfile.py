@@ -17,7 +17,7 @@ from verifier.registry.listings import Lister, check
 from weighbridge.core import spreadsheet_cells
 from weighbridge.core.errors import UsageError
 
-COLUMNS = ("ueid", "state", "owner", "site", "chip_type", "address", "prover_address")
+COLUMNS = ("ueid", "state", "owner", "site", "chip_type", "address", "prover_address", "name")
 _NEEDED = {"ueid"}
 _CHUNK = 400
 _MOST_NAMED = 20
@@ -40,7 +40,7 @@ def export(registry: Registry, file: IO[str]) -> int:
     writer.writerow(COLUMNS)
     number = 0
     for number, chip in enumerate(registry.everything(), 1):  # noqa: B007 (the last number is the answer)
-        rest = (chip.state, chip.owner, chip.site, chip.chip_type, chip.address, chip.prover_address)
+        rest = (chip.state, chip.owner, chip.site, chip.chip_type, chip.address, chip.prover_address, chip.name)
         writer.writerow((chip.ueid.hex(), *map(spreadsheet_cells.shown, rest)))
     return number
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,10 +22,13 @@ from verifier.registry.transitions import DRAWN, Contradiction
 from verifier.store import revision
 from verifier.store.database import Database
 from verifier.store.tables import ChipRow, ContradictionRow, InspectionRow, LogHeadRow, SampledRow
+from weighbridge.attest.custody_statements import UEID_SIZES
 from weighbridge.attest.tlog import NoteSigner
 from weighbridge.core.errors import NotFoundError, UsageError
 
 _CHUNK = 500
+_UEID_MOST = UEID_SIZES[1]
+_DIGITS = re.compile(rf"[0-9a-f]{{1,{2 * _UEID_MOST}}}")
 FINISHED = ("done", "failed")
 """Stages in which an inspection does nothing more."""
 
@@ -45,6 +49,7 @@ class Chip:
         witnessed_last: Digest of the newest of those entries (32 bytes; empty before the first).
         state: What happened to it last: see `verifier.registry.transitions.STATES`.
         maker: The party that made it; empty if the registry was not told.
+        name: What people call it; empty if it has no name. Names need not be unique.
     """
 
     ueid: bytes
@@ -58,6 +63,7 @@ class Chip:
     witnessed_last: bytes = b""
     state: str = "installed"
     maker: str = ""
+    name: str = ""
 
 
 _COLUMNS = [getattr(ChipRow, field.name) for field in fields(Chip)]
@@ -92,6 +98,25 @@ class InspectionRecord:
     plan: dict[str, Any]
     stage: str
     report: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InspectionLine:
+    """One inspection in a list.
+
+    Attributes:
+        id: Hex identifier.
+        created_at: UTC time of the start, RFC 3339.
+        stage: What it is doing; `done` or `failed` at the end.
+        samples: How many chips its plan draws.
+        summary: A few figures of its report; None if there is no report, or one from before there were summaries.
+    """
+
+    id: str
+    created_at: str
+    stage: str
+    samples: int
+    summary: dict[str, Any] | None
 
 
 class Registry:
@@ -295,6 +320,26 @@ class Registry:
             raise _no_chip(ueid)
         return Chip(**row._mapping)
 
+    def find(self, given: str, limit: int = 20) -> list[Chip]:
+        """Returns chips whose name is `given`, or else those whose UEID begins with it, sorted by UEID.
+
+        Args:
+            given: A name, or the first hexadecimal digits of a UEID.
+            limit: At most so many.
+        """
+        query = select(*_COLUMNS).order_by(ChipRow.ueid).limit(limit)
+        with self.session() as session:
+            rows = session.execute(query.where(ChipRow.name == given)).all() if given else []
+            digits = given.lower()
+            if not rows and _DIGITS.fullmatch(digits):
+                odd = len(digits) % 2
+                first, last = (
+                    bytes.fromhex(digits + "0" * odd),
+                    bytes.fromhex(digits + "f" * odd) + b"\xff" * _UEID_MOST,
+                )
+                rows = session.execute(query.where(ChipRow.ueid.between(first, last))).all()
+        return [Chip(**row._mapping) for row in rows]
+
     def witness(self, ueid: bytes, *, size: int, last: bytes) -> None:
         """Remembers that the chip's log had `size` entries, the newest with digest `last`; never goes backwards."""
         with self.session.begin() as session:
@@ -335,11 +380,19 @@ class Registry:
             session.execute(delete(SampledRow).where(SampledRow.inspection == inspection))
             session.add_all(SampledRow(inspection=inspection, place=n, ueid=ueid) for n, ueid in enumerate(chips))
 
-    def set_stage(self, inspection: str, stage: str, report: Mapping[str, Any] | None = None) -> None:
-        """Records how far an inspection is, and its report when there is one."""
+    def set_stage(
+        self,
+        inspection: str,
+        stage: str,
+        report: Mapping[str, Any] | None = None,
+        summary: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Records how far an inspection is, and its report when there is one, with what lists say of it."""
         values: dict[str, Any] = {"stage": stage}
         if report is not None:
             values["report"] = json.dumps(dict(report), sort_keys=True)
+        if summary is not None:
+            values["summary"] = json.dumps(dict(summary), sort_keys=True)
         with self.session.begin() as session:
             session.execute(update(InspectionRow).where(InspectionRow.id == inspection).values(**values))
 
@@ -363,6 +416,30 @@ class Registry:
                 stage=row.stage,
                 report=None if row.report is None else json.loads(row.report),
             )
+
+    def inspections(self, *, prefix: str = "", limit: int = 100) -> list[InspectionLine]:
+        """Returns inspections, the newest first.
+
+        Args:
+            prefix: Only those whose identifiers begin with these hexadecimal digits.
+            limit: At most so many.
+        """
+        row = InspectionRow
+        query = select(row.id, row.created_at, row.stage, row.plan, row.summary)
+        if prefix:
+            query = query.where(row.id.startswith(prefix, autoescape=True))
+        with self.session() as session:
+            found = session.execute(query.order_by(row.created_at.desc(), row.id).limit(limit)).all()
+        return [
+            InspectionLine(
+                id=id_,
+                created_at=created_at,
+                stage=stage,
+                samples=int(json.loads(plan).get("samples", 0)),
+                summary=None if summary is None else json.loads(summary),
+            )
+            for id_, created_at, stage, plan, summary in found
+        ]
 
     def sampled(self, inspection: str) -> list[bytes]:
         """Returns the UEIDs that an inspection drew, in order."""

@@ -3,10 +3,12 @@
 An entry is CBOR: [time of receipt in seconds since 1970, form, content].
 
     statement   the bytes of a custody statement (`weighbridge.attest.custody_statements`)
-    listed      the registry lists chips: rows [ueid, state, owner, site, type, address, Prover's address]
-    addressed   the registry corrects addresses: rows [ueid, address, Prover's address]
+    listed      the registry lists chips: rows [ueid, state, owner, site, type, address, Prover's address, name]
+    addressed   the registry corrects addresses and names: rows [ueid, address, Prover's address, name]
     party       the registry declares a party: [name, [roles], public key]; without roles, it is withdrawn
     opened      the registry's name and the Ed25519 key that signs its checkpoints
+
+Rows of chips without a name end with the Prover's address.
 
 So a reader of the log can work out which chips there are, who answers for each, and why.
 docs/formats/custody-events.md has the bytes.
@@ -50,6 +52,7 @@ class Listing:
         chip_type: Its model.
         address: `host:port` of its ChipService; empty if there is none.
         prover_address: `host:port` of the ProverService that answers for it; empty if there is none.
+        name: What the registry calls it; empty if it has no name.
     """
 
     ueid: bytes
@@ -59,10 +62,20 @@ class Listing:
     chip_type: str
     address: str
     prover_address: str
+    name: str = ""
 
     def row(self) -> list[bytes | str]:
         """Returns the chip as an entry has it."""
-        return [self.ueid, self.state, self.owner, self.site, self.chip_type, self.address, self.prover_address]
+        row: list[bytes | str] = [
+            self.ueid,
+            self.state,
+            self.owner,
+            self.site,
+            self.chip_type,
+            self.address,
+            self.prover_address,
+        ]
+        return [*row, self.name] if self.name else row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,15 +108,17 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Addressed:
-    """New addresses of a chip; see `Listing`."""
+    """New addresses and the name of a chip; see `Listing`."""
 
     ueid: bytes
     address: str
     prover_address: str
+    name: str = ""
 
     def row(self) -> list[bytes | str]:
         """Returns the chip as an entry has it."""
-        return [self.ueid, self.address, self.prover_address]
+        row: list[bytes | str] = [self.ueid, self.address, self.prover_address]
+        return [*row, self.name] if self.name else row
 
 
 _Row = TypeVar("_Row", Listing, Addressed)
@@ -196,10 +211,10 @@ def _third(content: Any) -> bytes:
 
 
 def _listing(
-    ueid: bytes, state: str, owner: str, site: str, chip_type: str, address: str, prover_address: str
+    ueid: bytes, state: str, owner: str, site: str, chip_type: str, address: str, prover_address: str, *name: str
 ) -> Listing:
     _ueid(ueid)
-    _texts(owner, site, chip_type, address, prover_address)
+    _texts(owner, site, chip_type, address, prover_address, *name)
     if state not in STATES:
         raise ValueError("no state of a chip")
     return Listing(
@@ -210,13 +225,21 @@ def _listing(
         chip_type=chip_type,
         address=address,
         prover_address=prover_address,
+        name=_name(name),
     )
 
 
-def _addressed(ueid: bytes, address: str, prover_address: str) -> Addressed:
+def _addressed(ueid: bytes, address: str, prover_address: str, *name: str) -> Addressed:
     _ueid(ueid)
-    _texts(address, prover_address)
-    return Addressed(ueid=ueid, address=address, prover_address=prover_address)
+    _texts(address, prover_address, *name)
+    return Addressed(ueid=ueid, address=address, prover_address=prover_address, name=_name(name))
+
+
+def _name(last: tuple[str, ...]) -> str:
+    """Returns the name at the end of a row; a chip without one has none there, so that a row has one form."""
+    if len(last) > 1 or last == ("",):
+        raise ValueError("no row of a chip")
+    return last[0] if last else ""
 
 
 def _ueid(value: object) -> None:

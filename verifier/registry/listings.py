@@ -1,7 +1,7 @@
 """Listing chips: what the registry itself says of a chip, for chips whose history it was not told.
 
 The registry's word stands until a party makes a statement about the chip. From then on it may change nothing but the
-addresses at which the chip and its Prover answer.
+addresses at which the chip and its Prover answer, and the chip's name.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from weighbridge.attest.custody_statements import MAX_TEXT, UEID_SIZES
 from weighbridge.core.errors import UsageError
 
 PLACE_BYTES = 8
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ADDRESS = re.compile(r"[A-Za-z0-9._\-]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:]{2,39}\]:[0-9]{1,5}")
 
 
@@ -57,6 +58,10 @@ def check(chip: Listing) -> None:
         text = getattr(chip, name)
         if len(text) > MAX_TEXT or not text.isprintable():
             raise UsageError(f"{name} must be at most {MAX_TEXT} printable characters on one line")
+    if chip.name and not _NAME.fullmatch(chip.name):
+        raise UsageError(
+            f"{chip.name[:80]!r} cannot name a chip; use up to 63 letters, digits, dots, hyphens, underscores"
+        )
     if chip.state not in STATES:
         raise UsageError(f"there is no state {chip.state!r}; use one of {', '.join(STATES)}")
 
@@ -105,20 +110,22 @@ class Lister:
             if row is None:
                 new.append(chip)
                 continue
-            same = tuple(row[:7]) == tuple(chip.row())
+            same = tuple(row[:8]) == _values(chip)
             if row.latest_s == 0 and not same:
                 changed.append(chip)
                 continue
             self._left.add(chip.ueid)
             if same:
                 continue
-            if tuple(row[1:5]) != tuple(chip.row()[1:5]):
+            if tuple(row[1:5]) != _values(chip)[1:5]:
                 what = f"{row.state}, with {row.owner}, {row.site or 'at no site'}, {row.chip_type or 'of no type'}"
                 wrong.append(
                     (index, f"statements say of chip {chip.ueid.hex()} that it is {what}; have parties say more")
                 )
                 continue
-            addressed.append(Addressed(ueid=chip.ueid, address=chip.address, prover_address=chip.prover_address))
+            addressed.append(
+                Addressed(ueid=chip.ueid, address=chip.address, prover_address=chip.prover_address, name=chip.name)
+            )
         self._list(new, known=False)
         self.relist(changed)
         self._address(addressed)
@@ -140,6 +147,7 @@ class Lister:
                     "chip_type": chip.chip_type,
                     "address": chip.address,
                     "prover_address": chip.prover_address,
+                    "name": chip.name,
                     "since_s": self.now,
                     "history": packed(index),  # a new listing takes the place of one before
                 }
@@ -155,12 +163,25 @@ class Lister:
         for entry, part in addressed_entries(self.now, chips):
             self.size = self.log.append(self.session, self.size, [entry])
             rows = [
-                {"ueid": chip.ueid, "address": chip.address, "prover_address": chip.prover_address} for chip in part
+                {
+                    "ueid": chip.ueid,
+                    "address": chip.address,
+                    "prover_address": chip.prover_address,
+                    "name": chip.name,
+                }
+                for chip in part
             ]
             self.session.execute(update(ChipRow), rows)
 
 
 _COLUMNS = (
     ChipRow.ueid, ChipRow.state, ChipRow.owner, ChipRow.site, ChipRow.chip_type, ChipRow.address,
-    ChipRow.prover_address, ChipRow.latest_s, ChipRow.history,
+    ChipRow.prover_address, ChipRow.name, ChipRow.latest_s, ChipRow.history,
 )  # fmt: skip
+
+
+def _values(chip: Listing) -> tuple[object, ...]:
+    """Returns a chip's values in the order of `_COLUMNS`."""
+    return (
+        chip.ueid, chip.state, chip.owner, chip.site, chip.chip_type, chip.address, chip.prover_address, chip.name,
+    )  # fmt: skip

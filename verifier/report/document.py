@@ -1,8 +1,4 @@
-"""The report of an inspection: one JSON document, and one self-contained HTML page made from it.
-
-The JSON is the record; the page is rendered from the JSON alone. All text in it may come from a Prover or a chip: the
-page escapes everything and refers to nothing outside itself.
-"""
+"""The report of an inspection: one JSON document. `verifier.report.page` renders it for people."""
 
 from __future__ import annotations
 
@@ -12,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from analysis.detection import (
     detection_probability_eq1,
@@ -29,9 +22,8 @@ from verifier.model.facts import Cell, Explanation, LogFacts, Plan, SnapshotFact
 from verifier.model.policies import SnapshotPolicy
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.model.segments import segments
-from verifier.report import charts, extent, miss_bound, proven_time
+from verifier.report import extent, miss_bound, proven_time
 from verifier.report.conclusion import Conclusion
-from verifier.report.earlier_reports import as_current
 from verifier.report.ledger import DAY_MS
 from weighbridge.core.errors import Finding, WeighbridgeError
 
@@ -278,6 +270,7 @@ def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool, pla
     tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
     return {
         "ueid": log.chip.ueid.hex(),
+        "name": log.chip.name,
         "owner": log.chip.owner,
         "site": log.chip.site,
         "chip_type": log.chip.chip_type,
@@ -408,59 +401,3 @@ def _not_verified(logs: Sequence[LogFacts], snapshots: Sequence[SnapshotFacts]) 
         if snapshot.status == "unverified":
             lines.append(f"the snapshot at entry {snapshot.index} of chip {snapshot.chip.ueid.hex()}")
     return lines
-
-
-def _bytes(value: object) -> str:
-    """Formats a number of bytes for people."""
-    if not isinstance(value, int | float):
-        return "-"
-    size = float(value)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def _hours(value: object) -> str:
-    """Formats milliseconds as hours."""
-    return "-" if not isinstance(value, int | float) else f"{value / 3_600_000:.2f}"
-
-
-def _percent(value: object) -> str:
-    return "not defined" if not isinstance(value, int | float) else f"{100 * value:.1f} %"
-
-
-def render_html(report: Mapping[str, Any]) -> str:
-    """Renders a report as one HTML page without references to anything outside it.
-
-    Args:
-        report: What `build` returned, or the same read back from JSON; one of an earlier version is shown as this one.
-    """
-    report = as_current(report)
-    environment = Environment(
-        loader=PackageLoader("verifier.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"size": _bytes, "percent": _percent, "short": charts.short, "hours": _hours}
-    plots = {
-        # Our own plotting code makes these and puts nothing in them but numbers, hex digits and our own words.
-        "coverage": Markup(charts.coverage(report["chips"])),
-        "timeline": Markup(charts.timeline(report["chips"])),
-        "fleet": Markup(charts.fleet(report["counts"], report["draw"].get("strata", []))),
-        "ledger": Markup(charts.ledger(report["ledger"]["chips"])),
-        "probability": Markup(
-            charts.probability(report["probability"]["curve"], drawn=report["probability"]["inputs"]["s"])
-        ),
-    }
-    return environment.get_template("report.html").render(
-        report=report,
-        plots=plots,
-        most_chips=charts.MOST_CHIPS,
-        nothing=extent.nothing_checked(report),
-        undecided=extent.undecided(report),
-        replays=extent.replays_in_words(report),
-    )

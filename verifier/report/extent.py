@@ -202,6 +202,14 @@ def nothing_checked(report: Mapping[str, Any]) -> str:
     return f"{due} snapshot{' was' if due == 1 else 's were'} due and none could be replayed: nothing was checked"
 
 
+def nothing_due_on(chips: Iterable[Mapping[str, Any]]) -> int:
+    """Returns on how many of a report's chips nothing was due: their logs verified, and nothing of them was replayed.
+
+    They count as verified, since they hold no snapshot that contradicts anyone. Nothing else was checked on them.
+    """
+    return sum(chip["verified"] is True and not chip["snapshots"] for chip in chips)
+
+
 def observed(ledger: Mapping[str, Any], verified: Collection[str], *, population: int) -> dict[str, Any]:
     """Returns the chip-time that the evidence of verified chips covers, in milliseconds, and of how much.
 
@@ -223,6 +231,17 @@ def observed(ledger: Mapping[str, Any], verified: Collection[str], *, population
         "fleet_ms": period * population,
         "meaning": OBSERVED,
     }
+
+
+def chip_time(part: float, whole: float) -> str:
+    """Returns two amounts of chip-time, in milliseconds, as "1.5 of 6 chip-days", or in a unit that suits the whole."""
+    units = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
+    unit, length = next((each for each in units if whole >= each[1]), units[-1])
+    return f"{_figure(part / length)} of {_figure(whole / length)} chip-{unit}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def found_against(chip: Mapping[str, Any]) -> bool:

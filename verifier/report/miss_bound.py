@@ -30,6 +30,13 @@ MEANING = (
 )
 FORMULA = "unseen_at_most = (1 - p) + p * epsilon; epsilon is the sum of its terms"
 NOT_DRAWN = "of the chips involved, no more were drawn than did not verify afterwards (w)"
+P_IS = {
+    "strata": "exact, against the worst spread over the strata of the draw",
+    "hypergeometric": "exact: whole chips, drawn without replacement",
+    "eq1": "equation 1: chips drawn with replacement",
+    "not defined": "not defined for this plan",
+}
+"""What each value of `p_is` means."""
 DIGESTS = 2.0**-97
 """Two contents with one 256-bit digest are found in 2^80 evaluations: 2^(160 - 257)."""
 SIGNATURES = 2.0**-92

@@ -142,6 +142,8 @@ def _counted(ranks: Sequence[RunFacts]) -> dict[str, Any]:
             for name, (least, most, last) in first.hyperparameters.items()
         },
     }
+    if first.passport:
+        out["passport"] = first.passport
     flops = [each.flops for each in ranks]
     if all(each is not None for each in flops):
         for kind in ("init", "step", "edit"):

@@ -101,6 +101,7 @@ FACTS: Schema = {
         "parameters": (INT, "elements of the storages that hold the model's weights; of all ranks"),
         "data": (record("data"), "its training data"),
         "programs_fixed": (BOOL, "the draft names the programs that may run, on every rank"),
+        "passport": (STRING, "digest of the passport of its programs (docs/passports.md); of rank 0 of a job"),
         "programs": (listed(record("program")), "the tapes that ran, in order of first use; of rank 0 of a job"),
         "operations": (listed(STRING), "every ATen overload in its tapes"),
         "hyperparameters": (

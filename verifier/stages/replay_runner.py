@@ -19,6 +19,7 @@ def task(
     steps: tuple[int, int] | None = None,
     stop: tuple[int, int] | None = None,
     salt: bytes | None = None,
+    sensitivity: int = 0,
 ) -> Task:
     """Returns the replay of one transcript, of some steps or to a position, as the plan has replays done."""
     plan = setting.plan
@@ -29,6 +30,7 @@ def task(
         steps=steps,
         stop=stop,
         salt=salt,
+        sensitivity=sensitivity,
         device=plan.replay_device,
         limits=setting.limits,
         env=plan.replay_env,

@@ -26,7 +26,8 @@ def run(setting: Setting, collected: Collected) -> None:
             secret=setting.secret,
         )
         tasks = {
-            chosen.begin: task(setting, transcript, steps=(chosen.begin, chosen.end)) for chosen in selection.chosen
+            chosen.begin: task(setting, transcript, steps=(chosen.begin, chosen.end), sensitivity=policy.sensitivity)
+            for chosen in selection.chosen
         }
         name = transcript.manifest.name
         setting.progress("segments", 0, len(tasks), f"replaying {len(tasks)} segments of {name}")

@@ -44,6 +44,7 @@ class ChipRow(Base):
     witnessed_last: Mapped[bytes] = mapped_column(default=b"")
     state: Mapped[str] = mapped_column(default="installed", server_default="installed")
     maker: Mapped[str] = mapped_column(default="", server_default="")
+    name: Mapped[str] = mapped_column(default="", server_default="")
     since_s: Mapped[int] = mapped_column(default=0, server_default="0")
     latest_s: Mapped[int] = mapped_column(default=0, server_default="0")
     history: Mapped[bytes] = mapped_column(default=b"", server_default=text("''"))
@@ -101,6 +102,8 @@ class InspectionRow(Base):
     plan: Mapped[str]
     stage: Mapped[str]
     report: Mapped[str | None]
+    summary: Mapped[str | None]
+    """A few figures of the report as JSON; reports are large. None of reports from before there were summaries."""
 
 
 class SampledRow(Base):

@@ -40,6 +40,7 @@ _FINDING_PREFIXES = (
     "job.",
     "layout.",
     "document.sign",
+    "evidence.altered",
     "rules.version",
     "registry.signature",
     "registry.handover",
@@ -72,17 +73,15 @@ def print_json(value: Any) -> None:
 
 
 def error_object(error: WeighbridgeError) -> dict[str, Any]:
-    """Returns what `--json` prints when a command could not finish: the fields of a replay, empty, and the error."""
-    finding = error.finding()
-    return {
-        "verdict": None,
-        "steps": None,
-        "state": None,
-        "followed": None,
-        "tapes": {},
-        "findings": [finding.to_json()],
-        "error": {"code": error.reason, "message": one_line(error.message)},
+    """Returns what `--json` prints when a command could not finish: the error, and the finding if it is one.
+
+    No other answer of a command has a field `error`.
+    """
+    found = exit_of(error)
+    said: dict[str, Any] = {
+        "error": {"code": error.reason, "message": one_line(error.message), "exit_code": int(found)}
     }
+    return said | ({"findings": [error.finding().to_json()]} if found is Exit.FINDINGS else {})
 
 
 def fail(error: WeighbridgeError, *, as_json: bool) -> Exit:

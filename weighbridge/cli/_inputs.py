@@ -1,4 +1,4 @@
-"""What many commands take: `--json`, the directory of a transcript, and files, with one message where there is none."""
+"""What many commands take: `--json`, the directory of a transcript, and files, with one message for each fault."""
 
 from __future__ import annotations
 
@@ -29,6 +29,20 @@ def read_file(path: Path, advice: str = "name the right file", *, max_bytes: int
     if len(data) > max_bytes:
         raise UsageError(f"{path} has more than {max_bytes} bytes; {advice}")
     return data
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Writes a file so that a reader sees all of it or nothing, and a failure leaves the old one.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None
 
 
 def require_transcript(run: Path) -> None:

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
 from weighbridge import __version__
-from weighbridge.cli import compare, identity, job, ops, record, replay, report, rules, serve, show, warm
+from weighbridge.cli import (
+    compare,
+    doctor,
+    evidence,
+    identity,
+    job,
+    ops,
+    record,
+    replay,
+    report,
+    rules,
+    serve,
+    show,
+    warm,
+)
+from weighbridge.cli._completion import Install, Show
+from weighbridge.cli._examples import attach
 from weighbridge.cli._exits import Exit, crash, fail
+from weighbridge.cli._packages import missing
+from weighbridge.cli._progress import waiting
 from weighbridge.cli.analysis.commands import app as analysis
+from weighbridge.cli.bench import commands as bench
+from weighbridge.cli.bench.example import example
 from weighbridge.cli.chip.commands import app as chip
 from weighbridge.cli.demo.command import command as demo
 from weighbridge.cli.inspect.commands import app as inspect
@@ -33,11 +54,16 @@ app = typer.Typer(
 )
 
 app.command("record", context_settings=record.SETTINGS)(record.command)
+app.command("doctor", context_settings=doctor.SETTINGS)(doctor.command)
 app.command("replay")(replay.command)
 app.command("compare")(compare.command)
 app.command("show")(show.show)
 app.command("ops")(ops.command)
 app.command("demo")(demo)
+app.command("up")(bench.up)
+app.command("down")(bench.down)
+app.command("status")(bench.status)
+app.command("example")(example)
 app.command("warm")(warm.command)
 app.add_typer(tape, name="tape")
 app.add_typer(transcript, name="transcript")
@@ -48,8 +74,10 @@ app.add_typer(serve.app, name="serve")
 app.add_typer(inspect, name="inspect")
 app.add_typer(registry, name="registry")
 app.add_typer(report.app, name="report")
+app.add_typer(evidence.app, name="evidence")
 app.add_typer(rules.app, name="rules")
 app.add_typer(analysis, name="analysis")
+attach(app)
 
 
 def _version(wanted: bool) -> None:
@@ -63,6 +91,8 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    install_completion: Install = None,
+    show_completion: Show = None,
 ) -> None:
     """Exit codes: 0 nothing found, 1 findings, 2 bad usage or unreadable input, 3 internal fault."""
 
@@ -71,7 +101,8 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one command line without the program's name and returns its exit code (see `_exits`)."""
     as_json = "--json" in arguments
     try:
-        result = app(args=list(arguments), prog_name="weighbridge", standalone_mode=False)
+        with _patience(arguments):
+            result = app(args=list(arguments), prog_name="weighbridge", standalone_mode=False)
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -88,9 +119,20 @@ def run(arguments: Sequence[str]) -> int:
         return fail(IdentityError(str(error)), as_json=as_json)
     except BrokenPipeError:
         return Exit.NOTHING_FOUND
+    except ModuleNotFoundError as error:
+        lacking = missing(error)
+        return crash(error, as_json=as_json) if lacking is None else fail(lacking, as_json=as_json)
     except Exception as error:
         return crash(error, as_json=as_json)
     return int(result) if isinstance(result, int) else Exit.NOTHING_FOUND
+
+
+def _patience(arguments: Sequence[str]) -> AbstractContextManager[None]:
+    """Returns what shows that a command is at work; nothing for a script of the user's, whose terminal is its own."""
+    words = [word for word in arguments[:3] if word.isidentifier()]
+    if words[:1] == ["record"]:
+        return nullcontext()
+    return waiting(f"weighbridge {' '.join(words[:2])}")
 
 
 def main() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +24,14 @@ def command(
     policy: Annotated[str, typer.Option(help="Error bounds: mixed, strict (no 16-bit types) or calibrated.")] = "mixed",
     seed: Annotated[int, typer.Option(help="Fixes all randomness of what is recorded.", min=0)] = 0,
     evaluation: Annotated[str, typer.Option(help="Evaluations: native, or recorded like training.")] = "native",
+    chip: Annotated[
+        str,
+        typer.Option(metavar="SOCKET", help="Train on the chip with this socket; {rank} is the number of the rank."),
+    ] = "",
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Run the script again after a crash: it goes on from what it saved."),
+    ] = False,
 ) -> int:
     """Run a training script as it is, and record it. The exit code and the output are the script's own."""
     if out is None:
@@ -32,6 +42,20 @@ def command(
         raise UsageError(f"--evaluation takes {' or '.join(EVALUATIONS)}, not {evaluation!r}")
     from prover.following.script import record_script
 
-    code = record_script(script, arguments or (), out, seed=seed, policy=policy, evaluation=evaluation)
-    print(f"weighbridge: the transcript is in {out}", file=sys.stderr)
+    options: dict[str, Any] = {"seed": seed, "policy": policy, "evaluation": evaluation, "resume": resume}
+    with _attached(chip) if chip else nullcontext() as shim:
+        code, recorded = record_script(script, arguments or (), out, chip=shim, **options)
+    print(f"weighbridge: the transcript is in {out if recorded is None else recorded.path}", file=sys.stderr)
+    if recorded is not None and (parent := recorded.parent) is not None:
+        print(
+            f"weighbridge: it goes on from the state before step {parent.step} of the attempt {parent.transcript[:16]}",
+            file=sys.stderr,
+        )
     return code
+
+
+def _attached(socket: str) -> Any:
+    """Attaches this process to a chip; what runs until it is left is seen by it."""
+    from firmware_sim.shim import Shim
+
+    return Shim.connect(socket.replace("{rank}", os.environ.get("RANK", "0")))

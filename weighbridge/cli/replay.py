@@ -70,11 +70,19 @@ def command(
     results: Annotated[
         Path | None, typer.Option(help="Of a job: the results of the rank's collectives, to be taken as given.")
     ] = None,
+    recognise: Annotated[
+        int, typer.Option(help="Recognise the training of so many steps, drawn at random.", min=0)
+    ] = 0,
+    sensitivity: Annotated[
+        int, typer.Option(help="Steps, drawn at random, to test for whether new weights follow old ones and batches.")
+    ] = 0,
     as_json: Json = False,
 ) -> int:
     """Replay a transcript, or all of a job: exit 0 on a match, 1 otherwise, naming the first operation that differs."""
     require_device(device)
     if (run / "job.cbor").is_file():
+        if sensitivity:
+            raise UsageError(f"{run} is a job; --sensitivity is for runs on one chip")
         return _replay_job(run, steps, device, op_rules or (), rank, results, as_json)
     require_transcript(run)
     if rank is not None or results is not None:
@@ -94,7 +102,15 @@ def command(
         bars.update(bar, completed=done, total=total)
 
     try:
-        result = replay(run, steps=wanted, device=device, op_rules=op_rules or (), progress=advance)
+        result = replay(
+            run,
+            steps=wanted,
+            device=device,
+            op_rules=op_rules or (),
+            progress=advance,
+            recognise=recognise,
+            sensitivity=sensitivity,
+        )
     finally:
         bars.stop()
     if as_json:
@@ -169,6 +185,7 @@ def _print(result: ReplayResult) -> None:
     from rich.table import Table
 
     from weighbridge.execution.location import upstream_line
+    from weighbridge.execution.recognition.outcome import Summary
 
     console = Console(highlight=False)
     color = {"match": "green", "match given collectives": "green", "mismatch": "red"}.get(result.verdict, "yellow")
@@ -210,5 +227,11 @@ def _print(result: ReplayResult) -> None:
     console.print(table)
     if result.chosen:
         console.print(_chosen(result.chosen))
+    if result.recognised:
+        for line in Summary(result.recognised).lines():
+            console.print(escape(one_line(line)), soft_wrap=True)
+    if result.sensitivity is not None:
+        for line in result.sensitivity.lines():
+            console.print(escape(one_line(line)), soft_wrap=True)
     for finding in result.findings:
         console.print(escape(findings_line(finding)), soft_wrap=True)

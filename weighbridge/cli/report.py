@@ -17,6 +17,8 @@ from weighbridge.core.errors import Finding, UsageError
 app = typer.Typer(help="Reports of inspections: show one, verify one.", no_args_is_help=True)
 
 _MAX_REPORT = 256 << 20
+_SUBJECTS = 4
+"""Subjects of equal findings that the text names; the page and the JSON have all."""
 
 _File = Annotated[Path, typer.Argument(help="Signed report (report.dsse), or its content (report.json).")]
 
@@ -56,7 +58,7 @@ def verify(
     from weighbridge.attest.dsse import Trust
 
     report, signers = read(file)
-    wanted = _key(key)
+    wanted = public_key(key)
     findings = []
     if wanted not in signers:
         findings.append(
@@ -142,7 +144,7 @@ def _of_this_form() -> Iterator[None]:
 
 
 def _page(report: Mapping[str, Any]) -> str:
-    from verifier.report.document import render_html
+    from verifier.report.page import render_html
 
     with _of_this_form():
         return render_html(report)
@@ -167,17 +169,20 @@ def as_text(report: Mapping[str, Any]) -> str:
     from rich.markup import escape
     from rich.table import Table
 
-    from verifier.report import extent
+    from verifier.report import chip_names, extent
     from verifier.report.earlier_reports import as_current
+    from verifier.report.finding_groups import group, subjects_in_words
     from verifier.report.ledger import CATEGORIES
     from verifier.report.run_facts_for_rules import programs_in_words
 
     console = Console(highlight=False, file=StringIO(), width=120)
 
-    def say(text: str) -> None:
-        console.print(escape(one_line(text)))
-
     report = as_current(report)
+    called = chip_names.names(report)
+
+    def say(text: str) -> None:
+        console.print(escape(one_line(chip_names.named(text, called))), soft_wrap=True)
+
     counts, miss, ledger, observed = report["counts"], report["miss"], report["ledger"], report["observed"]
     nothing = extent.nothing_checked(report)
     undecided = extent.undecided(report)
@@ -187,9 +192,12 @@ def as_text(report: Mapping[str, Any]) -> str:
     if nothing and report["verdict"] == "findings":
         say(f"{counts['violations']} violations and {counts['warnings']} warnings were found without a replay")
     say(f"{counts['sampled']} of {counts['registered']} chips drawn; " + silence(counts, nothing))
-    say(f"{counts['snapshots']} snapshots, {counts['explained']} explained")
-    p = "not defined" if miss["p"] is None else f"{miss['p']:.4f} ({miss['p_is']})"
-    say(f"p = {p}; a violation of size H went unseen with a probability of at most {miss['unseen_at_most']:.4f}")
+    if (without := extent.nothing_due_on(report["chips"])) and not nothing:
+        say(f"on {without} of the verified chips nothing was due: only their logs were checked")
+    given = counts.get("explained_given_collectives", 0)
+    apart = f", {given} given the results of collectives" if given else ""
+    say(f"{counts['snapshots']} snapshots, {counts['explained']} explained{apart}")
+    say(headline(miss))
     say(proven(report["probability"]["proven"]))
     say(observed_time(observed))
     if replays := extent.replays_in_words(report):
@@ -216,8 +224,10 @@ def as_text(report: Mapping[str, Any]) -> str:
         say(f"rules {rules['id']} version {rules['version']}, signed by {', '.join(rules['signers'])}")
         for rule in rules["rules"]:
             say(f"  {rule['outcome']}: {rule['id']}: {rule['title']}")
-    for each in report["findings"]:
-        say(f"{each['severity']}: {each['id']}: {each['message']} [{each['subject']}]")
+    for one in group(report["findings"]):
+        times = f" ({len(one.cases)} times)" if len(one.cases) > 1 else ""
+        about = subjects_in_words(one.cases, _SUBJECTS)
+        say(f"{one.severity}: {one.id}{times}: {one.message}" + (f" [{about}]" if about else ""))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -237,12 +247,26 @@ def silence(counts: Mapping[str, Any], nothing: str) -> str:
     )
 
 
+def headline(miss: Mapping[str, Any]) -> str:
+    """Returns in words the one p that a report rests on, and the bound on unseen violations.
+
+    Args:
+        miss: The report's.
+    """
+    from verifier.report.miss_bound import P_IS
+
+    p = P_IS["not defined"] if miss["p"] is None else f"{miss['p']:.4f} ({P_IS[miss['p_is']]})"
+    return f"p = {p}; a violation of size H went unseen with a probability of at most {miss['unseen_at_most']:.4f}"
+
+
 def observed_time(observed: Mapping[str, Any]) -> str:
     """Returns in words how much chip-time the evidence covers."""
-    hours = {name: observed[f"{name}_ms"] / 3_600_000 for name in ("observed", "explained", "idle", "drawn")}
+    from verifier.report import extent
+
+    hours = {name: observed[f"{name}_ms"] / 3_600_000 for name in ("explained", "idle")}
     return (
-        f"observed: {hours['observed']:.2f} chip-hours of the {hours['drawn']:.2f} of the drawn chips "
-        f"({hours['explained']:.2f} explained, {hours['idle']:.2f} idle)"
+        f"observed: {extent.chip_time(observed['observed_ms'], observed['drawn_ms'])} of the drawn chips "
+        f"({hours['explained']:.2f} hours explained, {hours['idle']:.2f} idle)"
     )
 
 
@@ -252,7 +276,7 @@ def proven(section: Mapping[str, Any]) -> str:
     return f"by proven time alone p = {p}: {section['unproven_share']:.1%} of some drawn chip's period is not proven"
 
 
-def _key(text: str) -> bytes:
+def public_key(text: str) -> bytes:
     """Returns a public key that is given in hexadecimal or as a file with that."""
     path = Path(text)
     given = read_file(path).decode("ascii", "replace").strip() if len(text) < 4096 and path.is_file() else text

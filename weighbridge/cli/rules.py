@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
-from weighbridge.cli._inputs import Json, read_file
+from weighbridge.cli._inputs import Json, read_file, write_file
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def sign(
             raise UsageError(f"there is no key {each}; make it with `weighbridge rules key {each}`")
     rules = ruleset.load(source)
     signed = ruleset.sign(rules, [load_or_create_key(each) for each in key], read_file(out) if out.exists() else None)
-    _write(out, signed)
+    write_file(out, signed)
     _, keys = ruleset.read(signed)
     if as_json:
         print_json({"digest": rules.digest, "keys": [each.hex() for each in keys]})
@@ -142,13 +142,3 @@ def _show(rules: RuleSet, as_json: bool, **more: Any) -> None:
         print(one_line(f"declare {name}: {', '.join(words)}"))
     for rule in rules.rules:
         print(one_line(f"{rule.severity}: {rule.id}: {rule.title}"))
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file so that a reader sees all of it or nothing, and a failure leaves the old one."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None

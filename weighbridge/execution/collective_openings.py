@@ -20,6 +20,7 @@ from weighbridge.core.bounded import DEFAULT_LIMITS, decode_cbor
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import Finding, FormatError, ProofError, TapeError, UsageError, WeighbridgeError
 from weighbridge.core.host_memory import octets
+from weighbridge.execution.given_terms import MAX_OPENINGS
 from weighbridge.numerics import exchanges
 from weighbridge.transcript.collectives import CHUNK, Call, Pairing, calls, chunk_count, leaf
 from weighbridge.transcript.job_record import MeshCoordinate, check_coordinate, rank_name, read_job
@@ -27,7 +28,6 @@ from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import DTYPES, Ref, Tape
 
 FORMAT = 1
-MAX_OPENINGS = 1 << 16
 _MAX_PROOF = 48
 
 

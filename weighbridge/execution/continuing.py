@@ -28,6 +28,8 @@ from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.transcript.data import DataCommitment, batch_digest
 from weighbridge.transcript.declared_device import DEVICE
+from weighbridge.transcript.entry_notes import ENTERED, EntryNote
+from weighbridge.transcript.entry_notes import decode as decode_entered
 from weighbridge.transcript.recovery import Recovery
 from weighbridge.transcript.resumption_notes import Resumption, decode, encode, recomputed
 from weighbridge.transcript.state import Checkpoint, read_checkpoint
@@ -45,6 +47,8 @@ from weighbridge.transcript.steps import (
 )
 from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.tensor_file import TensorFile
+from weighbridge.transcript.training_claims import CLAIMS, Claims
+from weighbridge.transcript.training_claims import decode as decode_claims
 from weighbridge.transcript.writer import (
     DRAFT,
     LEAVES,
@@ -112,6 +116,7 @@ class Continuation(Recovery):
         recorded: Steps that were whole when it was opened.
         at: The next step; below `recorded` it is recomputed.
         again: Snapshots that no step record will name: (chip UEID, log index, step, operations complete).
+        tapes: Digests of the tapes of the whole steps.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class Continuation(Recovery):
         """Takes over every whole step; use `open_writer`."""
         self._device = _same_draft(read_file(path / DRAFT, max_bytes=DEFAULT_LIMITS.manifest), draft)
         self._heads: list[bytes] = []
+        self.tapes: set[bytes] = set()
         super().__init__(path, key, DEFAULT_LIMITS, segment_steps)
         if data is not None:
             self._data, self._order = data, data.ids()
@@ -138,6 +144,19 @@ class Continuation(Recovery):
     def repeating(self) -> bool:
         """Whether the next step is recomputed."""
         return self.at < self.recorded
+
+    def entered(self) -> list[EntryNote]:
+        """Returns what is noted of the undeclared tensors of whole steps."""
+        if ENTERED not in self._files:
+            return []
+        notes = decode_entered(read_file(self._root / ENTERED, max_bytes=DEFAULT_LIMITS.manifest))
+        return [note for note in notes if note.step < self.recorded]  # a crash may come between a note and its step
+
+    def claims(self) -> dict[bytes, Claims]:
+        """Returns what is claimed of the training on the tapes."""
+        if CLAIMS not in self._files:
+            return {}
+        return decode_claims(read_file(self._root / CLAIMS, max_bytes=DEFAULT_LIMITS.manifest))
 
     def head_before(self, step: int) -> bytes:
         """Returns the running head before `step`, which was made already or is the next one (32 bytes)."""
@@ -275,6 +294,7 @@ class Continuation(Recovery):
     def _accept(self, record: StepRecord) -> bytes:
         state = super()._accept(record)
         self._heads.append(self.head)
+        self.tapes.add(record.tape)
         return state
 
     def _checkpoint(self, step: int) -> Checkpoint:

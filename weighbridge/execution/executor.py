@@ -58,6 +58,7 @@ class Executor:
         rounded: Elements rounded so far.
         calibrated: Those of them that were rounded within a calibrated bound.
         watch: Called with every result that has a checksum, once it was compared.
+        before: Called before each operation, and after the last one, with its number and the storages by slot.
         tally: What rounding logs chose so far.
     """
 
@@ -83,6 +84,7 @@ class Executor:
         self.rounded = 0
         self.calibrated = 0
         self.watch: Callable[[Seen], None] | None = None
+        self.before: Callable[[int, Mapping[int, Tensor]], None] | None = None
         self.tally = Tally()
         self._lingering: list[Tensor] = []
         self._seed, self._max_bytes, self._policy = seed, max_bytes, policy
@@ -168,6 +170,8 @@ class Executor:
             raise TapeError(f"step {record.step} has {len(tape.nodes)} operations; position {last} does not exist")
         operands = Operands(self.device, tape, slots, record.values)
         for index in range(last):
+            if self.before is not None:
+                self.before(index, slots)
             for slot in frees.get(index, ()):
                 self._release(slot, slots, names, operands)
             node = tape.nodes[index]
@@ -186,6 +190,8 @@ class Executor:
         self.followed += context.followed
         self.rounded += context.rounded_elements
         self.calibrated += context.calibrated_elements
+        if self.before is not None:
+            self.before(last, slots)
         if stop is not None and stop <= len(tape.nodes) and last == stop:
             self.live = dict(slots)
             return context

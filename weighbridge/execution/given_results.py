@@ -21,8 +21,6 @@ from weighbridge.transcript.tensor_file import TensorFile, raw_bytes, write_tens
 
 Tensor = torch.Tensor
 
-GIVEN = "match given collectives"
-"""The verdict of a replay that matched with results taken as given."""
 
 _FORMAT = "weighbridge-results/1"
 

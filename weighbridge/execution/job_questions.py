@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from weighbridge.core.errors import Finding
 from weighbridge.execution.collective_openings import Target
-from weighbridge.execution.replay import Limits, finding_of, raise_error, run_worker
+from weighbridge.execution.replay import MOST_FINDINGS, Limits, finding_of, raise_error, run_worker
 from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, natural, shaped
 from weighbridge.transcript.collectives import chunk_count
 
 T = TypeVar("T")
 
-MOST_SIDES, MOST_FINDINGS = 1_000_000, 1_000
+MOST_SIDES = 1_000_000
 LIMITS = Limits()
 _WORKER = "weighbridge.execution.workers.job_questions_worker"
 DESCRIPTION = {

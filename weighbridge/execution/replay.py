@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -26,11 +27,16 @@ from weighbridge.core.errors import (
     Finding,
     FormatError,
     ReplayWorkerError,
+    Severity,
     TranscriptError,
     UsageError,
     WeighbridgeError,
 )
 from weighbridge.execution import fork_server
+from weighbridge.execution.recognition.outcome import Recognition
+from weighbridge.execution.recognition.outcome import parse as parse_recognition
+from weighbridge.execution.sensitivity import SEED, Sensitivity, check_count
+from weighbridge.execution.sensitivity import parse as parse_sensitivity
 from weighbridge.program import chosen_bits
 from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
 
@@ -46,7 +52,11 @@ _PASSED = (
 )  # fmt: skip
 MAX_LINE, _MAX_ITEMS = 256 << 20, 1 << 24
 """Bytes and items of one line of a worker's answer."""
+MOST_FINDINGS = 1_000
+"""Findings in an answer: a transcript may have a hundred thousand programs, each with something to be said of it."""
+_GRAVEST: tuple[Severity, ...] = ("violation", "warning", "info")
 _MAX_COUNT = 1 << 40
+_MAX_RECOGNISED = 1 << 12
 _WATCH_SECONDS = 0.2
 Worker = Callable[
     [
@@ -90,7 +100,7 @@ class ReplayResult:
         rounded: Elements rounded.
         calibrated: Those of them whose bounds are calibrated (measured); the bounds of the others are strict (proven).
         evidence: What the rounding logs chose (`weighbridge.execution.choice_statistics`): counts, and `tests` with
-        p-values.
+            p-values.
         tapes: By hex digest of each tape that this replay ran: `kind`, `count` of executions, `operations`; and over
             the whole transcript `free_values` and `free_bytes` (values and tensors that entered undeclared),
             `once_bytes` of constants if it ran only once, and how many changing values are `derived` by formulas.
@@ -98,6 +108,7 @@ class ReplayResult:
             `bits`, the `step` that brought most (-1 for the whole run) with its `step_bits`, and `what` brought most.
             Its `roundings` are those of the executed steps.
         findings: What is wrong or worth knowing.
+        recognised: What training the steps that were looked at are; see docs/recognition.md.
         first_difference: `step`, `op`, `operation`, `expected`, `found`; `path` and `upstream` (see
             `weighbridge.execution.location.locate`): the module, by the Prover's word, and what the operands came
             from. None on a match.
@@ -110,6 +121,8 @@ class ReplayResult:
         flops: At a stop: FLOPs of all operations of the transcript up to there, by `weighbridge.program.flops`; None
             if a tape cannot be counted.
         narrow: At a stop: elements in 16 bits that these operations computed.
+        sensitivity: How steps that the Verifier sampled responded (`weighbridge.execution.sensitivity`); None if it
+            asked for none.
         device: What replayed it.
         confinement: Which restrictions the worker was under.
     """
@@ -125,6 +138,7 @@ class ReplayResult:
     tapes: dict[str, dict[str, Any]] = field(default_factory=dict)
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    recognised: list[Recognition] = field(default_factory=list)
     first_difference: dict[str, Any] | None = None
     live: list[tuple[int, str]] | None = None
     running: str | None = None
@@ -133,6 +147,7 @@ class ReplayResult:
     touched: int = 0
     flops: int | None = None
     narrow: int = 0
+    sensitivity: Sensitivity | None = None
     device: str = "cpu"
     confinement: list[str] = field(default_factory=list)
 
@@ -157,6 +172,8 @@ def replay(
     coordinate: MeshCoordinate | None = None,
     cancelled: Callable[[], bool] | None = None,
     worker: Worker | None = None,
+    recognise: int = 0,
+    sensitivity: int = 0,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
 
@@ -176,6 +193,8 @@ def replay(
         coordinate: The rank whose transcript it must be.
         cancelled: Asked several times a second, from another thread; once it is true, the worker is ended.
         worker: Runs the worker process; `run_worker` by default, which does so on this machine.
+        recognise: Of so many of the executed steps, drawn at random, the training is recognised.
+        sensitivity: How many of the steps, drawn here, to test for whether weights respond as training lets them.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -186,10 +205,13 @@ def replay(
         UsageError: If the arguments make no sense for it.
         ReplayWorkerError: If the worker died, ran out of its limits or answered nonsense.
     """
+    check_count(sensitivity)
     request = {
         **request_of(path, steps, device, stop, salt, limits, op_rules, tapes),
+        "recognise": [recognise, secrets.randbits(64)] if recognise else None,
         "results": None if results is None else str(Path(results).resolve()),
         "coordinate": None if coordinate is None else [coordinate.job.encode().hex(), coordinate.rank],
+        "sensitivity": [sensitivity, secrets.token_hex(SEED)] if sensitivity else None,
         "paths": [str(Path(p).resolve()) for p in (path, results) if p is not None],
     }
     return parse(
@@ -383,6 +405,8 @@ def parse(message: dict[str, Any]) -> ReplayResult:
         raw = message["result"]
         if raw["verdict"] not in get_args(Verdict):
             raise ValueError("verdict")
+        if len(raw["findings"]) > MOST_FINDINGS:
+            raise ValueError("findings")
         findings = [finding_of(f) for f in raw["findings"]]
         return ReplayResult(
             verdict=raw["verdict"],
@@ -407,12 +431,14 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             },
             chosen=chosen_bits.parse(raw["chosen"]),
             findings=findings,
+            recognised=[parse_recognition(each) for each in raw["recognised"][:_MAX_RECOGNISED]],
             first_difference=_difference(raw["first_difference"]),
             live=_leaves(raw["live"]),
             weights=_leaves(raw["weights"]),
             touched=int(raw["touched"]),
             flops=None if raw["flops"] is None else int(raw["flops"]),
             narrow=int(raw["narrow"]),
+            sensitivity=parse_sensitivity(raw["sensitivity"]),
             running=None if raw["running"] is None else bytes.fromhex(raw["running"]).hex(),
             head=None if raw["head"] is None else bytes.fromhex(raw["head"]).hex(),
             device=str(raw["device"])[:200],
@@ -424,6 +450,19 @@ def parse(message: dict[str, Any]) -> ReplayResult:
 
 def _leaves(raw: Any) -> list[tuple[int, str]] | None:
     return None if raw is None else [(int(size), bytes.fromhex(digest).hex()) for size, digest in raw]
+
+
+def told(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Returns what a worker answers of its findings, as JSON: the gravest, if they are too many for an answer.
+
+    Then the last one has under `further`, in its evidence, how many more there are.
+    """
+    if len(findings) <= MOST_FINDINGS:
+        return [finding.to_json() for finding in findings]
+    gravest = sorted(findings, key=lambda finding: _GRAVEST.index(finding.severity))[:MOST_FINDINGS]
+    answer = [finding.to_json() for finding in gravest]
+    answer[-1]["evidence"] = {**answer[-1]["evidence"], "further": len(findings) - MOST_FINDINGS}
+    return answer
 
 
 def finding_of(raw: Any) -> Finding:

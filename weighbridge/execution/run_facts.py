@@ -14,6 +14,7 @@ from typing import Any
 
 from weighbridge.core.errors import ReplayWorkerError
 from weighbridge.execution.replay import Limits, raise_error, run_worker
+from weighbridge.execution.worker_answers import digest
 
 KINDS = ("init", "step", "edit")
 _MOST = 100_000
@@ -88,6 +89,8 @@ class RunFacts:
         hyperparameters: By formula that explains a value: its least, greatest and last value.
         initial: What step 0 computed, which every resumption does again.
         repetitions: One for each recorded resumption, in order; none if a tape cannot be counted.
+        passport: Hex digest of the passport of its programs (`weighbridge.program.passport`); empty in facts that an
+            earlier version counted.
     """
 
     steps: int
@@ -101,6 +104,7 @@ class RunFacts:
     hyperparameters: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     initial: Amount = Amount()
     repetitions: tuple[Repetition, ...] = ()
+    passport: str = ""
 
     @property
     def total(self) -> int | None:
@@ -173,6 +177,7 @@ def parse(message: dict[str, Any]) -> RunFacts:
                 Repetition(_whole(step), _whole(begin), _amount(start), _amount(end))
                 for step, begin, start, end in raw["repetitions"][:_MOST]
             ),
+            passport=digest(raw["passport"]).hex(),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise ReplayWorkerError(f"the worker's answer is malformed ({type(error).__name__})") from None

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from weighbridge.attest.approved_passport import passport_digest
 from weighbridge.attest.manifest import Manifest
 from weighbridge.core import bounded
 from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, FormatError, ReplayWorkerError, TranscriptError, UsageError
-from weighbridge.execution.replay import Limits, finding_of, raise_error, run_worker
-from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, natural, shaped, text, truth
+from weighbridge.execution.replay import MOST_FINDINGS, Limits, finding_of, raise_error, run_worker
+from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, natural, shaped, share, text, truth
 from weighbridge.program.chosen_bits import CHANNELS
 from weighbridge.transcript.files import read_manifest, verify_files
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate
@@ -38,7 +39,7 @@ OPENING = Limits(memory=4 << 30, seconds=900)
 QUESTIONS = Limits()
 """What a worker may use to answer more about one: it reads batches and checkpoints."""
 
-MOST_SNAPSHOTS, MOST_FINDINGS, MOST_WEIGHTS, MOST_LEAVES, MOST_DECLARED = 200_000, 1_000, 500_000, 1_000_000, 1_000
+MOST_SNAPSHOTS, MOST_WEIGHTS, MOST_LEAVES, MOST_DECLARED = 200_000, 500_000, 1_000_000, 1_000
 """How much of each kind an answer may hold."""
 MOST_TAPES = 100_000
 _WORKER = "weighbridge.execution.workers.transcript_facts_worker"
@@ -98,6 +99,7 @@ class OpenedTranscript:
         draft_digest: Digest of the draft (32 bytes).
         data: The data commitment; None without one.
         resumptions: The crashes that the recording survived, without their snapshots.
+        returned: Steps the state before which entered again later, as the transcript says, ascending.
         declared: Texts of the draft's metadata.
     """
 
@@ -109,6 +111,7 @@ class OpenedTranscript:
     draft_digest: bytes
     data: DataFacts | None
     resumptions: list[Resumption]
+    returned: list[int]
     declared: dict[str, str]
 
     def __init__(self, path: Path, manifest: Manifest, checkpoint_steps: list[int], limits: Limits) -> None:
@@ -183,7 +186,7 @@ class OpenedTranscript:
         def read(raw: Any) -> dict[int, dict[str, float]]:
             return {
                 natural(begin): {
-                    text(name, 65536): math.inf if change is None else _share(change) for name, change in named
+                    text(name, 65536): math.inf if change is None else share(change) for name, change in named
                 }
                 for begin, named in raw["segments"]
             }
@@ -233,7 +236,7 @@ class OpenedTranscript:
         def read(raw: Any) -> dict[str, float]:
             if not set(raw["bits"]) <= set(CHANNELS):
                 raise ValueError("channel")
-            return {channel: _share(bits) for channel, bits in raw["bits"].items()}
+            return {channel: share(bits) for channel, bits in raw["bits"].items()}
 
         return self._ask("chosen", read, before=[str(each.resolve()) for each in ancestors])
 
@@ -298,6 +301,22 @@ class OpenedTranscript:
 
         return self._ask("program", read, tape=tape, step=step, operations=operations)
 
+    def passport(self) -> dict[str, Any]:
+        """Returns the passport of the programs, as `weighbridge.program.passport.passport` does.
+
+        Raises:
+            WeighbridgeError: A tape is malformed, or a worker could not do it.
+        """
+        from weighbridge.program import passport  # noqa: PLC0415 (loads all rules)
+
+        def read(raw: Any) -> dict[str, Any]:
+            said = cast("dict[str, Any]", shaped(raw, passport.SHAPE))
+            if passport_digest(said["facts"]) != said["digest"]:
+                raise ValueError("digest")
+            return said
+
+        return self._ask("passport", read)
+
     def learn(self, limits: Limits) -> None:
         """Asks a worker for the facts; `open_confined` has done so.
 
@@ -315,6 +334,7 @@ class OpenedTranscript:
             raise ValueError("head")
         self._recorded, self._beside = (_places(raw[name]) for name in ("recorded", "beside"))
         self.resumptions = [Resumption(natural(step), natural(begin)) for step, begin in raw["resumptions"]]
+        self.returned = [natural(step, self.steps + 1) for step in raw["returned"]]
         self.data = None if raw["data"] is None else _data(raw["data"])
         self._initialises = _fact(raw["initialises"], truth)
         self._parent = _fact(raw["parent"], _read_parent)
@@ -369,12 +389,6 @@ def open_confined(path: str | Path, *, opening: Limits = OPENING, limits: Limits
     opened = OpenedTranscript(root, manifest, verify_files(root, manifest, INSPECTED), limits)
     opened.learn(opening)
     return opened
-
-
-def _share(raw: Any) -> float:
-    if type(raw) not in (int, float) or not 0 <= raw < math.inf:
-        raise ValueError("share")
-    return float(raw)
 
 
 def _packed(raw: Any, steps: int) -> bytes:

@@ -6,6 +6,7 @@ into a `ReplayWorkerError` (`MALFORMED`).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from weighbridge.core.digests import DIGEST_SIZE
@@ -28,6 +29,13 @@ def natural(raw: Any, below: int = 1 << 64) -> int:
     if type(raw) is not int or not 0 <= raw < below:
         raise ValueError("number")
     return raw
+
+
+def share(raw: Any) -> float:
+    """Returns a finite amount of at least 0."""
+    if type(raw) not in (int, float) or not 0 <= raw < math.inf:
+        raise ValueError("share")
+    return float(raw)
 
 
 def truth(raw: Any) -> bool:

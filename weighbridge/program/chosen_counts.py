@@ -173,7 +173,7 @@ def _beginning(
     if not transcript.steps or tapes(transcript.step(0).tape).nodes:
         return
     try:
-        parent = parentage.declared(transcript.draft)
+        parent = parentage.declared(transcript)
     except WeighbridgeError:
         parent = None  # a declaration that says nothing explains nothing
     if parent is not None:

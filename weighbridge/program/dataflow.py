@@ -7,7 +7,7 @@ the inputs have, from all steps before, is the business of `whole_run`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from weighbridge.core.errors import TapeError
@@ -51,6 +51,7 @@ class Flow:
         fed: As `given`, but only what those operands had been calculated from.
         computed: For each state that the step changes or makes: what its value afterwards was calculated from; the
             rest of `reaches` was only moved there.
+        own: For each state that enters: the inputs that hold what it holds, or held earlier in the run.
     """
 
     reaches: dict[str, int] = field(default_factory=dict)
@@ -59,13 +60,15 @@ class Flow:
     given: dict[str, set[int]] = field(default_factory=dict)
     fed: dict[str, set[int]] = field(default_factory=dict)
     computed: dict[str, int] = field(default_factory=dict)
+    own: dict[str, int] = field(default_factory=dict)
 
 
-def flow(tape: Tape, opaque: Collection[str] = ()) -> Flow:
+def flow(tape: Tape, returned: Mapping[str, Collection[str]] = {}, opaque: Collection[str] = ()) -> Flow:
     """Follows the data through a tape.
 
     Args:
         tape: A decoded tape.
+        returned: By name of an undeclared tensor, the state of an earlier step that it holds, in some execution.
         opaque: Names of state on which nothing has bearing that is written to it: what depends on such state later in
             the step depends on nothing else for that reason.
 
@@ -74,14 +77,14 @@ def flow(tape: Tape, opaque: Collection[str] = ()) -> Flow:
     """
     if (len(tape.inputs) + 1) * (len(tape.nodes) + 1) > MAX_WORK:
         raise TapeError("the tape is too large to follow its data", code="tape.too_large")
-    walk = _Walk(tape, opaque)
+    walk = _Walk(tape, returned, opaque)
     for effect in effects(tape):
         walk.operation(effect)
     return walk.finish()
 
 
 class _Walk:
-    def __init__(self, tape: Tape, opaque: Collection[str]) -> None:
+    def __init__(self, tape: Tape, returned: Mapping[str, Collection[str]], opaque: Collection[str]) -> None:
         self._tape = tape
         self._opaque = frozenset(opaque)
         self._random = 1 << len(tape.inputs)
@@ -90,22 +93,21 @@ class _Walk:
         self._numbers: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
         self._state: dict[int, str] = {}
-        self._own: dict[int, int] = {}
-        self._bit_of: dict[str, int] = {}
         self._data = 0
         self._pieces: dict[int, tuple[Coverage, int, int]] = {}
         self._written: set[int] = set()
         self._flow = Flow()
         for index, item in enumerate(tape.inputs):
-            if item.origin in ("state", "dropped"):
-                self._bit_of[item.name] = 1 << index
+            known = returned.get(item.name, ()) if item.origin == "free" else ()
+            for name in (item.name,) if item.origin in ("state", "dropped") else known:
+                self._flow.own[name] = self._flow.own.get(name, 0) | 1 << index
             if item.origin == "dropped":
                 continue
             self._sources[item.slot], self._sizes[item.slot] = 1 << index, item.bytes
-            if item.origin in ("state", "batch"):
+            if item.origin in ("state", "batch") or known:
                 self._data |= 1 << index
             if item.origin == "state":
-                self._state[item.slot], self._own[item.slot] = item.name, 1 << index
+                self._state[item.slot] = item.name
 
     def operation(self, effect: Effect) -> None:
         """Follows one operation."""
@@ -143,7 +145,7 @@ class _Walk:
         if slot not in self._sources or self._state.get(slot) in self._opaque:
             return
         replaces = effect.replaces == "yes"
-        own = self._own.get(slot, 0) if slot in self._state else 0
+        own = self._flow.own[self._state[slot]] if slot in self._state else 0
         if own:
             self._written.add(slot)
             others = sources & self._data & ~own
@@ -162,7 +164,7 @@ class _Walk:
 
     def _replaced(self, op: int, slot: int, sources: int, numbers: int) -> None:
         self._sources[slot], self._numbers[slot] = sources, numbers
-        if slot in self._state and not sources & self._own[slot]:
+        if slot in self._state and not sources & self._flow.own[self._state[slot]]:
             self._flow.overwrites.append(Overwrite(self._state[slot], op, sources, numbers))
 
     def _piece(self, op: int, ref: Ref, sources: int, numbers: int) -> bool:
@@ -186,7 +188,7 @@ class _Walk:
         for slot, name in self._tape.survivors:
             sources = self._sources.get(slot, 0)
             self._flow.reaches[name], self._flow.computed[name] = sources, self._computed.get(slot, 0)
-            own = self._bit_of.get(name)
+            own = self._flow.own.get(name)
             if own is None:
                 continue
             self._flow.given.setdefault(name, set()).add(sources)

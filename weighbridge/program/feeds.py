@@ -11,6 +11,7 @@ from typing import Any
 
 from weighbridge.program.adaptive_code import AdaptiveCode, natural
 from weighbridge.program.chosen_bits import Channel
+from weighbridge.transcript.data import micro_batches
 from weighbridge.transcript.steps import StepRecord
 
 Shapes = tuple[tuple[str, Any], ...]
@@ -42,8 +43,9 @@ class Feeds:
     """Codes how much each step was fed, which selects the program that runs.
 
     Where data are committed to, what the next records are is fixed, and only how many of them a step takes is a choice,
-    and whether the one that it takes is a row or the whole batch. Otherwise, and of a step without records, all shapes
-    are. A step is expected to be fed as the last one of its kind was; exceptions are coded as those of tapes are.
+    whether the one that it takes is a row or the whole batch, and how many each batch of a list gets. Otherwise, and of
+    a batch without records, all shapes are. A step is expected to be fed as the last one of its kind was; exceptions
+    are coded as those of tapes are.
     """
 
     def __init__(self, committed: bool) -> None:
@@ -61,13 +63,13 @@ class Feeds:
     def next(self, record: StepRecord, shapes: Shapes) -> float:
         """Returns the bits of how a step was fed."""
         count = len(record.record_digests) if self._committed else 0
-        rows = {size[0] if size else -1 for _, (_, size) in shapes}
-        feed: Any = (count, rows == {count}) if count else shapes
+        division = _division(shapes, count) if count else ""
+        feed: Any = (count, division) if count else shapes
         last = self._last.get(record.kind)
         bits = self._gaps.next(feed != last) if record.kind in self._last else 0.0
         if record.kind not in self._last or feed != last:
             # Shapes that are new come with a program that is new, and are described there.
-            spelled = 1.0 + natural(count) if count else math.log2(1 + len(self._known))
+            spelled = _spelled(count, division) if count else math.log2(1 + len(self._known))
             named = feed if feed in self._known or count else "new"
             bits += self._which.bits(named, (("after", record.kind, last), ("any", record.kind)), spelled)
         self._last[record.kind] = feed
@@ -77,3 +79,34 @@ class Feeds:
     def end(self) -> float:
         """Returns the bits of there being no further exception."""
         return self._gaps.end()
+
+
+def _spelled(count: int, division: str | tuple[Any, ...]) -> float:
+    """Bits of how many records there are, whether they are rows, one or a list's, and how many each of these has."""
+    if isinstance(division, str):
+        return 1.0 + natural(count)
+    held = [number if type(number) is int else 0 for number in division]
+    return 1.0 + natural(count) + natural(len(held)) + sum(natural(abs(number)) for number in held)
+
+
+def _division(shapes: Shapes, count: int) -> str | tuple[Any, ...]:
+    """Says how `count` records lie in a batch: as its rows, as one, or so many in each batch of a list.
+
+    Of a batch of the list that holds none, shapes and types stand there: no record fixes them.
+    """
+    if {_first(size) for _, (_, size) in shapes} == {count}:
+        return "rows"
+    parts = micro_batches(dict(shapes))
+    each = [_shared({_first(size) for _, size in part.values()}) for part in parts]
+    if sum(map(abs, each)) != count:
+        return "one"
+    return tuple(number or tuple(part.items()) for number, part in zip(each, parts, strict=True))
+
+
+def _first(size: Any) -> int:
+    return size[0] if size else -1
+
+
+def _shared(rows: set[int]) -> int:
+    """Rows that all tensors have; -1 if they are one record together."""
+    return next(iter(rows)) if len(rows) == 1 else -1

@@ -48,7 +48,7 @@ def undeclared(
     declared: Collection[str],
     roles: Roles,
     sizes: Mapping[str, int],
-    programs: Collection[bytes],
+    programs: Mapping[bytes, Mapping[str, Collection[str]]],
     tapes: Callable[[bytes], Tape],
 ) -> tuple[set[str], bool]:
     """Returns state that is trained by gradients and that the Prover did not declare as weights.
@@ -61,7 +61,7 @@ def undeclared(
         declared: What it declared.
         roles: Of the run's state.
         sizes: Bytes of the state by name.
-        programs: Tapes that are not the initialisation's.
+        programs: All tapes; of each, which undeclared tensors hold state of an earlier step.
         tapes: Returns the tape of a digest.
 
     Returns:
@@ -75,5 +75,7 @@ def undeclared(
     if not candidates:
         return set(), False
     return {
-        name for digest in programs for name in feeds_itself(tapes(digest), flow(tapes(digest), opaque=known))
+        name
+        for digest, returned in programs.items()
+        for name in feeds_itself(tapes(digest), flow(tapes(digest), returned, known))
     } & candidates, False

@@ -5,8 +5,9 @@ A value that is the same in every step that ran a tape belongs to the program. O
 step. Any other value is *undeclared*: the Prover chose it. The same holds for tensors without an origin that hold one
 number. Larger ones are undeclared unless the run declares them as its batch or its state.
 
-What was open to the Prover is counted in bits: all of an undeclared value, and of one that lies beside its formula's
-value which of the numbers there it is. Values that have a formula's very bits cost nothing.
+What was open to the Prover is counted in bits: all of an undeclared value, unless it is one that the step has already
+or that was in its place before, and of one that lies beside its formula's value which of the numbers there it is.
+Values that have a formula's very bits cost nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from weighbridge.core.errors import TapeError, WeighbridgeError
-from weighbridge.program.explanations import Candidate, Explanations, element
+from weighbridge.program.adaptive_code import AdaptiveCode
+from weighbridge.program.explanations import Candidate, Explanations, element, pattern
 from weighbridge.program.own_tensors import returned
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import Scalar, StepRecord
@@ -142,8 +144,16 @@ class _Column:
             if chosen is None or chosen in apart:
                 self.priced.add(position)
 
-    def price(self, values: list[Scalar], step: Explanations) -> float:
-        """Returns the bits that were chosen in one execution."""
+    def price(self, values: list[Scalar], step: Explanations, number: int, code: AdaptiveCode) -> float:
+        """Returns the bits that were chosen in one execution.
+
+        Args:
+            values: What entered.
+            step: What formulas give in it.
+            number: The step's number.
+            code: Of the values that no formula explains, in the whole run: one that stays as it was, or that stands in
+                several places of a step, is chosen once.
+        """
         assert self.reference is not None, "every record was compared"
         # Which of the values are not those of their formulas is a choice too.
         place = math.log2(max(2, self.found.steps * len(self.found.changing)))
@@ -152,7 +162,9 @@ class _Column:
             value, chosen, dtype = values[position], self.chosen[position], self.dtype(position)
             width = VALUE_BITS if dtype is None else 8.0 * dtype.itemsize
             if chosen is None:
-                total += width
+                symbol = type(value).__name__, pattern(value) if type(value) is float else value
+                at = "at", self.found.digest, position
+                total += code.bits((symbol, width), (at, ("step", number)), width)
                 continue
             bits = step.near(value, frozenset({chosen}), dtype).apart.get(chosen, 0.0)
             bits += TYPE_BITS * (type(value) is not type(self.reference[position]))
@@ -202,8 +214,9 @@ def analyse(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> dict[byte
     for digest, column in columns.items():
         column.choose()
         _settle(column, digest in once)
+    code = AdaptiveCode()
     for column, record, values, step in again(lambda column: column.priced & column.found.changing.keys()):
-        if bits := column.price(values, step):
+        if bits := column.price(values, step, record.step, code):
             column.found.value_bits[record.step] = bits
     return {digest: column.found for digest, column in columns.items()}
 

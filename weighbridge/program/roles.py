@@ -44,9 +44,7 @@ def roles(
 def feeds_itself(tape: Tape, flow: Flow) -> set[str]:
     """Names of state larger than a number that one step changes by what it calculated from that state and the batch."""
     batch = sum(1 << i for i, item in enumerate(tape.inputs) if item.origin == "batch")
-    own = {
-        i.name: 1 << n for n, i in enumerate(tape.inputs) if i.origin in ("state", "dropped") and i.bytes > SCALAR_BYTES
-    }
+    own = {i.name: flow.own[i.name] for i in tape.inputs if i.origin in ("state", "dropped") and i.bytes > SCALAR_BYTES}
     return {name for name, masks in flow.fed.items() if name in own and any(m & own[name] and m & batch for m in masks)}
 
 
@@ -160,14 +158,17 @@ def _bindings(
 ) -> dict[tuple[bytes, tuple[Node | None, ...]], dict[str, Node]]:
     """For each way in which a tape was bound to state: the nodes of its inputs, and of what it kept without a name."""
     found: dict[tuple[bytes, tuple[Node | None, ...]], dict[str, Node]] = {}
-    kept: dict[str, Node] = {}
+    kept, ever = dict[str, Node](), dict[str, Node]()
     for ran in course.steps:
         tape = tapes(ran.tape)
         freed = {slot for _, slot in tape.frees}
         entering = list[Node | None]()
         gone = list[str]()
         for item in tape.inputs:
-            if item.origin not in ("state", "dropped"):
+            if item.origin == "free" and (ran.step, item.name) in course.returned:
+                _, name = course.returned[ran.step, item.name]
+                entering.append(ever.get(name, name))
+            elif item.origin not in ("state", "dropped"):
                 entering.append(None)
             elif item.name.startswith(("~", "kept/")):
                 name = absolute_name(item.name, ran.step)
@@ -190,5 +191,5 @@ def _bindings(
             kept.pop(name, None)
         for slot, name in tape.survivors:
             if name.startswith(("~", "kept/")):
-                kept[absolute_name(name, ran.step)] = (ran.tape, slot)
+                kept[absolute_name(name, ran.step)] = ever[absolute_name(name, ran.step)] = (ran.tape, slot)
     return found

@@ -18,6 +18,7 @@ from weighbridge.core.errors import Finding, Severity, TapeError, WeighbridgeErr
 from weighbridge.program import gradients
 from weighbridge.program.content import PERHAPS, Roles
 from weighbridge.program.dataflow import Flow, flow
+from weighbridge.program.entering_tensors import entering, values_entering
 from weighbridge.program.origins import TapeValues, analyse
 from weighbridge.program.own_tensors import returned
 from weighbridge.program.roles import roles
@@ -39,12 +40,14 @@ class Programs:
     Attributes:
         values: What entered each tape, by digest in order of first use.
         flows: Where data go in each.
+        own: By tape and name of an undeclared tensor, the state of an earlier step that it holds.
         roles: What the state of the run is for.
         followed: What the run did to its state, over all steps.
     """
 
     values: dict[bytes, TapeValues]
     flows: dict[bytes, Flow]
+    own: dict[bytes, dict[str, set[str]]]
     roles: Roles
     followed: Followed
 
@@ -60,29 +63,39 @@ def examine(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> Programs:
         TapeError: A tape or formula breaks the rules.
     """
     values = analyse(transcript, tapes)
-    flows = {digest: flow(tapes(digest)) for digest in values}
     course = Course.of(transcript.records(), tapes)
     course.returned = returned(transcript)
+    own = course.came_back()
+    flows = {digest: flow(tapes(digest), own.get(digest, {})) for digest in values}
     later = {ran.tape for ran in course.steps if not ran.init}
     training = {digest: each for digest, each in flows.items() if digest in later}
     declared = () if transcript.notes is None else transcript.notes.weights
     found = roles(course, tapes, training, declared)
-    return Programs(values, flows, found, follow(course, tapes, found))
+    return Programs(values, flows, own, found, follow(course, tapes, found))
 
 
 def check(
-    transcript: Transcript, tapes: Callable[[bytes], Tape], policy: TapePolicy = AS_DESIGNED
+    transcript: Transcript,
+    tapes: Callable[[bytes], Tape],
+    policy: TapePolicy = AS_DESIGNED,
+    examined: Programs | None = None,
 ) -> tuple[dict[bytes, TapeValues], list[Finding]]:
     """Checks all tapes of a transcript.
+
+    Args:
+        transcript: A verified transcript.
+        tapes: Returns the tape of a digest.
+        policy: What is allowed.
+        examined: What `examine` returned for them, if that is known.
 
     Returns:
         What entered each tape (empty if that could not be found out), and the findings.
     """
     try:
-        programs = examine(transcript, tapes)
+        programs = examine(transcript, tapes) if examined is None else examined
         return programs.values, [
             *_declared(transcript, programs, policy),
-            *_undeclared(programs, policy),
+            *_undeclared(transcript, programs, tapes, policy),
             *_overwritten(programs, policy),
             *_around(transcript, programs, policy),
             *_incomplete(transcript, programs, tapes, policy),
@@ -119,34 +132,29 @@ def _declared(transcript: Transcript, programs: Programs, policy: TapePolicy) ->
     return findings
 
 
-def _undeclared(programs: Programs, policy: TapePolicy) -> list[Finding]:
+def _undeclared(
+    transcript: Transcript, programs: Programs, tapes: Callable[[bytes], Tape], policy: TapePolicy
+) -> list[Finding]:
     findings = []
+
+    def tensors_of(found: TapeValues, severity: Severity) -> Finding:
+        return _undeclared_tensors(found, severity, entering(tapes(found.digest), transcript.entered, found))
+
     everything = list(programs.values.values())
     trains = [found for found in everything if found.kind != "init"]
     tensors = [found for found in trains if found.undeclared_tensors]
     if sum(found.undeclared_bytes for found in tensors) > policy.free_tensors:
-        findings += [_undeclared_tensors(found, policy.free_input) for found in tensors]
-    findings += [
-        _undeclared_tensors(found, "info") for found in everything if found.kind == "init" and found.undeclared_tensors
-    ]
+        findings += [tensors_of(found, policy.free_input) for found in tensors]
+    findings += [tensors_of(found, "info") for found in everything if found.kind == "init" and found.undeclared_tensors]
+    budget = policy.budgets.get("values", math.inf)
     if sum(found.undeclared_values for found in everything) > policy.free_values:
+        chosen = math.fsum(bits for found in everything for bits in found.value_bits.values())
         for found in everything:
             if found.undeclared_values:
-                unexplained = sum(name is None for name in found.changing.values())
-                message = (
-                    f"{unexplained} values change from step to step and follow from no declared formula; "
-                    "declare them with Recorder(formulas=...)"
-                )
-                expected = f"at most {policy.free_values} undeclared values in all steps"
-                findings.append(
-                    _finding(
-                        "tape.free_input", message, found, policy.free_value, expected,
-                        f"{found.undeclared_values} undeclared values", values=unexplained,
-                    )
-                )  # fmt: skip
+                findings.append(_undeclared_values(found, tapes(found.digest), chosen, budget, policy))
     beside = [found for found in everything if found.value_bits and not found.undeclared_values]
     bits = {found.digest: math.fsum(found.value_bits.values()) for found in beside}
-    if math.fsum(bits.values()) > (budget := policy.budgets.get("values", math.inf)):
+    if math.fsum(bits.values()) > budget:
         found = max(beside, key=lambda each: bits[each.digest])
         step = max(found.value_bits, key=lambda each: (found.value_bits[each], -each))
         message = (
@@ -172,7 +180,23 @@ def _undeclared(programs: Programs, policy: TapePolicy) -> list[Finding]:
     return findings
 
 
-def _undeclared_tensors(found: TapeValues, severity: Severity) -> Finding:
+def _undeclared_values(found: TapeValues, tape: Tape, chosen: float, budget: float, policy: TapePolicy) -> Finding:
+    """Accuses no Prover while all values of a run together bring in too little to be weights."""
+    unexplained = [position for position, name in sorted(found.changing.items()) if name is None]
+    message = (
+        f"{len(unexplained)} values change from step to step and follow from no declared formula. If they are rates "
+        "or the like, have the run declare how they follow from the step: follow(formulas=...) or "
+        "Recorder(formulas=...), or a scheduler of torch.optim, whose formulas are read"
+    )
+    return _finding(
+        "tape.free_input", message, found, policy.free_value if chosen > budget else "info",
+        f"at most {policy.free_values} undeclared values in all steps",
+        f"{found.undeclared_values} undeclared values: {'; '.join(values_entering(tape, unexplained, found))}; all "
+        f"values of the run chose {chosen:,.0f} bits, and {budget:,.0f} accuse no party", values=len(unexplained),
+    )  # fmt: skip
+
+
+def _undeclared_tensors(found: TapeValues, severity: Severity, named: list[str]) -> Finding:
     message = (
         "tensors entered that are neither batch nor state; pass them to step() as the batch, "
         "or to attach() if they outlive steps"
@@ -181,7 +205,8 @@ def _undeclared_tensors(found: TapeValues, severity: Severity) -> Finding:
         message = "the initialisation took tensors from outside; ask where that model came from"
     return _finding(
         "tape.free_input", message, found, severity, "no tensors without an origin",
-        f"{found.undeclared_bytes} bytes in {len(found.undeclared_tensors)} tensors", bytes=found.undeclared_bytes,
+        f"{found.undeclared_bytes} bytes in {len(found.undeclared_tensors)} tensors: {'; '.join(named)}",
+        bytes=found.undeclared_bytes,
     )  # fmt: skip
 
 
@@ -235,7 +260,13 @@ def _incomplete(
     sizes = {
         item.name: item.bytes for digest in programs.values for item in tapes(digest).inputs if item.origin == "state"
     }
-    names, none = gradients.undeclared(transcript.notes.weights, programs.roles, sizes, list(programs.flows), tapes)
+    names, none = gradients.undeclared(
+        transcript.notes.weights,
+        programs.roles,
+        sizes,
+        {digest: programs.own.get(digest, {}) for digest in programs.flows},
+        tapes,
+    )
     size = sum(sizes[name] for name in names)
     if size <= policy.undeclared_weights:
         return []

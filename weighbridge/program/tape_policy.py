@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 from weighbridge.core.errors import Severity
 
+INSENSITIVE = "tape.insensitive"
 IDS = (
     "tape.undeclared",
     "tape.free_input",
     "tape.overwrite",
     "tape.no_gradient",
     "tape.weights.undeclared",
+    INSENSITIVE,
     "tape.formula",
     "transcript.chosen_bits",
 )
@@ -50,6 +52,11 @@ class TapePolicy:
         undeclared_weights: Bytes of state trained by gradients that need not be declared as weights: running estimates.
         no_weights: Severity of `tape.weights.undeclared` if no weights are declared at all.
         fewer_weights: The same if only some of them are.
+        insensitive: Severity of `tape.insensitive`, where a step's weights do not respond as they do in a training.
+        least_weights: A step that changes fewer numbers of weights is not judged by them, nor is a storage of fewer.
+        least_carry: Least distance by which new weights move when old ones are disturbed, relative to the disturbance.
+        least_joint: Least share of what the batch does to the weights that disturbed weights change.
+        insensitive_share: Share of the weights that may be in storages of which either does not hold.
         log_bits: Bits that rounding logs may bring in by overruling the replayer, however few elements are rounded:
             what they chose, which elements they overruled included (`weighbridge.execution.rounding_surprise`).
         log_step_bits: The same in any one step.
@@ -74,6 +81,11 @@ class TapePolicy:
     undeclared_weights: int = 4096
     no_weights: Severity = "warning"
     fewer_weights: Severity = "info"
+    insensitive: Severity = "warning"
+    least_weights: int = 16
+    least_carry: float = 0.25
+    least_joint: float = 0.1
+    insensitive_share: float = 0.1
     log_bits: float = 1024.0
     log_step_bits: float = 512.0
     log_rate: float = 6e-5

@@ -64,6 +64,14 @@ class Course:
     zeros: dict[bytes, frozenset[int]] = field(default_factory=dict)
     ones: dict[bytes, frozenset[int]] = field(default_factory=dict)
 
+    def came_back(self) -> dict[bytes, dict[str, set[str]]]:
+        """Returns, by tape and name of an undeclared tensor, the state whose earlier content it holds in some step."""
+        tapes = {ran.step: ran.tape for ran in self.steps}
+        found: dict[bytes, dict[str, set[str]]] = {}
+        for (step, name), (_, storage) in self.returned.items():
+            found.setdefault(tapes[step], {}).setdefault(name, set()).add(storage)
+        return found
+
     @staticmethod
     def of(records: Iterable[StepRecord], tapes: Callable[[bytes], Tape]) -> Course:
         """Reads the records once.

@@ -7,9 +7,10 @@ the batches of a transcript can be checked record by record without the data set
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from blake3 import blake3
@@ -24,7 +25,11 @@ from weighbridge.transcript.tensor_file import dtype_name, raw_bytes
 
 __all__ = ["DataCommitment", "OrderSeed", "VerifiableOrder", "permutation"]
 
+T = TypeVar("T")
+
 _MAX_DEPTH = 32
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+"""Of a micro-batch in its step. Python converts no number of thousands of digits."""
 _MAX_DRAWS = 1 << 31
 
 
@@ -140,19 +145,19 @@ def record_digests(flat: Mapping[str, Tensor], count: int | None = None) -> list
     return [record_digest("record/1", list(row)) for row in zip(*parts, strict=True)]
 
 
-def micro_batches(flat: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+def micro_batches(flat: Mapping[str, T]) -> list[dict[str, T]]:
     """Returns the batches of a step that accumulates the gradients of several: of `[a, b]`, what `a` and `b` hold.
 
     Args:
-        flat: Path to tensor, as `flatten` gives it.
+        flat: Path to tensor, as `flatten` gives it, or to what is known of the tensor.
 
     Returns:
         Path to tensor of each, at least two; none if the paths are not those of a list of nests.
     """
-    parts: dict[int, dict[str, Tensor]] = {}
+    parts: dict[int, dict[str, T]] = {}
     for path, tensor in flat.items():
         index, _, rest = path.partition(".")
-        if not rest or not (index.isascii() and index.isdecimal()) or str(int(index)) != index:
+        if not rest or not _INDEX.fullmatch(index):
             return []
         parts.setdefault(int(index), {})[rest] = tensor
     return [parts[i] for i in range(len(parts))] if len(parts) > 1 and parts.keys() == set(range(len(parts))) else []

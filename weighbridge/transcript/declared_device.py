@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weighbridge.transcript.resumption_notes import Resumption
+from weighbridge.transcript.resumption_notes import MAX_DEVICE, Resumption
 
 DEVICE = "device"
 """Key of the draft, and of a resumption."""
@@ -17,6 +17,8 @@ DEVICE = "device"
 
 def declared_device(draft: Mapping[str, Any], resumptions: Sequence[Resumption], step: int) -> str | None:
     """Returns the kind that a step was recorded on (`weighbridge.numerics.conformance.device_kind`), or None.
+
+    What is no such name, but a text for the report say, names none.
 
     Args:
         draft: The transcript's draft.
@@ -27,4 +29,5 @@ def declared_device(draft: Mapping[str, Any], resumptions: Sequence[Resumption],
     for resumption in resumptions:
         if resumption.step <= step:
             said = resumption.device
-    return said if isinstance(said, str) and said else None
+    good = isinstance(said, str) and 0 < len(said) <= MAX_DEVICE and said.isprintable()
+    return said if good else None

@@ -14,11 +14,13 @@ from weighbridge.core.bounded import Limits, file_digest, read_file, walk_files
 from weighbridge.core.errors import TranscriptError
 from weighbridge.transcript import layout
 from weighbridge.transcript.chip_notes import CHIPS
+from weighbridge.transcript.entry_notes import ENTERED
 from weighbridge.transcript.returned_state import RETURNED
 from weighbridge.transcript.steps import checkpoint_path
+from weighbridge.transcript.training_claims import CLAIMS
 from weighbridge.transcript.writer import MANIFEST, RESUMPTIONS
 
-_ONLY_LISTED = frozenset({RESUMPTIONS, CHIPS, RETURNED, layout.LAYOUT, checkpoint_path(0)})
+_ONLY_LISTED = frozenset({RESUMPTIONS, CHIPS, ENTERED, CLAIMS, RETURNED, layout.LAYOUT, checkpoint_path(0)})
 """Files whose content follows from the manifest alone. All others are compared again with digests that it leads to:
 the draft's, the running head's, or one in a step record."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,20 +84,32 @@ class Parent:
         return {"transcript": bytes.fromhex(self.transcript), "step": self.step, "state": self.state}
 
 
-def declared(draft: Mapping[str, Any]) -> Parent | None:
-    """Returns the parent that a draft declares, or None if it declares none.
+def declared(transcript: Transcript) -> Parent | None:
+    """Returns the parent that a transcript declares, in its draft or in step 0, or None if it declares none.
 
     Raises:
         FormatError: What it declares has another form.
     """
-    match draft.get(KEY):
+    said = transcript.draft.get(KEY)
+    if said is None and transcript.steps:
+        said = transcript.step(0).parent or None
+    return from_map(said)
+
+
+def from_map(said: object) -> Parent | None:
+    """Returns the parent that a declaration names, or None if there is no declaration.
+
+    Raises:
+        FormatError: It has another form.
+    """
+    match said:
         case None:
             return None
-        case {"transcript": bytes(transcript), "step": int(step), "state": bytes(state), **rest} if not rest:
+        case {"transcript": bytes(name), "step": int(step), "state": bytes(state), **rest} if not rest:
             try:
-                return Parent(transcript=transcript.hex(), step=step, state=state)
+                return Parent(transcript=name.hex(), step=step, state=state)
             except UsageError as error:
-                raise FormatError(f"the draft's parent is malformed: {error.message}") from None
+                raise FormatError(f"the parent that the run declares is malformed: {error.message}") from None
     raise FormatError("the draft's parent is not a map of transcript, step and state; ask for the run's declaration")
 
 
@@ -117,16 +129,16 @@ def entered(transcript: Transcript, salt: bytes) -> Counter[Leaf]:
     found: Counter[Leaf] = Counter()
     if not transcript.steps:
         return found
-    trivial, units = Counter[Leaf](), set[bytes]()
+    small, units = Counter[Leaf](), set[bytes]()
     for data in _contents(transcript):
         raw = raw_bytes(data)
         leaf = len(raw), region_digest(raw, salt)
-        if _trivial(np.frombuffer(raw, dtype=np.uint8)):
-            trivial[leaf] += 1
+        if trivial(np.frombuffer(raw, dtype=np.uint8)):
+            small[leaf] += 1
             units.add(bytes(raw[:_PERIOD]))
         else:
             found[leaf] += 1
-    return found + trivial if len(units) > _FEW else found
+    return found + small if len(units) > _FEW else found
 
 
 def _contents(transcript: Transcript) -> Iterator[Tensor]:
@@ -178,7 +190,8 @@ def _leaf(data: Tensor, salt: bytes) -> Leaf:
     return len(raw), region_digest(raw, salt)
 
 
-def _trivial(raw: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
+def trivial(raw: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
+    """True for content that any program makes: up to eight bytes, or what repeats itself after eight."""
     if raw.size <= _PERIOD:
         return True
     return bool(np.array_equal(raw[_PERIOD:], raw[:-_PERIOD]))

@@ -28,6 +28,8 @@ from weighbridge.transcript import layout as layouts
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.chip_notes import decode as decode_notes
 from weighbridge.transcript.data import DataCommitment, batch_digest, record_digests
+from weighbridge.transcript.entry_notes import ENTERED, EntryNote
+from weighbridge.transcript.entry_notes import decode as decode_entered
 from weighbridge.transcript.files import altered, read_manifest, verify_files
 from weighbridge.transcript.formula_terms import Formulas
 from weighbridge.transcript.layout import Shard
@@ -52,6 +54,8 @@ from weighbridge.transcript.steps import (
 )
 from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.tensor_file import TensorFile
+from weighbridge.transcript.training_claims import CLAIMS, Claims
+from weighbridge.transcript.training_claims import decode as decode_claims
 from weighbridge.transcript.writer import DRAFT, DRAFT_FORMAT, LEAVES, ORDER, RESUMPTIONS
 
 __all__ = ["Transcript", "recover"]
@@ -94,6 +98,8 @@ class Transcript:
         self.resumptions = []
         self.notes = None
         self.returned = Returned()
+        self.entered: list[EntryNote] = []
+        self.claims: dict[bytes, Claims] = {}
         self._firsts: list[int] = []
         self._digests: list[bytes] = []
         self._heads: list[bytes] = []
@@ -343,6 +349,10 @@ class Transcript:
             self.notes = decode_notes(read_file(self.path / CHIPS, max_bytes=self.limits.manifest))
         if RETURNED in self._listed:
             self.returned = decode_returned(read_file(self.path / RETURNED, max_bytes=self.limits.manifest))
+        if ENTERED in self._listed:
+            self.entered = decode_entered(read_file(self.path / ENTERED, max_bytes=self.limits.manifest))
+        if CLAIMS in self._listed:
+            self.claims = decode_claims(read_file(self.path / CLAIMS, max_bytes=self.limits.manifest))
 
     def _load_data(self, summary: Any) -> DataCommitment | None:
         present = {path for path in (LEAVES, ORDER) if path in self._listed}

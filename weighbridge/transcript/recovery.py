@@ -14,6 +14,7 @@ from weighbridge.core.bounded import DEFAULT_LIMITS, Limits, read_file, walk_fil
 from weighbridge.core.errors import TranscriptError, UsageError, WeighbridgeError
 from weighbridge.transcript.chip_notes import CHIPS
 from weighbridge.transcript.data import batch_digest
+from weighbridge.transcript.entry_notes import ENTERED
 from weighbridge.transcript.returned_state import RETURNED
 from weighbridge.transcript.state import checkpoint_digest, read_checkpoint
 from weighbridge.transcript.steps import (
@@ -29,6 +30,7 @@ from weighbridge.transcript.steps import (
     tape_path,
 )
 from weighbridge.transcript.tensor_file import TensorFile
+from weighbridge.transcript.training_claims import CLAIMS
 from weighbridge.transcript.writer import (
     DRAFT,
     LEAVES,
@@ -83,7 +85,7 @@ class Recovery(TranscriptWriter):
         self._start(root, key, read_file(root / DRAFT, max_bytes=limits.manifest), segment_steps)
         self._data, self._used, self._limits = None, 0, limits
         leftovers = {name for name, _ in walk_files(root, max_files=limits.files)}
-        beside = [DRAFT, LEAVES, ORDER, RESUMPTIONS, CHIPS, RETURNED, RANK_LAYOUT]
+        beside = [DRAFT, LEAVES, ORDER, RESUMPTIONS, CHIPS, ENTERED, CLAIMS, RETURNED, RANK_LAYOUT]
         for name in [*beside, *(n for n in leftovers if n.startswith("tapes/"))]:
             if name in leftovers and not name.endswith(TEMPORARY):
                 self._list(name, root / name)

@@ -37,7 +37,7 @@ MAX_STEPS = 10**8
 """File names hold steps in eight digits."""
 
 LAYOUT = re.compile(
-    r"draft\.cbor|resumptions\.cbor|chips\.cbor|returned\.cbor|layout\.cbor|data/(leaves|order)\.bin|tapes/[0-9a-f]{64}\.cbor\.zst|steps/(?P<steps>[0-9]{8})\.cbor\.zst"
+    r"draft\.cbor|resumptions\.cbor|chips\.cbor|returned\.cbor|entered\.cbor|claims\.cbor|layout\.cbor|data/(leaves|order)\.bin|tapes/[0-9a-f]{64}\.cbor\.zst|steps/(?P<steps>[0-9]{8})\.cbor\.zst"
     r"|rounding/(?P<rounding>[0-9]{8})\.wlog\.zst|(batches|checkpoints)/(?P<tensors>[0-9]{8})\.safetensors"
 )
 """Paths of all files that a manifest may list."""
@@ -72,6 +72,8 @@ class StepRecord:
             of the draft (`weighbridge.transcript.formula_terms`); a record without any does not have the key.
         counts: How far the schedules were that these formulas follow (`count`, `count1`, ...); a record without any
             does not have the key.
+        parent: Of step 0 only: transcript, step and state that the run turned out to begin from, where the draft could
+            not name them yet (`weighbridge.transcript.parentage`); a record without any does not have the key.
     """
 
     step: int
@@ -93,6 +95,7 @@ class StepRecord:
     collectives: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     formulas: list[tuple[str, str]] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+    parent: dict[str, Any] = field(default_factory=dict)
 
     def to_map(self) -> dict[str, Any]:
         """Returns the CBOR map of this record: its fields by name."""
@@ -130,8 +133,10 @@ class StepRecord:
         )
         if (record.kind == "init") != (record.step == 0):
             raise FormatError("step 0, and no other, is the initialisation; fetch the step records again")
-        if record.formulas and record.step:
-            raise FormatError("formulas are declared in step 0, and in no other; fetch the step records again")
+        if (record.formulas or record.parent) and record.step:
+            raise FormatError(
+                "formulas and a parent are declared in step 0, and in no other; fetch the step records again"
+            )
         if record.records and len(record.records) != len(record.record_digests):
             raise FormatError(f"step {record.step} does not have one digest for each record id; fetch it again")
         return record
@@ -202,6 +207,13 @@ def _counts(value: Any) -> bool:
     return type(value) is list and 0 < len(value) <= len(COUNTS) and all(map(_natural, value))
 
 
+def _parent(value: Any) -> bool:
+    """A map with the keys of a draft's parent. What they mean is not looked at here."""
+    if type(value) is not dict or set(value) != {"transcript", "step", "state"}:
+        return False
+    return _digest(value["transcript"]) and _digest(value["state"]) and _natural(value["step"])
+
+
 def _names(value: Any) -> bool:
     return type(value) is list and all(type(name) is str for name in value) and value == sorted(set(value))
 
@@ -228,6 +240,7 @@ _MAY_LACK: dict[str, Callable[[Any], bool]] = {
     "collectives": _collectives,
     "formulas": _formulas,
     "counts": _counts,
+    "parent": _parent,
 }
 
 

@@ -27,6 +27,8 @@ from weighbridge.core.durable import sync
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.data import DataCommitment, batch_digest, micro_batches, record_digests
+from weighbridge.transcript.entry_notes import ENTERED, EntryNote
+from weighbridge.transcript.entry_notes import encode as encode_entered
 from weighbridge.transcript.returned_state import RETURNED, Returned
 from weighbridge.transcript.state import Checkpoint, checkpoint_digest, write_checkpoint
 from weighbridge.transcript.steps import (
@@ -42,6 +44,8 @@ from weighbridge.transcript.steps import (
     tape_path,
 )
 from weighbridge.transcript.tensor_file import TensorFile, write_tensors
+from weighbridge.transcript.training_claims import CLAIMS, Claims
+from weighbridge.transcript.training_claims import encode as encode_claims
 
 MANIFEST = "manifest.json"
 DRAFT = "draft.cbor"
@@ -173,6 +177,7 @@ class TranscriptWriter:
         collectives: Sequence[tuple[int, bytes, bytes]] = (),
         formulas: Sequence[tuple[str, str]] = (),
         counts: Sequence[int] = (),
+        parent: Mapping[str, Any] | None = None,
     ) -> StepRecord:
         """Writes the next step; it is whole when this returns, and absent when this raises.
 
@@ -194,6 +199,7 @@ class TranscriptWriter:
             collectives: What the step exchanged with other ranks; see `StepRecord`.
             formulas: (name, text) of formulas that step 0 declares beside the draft's.
             counts: How far schedules were; see `StepRecord`.
+            parent: What step 0 declares if the draft declares none; see `StepRecord`.
 
         Returns:
             The step's record.
@@ -225,6 +231,7 @@ class TranscriptWriter:
             **({"collectives": list(collectives)} if collectives else {}),
             **({"formulas": list(formulas)} if formulas else {}),
             **({"counts": list(counts)} if counts else {}),
+            **({"parent": dict(parent)} if parent else {}),
         }
         try:
             record = StepRecord.from_map(fields)
@@ -268,6 +275,14 @@ class TranscriptWriter:
     def put_returned(self, returned: Returned) -> None:
         """Stores which undeclared tensors are state of an earlier step, in place of an earlier version."""
         self._put(RETURNED, returned.encode())
+
+    def put_entered(self, notes: list[EntryNote]) -> None:
+        """Stores what is to be said about undeclared tensors, in place of an earlier version."""
+        self._put(ENTERED, encode_entered(notes))
+
+    def put_claims(self, claims: Mapping[bytes, Claims]) -> None:
+        """Stores what is claimed of the training on tapes, in place of an earlier version."""
+        self._put(CLAIMS, encode_claims(claims))
 
     def put_layout(self, content: bytes) -> None:
         """Stores which part of each tensor this rank of a job holds (`layout.cbor`), in place of an earlier version."""

@@ -8,20 +8,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterChipRequest(_message.Message):
-    __slots__ = ("ueid", "chip_address", "prover_address", "owner", "site", "chip_type")
+    __slots__ = ("ueid", "chip_address", "prover_address", "owner", "site", "chip_type", "name")
     UEID_FIELD_NUMBER: _ClassVar[int]
     CHIP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PROVER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     CHIP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     ueid: bytes
     chip_address: str
     prover_address: str
     owner: str
     site: str
     chip_type: str
-    def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ...) -> None: ...
+    name: str
+    def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class RegisterChipResponse(_message.Message):
     __slots__ = ()
@@ -38,23 +40,63 @@ class ListChipsResponse(_message.Message):
     def __init__(self, chips: _Optional[_Iterable[_Union[RegisteredChip, _Mapping]]] = ...) -> None: ...
 
 class RegisteredChip(_message.Message):
-    __slots__ = ("ueid", "chip_address", "prover_address", "owner", "site", "chip_type")
+    __slots__ = ("ueid", "chip_address", "prover_address", "owner", "site", "chip_type", "name")
     UEID_FIELD_NUMBER: _ClassVar[int]
     CHIP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PROVER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     CHIP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     ueid: bytes
     chip_address: str
     prover_address: str
     owner: str
     site: str
     chip_type: str
-    def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ...) -> None: ...
+    name: str
+    def __init__(self, ueid: _Optional[bytes] = ..., chip_address: _Optional[str] = ..., prover_address: _Optional[str] = ..., owner: _Optional[str] = ..., site: _Optional[str] = ..., chip_type: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ListInspectionsRequest(_message.Message):
+    __slots__ = ("prefix", "limit")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    limit: int
+    def __init__(self, prefix: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListInspectionsResponse(_message.Message):
+    __slots__ = ("inspections",)
+    INSPECTIONS_FIELD_NUMBER: _ClassVar[int]
+    inspections: _containers.RepeatedCompositeFieldContainer[ListedInspection]
+    def __init__(self, inspections: _Optional[_Iterable[_Union[ListedInspection, _Mapping]]] = ...) -> None: ...
+
+class ListedInspection(_message.Message):
+    __slots__ = ("inspection_id", "created_at", "stage", "verdict", "p", "samples", "violations", "warnings", "snapshots", "explained")
+    INSPECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    P_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    EXPLAINED_FIELD_NUMBER: _ClassVar[int]
+    inspection_id: str
+    created_at: str
+    stage: str
+    verdict: str
+    p: float
+    samples: int
+    violations: int
+    warnings: int
+    snapshots: int
+    explained: int
+    def __init__(self, inspection_id: _Optional[str] = ..., created_at: _Optional[str] = ..., stage: _Optional[str] = ..., verdict: _Optional[str] = ..., p: _Optional[float] = ..., samples: _Optional[int] = ..., violations: _Optional[int] = ..., warnings: _Optional[int] = ..., snapshots: _Optional[int] = ..., explained: _Optional[int] = ...) -> None: ...
 
 class StartInspectionRequest(_message.Message):
-    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks", "strata_by", "allocation", "type_flops_per_day", "cutoff_s", "random_segments", "largest_segments", "memorisation", "records", "peak_flops", "chosen_order")
+    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks", "strata_by", "allocation", "type_flops_per_day", "cutoff_s", "random_segments", "largest_segments", "memorisation", "records", "peak_flops", "chosen_order", "sensitivity")
     class ReplayEnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +131,7 @@ class StartInspectionRequest(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     PEAK_FLOPS_FIELD_NUMBER: _ClassVar[int]
     CHOSEN_ORDER_FIELD_NUMBER: _ClassVar[int]
+    SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     samples: int
     seed: bytes
     flops_threshold: float
@@ -109,7 +152,8 @@ class StartInspectionRequest(_message.Message):
     records: int
     peak_flops: float
     chosen_order: str
-    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ..., strata_by: _Optional[_Iterable[str]] = ..., allocation: _Optional[str] = ..., type_flops_per_day: _Optional[_Mapping[str, float]] = ..., cutoff_s: _Optional[float] = ..., random_segments: _Optional[int] = ..., largest_segments: _Optional[int] = ..., memorisation: _Optional[int] = ..., records: _Optional[int] = ..., peak_flops: _Optional[float] = ..., chosen_order: _Optional[str] = ...) -> None: ...
+    sensitivity: int
+    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ..., strata_by: _Optional[_Iterable[str]] = ..., allocation: _Optional[str] = ..., type_flops_per_day: _Optional[_Mapping[str, float]] = ..., cutoff_s: _Optional[float] = ..., random_segments: _Optional[int] = ..., largest_segments: _Optional[int] = ..., memorisation: _Optional[int] = ..., records: _Optional[int] = ..., peak_flops: _Optional[float] = ..., chosen_order: _Optional[str] = ..., sensitivity: _Optional[int] = ...) -> None: ...
 
 class StartInspectionResponse(_message.Message):
     __slots__ = ("inspection_id",)

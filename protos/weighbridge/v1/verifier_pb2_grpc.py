@@ -46,6 +46,11 @@ class VerifierServiceStub:
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListChipsRequest.SerializeToString,
                 response_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListChipsResponse.FromString,
                 _registered_method=True)
+        self.ListInspections = channel.unary_unary(
+                '/weighbridge.v1.VerifierService/ListInspections',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListInspectionsRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListInspectionsResponse.FromString,
+                _registered_method=True)
         self.StartInspection = channel.unary_unary(
                 '/weighbridge.v1.VerifierService/StartInspection',
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.StartInspectionRequest.SerializeToString,
@@ -92,6 +97,13 @@ class VerifierServiceServicer:
 
     def ListChips(self, request, context):
         """ListChips returns the registry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListInspections(self, request, context):
+        """ListInspections returns the inspections, the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,6 +165,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.ListChips,
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListChipsRequest.FromString,
                     response_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListChipsResponse.SerializeToString,
+            ),
+            'ListInspections': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListInspections,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListInspectionsRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListInspectionsResponse.SerializeToString,
             ),
             'StartInspection': grpc.unary_unary_rpc_method_handler(
                     servicer.StartInspection,
@@ -241,6 +258,33 @@ class VerifierService:
             '/weighbridge.v1.VerifierService/ListChips',
             protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListChipsRequest.SerializeToString,
             protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListChipsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListInspections(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/weighbridge.v1.VerifierService/ListInspections',
+            protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListInspectionsRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_verifier__pb2.ListInspectionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,12 +26,12 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def train(run: Path, change: Callable[[Any, int], None] = lambda _average, _step: None, **options: Any) -> None:
-    """Trains for six steps, and lets something happen to the average before each update."""
+    """Trains for 24 steps, and lets something happen to the average before each update."""
     with prover.follow(run, seed=1):
         model = nn.Linear(8, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         average = EMAModel(model.parameters(), **options)
-        rows = torch.from_numpy(np.random.default_rng(0).standard_normal((24, 8), dtype=np.float32))
+        rows = torch.from_numpy(np.random.default_rng(0).standard_normal((96, 8), dtype=np.float32))
         for step, x in enumerate(DataLoader(rows, batch_size=4)):
             model(x).square().mean().backward()
             optimizer.step()
@@ -57,7 +57,7 @@ def test_a_decay_that_is_changed_on_the_way_is_reported(tmp_path: Path) -> None:
 
 
 def test_an_average_that_counts_as_it_likes_is_reported(tmp_path: Path) -> None:
-    counts = [5, 90, 3, 1000, 17, 800]
+    counts = [(7 + 389 * step) % 1000 for step in range(24)]
 
     def choose(average: Any, step: int) -> None:
         average.optimization_step = counts[step]

@@ -142,6 +142,27 @@ def test_batches_made_by_hand_are_batches(tmp_path: Path, program: Callable[[], 
 
 
 @pytest.mark.filterwarnings("error::prover.following.notes.UndeclaredInputWarning")
+def test_data_that_a_program_keeps_enter_each_time_that_they_are_used(tmp_path: Path) -> None:
+    """As an agent's memories do; as state they would give each step a program of its own."""
+    draw = np.random.default_rng(2)
+    with prover.follow(tmp_path / "run", seed=1) as run:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        memories: list[tuple[Tensor, Tensor]] = []
+        for _ in range(12):
+            memories.append(
+                (torch.tensor(draw.standard_normal((1, 16)).tolist()), torch.tensor([int(draw.integers(4))]))
+            )
+            if len(memories) >= 4:
+                states, labels = zip(*(memories[n] for n in draw.choice(len(memories), 4, replace=False)), strict=True)
+                update(optimizer, loss_of(model, torch.cat(states), torch.cat(labels)))
+    assert run.updates == 9
+    assert graver(tmp_path / "run") == []
+    transcript = Transcript.open(tmp_path / "run")
+    assert len({record.tape for record in transcript.records()}) <= 5
+
+
+@pytest.mark.filterwarnings("error::prover.following.notes.UndeclaredInputWarning")
 def test_random_batches_come_from_the_recorded_seed(tmp_path: Path) -> None:
     """They are drawn, and so nothing enters; the steps are cut all the same."""
     with prover.follow(tmp_path / "run", seed=1) as run:

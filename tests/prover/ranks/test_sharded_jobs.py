@@ -22,7 +22,8 @@ from weighbridge.cli.main import run
 from weighbridge.core.errors import TranscriptError, UsageError, WeighbridgeError
 from weighbridge.execution import collective_openings
 from weighbridge.execution.collective_openings import Commitments, Target
-from weighbridge.execution.given_results import GIVEN, write_results
+from weighbridge.execution.given_results import write_results
+from weighbridge.execution.given_terms import GIVEN
 from weighbridge.execution.job_replay import replay_cell, replay_job
 from weighbridge.execution.workers.job_worker import JobReplay
 from weighbridge.execution.workers.replay_worker import Replay

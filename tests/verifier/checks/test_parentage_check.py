@@ -21,7 +21,7 @@ from weighbridge.core.errors import (
     UsageError,
     WeighbridgeError,
 )
-from weighbridge.transcript.parentage import Parent, declared, entered
+from weighbridge.transcript.parentage import Parent, entered, from_map
 from weighbridge.transcript.reader import Transcript
 
 
@@ -143,8 +143,8 @@ parents = st.builds(
 
 @given(parents)
 def test_round_trip(parent: Parent) -> None:
-    """declared({"parent": p.to_map()}) == p."""
-    assert declared({"parent": parent.to_map()}) == parent
+    """from_map(p.to_map()) == p."""
+    assert from_map(parent.to_map()) == parent
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_round_trip(parent: Parent) -> None:
 )  # fmt: skip
 def test_malformed_declarations_are_refused(value: object) -> None:
     with pytest.raises(FormatError):
-        declared({"parent": value})
-    found = parent_runs.check(Lineage(id="x", parent=_error(lambda: declared({"parent": value}))))
+        from_map(value)
+    found = parent_runs.check(Lineage(id="x", parent=_error(lambda: from_map(value))))
     assert [f.id for f in found] == ["format.malformed"]
 
 
@@ -170,7 +170,7 @@ def _error(call: Callable[[], object]) -> WeighbridgeError:
 
 
 def test_parents_that_make_no_sense(base: tuple[Path, State]) -> None:
-    assert declared({}) is None
+    assert from_map(None) is None
     for step in (0, 7):
         with pytest.raises(UsageError):
             Parent.of(base[0], step)

@@ -22,7 +22,7 @@ from verifier.model.facts import SnapshotFacts
 from weighbridge.core.errors import Finding
 from weighbridge.execution.replay import ReplayResult
 from weighbridge.program.tape_checks import check
-from weighbridge.program.tape_policy import IDS, TapePolicy
+from weighbridge.program.tape_policy import BUDGETS, IDS, TapePolicy
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
 
@@ -53,6 +53,7 @@ def batches(count: int = 4) -> list[dict[str, Tensor]]:
     ]
 
 
+NO_BITS = TapePolicy(budgets={**BUDGETS, "values": 0.0})
 DECLARED = formulas.constant(1e-2) | formulas.adamw()
 
 
@@ -306,17 +307,20 @@ def test_a_message_in_the_learning_rate(tmp_path: Path) -> None:
         optimizer.param_groups[0]["lr"] = 1e-2 * (1 + int(batch["x"].abs().sum().item() * 100) % 100 / 1000)
         update(batch, model, optimizer)
 
-    found = findings(run(tmp_path / "run", step))
+    assert findings(run(tmp_path / "run", step)) == []  # in three steps it is no longer than a message of 1,024 bits
+    found = findings(run(tmp_path / "long", step, count=20))
     assert [(f.id, f.severity) for f in found] == [("tape.free_input", "warning")]
-    assert found[0].evidence["steps"] == 3
-    assert findings(tmp_path / "run", TapePolicy(free_values=1000)) == []
+    assert found[0].evidence["steps"] == 19
+    assert "in operation" in found[0].found
+    assert "aten::" not in found[0].message
+    assert findings(tmp_path / "long", TapePolicy(free_values=1000)) == []
+    assert [f.severity for f in findings(tmp_path / "run", NO_BITS)] == ["warning"]
 
 
 def test_a_schedule_that_nobody_declared(tmp_path: Path) -> None:
-    assert ids(run(tmp_path / "run", update, formulas={})) == {"tape.free_input"}
-    assert ids(run(tmp_path / "wrong", update, formulas=formulas.constant(2e-2) | formulas.adamw())) == {
-        "tape.free_input"
-    }
+    assert {f.id for f in findings(run(tmp_path / "run", update, formulas={}), NO_BITS)} == {"tape.free_input"}
+    wrong = run(tmp_path / "wrong", update, formulas=formulas.constant(2e-2) | formulas.adamw())
+    assert {f.id for f in findings(wrong, NO_BITS)} == {"tape.free_input"}
 
 
 def test_one_formula_must_explain_a_value_in_every_step(tmp_path: Path) -> None:
@@ -334,7 +338,7 @@ def test_one_formula_must_explain_a_value_in_every_step(tmp_path: Path) -> None:
     table = {f"step{i}": repr(-rate) for i, rate in enumerate([0.1, 0.3, 0.2, 0.4])}
     step.done = 0  # type: ignore[attr-defined]
     train(tmp_path / "table", sgd, step, batches(), formulas=table)
-    assert ids(tmp_path / "table") == {"tape.free_input"}
+    assert {f.id for f in findings(tmp_path / "table", NO_BITS)} == {"tape.free_input"}
 
 
 def test_a_program_that_was_not_declared(tmp_path: Path) -> None:

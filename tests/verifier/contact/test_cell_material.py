@@ -28,12 +28,12 @@ from verifier.farm.local_farm import execute
 from verifier.model.facts import Cell, Explanation, Shard
 from verifier.model.replay_task import Task
 from verifier.report.consistency import check
-from verifier.report.document import render_html
+from verifier.report.page import render_html
 from verifier.store.cache import Cache
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.core.errors import IdentityError, ProverError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.execution.collective_openings import Commitments, Opening, Piece, Target
-from weighbridge.execution.given_results import GIVEN
+from weighbridge.execution.given_terms import GIVEN
 from weighbridge.execution.job_replay import replay_job
 from weighbridge.execution.replay import ReplayResult
 from weighbridge.rpc import endpoints

@@ -31,7 +31,7 @@ from verifier.model.policies import DrawPolicy
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Chip
 from verifier.report.consistency import check
-from verifier.report.document import render_html
+from verifier.report.page import render_html
 from verifier.store.cache import Cache
 from verifier.store.sealing import Sealing
 from weighbridge.attest import tlog

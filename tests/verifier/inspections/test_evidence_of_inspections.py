@@ -17,8 +17,10 @@ from verifier.model.lineage import Lineage
 from verifier.model.opened_records import RecordFacts
 from verifier.model.segments import Replayed, select
 from verifier.report import statistical_evidence
-from verifier.report.document import render_html
+from verifier.report.page import render_html
 from weighbridge.core.errors import ReplayWorkerError
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.sensitivity import Numbers, Response, Sensitivity
 from weighbridge.execution.transcript_facts import open_confined
 from weighbridge.transcript.data import DataCommitment, VerifiableOrder
 from weighbridge.transcript.parentage import Parent
@@ -95,4 +97,15 @@ def test_the_page_shows_it_and_escapes_it(collected: Collected) -> None:
     assert "2 records asked for, 2 of them used, 0 opened" in page
     assert "memorisation not tested: &lt;script&gt;" in page
     assert "1 segments chosen to be replayed whole, 0 of them match" in page
-    assert "<h2>Evidence</h2>" not in render_html({**report, "evidence": {}})
+    assert "Evidence</h2>" not in render_html({**report, "evidence": {}})
+
+
+def test_the_page_shows_how_weights_responded(collected: Collected) -> None:
+    response = Response(3, "00" * 32, "insensitive", "<b>", "noise", Numbers(40))
+    result = ReplayResult(verdict="match", steps=(0, 6), state="00")
+    result.sensitivity = Sensitivity("00" * 32, 4, (response,))
+    (segment,) = collected.segments
+    tested = Replayed(selection=segment.selection, results={each.begin: result for each in segment.selection.chosen})
+    evidence = {**statistical_evidence.build(collected), "segments": [tested.to_json()]}
+    page = render_html({**build(collected), "evidence": evidence})
+    assert "Sensitivity of step 3: insensitive (&lt;b&gt;)." in page

@@ -18,7 +18,7 @@ from support.station import Station, ids
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from prover.keeping.archive import Archive
 from prover.service import ALLOW, ProverService
-from verifier.report.document import render_html
+from verifier.report.page import render_html
 from verifier.store.cache import Cache
 from weighbridge.execution.replay import Limits
 from weighbridge.rpc import endpoints

@@ -12,7 +12,7 @@ from scipy.stats import binom, hypergeom
 from support.station import Station, ids
 
 from verifier.report.consistency import check
-from verifier.report.document import render_html
+from verifier.report.page import render_html
 from weighbridge.cli.report import as_text
 
 CHIPS = ("honest", "hidden", "idle", "spare")
@@ -69,10 +69,10 @@ def test_the_texts_tell_the_two_silences_apart_and_say_what_was_observed(report:
     assert "1 unverified after the draw was known, 0 silent before the cut-off" in text
     observed = report["observed"]
     assert 0 < observed["observed_ms"] < observed["drawn_ms"] == 3 * 2 * 86_400_000
-    assert f"observed: {observed['observed_ms'] / 3_600_000:.2f} chip-hours" in text
+    assert f"observed: {observed['observed_ms'] / 86_400_000:.3g} of 6 chip-days" in text
     page = render_html(report)
     assert "unverified after the draw was known (w)" in page
-    assert "chip-hours of the drawn chips observed" in page
+    assert "of 6 chip-days" in page
 
 
 def test_a_verifier_that_understates_the_silence_is_found_out(report: dict[str, Any], station: Station) -> None:

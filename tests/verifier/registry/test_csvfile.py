@@ -23,7 +23,13 @@ from weighbridge.core.errors import WeighbridgeError
 
 texts = st.text(st.characters(categories=("L", "N", "P", "S")) | st.just(" "), max_size=30)
 rows = st.tuples(
-    st.sampled_from(STATES), texts, texts, texts, st.sampled_from(["", "localhost:1", "[::1]:50"]), st.just("")
+    st.sampled_from(STATES),
+    texts,
+    texts,
+    texts,
+    st.sampled_from(["", "localhost:1", "[::1]:50"]),
+    st.just(""),
+    st.sampled_from(["", "rack-1.node_%d", "%d"]),  # of the chip's number: a name is one chip's alone
 )
 
 
@@ -42,7 +48,8 @@ def table(*lines: str) -> list[str]:
 def test_what_was_exported_is_imported_unchanged(chips: dict[bytes, tuple[str, ...]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         first, second = Registry(Path(directory) / "a.db"), Registry(Path(directory) / "b.db")
-        lines = table(",".join(COLUMNS), *(_line(key.hex(), *values) for key, values in chips.items()))
+        named = ((key, values[:-1], values[-1].replace("%d", str(i))) for i, (key, values) in enumerate(chips.items()))
+        lines = table(",".join(COLUMNS), *(_line(key.hex(), *values, name) for key, values, name in named))
         assert import_(first, lines) == len(chips)
         text = exported(first)
         assert len(list(first.everything())) == len(chips)
@@ -93,8 +100,8 @@ def test_custody_survives_as_a_listing(tmp_path: Path) -> None:
     text = exported(trade.registry)
     assert text.splitlines()[:3] == [
         ",".join(COLUMNS),
-        f"{ueid(0).hex()},installed,acme,acme-1,WB-1,,",
-        f"{ueid(1).hex()},lost,acme,acme-1,WB-1,,",
+        f"{ueid(0).hex()},installed,acme,acme-1,WB-1,,,",
+        f"{ueid(1).hex()},lost,acme,acme-1,WB-1,,,",
     ]
     other = Registry(tmp_path / "other.db")
     import_(other, io.StringIO(text))

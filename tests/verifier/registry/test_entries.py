@@ -40,7 +40,7 @@ ueids = st.binary(min_size=17, max_size=33)
 texts = st.text(st.characters(categories=("L", "N", "P")), max_size=200)
 listings = st.builds(
     Listing, ueid=ueids, state=st.sampled_from(STATES), owner=texts, site=texts, chip_type=texts, address=texts,
-    prover_address=texts,
+    prover_address=texts, name=texts,
 )  # fmt: skip
 parties = st.builds(
     Party,
@@ -48,7 +48,7 @@ parties = st.builds(
     roles=st.sets(st.sampled_from(ROLES)).map(lambda some: tuple(role for role in ROLES if role in some)),
     key=st.just(DER),
 )
-addresses = st.builds(Addressed, ueid=ueids, address=texts, prover_address=texts)
+addresses = st.builds(Addressed, ueid=ueids, address=texts, prover_address=texts, name=texts)
 openings = st.builds(Opened, name=texts, key=st.binary(min_size=32, max_size=32))
 
 
@@ -108,7 +108,11 @@ ROW = [bytes(17), "sold", "acme", "", "", "", ""]
         [1, "listed", [[bytes(16), *ROW[1:]]]],
         [1, "listed", [[ROW[0], "stolen", *ROW[2:]]]],
         [1, "listed", [[*ROW[:-1], 5]]],
-        [1, "addressed", [[bytes(17), "a", "b", "c"]]],
+        [1, "listed", [[*ROW, ""]]],  # a chip without a name has none there
+        [1, "listed", [[*ROW, 5]]],
+        [1, "listed", [[*ROW, "a", "b"]]],
+        [1, "addressed", [[bytes(17), "a", "b", "c", "d"]]],
+        [1, "addressed", [[bytes(17), "a", "b", ""]]],
         [1, "listed", {"a": 1}],
         [1, "listed"],
         5,

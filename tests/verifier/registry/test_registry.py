@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from verifier.registry import Chip, Registry
+from verifier.registry.entries import decode
 from weighbridge.core.errors import NotFoundError, UsageError
 
 A, B = b"\x01" + bytes(16), b"\x01" + bytes(15) + b"\x01"
@@ -25,6 +26,38 @@ def test_chips_survive_reopening(tmp_path: Path) -> None:
     found = Registry(path).chips()
     assert [each.ueid for each in found] == [A, B]
     assert (found[1].owner, found[1].site, found[1].prover_address) == ("Ö", "Kiel", "[::1]:5000")
+
+
+def test_chips_have_names_that_the_log_holds_and_are_found_by_them(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry.db")
+    registry.register(Chip(ueid=A, address="localhost:1", name="gpu-0"))
+    registry.register(Chip(ueid=B, address="localhost:1"))
+    size = registry.tree_size
+    registry.register(Chip(ueid=A, address="localhost:1", name="gpu-0"))
+    assert registry.tree_size == size  # nothing new was said
+    registry.register(Chip(ueid=A, address="localhost:1", name="0100"))
+    assert registry.tree_size == size + 1
+    _, listed = decode(next(iter(registry.log.entries(size, size + 1))))
+    assert [row.name for row in listed] == ["0100"]  # type: ignore[union-attr]
+    assert [chip.ueid for chip in registry.find("0100")] == [A]  # a name goes before the beginnings of UEIDs
+    assert [chip.ueid for chip in registry.find("010")] == [A, B]
+    assert [chip.ueid for chip in registry.find(B.hex().upper())] == [B]
+    assert [chip.ueid for chip in registry.find("010", limit=1)] == [A]
+    assert registry.find("02") == registry.find("gpu-0") == registry.find("") == registry.find("0g") == []
+
+
+def test_inspections_are_listed_with_what_their_reports_say(tmp_path: Path) -> None:
+    now = 1_790_000_000
+    registry = Registry(tmp_path / "registry.db", clock=lambda: now)
+    for number, identifier in enumerate(("a1", "a2", "b1")):
+        now = 1_790_000_000 + number
+        registry.start_inspection(identifier, seed=b"", plan={"samples": 7}, chips=[])
+    registry.set_stage("a2", "done", {"findings": []}, {"verdict": "clean", "p": 0.5})
+    assert [each.id for each in registry.inspections()] == ["b1", "a2", "a1"]
+    assert [each.id for each in registry.inspections(prefix="a", limit=1)] == ["a2"]
+    (line,) = registry.inspections(prefix="a2")
+    assert (line.stage, line.samples, line.summary) == ("done", 7, {"verdict": "clean", "p": 0.5})
+    assert registry.inspections(prefix="%") == []
 
 
 def test_texts_that_look_like_sql_are_texts(tmp_path: Path) -> None:
@@ -68,6 +101,8 @@ def test_registering_again_changes_the_address_and_keeps_what_was_witnessed(tmp_
         (Chip(ueid=A, address="localhost:1", prover_address="dns:///evil:1"), "Prover's address"),
         (Chip(ueid=A, address="localhost:1", owner="x" * 201), "owner"),
         (Chip(ueid=A, address="localhost:1", site="two\nlines"), "site"),
+        (Chip(ueid=A, address="localhost:1", name="two words"), "name"),
+        (Chip(ueid=A, address="localhost:1", name="-x"), "name"),
     ],
 )
 def test_bad_registrations_are_refused(tmp_path: Path, chip: Chip, says: str) -> None:

@@ -145,6 +145,8 @@ def draw_of_a_former_version(path: Path, cache: Path, *, large: bool = False, en
         unit = b""
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE anchors")
+        connection.execute("ALTER TABLE inspections DROP COLUMN summary")
+        connection.execute("ALTER TABLE chips DROP COLUMN name")
         connection.execute("UPDATE alembic_version SET version_num = '0005'")
         connection.execute("INSERT INTO inspections VALUES ('i', '2026-01-01T00:00:00Z', x'', '{}', 'draw', NULL)")
         rows = [("commitment-0", unit, digest), *([(f"{ended}-0", b"", b"")] if ended else [])]

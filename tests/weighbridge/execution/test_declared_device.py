@@ -106,3 +106,9 @@ def test_a_resumed_recording_may_have_moved() -> None:
     resumptions = [Resumption(4, 2, (), "second"), Resumption(9, 8)]
     said = [declared_device({"device": "first"}, resumptions, step) for step in (3, 4, 8, 9)]
     assert said == ["first", "second", "second", None]
+
+
+@pytest.mark.parametrize("text", ["\x1b[2Jcpu", "cpu\u202e", "cpu\nclean", "c" * 501, "", 7, None])
+def test_a_text_that_is_written_for_the_report_names_no_device(text: Any) -> None:
+    assert declared_device({"device": text}, (), 1) is None
+    assert declared_device({"device": ELSEWHERE}, (), 1) == ELSEWHERE

@@ -17,8 +17,10 @@ from prover import Recorder
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
 from weighbridge.execution.replay import Limits
 from weighbridge.execution.run_facts import Amount, Repetition, RunFacts, examine, parse
+from weighbridge.program.passport import passport
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.resumption_notes import Resumption, encode
+from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.writer import RESUMPTIONS
 
 STEPS, BATCH, WIDTH = 5, 4, 6
@@ -58,6 +60,9 @@ def test_the_facts_are_those_of_the_run(run: Path) -> None:
     seen = Transcript.open(run).programs()
     assert [(program.digest, program.first) for program in facts.programs] == [(d.hex(), n) for d, n in seen.items()]
     assert not facts.fixed
+    transcript = Transcript.open(run)
+    own = passport(transcript, lambda digest: Tape.decode(transcript.tape(digest)))
+    assert facts.passport == own["digest"]
     assert any("addmm" in name or "mm." in name for name in facts.operations)
     assert facts.hyperparameters["update"] == pytest.approx((-0.1, -0.1 / STEPS, -0.1 / STEPS))
     assert (facts.used, facts.seen, facts.parameters) == (0, 0, None)  # no data commitment, no chip
@@ -94,7 +99,7 @@ HONEST: dict[str, Any] = {
     "steps": 2, "flops": {"init": 1, "step": 2, "edit": 0}, "operations": ["aten.mm.default"], "parameters": 3,
     "programs": [{"digest": "ab", "kind": "step", "first": 1, "count": 2, "operations": 7, "flops": 1}], "fixed": True,
     "used": 1, "seen": 2, "hyperparameters": {"lr": [0.1, 0.2, 0.1]},
-    "initial": [1, 0], "repetitions": [[3, 2, [1, 0], [3, 0]]],
+    "passport": "ab" * 32, "initial": [1, 0], "repetitions": [[3, 2, [1, 0], [3, 0]]],
 }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ GUILTY = ["_to_copy.default", "copy.default", "ceil.default", "gather.default", 
 
 
 def elsewhere(capability: str, keys: list[str]) -> dict[str, Any]:
-    """What the kernels of an instruction set give. PyTorch takes the best that this processor has if it lacks one."""
+    """What the kernels of an instruction set give."""
     root = Path(__file__).parents[3]
     paths = os.pathsep.join([str(root), str(root / "tests")])
     done = subprocess.run(
@@ -94,7 +94,8 @@ def test_guilty_kernels_give_the_same_bits_on_every_instruction_set() -> None:
 
 @pytest.mark.skipif(not X86, reason="PyTorch chooses kernels by instruction set on x86")
 def test_every_rule_gives_the_same_bits_on_every_instruction_set() -> None:
-    assert_alike([], ("default", "avx2", "avx512"))
+    best = torch.backends.cpu.get_cpu_capability()  # PyTorch obeys a setting that the processor does not have
+    assert_alike([], ("default", "avx2", *(["avx512"] if "avx512" in best.lower() else [])))
 
 
 @pytest.mark.parametrize("to", FORMATS, ids=str)

@@ -85,13 +85,14 @@ def test_the_recorder_takes_them_away(tmp_path: Path) -> None:
     assert bits(tmp_path / "run") == 0
 
 
-def test_weights_in_integers_that_float64_cannot_tell_apart(tmp_path: Path) -> None:
-    """As floats, all of them are 2^62 + 2^40."""
+@pytest.mark.parametrize("shift", [23, 0], ids=["exponents", "fractions"])
+def test_weights_in_integers_that_float64_cannot_tell_apart(tmp_path: Path, shift: int) -> None:
+    """As floats, all of them are 2^62 + 2^40. Exponents repeat, and a number that was there before costs less."""
+    told = [[word >> shift & 0xFF for word in words] for words in WORDS]  # eight bits of each, where float64 has none
 
     def write(weights: Tensor, number: int) -> None:
-        for i, word in enumerate(WORDS[number]):
-            low = (word >> 23) << 8  # eight bits of each, where float64 has none
-            cell = torch.full((1,), (1 << 62) + (1 << 40) + (low >> 8), dtype=torch.int64)
+        for i, low in enumerate(told[number]):
+            cell = torch.full((1,), (1 << 62) + (1 << 40) + low, dtype=torch.int64)
             weights.view(-1)[i : i + 1].copy_(cell.view(torch.float32)[:1])
 
     recorded(tmp_path / "run", write, n="4611686018427387904 + 1099511627776")
@@ -99,7 +100,9 @@ def test_weights_in_integers_that_float64_cannot_tell_apart(tmp_path: Path) -> N
     found = values(tmp_path / "run")
     unexplained = sum(name is None for name in found.changing.values())
     assert unexplained >= 1
-    assert bits(tmp_path / "run") == pytest.approx(unexplained * STEPS * VALUE_BITS)
+    assert unexplained == 4
+    new = len({low for each in told for low in each})
+    assert bits(tmp_path / "run") > new * VALUE_BITS + (4 * STEPS - new)
 
 
 def test_a_message_in_the_types_of_a_value(tmp_path: Path) -> None:
@@ -135,9 +138,13 @@ def test_payloads_of_nans(tmp_path: Path) -> None:
         return number
 
     other = entering(tmp_path / "other", [nan(word) for word in WORDS[0]], torch.float64, host=math.nan)
-    assert list(other.value_bits.values()) == [64.0] * STEPS
+    assert all(64 <= bits < 68 for bits in other.value_bits.values())
+    assert len(other.value_bits) == STEPS
     signs = entering(tmp_path / "signs", [nan(0, 1), nan(0), nan(0, 1)], torch.float64, host=math.nan)
-    assert list(signs.value_bits.values()) == [64.0] * STEPS
+    first, second, again = signs.value_bits.values()
+    assert 64 <= first < 68
+    assert 64 <= second < 68
+    assert again == 2  # one of two numbers there, one of two ways to be new: log2((2 + 2) / 1)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +152,8 @@ def test_payloads_of_nans(tmp_path: Path) -> None:
 )
 def test_free_numbers_that_nothing_explains(tmp_path: Path, dtype: torch.dtype, width: int) -> None:
     found = entering(tmp_path / "run", (3.0, 1.0, 7.0), dtype)
-    assert list(found.value_bits.values()) == [width] * STEPS
+    assert len(found.value_bits) == STEPS
+    assert all(width <= bits < width + 4 for bits in found.value_bits.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -21,15 +21,25 @@ from weighbridge.core.digests import cbor
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution import collective_openings
 from weighbridge.execution.collective_openings import Opening, Piece, Target
-from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes, returned_state
+from weighbridge.transcript import (
+    chip_notes,
+    entry_notes,
+    layout,
+    record_opening,
+    resumption_notes,
+    returned_state,
+    training_claims,
+)
 from weighbridge.transcript.chip_notes import ChipNotes
 from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
+from weighbridge.transcript.entry_notes import EntryNote
 from weighbridge.transcript.job_record import JobRecord
 from weighbridge.transcript.layout import Shard
 from weighbridge.transcript.resumption_notes import Resumption
 from weighbridge.transcript.returned_state import Held, Returned
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.training_claims import Claims
 
 Again = Callable[[bytes], bytes]
 """Decodes bytes and encodes what came of it."""
@@ -55,6 +65,14 @@ FORMS: dict[str, tuple[Again, list[bytes]]] = {
     "state that came back": (
         lambda data: returned_state.decode(data).encode(),
         [Returned({2: Held({"w": (4, bytes(32))}, {"0": 7})}, {(3, "f0"): (2, "w"), (3, "f1"): (2, "w")}).encode()],
+    ),
+    "notes on what entered": (
+        lambda data: entry_notes.encode(entry_notes.decode(data)),
+        [entry_notes.encode([EntryNote(3, "f0", "file", "a.py:1: x", "a.py:2: y"), EntryNote(3, "f1")])],
+    ),
+    "claims about training": (
+        lambda data: training_claims.encode(training_claims.decode(data)),
+        [training_claims.encode({bytes(32): Claims(stops=((3, -1), (4, 0)))})],
     ),
     "notes on resumptions": (
         lambda data: resumption_notes.encode(resumption_notes.decode(data)),

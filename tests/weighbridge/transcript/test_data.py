@@ -140,6 +140,13 @@ def test_only_a_list_of_nests_is_micro_batches(flat):
         assert dict(flatten(parts)) == flat
 
 
+def test_an_index_of_thousands_of_digits_is_a_name_and_no_end_of_the_reader():
+    """Python converts none; a hostile transcript may have it all the same."""
+    flat = {"0.x": X, f"{'1' * 5000}.x": X}
+    assert micro_batches(flat) == []
+    assert len(record_digests(flat, 7)) == 1
+
+
 def test_batches_that_are_one_record():
     assert record_digests({}) == []
     for flat, count in (({"x": X, "y": Y[:2]}, None), ({"x": X, "s": torch.tensor(1)}, 3), ({"x": X}, 1)):

@@ -9,7 +9,7 @@ import typer
 
 from weighbridge.cli._exits import print_json
 from weighbridge.cli._inputs import Json
-from weighbridge.cli.analysis import fleets, pages, plan, sweep
+from weighbridge.cli.analysis import examples, fleets, pages, plan, sweep
 from weighbridge.cli.analysis import options as shared
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.command("plan")(plan.command)
 app.command("sweep")(sweep.command)
 app.command("figure")(pages.figure)
 app.command("report")(pages.report)
+app.command("examples")(examples.command)
 app.command("simulate")(fleets.simulate)
 app.command("attack")(fleets.attack)
 

@@ -175,7 +175,7 @@ def smallest_of(method: Method, **parameters: Any) -> FloatArray:
         return smallest_run.smallest_run_eq1(**parameters)
     if method is not Method.HYPERGEOMETRIC:
         raise DetectionDomainError("the smallest run is computed by the methods hypergeometric and eq1 only")
-    speed = positive("chip_flops_per_day", parameters["chip_flops_per_day"], "FLOPs per day")
+    speed = positive("chip_flops_per_day", parameters["chip_flops_per_day"], "FLOP/day")
     chips = smallest_run.smallest_run_chips(**_without(parameters, "chip_flops_per_day"))
     return chips * speed * np.asarray(parameters["run_days"], dtype=np.float64)
 

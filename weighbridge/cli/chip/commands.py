@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from weighbridge.cli._examples import text
 from weighbridge.cli._exits import Exit, print_found, print_json
 from weighbridge.cli._inputs import Json, read_file
 from weighbridge.cli.chip import description, log
@@ -104,7 +106,7 @@ def boot(context: typer.Context, as_json: Json = False) -> int:
             print(f"chip {said['ueid']} serves at {address}: {said['mode']} boot of version {said['version']}")
         sys.stdout.flush()
 
-    chip.until_stopped(chip.parser().parse_args(context.args), ready)
+    chip.until_stopped(_with_examples(chip.parser(), "chip boot").parse_args(context.args), ready)
     return Exit.NOTHING_FOUND
 
 
@@ -121,8 +123,13 @@ def fleet(context: typer.Context, as_json: Json = False) -> int:
             print(f"{len(chips.ueids)} chips serve at {address}")
         sys.stdout.flush()
 
-    fleet.until_stopped(fleet.parser().parse_args(context.args), ready)
+    fleet.until_stopped(_with_examples(fleet.parser(), "chip fleet").parse_args(context.args), ready)
     return Exit.NOTHING_FOUND
+
+
+def _with_examples(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentParser:
+    parser.epilog, parser.formatter_class = text(command), argparse.RawDescriptionHelpFormatter
+    return parser
 
 
 app.command("run", hidden=True, context_settings=_PASS_ON, add_help_option=False)(boot)

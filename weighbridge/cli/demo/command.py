@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,11 +19,13 @@ import typer
 
 from weighbridge.cli._exits import Exit, print_json
 from weighbridge.cli._inputs import Json
+from weighbridge.cli._packages import require
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from weighbridge.cli.demo.jobs import Bars
     from weighbridge.cli.demo.processes import Job
     from weighbridge.cli.demo.station import RunningChip, Station
 
@@ -115,6 +116,7 @@ def command(
     from weighbridge.cli.inspect.commands import follow, write_report
     from weighbridge.cli.replay import require_device
 
+    require("torch", "transformers", "sklearn")
     if device not in ("cpu", "cuda"):
         raise UsageError(f"--device takes cpu or cuda, not {device!r}")
     require_device(device)
@@ -184,7 +186,7 @@ def instruction_sets() -> tuple[str, dict[str, str], str]:
     import subprocess
     import sys
 
-    from weighbridge.cli.demo.processes import environment
+    from weighbridge.cli.bench.processes import environment
 
     program = (
         "import torch; from weighbridge.numerics.warm import warm; "
@@ -210,44 +212,20 @@ def train(running: Station, cases: Sequence[Case], out: Path, device: str, conso
     Raises:
         ProcessError: A job failed.
     """
+    from weighbridge.cli.demo.jobs import bars
     from weighbridge.cli.demo.processes import run_all
 
     by_name = {chip.name: chip for chip in running.chips}
-    with _bars(console) as bars:
-        run_all([job(case, by_name[case.name], out, device, bars) for case in cases if case.ranks == 1], at_once=2)
+    with bars(console) as shown:
+        run_all([job(case, by_name[case.name], out, device, shown) for case in cases if case.ranks == 1], at_once=2)
         for case in (case for case in cases if case.ranks > 1):
-            ranks = [job(case, by_name[site], out, "cpu", bars, rank) for rank, site in enumerate(case.sites)]
+            ranks = [job(case, by_name[site], out, "cpu", shown, rank) for rank, site in enumerate(case.sites)]
             run_all(ranks, at_once=case.ranks)
 
 
-@contextmanager
-def _bars(console: Console) -> Iterator[Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description:10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as bars:
-        yield bars
-
-
-def job(case: Case, chip: RunningChip, out: Path, device: str, bars: Any, rank: int = 0) -> Job:
+def job(case: Case, chip: RunningChip, out: Path, device: str, shown: Bars, rank: int = 0) -> Job:
     """Returns the job of a case, or one rank of it, with a progress bar."""
     from weighbridge.cli.demo.processes import Job
-
-    bar = bars.add_task(chip.name, total=case.steps, loss="", start=False)
-    started = False
-
-    def on_step(done: int, _: int, loss: float) -> None:
-        nonlocal started
-        if not started:
-            bars.start_task(bar)
-            started = True
-        bars.update(bar, completed=done, loss=f"loss {loss:.3f}")
 
     declared = [] if case.mode == "hidden" else ["--out", str(out / case.name)]
     arguments = [
@@ -260,7 +238,8 @@ def job(case: Case, chip: RunningChip, out: Path, device: str, bars: Any, rank: 
     if case.ranks > 1:
         meeting = out / "station" / f"{case.name}-meeting"
         arguments += ["--rank", str(rank), "--ranks", str(case.ranks), "--meeting", str(meeting)]
-    return Job(chip.name, arguments, log=out / "station" / "logs" / f"job-{chip.name}.log", on_step=on_step)
+    log = out / "station" / "logs" / f"job-{chip.name}.log"
+    return Job(chip.name, arguments, log=log, on_step=shown.add(chip.name, case.steps))
 
 
 def _snapshots_in(case: Case) -> list[int]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from firmware_sim.device import builtin_image, provision
-from weighbridge.attest.firmware_image import FirmwareSigner
-from weighbridge.attest.identity import CertificateAuthority
-from weighbridge.attest.role_authority import RoleAuthority
-from weighbridge.cli.demo.processes import service
+from weighbridge.cli.bench.commands import register
+from weighbridge.cli.bench.layout import Bench, Settings
+from weighbridge.cli.bench.processes import running
 from weighbridge.cli.inspect.operator import Operator, connect
-
-_HOLD = 512
-"""Kernels that an interrupt waits for a safepoint: many operations of a Recorder, and few steps of a small training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,58 +57,11 @@ def station(
     Raises:
         ProcessError: A process did not come up.
     """
-    manufacturer = CertificateAuthority.create("Weighbridge demo chips")
-    CertificateAuthority.create("Weighbridge demo").save(directory / "authority")
-    manufacturer.save(directory / "manufacturer")
-    image = FirmwareSigner.of(directory / "manufacturer").sign(builtin_image())
-    (directory / "manufacturer" / "firmware.img").write_bytes(image)
-    with RoleAuthority.opened(directory / "authority") as authority:
-        for role in ("prover", "verifier", "operator"):
-            authority.issue(role, "demo").save(directory / role / "credentials")
-    logs = directory / "logs"
+    bench = Bench(directory, Settings(tuple(chips), rate_per_day, clock_speed, forced=True), runs=runs)
+    bench.make()
     with ExitStack() as stack:
-        # Paths of local sockets are limited to some hundred bytes, which a user's directory may exceed.
-        sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weighbridge-")))
-        running, addresses = [], []
-        for name in chips:
-            home = directory / "chips" / name
-            ueid = provision(home, manufacturer, image=image)
-            with RoleAuthority.opened(directory / "authority") as authority:
-                authority.issue("chip", name, ueids=[ueid]).save(home / "credentials")
-            arguments = [
-                *("--dir", str(home), "--credentials", str(home / "credentials"), "--socket", str(sockets / name)),
-                *("--rate", str(rate_per_day), "--clock-speed", str(clock_speed), "--allow-forced"),
-                *("--hold", str(_HOLD)),
-            ]
-            chip = service("chip boot", arguments, address_file=home / "address", log=logs / f"{name}.log")
-            addresses.append(stack.enter_context(chip))
-            running.append(RunningChip(name, ueid, sockets / name))
-        prover = stack.enter_context(
-            service(
-                "serve prover",
-                ["--runs", str(runs), "--credentials", str(directory / "prover" / "credentials")],
-                address_file=directory / "prover" / "address",
-                log=logs / "prover.log",
-            )
-        )
-        home = directory / "verifier"
-        verifier = stack.enter_context(
-            service(
-                "serve verifier",
-                [
-                    *("--db", str(home / "registry.sqlite"), "--credentials", str(home / "credentials")),
-                    *("--manufacturer", str(directory / "manufacturer" / "authority.pem")),
-                    *("--firmware", str(directory / "manufacturer" / "firmware.img")),
-                    *("--cache", str(home / "cache"), "--allow-forced"),
-                    *("--max-clock-speed", str(max(1.0, clock_speed))),
-                ],
-                address_file=home / "address",
-                log=logs / "verifier.log",
-            )
-        )
-        operator = stack.enter_context(connect(verifier, directory / "operator" / "credentials"))
-        for chip_, address in zip(running, addresses, strict=True):
-            operator.register(
-                ueid=chip_.ueid, chip=address, prover=prover, owner="demo", site=chip_.name, chip_type="simulated"
-            )
-        yield Station(running, operator)
+        for service in bench.services():
+            stack.enter_context(running(service))
+        register(bench, owner="demo", sites=True)
+        operator = stack.enter_context(connect(bench.address("verifier"), bench.credentials("operator")))
+        yield Station([RunningChip(name, bench.ueid(name), bench.socket(name)) for name in chips], operator)

@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weighbridge.cli._exits import Exit, findings_line, print_json
+from weighbridge.cli._exits import Exit, print_json
 from weighbridge.cli._inputs import Json
-from weighbridge.cli.inspect import criteria, database, draws
-from weighbridge.cli.report import observed_time, outcome, proven, silence
-from weighbridge.core.errors import Finding, UsageError, WeighbridgeError
+from weighbridge.cli.inspect import criteria, database, draws, listing
+from weighbridge.cli.inspect.connection import Address, Directory, Inspection, connected
+from weighbridge.cli.report import as_text, headline, observed_time, outcome, proven, silence
+from weighbridge.core.errors import UsageError, WeighbridgeError
 
 if TYPE_CHECKING:
     from weighbridge.cli.inspect.operator import Operator
 
 app = typer.Typer(help="Register chips with a Verifier, run inspections, read reports.", no_args_is_help=True)
 app.add_typer(database.app, name="db")
+listing.add(app)
 draws.add(app)
 criteria.add(app)
 
-_Address = Annotated[str, typer.Option("--verifier", envvar="WEIGHBRIDGE_VERIFIER", help="Verifier's host:port.")]
-_Credentials = Annotated[
-    Path,
-    typer.Option("--credentials", envvar="WEIGHBRIDGE_CREDENTIALS", help="Directory of the operator's credentials."),
-]
+
+_SECONDS_PER_DAY = 86_400.0
 
 
 def _bytes(text: str, what: str) -> bytes:
@@ -48,61 +47,59 @@ def _environment(pairs: list[str]) -> dict[str, str]:
 
 
 def _speeds(pairs: list[str]) -> dict[str, float]:
-    """Parses `TYPE=FLOPS` pairs."""
+    """Parses `TYPE=FLOP/s` pairs; returns FLOP per day by type."""
     out = {}
     for pair in pairs:
         name, _, value = pair.rpartition("=")
         try:
-            out[name] = float(value)
+            out[name] = float(value) * _SECONDS_PER_DAY
         except ValueError:
             name = ""
         if not name:
-            raise UsageError(f"--type-flops-per-day takes TYPE=FLOPS, not {pair!r:.100}")
+            raise UsageError(f"--type-flops takes TYPE=FLOP/s, not {pair!r:.100}")
     return out
 
 
 @app.command()
 def register(
-    verifier: _Address,
-    credentials: _Credentials,
+    verifier: Address,
+    credentials: Directory,
     ueid: Annotated[str, typer.Option("--ueid", help="The chip's identity in hexadecimal.")],
     chip: Annotated[str, typer.Option("--chip", help="The chip's host:port.")],
     prover: Annotated[str, typer.Option("--prover", help="The host:port of its user's ProverService.")] = "",
     owner: Annotated[str, typer.Option("--owner")] = "",
     site: Annotated[str, typer.Option("--site")] = "",
     chip_type: Annotated[str, typer.Option("--type", help="The chip's model.")] = "",
+    name: Annotated[str, typer.Option("--name", help="What to call it; findings and reports show the name.")] = "",
 ) -> None:
     """Add a chip to the registry, or correct what is known about it."""
-    from weighbridge.cli.inspect.operator import connect
-
-    with connect(verifier, credentials) as operator:
+    with connected(verifier, credentials) as operator:
         operator.register(
-            ueid=_bytes(ueid, "--ueid"), chip=chip, prover=prover, owner=owner, site=site, chip_type=chip_type
-        )
-    print(f"registered {ueid}")
+            ueid=_bytes(ueid, "--ueid"), chip=chip, prover=prover, owner=owner, site=site, chip_type=chip_type,
+            name=name,
+        )  # fmt: skip
+    print(f"registered {ueid}{f' as {name}' if name else ''}")
 
 
 @app.command()
-def chips(verifier: _Address, credentials: _Credentials, as_json: Json = False) -> None:
+def chips(verifier: Address, credentials: Directory, as_json: Json = False) -> None:
     """List the registry."""
-    from weighbridge.cli.inspect.operator import connect
-
-    with connect(verifier, credentials) as operator:
+    with connected(verifier, credentials) as operator:
         rows = operator.chips()
     if as_json:
         print_json({"chips": rows})
         return
-    for row in rows:
-        print("  ".join(value or "-" for value in row.values()))
+    head = ("name", "UEID", "chip", "Prover", "owner", "site", "type")
+    listing.print_table(head, ([value or "-" for value in row.values()] for row in rows))
 
 
 @app.command()
 def start(
-    verifier: _Address,
-    credentials: _Credentials,
+    verifier: Address,
+    credentials: Directory,
     samples: Annotated[int, typer.Option("--samples", min=1, help="Chips to draw (s).")],
     threshold: Annotated[float, typer.Option("--threshold", help="Size of the violation not to miss, in FLOPs (H).")],
-    speed: Annotated[float, typer.Option("--chip-flops-per-day", help="FLOPs of one chip per day (a).")],
+    speed: Annotated[float, typer.Option("--chip-flops", help="FLOP/s of one chip; a is that times 86400.")],
     period: Annotated[float, typer.Option("--period", help="Monitoring period in days (T_m).")],
     rate: Annotated[float, typer.Option("--rate", help="Snapshots per chip and day (f).")],
     seed: Annotated[
@@ -115,7 +112,7 @@ def start(
         str, typer.Option("--allocation", help="Samples to strata: proportional, or optimal against the worst run.")
     ] = "proportional",
     type_speed: Annotated[
-        list[str] | None, typer.Option("--type-flops-per-day", help="TYPE=FLOPS of a chip of a type; repeatable.")
+        list[str] | None, typer.Option("--type-flops", help="TYPE=FLOP/s of chips of a type; repeatable.")
     ] = None,
     cutoff: Annotated[float | None, typer.Option("--cutoff", help="Seconds to collect chips' heads.", min=0)] = None,
     device: Annotated[str, typer.Option("--device", help="Device to replay on.")] = "cpu",
@@ -138,13 +135,17 @@ def start(
     memorisation: Annotated[
         int, typer.Option("--memorisation", help="Segments of each run to test for memorisation.", min=0)
     ] = 0,
+    sensitivity: Annotated[
+        int, typer.Option("--sensitivity", help="Steps of each whole segment to test for how weights respond.", min=0)
+    ] = 0,
     records: Annotated[int, typer.Option("--records", help="Random records for the Prover to open.", min=0)] = 0,
     peak: Annotated[
-        float, typer.Option("--peak-flops", help="Most FLOPs of a chip a second; 0: by its type.", min=0)
+        float, typer.Option("--peak-flops", help="Most FLOP/s that a chip can do; 0: by its type.", min=0)
     ] = 0,
     chosen_order: Annotated[
         str, typer.Option("--chosen-order", help="Severity of an order of data that the Prover chose; default none.")
     ] = "",
+    wait: Annotated[bool, typer.Option("--watch", help="Follow the inspection until it ends.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start to draw chips and inspect them; prints the inspection's identifier and returns at once.
@@ -152,15 +153,13 @@ def start(
     Without --seed the Verifier commits to a verifiable draw (neither side can steer it); `inspect draw` fetches its
     record.
     """
-    from weighbridge.cli.inspect.operator import connect
-
     given = b"" if seed is None else _bytes(seed, "--seed")
-    with connect(verifier, credentials) as operator:
+    with connected(verifier, credentials) as operator:
         identifier = operator.start(
             samples=samples,
             seed=given,
             flops_threshold=threshold,
-            chip_flops_per_day=speed,
+            chip_flops_per_day=speed * _SECONDS_PER_DAY,
             period_days=period,
             snapshot_rate_per_day=rate,
             replay_device=device,
@@ -175,28 +174,31 @@ def start(
             largest_segments=largest_segments,
             memorisation=memorisation,
             records=records,
+            sensitivity=sensitivity,
             peak_flops=peak,
             chosen_order=chosen_order,
         )
-    if as_json:
-        print_json({"inspection": identifier, "seed": given.hex() or None})
-    else:
-        print(identifier)
+        if as_json:
+            print_json({"inspection": identifier, "seed": given.hex() or None})
+        else:
+            print(identifier, flush=True)
+        if wait:
+            from rich.console import Console
+
+            follow(operator, identifier, Console(stderr=True))
 
 
 @app.command()
 def watch(
-    inspection: Annotated[str, typer.Argument(help="Identifier of the inspection.")],
-    verifier: _Address,
-    credentials: _Credentials,
+    inspection: Inspection,
+    verifier: Address,
+    credentials: Directory,
 ) -> int:
     """Follow an inspection until it ends."""
     from rich.console import Console
 
-    from weighbridge.cli.inspect.operator import connect
-
-    with connect(verifier, credentials) as operator:
-        follow(operator, inspection, Console())
+    with connected(verifier, credentials) as operator:
+        follow(operator, operator.whole(inspection), Console())
     return Exit.NOTHING_FOUND
 
 
@@ -230,25 +232,24 @@ def follow(operator: Operator, inspection: str, console: Any) -> None:
 
 @app.command()
 def report(
-    inspection: Annotated[str, typer.Argument(help="Identifier of the inspection.")],
-    verifier: _Address,
-    credentials: _Credentials,
+    inspection: Inspection,
+    verifier: Address,
+    credentials: Directory,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the report's files here.")] = None,
     as_json: Json = False,
 ) -> int:
     """Fetch a report: exit 0 if nothing was found, 1 if something was."""
     from verifier.report.signing import open_report
-    from weighbridge.cli.inspect.operator import connect
 
-    with connect(verifier, credentials) as operator:
-        signed = operator.signed_report(inspection)
+    with connected(verifier, credentials) as operator:
+        signed = operator.signed_report(operator.whole(inspection))
     fetched = open_report(signed).report
     if out is not None:
         write_report(fetched, out, signed)
     if as_json:
         print_json(fetched)
     else:
-        print_report(fetched)
+        print(as_text(fetched), end="")
     return outcome(fetched)
 
 
@@ -256,7 +257,7 @@ def write_report(fetched: dict[str, Any], out: Path, signed: bytes | None = None
     """Writes `report.json`, `report.html` and the signed `report.dsse` into a directory; returns the page's path."""
     import json
 
-    from verifier.report.document import render_html
+    from verifier.report.page import render_html
 
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.json").write_text(json.dumps(fetched, indent=2) + "\n", encoding="utf-8")
@@ -267,25 +268,21 @@ def write_report(fetched: dict[str, Any], out: Path, signed: bytes | None = None
     return page
 
 
-def print_report(fetched: dict[str, Any]) -> None:
-    """Prints the outcome of an inspection as a few lines of text."""
+def print_outcome(fetched: dict[str, Any]) -> None:
+    """Prints the outcome of an inspection as a few lines of text, without its findings."""
     from verifier.report import extent
     from verifier.report.earlier_reports import as_current
 
     fetched = dict(as_current(fetched))
-    counts, probability = fetched["counts"], fetched["probability"]
+    counts = fetched["counts"]
     nothing = extent.nothing_checked(fetched)
     print(nothing or fetched["verdict"])
     print(f"{counts['sampled']} of {counts['registered']} chips drawn; {silence(counts, nothing)}")
     given = counts.get("explained_given_collectives", 0)
     apart = f", {given} given the results of collectives" if given else ""
     print(f"{counts['snapshots']} snapshots, {counts['explained']} explained{apart}")
-    for name in ("hypergeometric", "eq1"):
-        if isinstance(probability.get(name), int | float):
-            print(f"p ({name}) = {probability[name]:.4f}")
-    print(proven(probability["proven"]))
+    print(headline(fetched["miss"]))
+    print(proven(fetched["probability"]["proven"]))
     print(observed_time(fetched["observed"]))
     if replays := extent.replays_in_words(fetched):
         print(f"replays: {replays}")
-    for finding in fetched["findings"]:
-        print(findings_line(Finding(**finding)))

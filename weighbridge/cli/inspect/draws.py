@@ -10,6 +10,7 @@ import typer
 
 from weighbridge.cli._exits import Exit, findings_line, print_json
 from weighbridge.cli._inputs import Json, read_file
+from weighbridge.cli.inspect.connection import Address, Directory, Inspection, connected
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -124,22 +125,16 @@ def _assumed(record: DrawRecord, trusted: Any) -> list[str]:
 
 
 def draw(
-    inspection: Annotated[str, typer.Argument(help="Identifier of the inspection.")],
+    inspection: Inspection,
     out: Annotated[Path, typer.Option("--out", help="Directory for draw.json and what belongs to it.")],
-    verifier: Annotated[str, typer.Option("--verifier", envvar="WEIGHBRIDGE_VERIFIER", help="Verifier's host:port.")],
-    credentials: Annotated[
-        Path,
-        typer.Option(
-            "--credentials", envvar="WEIGHBRIDGE_CREDENTIALS", help="Directory of the operator's credentials."
-        ),
-    ],
+    verifier: Address,
+    credentials: Directory,
 ) -> None:
     """Fetch the record of an inspection's draw, with the Verifier's whole log."""
     from verifier.draw.record import RECORD, write_files
-    from weighbridge.cli.inspect.operator import connect
 
-    with connect(verifier, credentials) as operator:
-        files = operator.draw(inspection)
+    with connected(verifier, credentials) as operator:
+        files = operator.draw(operator.whole(inspection))
     write_files(out, files)
     print(out / RECORD)
 

@@ -14,7 +14,8 @@ from typing import Any
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc
 from verifier.report.signing import open_report
 from weighbridge.attest.identity import Credentials
-from weighbridge.core.errors import FormatError, WeighbridgeError
+from weighbridge.cli import _shortened as shortened
+from weighbridge.core.errors import FormatError, UsageError, WeighbridgeError
 from weighbridge.rpc import endpoints
 
 _MAX_REPORT = 256 << 20
@@ -23,6 +24,8 @@ _MAX_DRAW_FILES = 100_000
 _DRAW_PATH = re.compile(
     r"draw\.json|population\.tsv|heads\.tsv|log/checkpoint|log/tile/[0-9a-z]+(/x?[0-9]{3})+(\.p/[0-9]+)?"
 )
+_HEX = re.compile(r"[0-9a-f]{1,64}")
+_CANDIDATES = 20
 _WATCH_S = 24 * 3600.0
 _RETRY_S = 0.5
 _ENDS = ("done", "failed")
@@ -58,12 +61,14 @@ class Operator:
         return endpoints.call(method, request, unreachable=VerifierUnreachableError)
 
     def register(
-        self, *, ueid: bytes, chip: str, prover: str, owner: str = "", site: str = "", chip_type: str = ""
-    ) -> None:
-        """Registers a chip: its identity, the addresses of its own service and of its Prover's, and where it is."""
+        self, *, ueid: bytes, chip: str, prover: str, owner: str = "", site: str = "", chip_type: str = "",
+        name: str = "",
+    ) -> None:  # fmt: skip
+        """Registers a chip: its identity, the addresses of its service and of its Prover's, its place and name."""
         request = verifier_pb2.RegisterChipRequest(
-            ueid=ueid, chip_address=chip, prover_address=prover, owner=owner, site=site, chip_type=chip_type
-        )
+            ueid=ueid, chip_address=chip, prover_address=prover, owner=owner, site=site, chip_type=chip_type,
+            name=name,
+        )  # fmt: skip
         self._call(self._stub.RegisterChip, request)
 
     def chips(self) -> list[dict[str, str]]:
@@ -71,6 +76,7 @@ class Operator:
         response = self._call(self._stub.ListChips, verifier_pb2.ListChipsRequest())
         return [
             {
+                "name": chip.name,
                 "ueid": chip.ueid.hex(),
                 "chip_address": chip.chip_address,
                 "prover_address": chip.prover_address,
@@ -80,6 +86,47 @@ class Operator:
             }
             for chip in response.chips
         ]
+
+    def inspections(self, prefix: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        """Returns inspections, the newest first.
+
+        Args:
+            prefix: Only those whose identifiers begin with these hexadecimal digits.
+            limit: At most so many, up to 1000.
+        """
+        request = verifier_pb2.ListInspectionsRequest(prefix=prefix, limit=limit)
+        response = self._call(self._stub.ListInspections, request)
+        return [
+            {
+                "inspection": each.inspection_id,
+                "created_at": each.created_at,
+                "stage": each.stage,
+                "verdict": each.verdict or None,
+                "p": each.p if each.HasField("p") else None,
+                "samples": each.samples,
+                "snapshots": each.snapshots,
+                "explained": each.explained,
+                "violations": each.violations,
+                "warnings": each.warnings,
+            }
+            for each in response.inspections
+        ]
+
+    def whole(self, inspection: str) -> str:
+        """Returns the whole identifier of an inspection of which the first digits are given; of the newest if none are.
+
+        Raises:
+            UsageError: No inspection's begins so, or several do; the message lists them.
+        """
+        if not inspection:
+            newest = self.inspections(limit=1)
+            if not newest:
+                raise UsageError("there is no inspection yet; start one with `weighbridge inspect start`")
+            return str(newest[0]["inspection"])
+        if not _HEX.fullmatch(inspection):
+            raise UsageError(f"there is no inspection {inspection!r:.100}; `weighbridge inspect list` lists them")
+        found = [each["inspection"] for each in self.inspections(inspection, _CANDIDATES)]
+        return shortened.resolve(inspection, found, "inspection", "`weighbridge inspect list` lists them")
 
     def start(
         self,

@@ -11,7 +11,7 @@ import typer
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
 from weighbridge.cli._inputs import Json
 from weighbridge.cli.registry import event, log
-from weighbridge.cli.registry.inputs import Db, Key, open_registry, public_key, ueid_of, ueids_in
+from weighbridge.cli.registry.inputs import Db, Key, chip_of, open_registry, public_key, ueids_in
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def export(
 def show(
     db: Db,
     ueid: Annotated[
-        str | None, typer.Argument(help="A chip's identity in hexadecimal; all chips in sum without.")
+        str | None, typer.Argument(help="A chip's name, or how its UEID begins; all chips in sum without.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show who answers for a chip and why, or how many chips there are in which state, and the registry's root."""
     registry = open_registry(db)
-    said = _chip(registry, ueid_of(ueid)) if ueid else _sum(registry)
+    said = _chip(registry, chip_of(registry, ueid)) if ueid else _sum(registry)
     if as_json:
         print_json(said)
         return
@@ -176,6 +176,7 @@ def _chip(registry: Registry, ueid: bytes) -> dict[str, Any]:
             )
     return {
         "ueid": chip.ueid.hex(),
+        "name": chip.name,
         "state": chip.state,
         "holder": chip.owner,
         "site": chip.site,

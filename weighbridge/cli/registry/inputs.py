@@ -73,6 +73,18 @@ def ueid_of(text: str) -> bytes:
         raise UsageError(f"a UEID must be hexadecimal, not {text[:80]!r}") from None
 
 
+def chip_of(registry: Registry, given: str) -> bytes:
+    """Returns the UEID of the one chip of a registry that has a name, or whose UEID begins so.
+
+    Raises:
+        UsageError: There is none, or there are several; the message lists some of them.
+    """
+    from weighbridge.cli._shortened import resolve_chip
+
+    found = {chip.ueid.hex(): chip.name for chip in registry.find(given)}
+    return bytes.fromhex(resolve_chip(given, found, "`weighbridge registry export -` lists all"))
+
+
 def ueids_in(path: Path) -> list[bytes]:
     """Reads UEIDs in hexadecimal, one a line.
 

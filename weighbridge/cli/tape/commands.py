@@ -1,4 +1,4 @@
-"""`weighbridge tape show RUN`: what a program does, for a person who has to judge it."""
+"""`weighbridge tape ...`: what a program does, and the passport of all programs of a run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import typer
 
 from weighbridge.cli._exits import findings_line, one_line, print_json
 from weighbridge.cli._inputs import Json, Run, require_transcript
+from weighbridge.cli.tape import passports
 from weighbridge.core.errors import Finding, UsageError
 
-app = typer.Typer(no_args_is_help=True, help="Look at the programs of a transcript.")
+app = typer.Typer(no_args_is_help=True, help="Look at the programs of a transcript, and approve them.")
+app.command("passport")(passports.show)
+app.command("approve")(passports.approve)
+app.command("verify-passport")(passports.verify)
 
 
 @app.callback()
 def _group() -> None:
-    """Look at the programs of a transcript."""
+    """Look at the programs of a transcript, and approve them."""
 
 
 @app.command()

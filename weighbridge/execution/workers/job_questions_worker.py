@@ -13,7 +13,6 @@ from typing import Any
 from weighbridge.core.bounded import DEFAULT_LIMITS, decode_cbor_sequence, read_file
 from weighbridge.core.errors import Finding, TranscriptError, UsageError
 from weighbridge.execution.collective_openings import (
-    MAX_OPENINGS,
     Commitments,
     Target,
     decode,
@@ -21,7 +20,9 @@ from weighbridge.execution.collective_openings import (
     ref_bytes,
     verify,
 )
-from weighbridge.execution.job_questions import MOST_FINDINGS, MOST_SIDES
+from weighbridge.execution.given_terms import MAX_OPENINGS
+from weighbridge.execution.job_questions import MOST_SIDES
+from weighbridge.execution.replay import told
 from weighbridge.execution.workers.replay_worker import serve
 from weighbridge.transcript import layout as layouts
 from weighbridge.transcript.reader import Transcript
@@ -83,7 +84,7 @@ def check(
         for target, raw in zip(targets, sequence, strict=True):
             findings += verify(commitments, rank, [target], read_openings(raw))
     findings += commitments.equal_results(rank, (steps[0], steps[1]))
-    return _told(findings)
+    return {"findings": told(findings)}
 
 
 def layout(commitments: Commitments, run: str, step: int) -> dict[str, Any]:
@@ -99,14 +100,7 @@ def layout(commitments: Commitments, run: str, step: int) -> dict[str, Any]:
         wanted = [shard for shard in transcript.layout() if shard.name in held or shard.name in whole]
         shards += len(wanted)
         findings += [replace(f, subject=f"rank {rank}: {f.subject}") for f in layouts.check(wanted, held, whole)]
-    return {"shards": shards, **_told(findings)}
-
-
-def _told(findings: list[Finding]) -> dict[str, Any]:
-    told = [finding.to_json() for finding in findings[:MOST_FINDINGS]]
-    if len(findings) > MOST_FINDINGS:
-        told[-1]["evidence"]["further"] = len(findings) - MOST_FINDINGS
-    return {"findings": told}
+    return {"shards": shards, "findings": told(findings)}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

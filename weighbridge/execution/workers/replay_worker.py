@@ -31,9 +31,13 @@ from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution import given_results, rounding_findings
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import DifferenceError, Following
-from weighbridge.execution.given_results import GIVEN, GivenResults, conditional
+from weighbridge.execution.free_run import FreeExecutor
+from weighbridge.execution.given_results import GivenResults, conditional
+from weighbridge.execution.given_terms import GIVEN
 from weighbridge.execution.location import locate
-from weighbridge.execution.replay import MAX_LINE
+from weighbridge.execution.recognition.in_replay import Recognising
+from weighbridge.execution.replay import MAX_LINE, told
+from weighbridge.execution.sampled_steps import SampledSteps
 from weighbridge.execution.workers import confinement
 from weighbridge.numerics import custom
 from weighbridge.numerics.conformance import bound_policy as policies
@@ -51,7 +55,7 @@ from weighbridge.transcript.collectives import Exchange
 from weighbridge.transcript.declared_device import declared_device
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate, check_coordinate
 from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.running_digest import running_digest
+from weighbridge.transcript.running_digest import FOLLOWED, KEY, running_digest
 from weighbridge.transcript.state import checkpoint_digest
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
@@ -114,6 +118,24 @@ class Replay:
         self._logged = 0
         self._chosen, self._weights = ChosenBits(), 0.0
         self._findings: list[Finding] = []
+        self._recognising: Recognising | None = None
+        if request.get("recognise") is not None:
+            count, draw = request["recognise"]
+            begin = max([c for c in self._transcript.checkpoint_steps if c <= first], default=0)
+            self._recognising = Recognising(
+                self._transcript, begin, last, int(count), int(draw), self._device, self._program
+            )
+        self._sampled = self._sample(request.get("sensitivity"), policy, int(request["memory"]))
+
+    def _sample(self, wanted: list[Any] | None, policy: policies.Policy, memory: int) -> SampledSteps | None:
+        """Chooses the steps whose sensitivity is to be tested, if any are wanted: (how many, hex seed)."""
+        if wanted is None:
+            return None
+        executor = FreeExecutor(self._device, self._transcript.draft["seed"], memory, policy)
+        return SampledSteps(
+            self._transcript, self._program, self._policy, executor, bytes.fromhex(wanted[1]), int(wanted[0]),
+            (self._first, self._last),
+        )  # fmt: skip
 
     def run(self) -> dict[str, Any]:
         """Runs to the end or to the first difference; returns the result as JSON."""
@@ -153,6 +175,7 @@ class Replay:
                         host=[],
                         rng={},
                         checksums=b"",
+                        followed=self._transcript.draft.get(KEY) == FOLLOWED,
                     )
         except DifferenceError as error:
             verdict = "inconclusive" if self._undecided(error) else "mismatch"
@@ -186,13 +209,15 @@ class Replay:
             "evidence": self._executor.tally.to_json(),
             "chosen": self._chosen.to_json(self._policy.budgets, self._weights),
             "tapes": {d.hex(): use for d, use in self._uses.items()},
-            "findings": [f.to_json() for f in self._findings],
+            "findings": told(self._findings),
+            "recognised": [] if self._recognising is None else [f.to_json() for f in self._recognising.found],
             "first_difference": difference,
             "live": live,
             "weights": weights,
             **({"touched": 0, "flops": None, "narrow": 0} if self._stop is None else self._reached(*self._stop)),
             "running": running.hex() if running is not None else None,
             "head": None if self._stop is None else self._transcript.head(self._stop[0] - 1).hex(),
+            "sensitivity": None if self._sampled is None else self._sampled.result().to_json(),
             "device": self._kind,
             "confinement": self._confined,
         }
@@ -231,13 +256,14 @@ class Replay:
         transcript = self._transcript
         declared = declared_device(transcript.draft, transcript.resumptions, error.details["step"])
         error.details["declared"] = declared or ""
+        said = repr(declared) if declared else "the transcript does not say"
         few = "; few elements next to a boundary would explain it, "
         if declared == self._kind:
-            error.message += f"{few}but not on the kind of device that recorded it, which this is ({declared})"
+            error.message += f"{few}but not on the kind of device that recorded it, which this is ({said})"
             return False
         error.message += (
             f"{few}so the bound may be too small for this device: this is not evidence against the Prover, and "
-            f"verifies nothing; replay it on the kind that recorded it ({declared or 'the transcript does not say'}), "
+            f"verifies nothing; replay it on the kind that recorded it ({said}), "
             "where it must match"
         )
         return True
@@ -305,6 +331,7 @@ class Replay:
             host=record.host[: context.hosts] if context else [],
             rng=context.rng if context else {},
             checksums=record.checksums[: 8 * context.checked] if context else b"",
+            followed=transcript.draft.get(KEY) == FOLLOWED,
         )
 
     def _step(self, step: int, stop: int | None) -> Following | None:
@@ -316,9 +343,13 @@ class Replay:
             self._load(step + 1)  # the model existed before: W_0 is a committed checkpoint
             self._use(record, tape)
             return None
+        if self._sampled is not None and stop is None:
+            self._sampled.before(step, executor)
         log = rounding_log.LogReader(transcript.rounding(step), max_entries=record.logged)
         if log.entries != record.logged:
             raise LogError(f"step {step} has {log.entries} log entries and its record says {record.logged}", step=step)
+        recognising = self._recognising if stop is None else None
+        executor.before = None if recognising is None else recognising.begin(record)
         context = executor.run(
             tape, record.tape, record, log, transcript.batch(step), transcript.undeclared(step), stop
         )
@@ -339,6 +370,10 @@ class Replay:
                     f"checkpoint {step + 1} is not the state after step {step}",
                     step=step + 1, op=0, operation="checkpoint", expected=record.state.hex(), found="another state",
                 )  # fmt: skip
+        if recognising is not None:
+            recognising.end(record)
+        if self._sampled is not None and stop is None:
+            self._findings += self._sampled.after(step)
         return context
 
     def _use(self, record: StepRecord, tape: Tape) -> None:
@@ -350,7 +385,9 @@ class Replay:
         """Says what entered the programs that ran, and what is to be said about all programs of the transcript."""
         gc.disable()  # nothing here is garbage, and to look for some goes over all that was loaded
         try:
-            values, findings = tape_checks.check(self._transcript, self._program, self._policy)
+            values, findings = tape_checks.check(
+                self._transcript, self._program, self._policy, None if self._sampled is None else self._sampled.programs
+            )
             if values:
                 chosen_counts.count(self._transcript, self._program, values, self._chosen)
                 self._weights = chosen_counts.weights(self._transcript, self._program)

@@ -6,11 +6,13 @@ import math
 from functools import cache
 from typing import Any
 
+from weighbridge.attest.approved_passport import passport_digest
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.run_facts import KINDS
 from weighbridge.execution.workers.replay_worker import serve
 from weighbridge.program.flops import flops, narrow
 from weighbridge.program.origins import TapeValues, analyse
+from weighbridge.program.passport import facts
 from weighbridge.program.tape_checks import declared_programs
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import Scalar
@@ -71,6 +73,7 @@ def count(transcript: Transcript) -> dict[str, Any]:
         "seen": seen,
         "hyperparameters": _hyperparameters(transcript, values),
         "initial": (0, 0) if reached is None else reached[min(1, transcript.steps)],
+        "passport": passport_digest(facts(transcript, program, values)),
         "repetitions": [] if reached is None else _repetitions(transcript, reached),
     }
 

@@ -11,17 +11,14 @@ import torch
 
 from weighbridge.core.errors import TapeError
 from weighbridge.execution.executor import Executor
-from weighbridge.execution.following import Following
+from weighbridge.execution.free_run import Free, FreeExecutor
 from weighbridge.execution.scoring import EXPECTED, ScoringError
 from weighbridge.execution.workers.replay_worker import Replay, serve
 from weighbridge.numerics.conformance import bound_policy as policies
-from weighbridge.numerics.rounding import contested, formats, narrow
-from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.rounding_log import LogReader
 from weighbridge.program.operands import tensor
 from weighbridge.transcript.job_record import MeshCoordinate
 from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Node, Tape
 from weighbridge.transcript.tensor_file import TensorFile
 
@@ -29,19 +26,11 @@ _LOSSES = ("nll_loss_forward.default", "nll_loss2d_forward.default")
 _MOST_BATCHES = 1_000_000
 
 
-class _Fresh(Following):
-    """The context of a step on other data: nothing was recorded of it, so nothing is followed or compared."""
-
-    def rounded(self, wide: torch.Tensor, bound: Bound, dtype: torch.dtype) -> torch.Tensor:
-        if dtype in formats.NARROW:
-            return narrow.follow(wide, bound, dtype, None).out
-        return contested.follow(wide, bound, None).out
-
-    def exact(self, bits: torch.Tensor, checksum: int | None = None) -> None:
-        if checksum is None:
-            (narrow if bits.dtype in formats.NARROW else contested).canonicalise(bits)
+class _Fresh(Free):
+    """The context of a program up to its loss on other data."""
 
     def host(self, value: bool | int | float) -> bool | int | float:
+        """See `Context.host`."""
         raise ScoringError(
             f"operation {self.op} ({self.operation}) reads a number back from a tensor before the loss, so the rest of "
             "the program depends on the data; such a program cannot be evaluated on other data"
@@ -60,11 +49,10 @@ def place_of_loss(tape: Tape) -> int:
     return places[0]
 
 
-class Evaluator(Executor):
+class Evaluator(FreeExecutor):
     """Executes programs on data that nothing was recorded of."""
 
-    def _context(self, record: StepRecord, log: LogReader) -> Following:
-        return _Fresh(record, log, self._seed, self._policy)
+    context = _Fresh
 
 
 def score(request: dict[str, Any], confined: list[str], send: Any) -> dict[str, Any]:

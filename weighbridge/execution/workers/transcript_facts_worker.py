@@ -15,10 +15,10 @@ from typing import Any
 
 from weighbridge.core.digests import region_digest
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
+from weighbridge.execution.replay import told
 from weighbridge.execution.transcript_facts import (
     INSPECTED,
     MOST_DECLARED,
-    MOST_FINDINGS,
     MOST_LEAVES,
     MOST_SNAPSHOTS,
     MOST_TAPES,
@@ -27,6 +27,7 @@ from weighbridge.execution.transcript_facts import (
 from weighbridge.execution.weight_distance import distances
 from weighbridge.execution.workers.replay_worker import serve
 from weighbridge.program import chosen_counts, tape_description
+from weighbridge.program import passport as program_passport
 from weighbridge.program.chosen_bits import CHANNELS, ChosenBits
 from weighbridge.program.origins import analyse
 from weighbridge.program.tape_checks import declared_programs
@@ -57,6 +58,9 @@ def facts(transcript: Transcript) -> dict[str, Any]:
         "recorded": recorded,
         "beside": [[ueid.hex(), index, step, op] for ueid, index, step, op in beside],
         "resumptions": [[r.step, r.begin] for r in transcript.resumptions],
+        "returned": sorted(
+            {before for (step, _), (before, _) in transcript.returned.tensors.items() if step < transcript.steps}
+        ),
         "data": None if transcript.data is None else _data(transcript.data, transcript.draft.get("seed")),
         "initialises": _or_error(transcript.initialises),
         "parent": _or_error(lambda: _parent(transcript)),
@@ -67,11 +71,7 @@ def facts(transcript: Transcript) -> dict[str, Any]:
 
 def data(transcript: Transcript) -> dict[str, Any]:
     """Compares the batches with their records and with the data commitment."""
-    findings = transcript.check_data()
-    told = [finding.to_json() for finding in findings[:MOST_FINDINGS]]
-    if len(findings) > MOST_FINDINGS:
-        told[-1]["evidence"]["further"] = len(findings) - MOST_FINDINGS
-    return {"findings": told}
+    return {"findings": told(transcript.check_data())}
 
 
 def weights(transcript: Transcript) -> dict[str, Any]:
@@ -171,9 +171,14 @@ def program(transcript: Transcript, tape: str | None, step: int | None, operatio
     return tape_description.describe(transcript, tape, step, operations=operations)
 
 
+def passport(transcript: Transcript) -> dict[str, Any]:
+    """Returns the passport of the programs, as `weighbridge tape passport` prints it."""
+    return program_passport.passport(transcript, cache(lambda digest: Tape.decode(transcript.tape(digest))))
+
+
 QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     each.__name__: each
-    for each in (facts, data, weights, batches, given, state, chosen, used, comparable, summary, program)
+    for each in (facts, data, weights, batches, given, state, chosen, used, comparable, summary, program, passport)
 }
 
 
@@ -212,7 +217,7 @@ def _data(commitment: DataCommitment, seed: Any) -> dict[str, Any]:
 
 
 def _parent(transcript: Transcript) -> Any:
-    parent = declared(transcript.draft)
+    parent = declared(transcript)
     return None if parent is None else [parent.transcript, parent.step, parent.state.hex()]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from weighbridge.core.errors import RefusedOperationError
 from weighbridge.numerics.arrays.physical import dense_strides, lay_out
-from weighbridge.numerics.bounds import Call, without_growth
+from weighbridge.numerics.bounds import Call, reduced, without_growth
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context, Layout, Strides
 from weighbridge.numerics.operand_types import all_float32, floats, is_float, result_types, widen
@@ -23,6 +23,8 @@ Tensor = torch.Tensor
 _STRICT = nullcontext()
 _JUDGED = {"elu_backward": "self_or_result", "hardswish_backward": "self"}
 """Gradients whose kernels compare this operand. Where it is NaN, vector code gives NaN; the code of a tail may not."""
+_MEANS = {"native_layer_norm": "input", "var_mean": "self", "std_mean": "self"}
+"""Whose second result is the mean of this operand, by algorithms that round on the way."""
 
 
 def evaluate(
@@ -70,6 +72,8 @@ def evaluate(
     outputs = op(*[wide[n] for n in positional], **named)
     targets = [(n, wide[n]) for n in changed]
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    if name in _MEANS and wide_type is torch.float64:
+        returned[1] = _mean(wide[_MEANS[name]], before, returned[1])
     aliases = {id(t): by_name[n] for n, t in targets}
     fresh = [(i, t) for i, t in enumerate(returned) if is_float(t) and id(t) not in aliases]
     call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound)
@@ -87,6 +91,19 @@ def evaluate(
     if isinstance(outputs, list):
         return returned
     return tuple(returned) if isinstance(outputs, tuple) else returned[0]
+
+
+def _mean(x: Tensor, args: dict[str, Any], own: Tensor) -> Tensor:
+    """Returns means as sums over counts, in the shape of the operation's `own`.
+
+    A sum of few float32 numbers of similar size is exact in float64, so every device has the same mean. Means of 2^k
+    numbers often lie halfway between two float32 numbers, and Welford's algorithm has them on either side.
+    """
+    if not x.numel() or not own.numel():
+        return own
+    shape = args.get("normalized_shape")
+    dims = reduced(x, args.get("dim")) if shape is None else list(range(x.dim() - len(shape), x.dim()))
+    return x.mean(dims).view(own.shape) if dims else own
 
 
 def _laid_out(t: Tensor, wanted: Strides) -> Tensor:

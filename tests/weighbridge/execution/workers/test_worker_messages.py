@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weighbridge.core.errors import ReplayWorkerError
-from weighbridge.execution.replay import _read
+from weighbridge.core.errors import Finding, ReplayWorkerError
+from weighbridge.execution.replay import MOST_FINDINGS, _read, parse, told
 
 
 class Terminal(io.StringIO):
@@ -61,3 +61,18 @@ def test_honest_counts_are_passed_on() -> None:
     told: list[tuple[int, int]] = []
     _read(said({"progress": [0, 2]}, {"progress": [2, 2]}, {"result": {}}), lambda *counts: told.append(counts))
     assert told == [(0, 2), (2, 2)]
+
+
+def test_of_too_many_findings_the_gravest_are_told() -> None:
+    """A transcript of 100,000 programs has as many that ran in few steps; what accuses is not lost among them."""
+    few = [Finding(id="tape.undeclared", message="few", severity="info")] * (2 * MOST_FINDINGS)
+    answer = told([*few, Finding(id="tape.overwrite", message="grave")])
+    assert len(answer) == MOST_FINDINGS
+    assert answer[0]["id"] == "tape.overwrite"
+    assert answer[-1]["evidence"] == {"further": MOST_FINDINGS + 1}
+    assert told(few[:2]) == [each.to_json() for each in few[:2]]
+
+
+def test_an_answer_with_more_findings_is_refused() -> None:
+    with pytest.raises(ReplayWorkerError, match="malformed"):
+        parse({"result": {"verdict": "match", "findings": [{}] * (MOST_FINDINGS + 1)}})

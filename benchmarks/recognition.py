@@ -1,0 +1,117 @@
+"""Which honest trainings are recognised, what that costs, and what an attack within the acceptance could do.
+
+`python -m benchmarks.recognition [--only EXPRESSION] [--examples]` records every training of the zoo (`tests/zoo`),
+recognises eight steps of each, and does the same, with `--examples`, with the programs in `examples/`. Written down
+are, for each:
+
+- whether all steps are recognised, else the reasons;
+- cost: seconds of recognition over seconds of the replay of the same steps;
+- noise: the largest difference of a gradient from the Verifier's own, in units of what is accepted;
+- attack: `freedom`, how far apart the updates at both ends of what is accepted are, over the update.
+
+Results go to benchmarks/results/recognition.json. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import machine
+from weighbridge.execution.recognition.outcome import Summary, parse
+from weighbridge.execution.replay import replay
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = (
+    "record", "trainer", "trl_sft", "lightning_fit", "accelerated", "peft_lora", "diffusion", "workers", "timm_mixup",
+)  # fmt: skip
+
+
+def zoo(only: str) -> Iterable[tuple[str, Summary]]:
+    """Runs the tests of the zoo, which note what they recognise."""
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder) / "recognised"
+        environment = {**os.environ, "WEIGHBRIDGE_ZOO_RECOGNISED": str(notes), "OMP_NUM_THREADS": "1"}
+        chosen = ["-k", only] if only else []
+        command = [sys.executable, "-m", "pytest", "-q", "tests/zoo", *chosen]
+        subprocess.run(command, cwd=ROOT, env=environment, check=False)
+        for line in notes.read_text().splitlines() if notes.exists() else []:
+            found = json.loads(line)
+            name = found["test"].partition(" ")[0].removeprefix("tests/zoo/")
+            yield name, Summary([parse(each) for each in found["steps"]])
+
+
+def examples() -> Iterable[tuple[str, Summary]]:
+    """Records the examples as they are."""
+    for name in EXAMPLES:
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            command = [sys.executable, "-m", "weighbridge.cli", "record", "--out", str(run)]
+            if name == "record":
+                command = [sys.executable, f"examples/{name}.py", str(run)]
+            else:
+                command.append(f"examples/{name}.py")
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            if not (run / "manifest.json").exists():
+                print(f"examples/{name}.py recorded nothing: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+                continue
+            yield f"examples/{name}.py", Summary(replay(run, recognise=8).recognised)
+
+
+def figures(name: str, found: Summary) -> dict[str, Any]:
+    """What is written down of one training."""
+    replayed = sum(each.replayed for each in found.steps)
+    updates = [update for each in found.steps for update in each.updates]
+    losses = [loss for each in found.steps for loss in each.losses]
+    return {
+        "name": name,
+        "steps": len(found.steps),
+        "recognised": found.recognised,
+        "reasons": sorted({reason for each in found.steps for reason in each.reasons})[:5],
+        "losses": sorted({loss.kind for loss in losses}),
+        "optimizers": sorted({update.optimizer for update in updates}),
+        "cost": sum(each.seconds for each in found.steps) / replayed if replayed else None,
+        "noise": max((loss.largest for loss in losses), default=None),
+        "freedom": max((update.freedom for update in updates), default=None),
+        "freedom_bits": max((update.freedom_bits for update in updates), default=None),
+        "direct": sorted({weights for loss in losses for weights in loss.direct}),
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> Mapping[str, Any]:
+    """The share that is recognised, and medians and extremes of the rest."""
+
+    def of(key: str) -> dict[str, float]:
+        values = [row[key] for row in rows if row[key] is not None]
+        return {"median": median(values), "largest": max(values)} if values else {}
+
+    return {
+        "trainings": len(rows),
+        "recognised": sum(row["recognised"] for row in rows),
+        **{key: of(key) for key in ("cost", "noise", "freedom")},
+    }
+
+
+def main() -> None:
+    """Measures and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="tests of the zoo, as pytest's -k takes them")
+    parser.add_argument("--examples", action="store_true", help="the examples too, which need what they integrate")
+    options = parser.parse_args()
+    rows = [figures(name, found) for name, found in zoo(options.only) if found.steps]
+    rows += [figures(name, found) for name, found in (examples() if options.examples else ()) if found.steps]
+    for row in rows:
+        print("recognised" if row["recognised"] else "NOT", row["name"], *row["reasons"][:1])
+    machine.save("recognition", {**machine.about(), "summary": summary(rows), "trainings": rows})
+
+
+if __name__ == "__main__":
+    main()

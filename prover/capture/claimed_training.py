@@ -1,0 +1,225 @@
+"""Notes what a tape cannot say about a step's training, for `weighbridge.transcript.training_claims`.
+
+Hooks of PyTorch tell of backward passes and of optimizers' steps; each operation tells which of its operands carry a
+gradient. Nothing here holds a tensor beyond its call, because the deaths of storages are part of the tape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from prover.capture.attached_objects import Attached, local_part
+from weighbridge.program.gradient_paths import carried
+from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.training_claims import Backward, Claims, Gradient, Group, Parameter, Step
+
+Tensor = torch.Tensor
+_NO_BACKWARD = -1
+
+
+class Captured(Protocol):
+    """What is asked of a capture."""
+
+    tape: Tape
+
+    def known(self, t: Tensor) -> int | None:
+        """The index of the reference that names a tensor on the tape; None if nothing has named it."""
+
+
+class ClaimedTraining:
+    """Watches one step; a context manager around it."""
+
+    def __init__(self, attached: Attached) -> None:
+        """Prepares for one step.
+
+        Args:
+            attached: What holds the parameters.
+        """
+        self._attached = attached
+        self._capture: Captured | None = None
+        self._flags: list[tuple[int, ...] | None] = []
+        """Of each operation: which tensors among its operands carry no gradient; None if it is outside of autograd."""
+        self._outer: list[int] = []
+        """Of each operation: the first operation that the same call of the program's made."""
+        self._depth = self._first = 0
+        self._backwards: list[Backward] = []
+        self._steps: list[Step] = []
+        self._begun: list[tuple[int, dict[int, bool]]] = []
+        self._hooks: list[Any] = []
+        self._engine: Callable[..., Any] | None = None
+
+    def watch(self, capture: Captured) -> None:
+        """Says on which tape the operations come."""
+        self._capture = capture
+
+    def __enter__(self) -> Self:
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        self._engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+        torch.autograd._engine_run_backward = self._run_backward  # type: ignore[attr-defined]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        torch.autograd._engine_run_backward = self._engine  # type: ignore[assignment, attr-defined]
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    # -- operations ----------------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """A call of the program's, or one within it, begins."""
+        if not self._depth and self._capture is not None:
+            self._first = len(self._capture.tape.nodes)
+        self._depth += 1
+
+    def leave(self) -> None:
+        """It ends."""
+        self._depth -= 1
+
+    def operation(self, args: Iterable[Any], kwargs: dict[str, Any]) -> None:
+        """An operation comes onto the tape."""
+        self._outer.append(self._first)
+        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != _NO_BACKWARD:
+            self._flags.append(None)
+            return
+        without: list[int] = []
+        count = 0
+        for value in (*args, *(kwargs[name] for name in sorted(kwargs))) if kwargs else args:
+            if isinstance(value, Tensor):
+                if not value.requires_grad:
+                    without.append(count)
+                count += 1
+            elif isinstance(value, (list, tuple)):
+                for each in value:
+                    if isinstance(each, Tensor):
+                        if not each.requires_grad:
+                            without.append(count)
+                        count += 1
+        self._flags.append(tuple(without))
+
+    # -- backward passes -----------------------------------------------------------------------------------------------
+
+    def _run_backward(self, t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        assert self._engine is not None
+        capture = self._capture
+        if capture is None or torch._C._current_graph_task_id() != _NO_BACKWARD:
+            return self._engine(t_outputs, *args, **kwargs)  # a checkpoint's own pass is a part of the one in progress
+        begin = len(capture.tape.nodes)
+        leaves = self._leaves()
+        before = [None if leaf.grad is None else capture.known(local_part(leaf.grad)) for leaf in leaves]
+        places = [None if leaf.grad is None else _place(leaf.grad) for leaf in leaves]
+        result = self._engine(t_outputs, *args, **kwargs)
+        losses = [capture.known(local_part(t)) for t in t_outputs if isinstance(t, Tensor)]
+        given = args[0] if args else (None,) * len(losses)
+        seeds = [None if seed is None else capture.known(local_part(seed)) for seed in given]
+        gradients = []
+        for leaf, earlier, place in zip(leaves, before, places, strict=True):
+            ref = capture.known(local_part(leaf))
+            after = None if leaf.grad is None else capture.known(local_part(leaf.grad))
+            if earlier is None and place is not None and leaf.grad is not None and place == _place(leaf.grad):
+                earlier = after  # it is of an earlier step, and the backward pass was the first to use it
+            if ref is not None and after is not None:
+                gradients.append(Gradient(ref, earlier, after))
+        again = bool(args[2] if len(args) > 2 else False) or not kwargs.get("accumulate_grad", False)
+        if None not in losses and len(seeds) == len(losses):
+            found = tuple(each for each in losses if each is not None)
+            end = len(capture.tape.nodes)
+            self._backwards.append(Backward(begin, end, found, tuple(seeds), tuple(gradients), again))
+        return result
+
+    def _leaves(self) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for _, module in self._attached.modules():
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    found[id(parameter)] = parameter
+        for _, optimizer in self._attached.optimizers():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad:
+                        found[id(parameter)] = parameter
+        return list(found.values())
+
+    # -- optimizers ----------------------------------------------------------------------------------------------------
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._capture is not None:
+            fresh = {id(p): not optimizer.state.get(p) for group in optimizer.param_groups for p in group["params"]}
+            self._begun.append((len(self._capture.tape.nodes), fresh))
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._capture is None or not self._begun:
+            return
+        begin, fresh = self._begun.pop()
+        if self._begun:
+            return  # a class calls the step of the one that it extends
+        groups = tuple(self._group(group, optimizer, fresh) for group in optimizer.param_groups)
+        own = type(optimizer)
+        known = next((kind for kind in own.__mro__ if kind.__module__.startswith("torch.optim")), own)
+        name = own.__name__ if known is torch.optim.Optimizer else known.__name__
+        self._steps.append(Step(begin, len(self._capture.tape.nodes), name[:80], groups))
+
+    def _group(self, group: dict[str, Any], optimizer: torch.optim.Optimizer, fresh: dict[int, bool]) -> Group:
+        assert self._capture is not None
+        known = self._capture.known
+        parameters = []
+        for p in group["params"]:
+            ref = known(local_part(p))
+            if ref is None:
+                continue
+            state = {}
+            for key, value in optimizer.state.get(p, {}).items():
+                at = known(local_part(value)) if isinstance(value, Tensor) else None
+                if at is not None and type(key) is str and key.isprintable() and 0 < len(key) <= 80:
+                    state[key] = at
+            gradient = None if p.grad is None else known(local_part(p.grad))
+            parameters.append(Parameter(ref, gradient, state, fresh.get(id(p), True)))
+        numbers = {
+            key: found for key, value in group.items() if key != "params" and (found := _plain(value)) is not _STRANGE
+        }
+        return Group(numbers, tuple(parameters))
+
+    # -- what is claimed -----------------------------------------------------------------------------------------------
+
+    def claims(self) -> Claims | None:
+        """Returns what is claimed of the tape, once it is complete; None if it trains nothing."""
+        if self._capture is None or not (self._backwards or self._steps):
+            return None
+        tape = self._capture.tape
+        if len(self._flags) != len(tape.nodes):
+            return None  # a job's own operations; they are not recognised yet
+        leaves = {tape.refs[g.leaf][0] for b in self._backwards for g in b.gradients}
+        claims = Claims(tuple(self._backwards), tuple(self._steps))
+        return replace(claims, stops=tuple(carried(tape, leaves, claims.ranges(), self._flags, self._outer)))
+
+
+def _place(t: Tensor) -> int:
+    address: int = local_part(t).untyped_storage()._cdata
+    return address
+
+
+_STRANGE = object()
+
+
+def _plain(value: Any) -> Any:
+    """A number of a group as a claim can have it."""
+    if value is None or type(value) in (bool, int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, (list, tuple)) and len(value) <= 8:
+        found = [_plain(each) for each in value]
+        return _STRANGE if _STRANGE in found else tuple(found)
+    return _STRANGE

@@ -1,0 +1,74 @@
+"""How far a recorded number may be from the Verifier's own, coordinate by coordinate.
+
+Of a gradient: the Verifier has it twice, in float64 and in the types of the tape. Their difference is a sample of what
+honest rounding does to this coordinate. One sample may be zero by chance, so beside it stands what the samples of the
+same row and column amount to. A coordinate that is exactly zero in both arithmetics, on which nothing had bearing (an
+embedding's unused row, a unit that is off), has to be exactly zero.
+
+Of an update: the formula is evaluated again with each of its operands moved by one rounding.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from weighbridge.execution.recognition.derivation import Pair
+
+Tensor = torch.Tensor
+
+NOISE = 16.0
+"""How many times the estimated rounding error of a gradient's coordinate is accepted."""
+
+_FEW = 8
+
+ROUNDINGS = 8.0
+"""The same of an update, whose error is estimated to first order."""
+
+
+def unit(dtype: torch.dtype) -> float:
+    """The largest relative error of rounding to a type."""
+    return float(torch.finfo(dtype).eps) / 2
+
+
+def width(pair: Pair) -> Tensor:
+    """Returns how far a recorded gradient may be from `pair.exact` in each coordinate (float64, the same shape)."""
+    exact, dtype = pair.exact, pair.native.dtype
+    sample = (pair.native.double() - exact).abs()
+    # Where the types of the tape overflow, there is nothing to learn.
+    sample = torch.where(torch.isfinite(sample), sample, torch.zeros_like(sample))
+    estimate = torch.maximum(sample, _alike(sample))
+    nothing = (exact == 0) & (pair.native == 0)
+    smallest = float(torch.finfo(dtype).tiny)
+    accepted = NOISE * estimate + 4 * unit(dtype) * exact.abs() + smallest
+    return torch.where(nothing, torch.zeros_like(accepted), accepted)
+
+
+def _alike(sample: Tensor) -> Tensor:
+    """The root mean square of the samples around each: of its row and column, or of all if there are no rows."""
+    square = sample.square()
+    shape = [n for n in sample.shape if n > 1]
+    if len(shape) < 2 or sample.numel() == 0:
+        return square.mean().sqrt().expand_as(sample) if sample.numel() else sample
+    table = square.reshape(shape[0], -1)
+    mean = table.mean()
+    if not float(mean):
+        return sample
+    # Of a few samples, the mean says little; then it is that of all.
+    rows = table.mean(1, keepdim=True) if table.shape[1] >= _FEW else mean
+    columns = table.mean(0, keepdim=True) if table.shape[0] >= _FEW else mean
+    return (rows * columns / mean).expand_as(table).sqrt().reshape(sample.shape)
+
+
+def excess(difference: Tensor, accepted: Tensor) -> float:
+    """Returns the largest difference in units of what is accepted; infinite where none is and there is one."""
+    if not difference.numel():
+        return 0.0
+    size = difference.abs()
+    ratio = torch.where(size == 0, torch.zeros_like(size), size / accepted)
+    return float(torch.nan_to_num(ratio, nan=float("inf"), posinf=float("inf")).max())
+
+
+def spacing(t: Tensor) -> Tensor:
+    """The distance of each element to its neighbours in its own type (float64)."""
+    info = torch.finfo(t.dtype)
+    return torch.clamp(t.double().abs() * float(info.eps), min=float(info.smallest_normal) * float(info.eps))

@@ -1,0 +1,331 @@
+"""The Verifier's own gradient of a loss on a tape, by its own automatic differentiation over storages.
+
+Gradients are kept by storage, so views, aliases and changes in place need no care: to read a storage adds to its
+gradient, to write to it takes the gradient away. Operations are differentiated one at a time, at the recorded operands,
+by PyTorch's derivative of that operation, backwards from the loss. Where the claims say that an operation takes an
+operand without a gradient, none passes.
+
+All of it is done twice: in float64, which is exact as far as anything recorded goes, and in the types of the tape. The
+difference of the two says how far honest arithmetic is from the exact gradient, coordinate by coordinate, without
+asking the Prover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.recognition.values import Plan, Values
+from weighbridge.numerics.schemas import mutated
+from weighbridge.program.gradient_paths import WHOLE, floating, is_view, makes_anew, operands
+from weighbridge.program.operands import UNFIT, resolve
+from weighbridge.transcript.tape import DTYPES, MEMORY_FORMATS, RESIZE, Node, Ref
+from weighbridge.transcript.training_claims import Backward
+
+Tensor = torch.Tensor
+
+
+class UnderivableError(WeighbridgeError):
+    """The Verifier has no derivative of what a tape does; the message says of what."""
+
+    code = "recognition.underivable"
+
+
+@dataclass(slots=True)
+class Pair:
+    """A gradient in both arithmetics, flat over a storage or in the shape of a tensor."""
+
+    exact: Tensor
+    native: Tensor
+
+    def window(self, ref: Ref) -> Pair:
+        """The part that a reference names, on the same memory."""
+        _, _, size, stride, offset = ref
+        return Pair(self.exact.as_strided(size, stride, offset), self.native.as_strided(size, stride, offset))
+
+
+@dataclass(slots=True)
+class Derived:
+    """What was derived of one backward pass.
+
+    Attributes:
+        gradients: By reference of the leaf.
+        stopped: (operation, operand) of the stops at which a gradient would have gone on.
+    """
+
+    gradients: dict[int, Pair]
+    stopped: list[tuple[int, int]]
+
+
+class Derivation:
+    """Differentiates one executed step."""
+
+    def __init__(
+        self, plan: Plan, values: Values, numbers: Sequence[Any], device: torch.device, *, recomputed: bool = False
+    ) -> None:
+        """Prepares for one step.
+
+        Args:
+            plan: That of its tape.
+            values: What its storages held.
+            numbers: Its values vector.
+            device: Where to calculate.
+            recomputed: Whether what ran outside of autograd is differentiated too, as a checkpoint that computes it
+                again does.
+        """
+        self._plan, self._tape, self._values, self.numbers = plan, plan.tape, values, numbers
+        self.device = device
+        self._sizes = {item.slot: item.bytes for item in self._tape.inputs}
+        for node in self._tape.nodes:
+            self._sizes.update(node.births)
+        self._stops: dict[int, set[int]] = {}
+        for op, operand in plan.claims.stops:
+            if operand == WHOLE and recomputed and not self._tape.nodes[op].op.partition(".")[0].endswith("_"):
+                continue
+            self._stops.setdefault(op, set()).add(operand)
+        self._types: dict[int, str] = {}
+        self._flowing: dict[int, Pair] = {}
+
+    def derive(self, backward: Backward) -> Derived:
+        """Returns the gradient of what a backward pass was called on.
+
+        Raises:
+            UnderivableError: There is no derivative here of an operation on the way.
+        """
+        self._types, self._flowing = {}, {}
+        found = Derived({}, [])
+        for loss, seed in zip(backward.losses, backward.seeds, strict=True):
+            ref = self._tape.refs[loss]
+            if not floating(ref):
+                raise UnderivableError("a backward pass begins at integers")
+            start = torch.ones(ref[2], dtype=torch.float64) if seed is None else self.value(backward.begin, seed)
+            self._add(ref, Pair(start.double(), start.to(DTYPES[ref[1]])))
+        leaves = {self._tape.refs[g.leaf][0] for g in backward.gradients}
+        reached = self._reached(leaves, backward.begin)
+        for op in reversed(self._plan.forward):
+            if op < backward.begin:
+                self._back(op, reached, found.stopped)
+        for gradient in backward.gradients:
+            ref = self._tape.refs[gradient.leaf]
+            flowing = self._flowing.get(ref[0])
+            if flowing is None:
+                zero = torch.zeros(ref[2], device=self.device)
+                found.gradients[gradient.leaf] = Pair(zero.double(), zero.to(DTYPES[ref[1]]))
+            else:
+                self._typed(ref)
+                found.gradients[gradient.leaf] = flowing.window(ref)
+        found.stopped.reverse()
+        return found
+
+    def _reached(self, leaves: set[int], end: int) -> dict[int, set[int]]:
+        """For each operation, which of its operands depend on a leaf, stops or none."""
+        slots, found = set(leaves), dict[int, set[int]]()
+        for op in self._plan.forward:
+            node = self._tape.nodes[op]
+            if op >= end or makes_anew(node):
+                continue
+            read = operands(node)
+            inside = {number for number, r in enumerate(read) if self._tape.refs[r][0] in slots}
+            if inside:
+                found[op] = inside
+                slots.update(
+                    self._tape.refs[r][0] for r in node.outputs if r is not None and floating(self._tape.refs[r])
+                )
+        return found
+
+    # -- gradients by storage ------------------------------------------------------------------------------------------
+
+    def _typed(self, ref: Ref) -> None:
+        if self._types.setdefault(ref[0], ref[1]) != ref[1]:
+            raise UnderivableError(f"memory is read as {self._types[ref[0]]} and as {ref[1]}")
+
+    def _add(self, ref: Ref, gradient: Pair) -> None:
+        self._typed(ref)
+        flowing = self._flowing.get(ref[0])
+        if flowing is None:
+            count = self._sizes[ref[0]] // DTYPES[ref[1]].itemsize
+            flowing = self._flowing[ref[0]] = Pair(
+                torch.zeros(count, dtype=torch.float64, device=self.device),
+                torch.zeros(count, dtype=DTYPES[ref[1]], device=self.device),
+            )
+        _, _, size, stride, offset = ref
+        if _apart(size, stride):
+            window = flowing.window(ref)
+            window.exact.add_(gradient.exact)
+            window.native.add_(gradient.native)
+            return
+        count = flowing.exact.numel()
+        at = torch.arange(count, device=self.device).as_strided(size, stride, offset).reshape(-1)
+        flowing.exact.index_add_(0, at, gradient.exact.reshape(-1))
+        flowing.native.index_add_(0, at, gradient.native.reshape(-1).contiguous())
+
+    def _take(self, node: Node) -> list[Pair | None]:
+        """Takes away the gradients of what an operation writes."""
+        births = {slot for slot, _ in node.births}
+        taken: list[Pair | None] = []
+        for index in node.outputs:
+            ref = None if index is None else self._tape.refs[index]
+            flowing = None if ref is None else self._flowing.get(ref[0])
+            if ref is None or flowing is None or not floating(ref):
+                taken.append(None)
+                continue
+            self._typed(ref)
+            window = flowing.window(ref)
+            if ref[0] in births:
+                taken.append(window)
+            else:
+                taken.append(Pair(window.exact.clone(), window.native.clone()))
+                window.exact.zero_()
+                window.native.zero_()
+        for slot in births:
+            self._flowing.pop(slot, None)
+        return taken
+
+    # -- one operation -------------------------------------------------------------------------------------------------
+
+    def _back(self, op: int, reached: dict[int, set[int]], stopped: list[tuple[int, int]]) -> None:
+        node = self._tape.nodes[op]
+        if is_view(self._tape, node):
+            return
+        stops = self._stops.get(op, set())
+        names = mutated(resolve(node.op)) if node.op != RESIZE else ()
+        if node.op == RESIZE:
+            if any(self._tape.refs[r][0] in self._flowing for r in operands(node)):
+                raise UnderivableError("memory is resized on the way of a gradient")
+            return
+        if WHOLE in stops and names:
+            return  # changed without autograd's knowledge: to it, the old value and the new one are the same
+        taken = self._take(node)
+        if all(each is None for each in taken) or (makes_anew(node) and node.draw is None):
+            return
+        inside = reached.get(op, set())
+        wanted = [n for n, r in enumerate(operands(node)) if n in inside and floating(self._tape.refs[r])]
+        if not wanted:
+            return
+        if node.draw is not None:
+            self._drawn(op, node, taken)
+            return
+        exact = self._local(op, node, [None if t is None else t.exact for t in taken], wanted, exact=True)
+        if WHOLE in stops or all(n in stops for n in wanted):
+            stopped += [(op, n) for n, g in zip(wanted, exact, strict=True) if g is not None and bool(g.any())][:1]
+            return
+        native = self._local(op, node, [None if t is None else t.native for t in taken], wanted, exact=False)
+        refs = operands(node)
+        for number, g, n in zip(wanted, exact, native, strict=True):
+            if g is None or n is None:
+                continue
+            if number in stops:
+                if bool(g.any()):
+                    stopped.append((op, number))
+                continue
+            self._add(self._tape.refs[refs[number]], Pair(g, n))
+
+    def _drawn(self, op: int, node: Node, taken: list[Pair | None]) -> None:
+        """Of what is drawn at random, only dropout has a gradient."""
+        if node.op.partition(".")[0] != "native_dropout" or taken[0] is None or node.outputs[1] is None:
+            return
+        mask = self._values.at(op + 1, node.outputs[1])
+        share = _Decoder(self, op, True, frozenset(), []).decode(node.args[1])
+        if mask is None:
+            raise UnderivableError("the mask of a dropout is not known")
+        scale = 0.0 if share == 1 else 1 / (1 - share)
+        ref = self._tape.refs[operands(node)[0]]
+        self._add(ref, Pair(taken[0].exact * mask * scale, taken[0].native * mask * scale))
+
+    def _local(
+        self, op: int, node: Node, gradients: Sequence[Tensor | None], wanted: Sequence[int], *, exact: bool
+    ) -> list[Tensor | None]:
+        """Returns the gradients of an operation's operands, given those of its results."""
+        overload, leaves = resolve(node.op), list[Tensor]()
+        names = [a.name for a in overload._schema.arguments]
+        changed = mutated(overload)
+        with torch.enable_grad():
+            operand = _Decoder(self, op, exact, frozenset(wanted), leaves)
+            args = [operand.decode(a, names[n] in changed) for n, a in enumerate(node.args)]
+            kwargs = {k: operand.decode(node.kwargs[k], k in changed) for k in sorted(node.kwargs)}
+            try:
+                out = overload(*args, **kwargs)
+                results = list(out) if isinstance(out, (list, tuple)) else [out]
+                pairs = [
+                    (r, g) for r, g in zip(results, gradients, strict=True)
+                    if g is not None and isinstance(r, Tensor) and r.requires_grad
+                ]  # fmt: skip
+                if not pairs:
+                    return [None] * len(wanted)
+                found = torch.autograd.grad(
+                    [r for r, _ in pairs], [leaves[n] for n in wanted],
+                    [g.to(r.dtype).reshape(r.shape) for r, g in pairs], allow_unused=True,
+                )  # fmt: skip
+            except UNFIT as error:
+                text = (str(error).splitlines() or [""])[0][:120]
+                raise UnderivableError(f"operation {op} ({node.op}) has no derivative here: {text}") from None
+        detached: list[Tensor | None] = [None if g is None else g.detach() for g in list[Any](found)]
+        return detached
+
+    def value(self, op: int, index: int) -> Tensor:
+        """What a reference shows before an operation."""
+        found = self._values.at(op, index)
+        if found is None:
+            raise UnderivableError(f"operation {op} reads what is not known")
+        return found
+
+
+@dataclass(slots=True)
+class _Decoder:
+    """Decodes the operands of one operation; those that are wanted as leaves of a graph.
+
+    Attributes:
+        of: Gives values.
+        op: The operation.
+        exact: Whether in float64.
+        wanted: Which tensors, in order of appearance.
+        leaves: All tensors so far.
+    """
+
+    of: Derivation
+    op: int
+    exact: bool
+    wanted: frozenset[int]
+    leaves: list[Tensor]
+
+    def decode(self, value: Any, changed: bool = False) -> Any:
+        """Returns what an encoded operand stands for; a copy of what the operation changes."""
+        match value:
+            case ("t", int(index)):
+                found = self.of.value(self.op, index)
+                if found.is_floating_point() and self.exact:
+                    found = found.double()
+                if len(self.leaves) in self.wanted:
+                    found = found.detach().requires_grad_()
+                self.leaves.append(found)
+                return found.clone() if changed else found
+            case ("v", int(index)):
+                return self.of.numbers[index]
+            case ("l", tuple(items)):
+                return [self.decode(v, changed) for v in items]
+            case ("d", str(name)):
+                dtype = DTYPES[name]
+                return torch.float64 if self.exact and dtype.is_floating_point else dtype
+            case ("s", str(text)):
+                return text
+            case ("m", str(name)):
+                return MEMORY_FORMATS[name]
+            case ("dev",):
+                return self.of.device
+            case ("lay",):
+                return torch.strided
+        return value
+
+
+def _apart(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether a tensor's elements lie at different places."""
+    reach = 0
+    for step, count in sorted((s, n) for s, n in zip(stride, size, strict=True) if n > 1):
+        if step <= reach:
+            return False
+        reach += step * (count - 1)
+    return True

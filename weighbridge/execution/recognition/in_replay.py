@@ -1,0 +1,134 @@
+"""Recognises some of the steps that a replay executes anyway.
+
+Which steps, a Prover cannot foresee: they are drawn when the replay begins, one of each program first.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from weighbridge.core.errors import TapeError, WeighbridgeError
+from weighbridge.execution.recognition.outcome import Recognition
+from weighbridge.execution.recognition.recogniser import Recogniser
+from weighbridge.execution.recognition.values import Values
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.steps import StepRecord
+from weighbridge.transcript.tape import Tape
+
+_NEAR = 1e-4
+
+NO_CLAIMS = (
+    "nothing is claimed of this program's training; it was recorded by an earlier version, is one rank of a job, or "
+    "does not train"
+)
+
+
+def choose(steps: Sequence[tuple[int, bytes]], count: int, seed: int) -> list[int]:
+    """Draws steps: one of each program while there are enough, then any.
+
+    Args:
+        steps: Number and program of those that may be drawn.
+        count: How many to draw.
+        seed: Of the draw.
+
+    Returns:
+        Their numbers, ascending.
+    """
+    draw = random.Random(seed)
+    order = list(steps)
+    draw.shuffle(order)
+    first: dict[bytes, int] = {}
+    for number, tape in order:
+        first.setdefault(tape, number)
+    chosen = [number for number, _ in order if number in set(first.values())]
+    chosen += [number for number, _ in order if number not in set(chosen)]
+    return sorted(chosen[:count])
+
+
+class Recognising:
+    """Recognises steps of one replay.
+
+    Attributes:
+        found: What was found so far.
+    """
+
+    def __init__(
+        self, transcript: Transcript, first: int, last: int, count: int, seed: int, device: str,
+        program: Callable[[bytes], Tape],
+    ) -> None:  # fmt: skip
+        """Draws the steps.
+
+        Args:
+            transcript: The run.
+            first: First step that is executed.
+            last: The one after the last.
+            count: How many to recognise.
+            seed: Of the draw.
+            device: Where to calculate.
+            program: Returns the tape of a digest.
+        """
+        self.found: list[Recognition] = []
+        self._transcript, self._program = transcript, program
+        self._device = torch.device(device)
+        records = [transcript.step(number) for number in range(first, last)]
+        self._chosen = set(choose([(r.step, r.tape) for r in records if r.kind == "step"], count, seed))
+        self._recognisers: dict[bytes, Recogniser | str] = {}
+        self._values: Values | None = None
+        self._began = 0.0
+
+    def begin(self, record: StepRecord) -> Callable[..., None] | None:
+        """To be called before a step is executed; returns what the executor is to call before each operation."""
+        self._values = None
+        if record.step not in self._chosen:
+            return None
+        recogniser = self._recogniser(record.tape)
+        if not isinstance(recogniser, str):
+            self._values = Values(recogniser.plan)
+        self._began = time.perf_counter()
+        return None if self._values is None else self._values.before
+
+    def end(self, record: StepRecord) -> None:
+        """To be called after a step matched."""
+        if record.step not in self._chosen:
+            return
+        replayed = time.perf_counter() - self._began
+        recogniser = self._recogniser(record.tape)
+        if isinstance(recogniser, str) or self._values is None:
+            why = recogniser if isinstance(recogniser, str) else "it was not looked at"
+            self.found.append(Recognition(record.step, record.tape.hex(), reasons=(why,)))
+            return
+        self.found.append(recogniser.recognise(record, record.tape, self._values, replayed))
+        self._values = None
+
+    def _recogniser(self, digest: bytes) -> Recogniser | str:
+        if digest not in self._recognisers:
+            claims = self._transcript.claims.get(digest)
+            try:
+                self._recognisers[digest] = (
+                    NO_CLAIMS
+                    if claims is None
+                    else Recogniser(self._program(digest), claims, self._device, self._formula)
+                )
+            except WeighbridgeError as error:
+                self._recognisers[digest] = error.message
+        return self._recognisers[digest]
+
+    def _formula(self, record: StepRecord, rate: float) -> str | None:
+        """The declared formula that gives a rate in a step, if one does."""
+        t = sum(self._transcript.step(number).kind == "step" for number in range(record.step + 1))
+        formulas = self._transcript.formulas()
+        for name in formulas.items:
+            if not name.startswith("lr"):
+                continue
+            try:
+                value, _ = formulas.evaluate(name, t, counts=record.counts)
+            except (TapeError, ArithmeticError):
+                continue
+            if math.isfinite(value) and abs(value - rate) <= _NEAR * abs(rate):
+                return name
+        return None

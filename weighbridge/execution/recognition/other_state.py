@@ -1,0 +1,163 @@
+"""Accounts for all state that a step changes beside what its optimizers do: averages, statistics, and back doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from weighbridge.execution.recognition import structure
+from weighbridge.execution.recognition.acceptance import excess, unit
+from weighbridge.execution.recognition.values import Plan, Values
+from weighbridge.program.written_bytes import Coverage
+from weighbridge.transcript.tape import DTYPES, Ref
+from weighbridge.transcript.training_claims import Backward, Step
+
+Tensor = torch.Tensor
+
+
+class Others:
+    """What a step does to its state, besides updates.
+
+    Attributes:
+        averages: State that follows other state as an average, with the factor.
+        statistics: State that changes and on which no loss depends.
+        carried: State on which a loss depends and that no update changes.
+    """
+
+    def __init__(self, plan: Plan, names: Mapping[int, str]) -> None:
+        self._plan, self._tape, self._names = plan, plan.tape, names
+        self.averages: list[str] = []
+        self.statistics: list[str] = []
+        self.carried: list[str] = []
+        self._needed: set[int] = set()
+        self._updated: dict[int, list[tuple[int, int]]] = {}
+        self._confirmed: dict[int, set[Ref]] = {}
+        self._state = {i.slot: i.name for i in self._tape.inputs if i.origin == "state"}
+
+    def depend(self, backward: Backward) -> None:
+        """Takes in on what a loss depends."""
+        self._needed |= structure.depends(self._plan, backward)
+
+    def update(self, step: Step) -> None:
+        """Takes in what an optimizer's step changes."""
+        for parameter in (p for g in step.groups for p in g.parameters):
+            for index in (parameter.ref, *parameter.state.values()):
+                ref = self._tape.refs[index]
+                self._updated.setdefault(ref[0], []).append((step.begin, step.end))
+                self._confirmed.setdefault(ref[0], set()).add(ref)
+
+    def account(self, leaves: set[int], values: Values, reason: Callable[[str], None]) -> None:
+        """Looks at every change of state.
+
+        Args:
+            leaves: Slots of the parameters whose gradients were taken.
+            values: What the storages held.
+            reason: Takes what is not recognised.
+        """
+        tape, claims = self._tape, self._plan.claims
+        ranges = [(s.begin, s.end) for s in claims.steps]
+        gradients = {
+            tape.refs[index][0]
+            for b in claims.backwards
+            for g in b.gradients
+            for index in (g.before, g.after)
+            if index is not None
+        } | {
+            tape.refs[p.gradient][0]
+            for s in claims.steps
+            for g in s.groups
+            for p in g.parameters
+            if p.gradient is not None
+        }
+        changed: dict[int, list[int]] = {}
+        for slot, writers in self._plan.writers.items():
+            if slot in self._state or slot in self._updated:
+                changed[slot] = writers
+        for slot, writers in changed.items():
+            name, own = self._names.get(slot, f"slot {slot}"), self._updated.get(slot, [])
+            outside = [op for op in writers if not any(begin <= op < end for begin, end in own)]
+            if not outside or (slot in gradients and not own and slot not in leaves):
+                continue
+            op = outside[0]
+            if own or slot in leaves:
+                reason(f"{name} is changed beside its optimizer's step (operation {op}, {tape.nodes[op].op})")
+            elif any(begin <= op < end for begin, end in ranges for op in outside):
+                reason(f"an optimizer's step changes {name}, which is none of its parameters (operation {op})")
+            elif not self._average(slot, name, values):
+                self._other(slot, name, op, reason)
+        self._replaced(gradients, reason)
+        self._whole(reason)
+        for slot, name in self._state.items():
+            if slot in self._needed and slot not in self._updated:
+                self.carried.append(name)
+
+    def _whole(self, reason: Callable[[str], None]) -> None:
+        """Sees to it that of what optimizers change, all is confirmed and not a part."""
+        sizes = {i.slot: i.bytes for i in self._tape.inputs}
+        for node in self._tape.nodes:
+            sizes.update(node.births)
+        for slot, refs in self._confirmed.items():
+            covered = Coverage(sizes.get(slot, 0))
+            if not any([covered.add(ref) for ref in sorted(refs)]):
+                reason(f"an optimizer's step changes {self._names.get(slot, slot)}, of which it claims a part only")
+
+    def _other(self, slot: int, name: str, op: int, reason: Callable[[str], None]) -> None:
+        if slot in self._needed and next(i.bytes for i in self._tape.inputs if i.slot == slot) > 8:
+            node = self._tape.nodes[op].op
+            reason(f"{name} changes otherwise than by an optimizer, and a loss depends on it (operation {op}, {node})")
+        else:
+            self.statistics.append(name)
+
+    def _replaced(self, gradients: set[int], reason: Callable[[str], None]) -> None:
+        """Looks at names that other memory took."""
+        known = {i.name for i in self._tape.inputs if i.origin in ("state", "dropped")}
+        for slot, name in self._tape.survivors:
+            if name.startswith(("~", "kept/")) or slot in gradients or slot in self._updated:
+                continue
+            if name in known:
+                reason(f"other memory takes the place of {name} (slot {slot})")
+            else:
+                self.statistics.append(name)
+
+    def _average(self, slot: int, name: str, values: Values) -> bool:
+        """Whether state moved towards weights by one factor, as averages do."""
+        refs = [ref for ref in self._tape.refs if ref[0] == slot and DTYPES[ref[1]].is_floating_point]
+        whole = max(refs, key=lambda ref: ref[2], default=None)
+        if whole is None:
+            return False
+        index, last = self._tape.refs.index(whole), len(self._tape.nodes)
+        old, new = values.at(0, index), values.at(last, index)
+        if old is None or new is None or not old.numel():
+            return False
+        for other in self._updated:
+            target = self._weights(other, whole)
+            now = None if target is None else values.at(last, target)
+            if now is None:
+                continue
+            factor = _factor(old.double(), new.double(), now.double(), unit(new.dtype))
+            if factor is not None:
+                self.averages.append(f"{name} of {self._names.get(other, other)} by {factor:.4g}")
+                return True
+        return False
+
+    def _weights(self, slot: int, like: Ref) -> int | None:
+        """A reference of a parameter with the form of an average."""
+        for index, ref in enumerate(self._tape.refs):
+            if ref[0] == slot and ref[1:4] == like[1:4]:
+                return index
+        return None
+
+
+def _factor(old: Tensor, new: Tensor, weights: Tensor, error: float) -> float | None:
+    """Returns f if new is old + f * (weights - old), up to a few roundings; None if it is not."""
+    direction = weights - old
+    length = float(direction.square().sum())
+    moved = new - old
+    if not length:
+        return 0.0 if not bool(moved.any()) else None
+    factor = float((moved * direction).sum()) / length
+    if not 0 <= factor <= 1 + 1e-6:
+        return None
+    accepted = 8 * error * (old.abs() + weights.abs()) + 1e-37
+    return factor if excess(moved - factor * direction, accepted) <= 1 else None
