@@ -17,6 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from prover.capture.storages import Memory
 from prover.capture.user_line import user_line
+from weighbridge.program.tape_policy import FREE_TENSORS
 from weighbridge.transcript.entry_notes import CAUSES, EntryNote, printable
 
 _NUMBER_BYTES = 8
@@ -34,7 +35,9 @@ class Sources:
         self._memory = Memory()
         self._memory.on_death(self._gone)
         self._known: dict[int, tuple[str, str]] = {}
-        self._said: set[str] = set()
+        self._warnings: dict[str, str] = {}
+        """By line, until they are given."""
+        self._entered_bytes = 0
         self._scope = ExitStack()
 
     def __enter__(self) -> Self:
@@ -87,18 +90,33 @@ class Sources:
         cause, made = self._known.get(t.untyped_storage()._cdata, ("unknown" if step else "before", ""))
         return EntryNote(step, name, cause, _short(user_line()), _short(made))
 
-    def warn(self, note: EntryNote, t: Tensor, module: str | None) -> None:
-        """Warns of a tensor that enters a step of the block form, once for each line."""
-        if note.step and t.untyped_storage().nbytes() > _NUMBER_BYTES and note.line not in self._said:
-            self._said.add(note.line)
-            where = "" if module is None else f" in {module}"
-            meaning, remedy = CAUSES[note.cause]
-            warnings.warn(
-                f"a {t.dtype} tensor of shape {tuple(t.shape)} entered step {note.step} undeclared{where} at "
-                f"{note.line}; {meaning}{f' ({note.made})' if note.made else ''}. {remedy}",
-                UndeclaredInputWarning,
-                stacklevel=2,
-            )
+    def warn(self, note: EntryNote, t: Tensor, module: str | None, line: str = "") -> None:
+        """Warns of a tensor that enters a step, once for each line, when all together may be more than a few numbers.
+
+        A Verifier lets `FREE_TENSORS` bytes pass in a run, so class weights and the like need no warning.
+
+        Args:
+            note: What is known of it.
+            t: The tensor; one that holds a number is none in this sense, unless an evaluation made it.
+            module: The module that used it, if one did.
+            line: The user's line; by default the note's, which names files without their folders.
+        """
+        size, line = t.untyped_storage().nbytes(), line or note.line
+        if not note.step or (size <= _NUMBER_BYTES and note.cause != "evaluation"):
+            return
+        self._entered_bytes += size
+        where = "" if module is None else f" in {module}"
+        meaning, remedy = CAUSES[note.cause]
+        self._warnings.setdefault(
+            line,
+            f"a {t.dtype} tensor of shape {tuple(t.shape)} entered step {note.step} undeclared{where} at "
+            f"{line}; {meaning}{f' ({note.made})' if note.made else ''}. {remedy}",
+        )
+        if self._entered_bytes > FREE_TENSORS:
+            for each, text in self._warnings.items():
+                if text:
+                    warnings.warn(text, UndeclaredInputWarning, stacklevel=3)
+                self._warnings[each] = ""
 
     def _gone(self, address: int) -> None:
         self._known.pop(address, None)

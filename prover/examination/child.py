@@ -7,6 +7,7 @@ either followed, or plain to learn how fast it is by itself.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import traceback
@@ -118,6 +119,7 @@ def _told(following: Following, follower: ExaminedFollower, observed: Observatio
         {
             "step": note.step, "line": note.line, "shape": list(note.shape), "dtype": str(note.dtype),
             "module": note.module, "cause": note.cause, "source": note.source,
+            "bytes": math.prod(note.shape) * note.dtype.itemsize,
         }
         for note in notes.undeclared
         if (note.step, note.name) not in observed.entered

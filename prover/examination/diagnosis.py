@@ -9,6 +9,7 @@ from typing import Any
 from prover.examination.costs import costs
 from prover.examination.examine import Evidence
 from weighbridge.core.errors import Finding, Severity
+from weighbridge.program.tape_policy import FREE_TENSORS
 
 REFUSED, REPORTED, SLOW, NOTE = "refused", "reported", "slow", "note"
 KINDS = (REFUSED, REPORTED, SLOW, NOTE)
@@ -194,6 +195,8 @@ def _values(finding: Finding, lines: list[str]) -> Iterator[Finding]:
 
 def _undeclared(answers: list[dict[str, Any]]) -> Iterator[Finding]:
     """Tensors without an origin, by line."""
+    entering = [each for answer in answers for each in answer.get("undeclared", ())]
+    small = sum(each["bytes"] for each in entering if each["step"]) <= FREE_TENSORS
     for answer in answers:
         lines: dict[str, list[dict[str, Any]]] = {}
         for each in answer.get("undeclared", ()):
@@ -208,7 +211,9 @@ def _undeclared(answers: list[dict[str, Any]]) -> Iterator[Finding]:
                 yield _finding(NOTE, "tape.free_input", message, "", line, "info", **facts)
             else:
                 message = f"{tensor}{others} enters the training undeclared: {first['cause']}"
-                yield _finding(REPORTED, "tape.free_input", message, REMEDIES[first["source"]], line, **facts)
+                few = small and len(facts["steps"]) == 1  # what enters in every step is much in the end
+                kind, severity = (NOTE, "info") if few else (REPORTED, "violation")
+                yield _finding(kind, "tape.free_input", message, REMEDIES[first["source"]], line, severity, **facts)
 
 
 def _slow(seen: Evidence, found: Diagnosis) -> Iterator[Finding]:

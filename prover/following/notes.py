@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import torch
@@ -74,7 +73,6 @@ class Notes:
     def __init__(self) -> None:
         self.undeclared: list[Undeclared] = []
         self.taken: dict[tuple[str, str], TakenForBatch] = {}
-        self._said: set[str] = set()
 
     def by_hand(self, recorder: SegmentRecorder, t: Tensor, name: str) -> None:
         """Notes a tensor that was taken for part of the batch.
@@ -89,7 +87,7 @@ class Notes:
         self.taken.setdefault((line, name), taken)
 
     def add(self, recorder: SegmentRecorder, t: Tensor, ahead: int, evaluated: str | None) -> None:
-        """Notes a tensor that is about to enter, and warns if no earlier warning named that line.
+        """Notes a tensor that is about to enter, and warns of it unless all that entered is small.
 
         Args:
             recorder: Records the step.
@@ -111,11 +109,5 @@ class Notes:
         shape = tuple(t.shape)
         note = Undeclared(recorder.step_number, name, shape, t.dtype, user_line(), where, cause, found.cause)
         self.undeclared.append(note)
-        if recorder.built and note.line not in self._said:
-            self._said.add(note.line)
-            warnings.warn(
-                f"a {note.dtype} tensor of shape {note.shape} entered step {note.step} undeclared at {note.line}; "
-                f"{cause}. {remedy}",
-                UndeclaredInputWarning,
-                stacklevel=2,
-            )
+        if recorder.built:
+            recorder.sources.warn(found, t, where, note.line)

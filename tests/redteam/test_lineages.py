@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy as np
 import pytest
 import torch
 from redteam.remade import Run
@@ -144,6 +145,28 @@ def test_a_lineage_that_chooses_together_what_no_run_may(tmp_path: Path) -> None
     assert (found.evidence["channel"], found.evidence["runs"]) == ("structure", 3)
 
 
+def bringing(seed: int) -> Callable[[nn.Module], None]:
+    """A last step that an undeclared tensor enters, of which no single run gives account."""
+
+    def last(model: nn.Module) -> None:
+        brought = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, 120, dtype=np.uint8))
+        with torch.no_grad():
+            model.position_ids.add_(brought[:12])
+
+    return last
+
+
+def test_a_lineage_into_which_each_run_brings_a_small_tensor(tmp_path: Path) -> None:
+    """Each is info by itself; together they are more than a few class weights."""
+    paths = lineage(tmp_path, bringing)
+    assert [f for f in findings(paths[0]) if f.id == "tape.free_input" and f.severity != "info"] == []
+    line = trace(paths[-1], known=tuple(paths[:-1]))["2"]
+    assert not isinstance(line.chosen, Exception)
+    assert line.chosen["tensors"] == 3 * 8 * 120
+    (found,) = [f for f in parent_runs.check(line) if f.evidence.get("channel") == "tensors"]
+    assert (found.id, found.severity, found.evidence["runs"]) == ("transcript.chosen_bits", "violation", 3)
+
+
 # -- what step 0 excuses -----------------------------------------------------------------------------------------------
 
 
@@ -151,15 +174,15 @@ def test_a_program_of_the_initialisation_that_takes_weights_later(tmp_path: Path
     """Step 0 takes zeros from outside, which is no more than information; the same program takes weights in step 1."""
     record(tmp_path / "plain", steps=1)
     run = Run.of(tmp_path / "plain")
-    row = ((10,), (1,), 0)
+    row = ((40,), (1,), 0)
     tape = Tape(
-        inputs=[Input(0, 40, "free", "w")],
+        inputs=[Input(0, 160, "free", "w")],
         refs=[(0, "f32", *row), (1, "f32", *row)],
-        nodes=[Node("clone.default", (("t", 0),), {}, (1,), ((1, 40),))],
+        nodes=[Node("clone.default", (("t", 0),), {}, (1,), ((1, 160),))],
         frees=[(1, 0)],
         survivors=[(1, "~0/1")],
     )
-    for step, taken in zip(run.steps, (torch.zeros(10), torch.randn(10)), strict=True):
+    for step, taken in zip(run.steps, (torch.zeros(40), torch.randn(40)), strict=True):
         step.tape, step.batch, step.undeclared = tape, {}, {"w": taken}
         step.record = replace(step.record, values=[], host=[], rng={})
     run.checkpoints.clear()
@@ -167,7 +190,7 @@ def test_a_program_of_the_initialisation_that_takes_weights_later(tmp_path: Path
     result = replay_here(tmp_path / "run")
     assert result["verdict"] == "match"
     assert ("tape.free_input", "violation") in {(f["id"], f["severity"]) for f in result["findings"]}
-    assert result["chosen"]["tensors"]["bits"] >= 8 * 40
+    assert result["chosen"]["tensors"]["bits"] >= 8 * 160
 
 
 def job(place: Path, last: Callable[[int], Callable[[nn.Module], None]]) -> list[Path]:

@@ -36,7 +36,7 @@ def findings(ledger: ChosenBits, policy: TapePolicy, subject: str) -> list[Findi
         if channel == "batch":  # batches of steps are judged by the commitment to data; an initialisation has none
             column, budget = {step: bits for step, bits in column.items() if step == 0}, 0.0
         bits = sum(column.values())
-        if budget is None or bits <= budget or channel == "values":
+        if budget is None or bits <= budget or channel in ("tensors", "values"):
             continue
         step, what = max(column, key=lambda each: (column[each], -each)), ledger.what[channel][1]
         found.append(

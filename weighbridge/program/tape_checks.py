@@ -138,13 +138,14 @@ def _undeclared(
     findings = []
 
     def tensors_of(found: TapeValues, severity: Severity) -> Finding:
-        return _undeclared_tensors(found, severity, entering(tapes(found.digest), transcript.entered, found))
+        named = entering(tapes(found.digest), transcript.entered, found)
+        return _undeclared_tensors(found, severity, named, policy.free_tensors)
 
     everything = list(programs.values.values())
     trains = [found for found in everything if found.kind != "init"]
     tensors = [found for found in trains if found.undeclared_tensors]
-    if sum(found.undeclared_bytes for found in tensors) > policy.free_tensors:
-        findings += [tensors_of(found, policy.free_input) for found in tensors]
+    many = sum(found.undeclared_bytes for found in tensors) > policy.free_tensors
+    findings += [tensors_of(found, policy.free_input if many else "info") for found in tensors]
     findings += [tensors_of(found, "info") for found in everything if found.kind == "init" and found.undeclared_tensors]
     budget = policy.budgets.get("values", math.inf)
     if sum(found.undeclared_values for found in everything) > policy.free_values:
@@ -196,7 +197,7 @@ def _undeclared_values(found: TapeValues, tape: Tape, chosen: float, budget: flo
     )  # fmt: skip
 
 
-def _undeclared_tensors(found: TapeValues, severity: Severity, named: list[str]) -> Finding:
+def _undeclared_tensors(found: TapeValues, severity: Severity, named: list[str], allowed: int) -> Finding:
     message = (
         "tensors entered that are neither batch nor state; pass them to step() as the batch, "
         "or to attach() if they outlive steps"
@@ -204,7 +205,7 @@ def _undeclared_tensors(found: TapeValues, severity: Severity, named: list[str])
     if found.kind == "init":
         message = "the initialisation took tensors from outside; ask where that model came from"
     return _finding(
-        "tape.free_input", message, found, severity, "no tensors without an origin",
+        "tape.free_input", message, found, severity, f"at most {allowed} bytes without an origin in all steps",
         f"{found.undeclared_bytes} bytes in {len(found.undeclared_tensors)} tensors: {'; '.join(named)}",
         bytes=found.undeclared_bytes,
     )  # fmt: skip

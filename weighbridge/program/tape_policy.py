@@ -20,8 +20,11 @@ IDS = (
 )
 """Findings about what programs are, whether or not replaying them gives what the transcript says."""
 
+FREE_TENSORS = 128
+"""Bytes of undeclared tensors in a whole run that accuse no party: class weights and the like; no model fits into them."""
 
 BUDGETS: Mapping[str, float] = {
+    "tensors": 8.0 * FREE_TENSORS,
     "values": 1_024.0,
     "literals": 19_000.0,
     "structure": 276_000.0,
@@ -31,7 +34,8 @@ BUDGETS: Mapping[str, float] = {
 }
 """Bits in a whole run: four times the most that any honest training of benchmarks/results/chosen_bits.json chose,
 rounded up to thousands, and 1,024 where that is less. The trainings of that file declare no formulas, so all values
-that change count as chosen there; values that follow from a declared formula cost nothing, and their budget is 1,024.
+that change count as chosen there; values that follow from a declared formula cost nothing, and their budget is 1,024,
+as is that of undeclared tensors, which ordinary programs hardly need.
 """
 
 
@@ -40,11 +44,11 @@ class TapePolicy:
     """What is allowed to enter a step without an origin, and how grave each finding is.
 
     Attributes:
-        free_tensors: Bytes of undeclared tensors in all steps.
+        free_tensors: Bytes of undeclared tensors in all steps that are `info`.
         free_values: Changing values that no formula explains, in all steps.
         once_bytes: Bytes of constants of a tape that ran once.
         undeclared: Severity of `tape.undeclared`.
-        free_input: Severity of `tape.free_input` for tensors; in step 0 it is `info`: that model came from elsewhere.
+        free_input: Severity of `tape.free_input` for more tensors than that; in step 0 it is `info`: that model came from elsewhere.
         free_value: Severity of `tape.free_input` for values and constants, those beside their formulas included.
         overwrite: Severity of `tape.overwrite`.
         no_gradient: Severity of `tape.no_gradient`.
@@ -69,7 +73,7 @@ class TapePolicy:
         chosen: Severity of `transcript.chosen_bits`, if there are more.
     """
 
-    free_tensors: int = 0
+    free_tensors: int = FREE_TENSORS
     free_values: int = 0
     once_bytes: int = 1 << 20
     undeclared: Severity = "violation"
@@ -107,4 +111,4 @@ class TapePolicy:
 
 
 AS_DESIGNED = TapePolicy()
-"""Nothing enters without an origin."""
+"""Nothing enters without an origin but what is too little to be weights."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from support.recordings import replay_here, train
@@ -288,16 +289,32 @@ def test_constants_written_one_by_one(tmp_path: Path) -> None:
     assert "constants of the program" in found[0].message
 
 
-def test_a_tensor_that_is_neither_batch_nor_state(tmp_path: Path) -> None:
-    secret = torch.randn(8)
+@pytest.mark.parametrize("numbers", [32, 33])
+def test_a_tensor_that_is_neither_batch_nor_state(tmp_path: Path, numbers: int) -> None:
+    """What is too little to be weights accuses nobody; it is told all the same."""
+    secret = torch.randn(numbers)
 
     def step(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        update({"x": batch["x"] + secret, "y": batch["y"]}, model, optimizer)
+        update({"x": batch["x"] + secret[:8], "y": batch["y"]}, model, optimizer)
 
-    found = findings(run(tmp_path / "run", step))
-    assert {(f.id, f.severity) for f in found} == {("tape.free_input", "violation")}
-    assert sum(f.evidence["bytes"] for f in found) == 32  # in the first step; from then on it is state
-    assert findings(tmp_path / "run", TapePolicy(free_tensors=1000)) == []
+    path = run(tmp_path / "run", step)
+    assert {(f.id, f.severity) for f in findings(path)} == (
+        {("tape.free_input", "violation")} if numbers > 32 else set()
+    )
+    assert findings(path, TapePolicy(free_tensors=1000)) == []
+    (told,) = [f for f in findings(path, TapePolicy(free_tensors=0)) if "bytes" in f.evidence]
+    assert told.evidence["bytes"] == 4 * numbers  # in the first step; from then on it is state
+
+
+def test_a_tensor_that_is_small_and_another_one_in_each_step(tmp_path: Path) -> None:
+    """All of them together are what counts."""
+
+    def step(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        update({"x": batch["x"] + torch.from_numpy(rng.standard_normal(8)).float(), "y": batch["y"]}, model, optimizer)
+
+    rng = np.random.default_rng(1)
+    assert ids(run(tmp_path / "few", step, count=2)) == set()
+    assert ids(run(tmp_path / "many", step, count=6)) == {"tape.free_input"}
 
 
 def test_a_message_in_the_learning_rate(tmp_path: Path) -> None:
