@@ -103,7 +103,7 @@ class Notes:
             recorder.sources.add(t, "evaluation", evaluated)
         name = f"f{len(recorder.capture.undeclared) + ahead}"
         found = recorder.sources.note(recorder.step_number, name, t)
-        meaning, remedy = CAUSES[found.cause]
+        meaning, _ = CAUSES[found.cause]
         cause = f"{meaning}: {found.made}" if found.made else meaning
         where = recorder.capture.where()
         shape = tuple(t.shape)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy as np
 import pytest
 import torch
 from redteam.remade import Run

@@ -21,7 +21,7 @@ IDS = (
 """Findings about what programs are, whether or not replaying them gives what the transcript says."""
 
 FREE_TENSORS = 128
-"""Bytes of undeclared tensors in a whole run that accuse no party: class weights and the like; no model fits into them."""
+"""Bytes of undeclared tensors in a run that accuse no party: class weights and the like. No model fits into them."""
 
 BUDGETS: Mapping[str, float] = {
     "tensors": 8.0 * FREE_TENSORS,
@@ -48,7 +48,8 @@ class TapePolicy:
         free_values: Changing values that no formula explains, in all steps.
         once_bytes: Bytes of constants of a tape that ran once.
         undeclared: Severity of `tape.undeclared`.
-        free_input: Severity of `tape.free_input` for more tensors than that; in step 0 it is `info`: that model came from elsewhere.
+        free_input: Severity of `tape.free_input` for more tensors than that; in step 0 it is `info`: that model came
+            from elsewhere.
         free_value: Severity of `tape.free_input` for values and constants, those beside their formulas included.
         overwrite: Severity of `tape.overwrite`.
         no_gradient: Severity of `tape.no_gradient`.
