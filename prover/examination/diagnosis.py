@@ -28,6 +28,8 @@ REMEDIES = {
 }
 """What to do about a tensor without an origin, by where it came from (`entry_notes.CAUSES`), in a followed script."""
 
+_WORTH_KNOWING: tuple[str, Severity] = NOTE, "info"
+_HELD_AGAINST: tuple[str, Severity] = REPORTED, "violation"
 _OF_STEPS = "set it by a scheduler of PyTorch's, or declare it: prover.follow(..., formulas=...), see prover.formulas"
 _OF_LINES = "compute it by tensor operations from what is recorded, or declare it by follow(..., formulas=...)"
 _SHARE = 0.1
@@ -212,8 +214,8 @@ def _undeclared(answers: list[dict[str, Any]]) -> Iterator[Finding]:
             else:
                 message = f"{tensor}{others} enters the training undeclared: {first['cause']}"
                 few = small and len(facts["steps"]) == 1  # what enters in every step is much in the end
-                kind, severity = (NOTE, "info") if few else (REPORTED, "violation")
-                yield _finding(kind, "tape.free_input", message, REMEDIES[first["source"]], line, severity, **facts)
+                kind, grave = _WORTH_KNOWING if few else _HELD_AGAINST
+                yield _finding(kind, "tape.free_input", message, REMEDIES[first["source"]], line, grave, **facts)
 
 
 def _slow(seen: Evidence, found: Diagnosis) -> Iterator[Finding]:
