@@ -120,6 +120,10 @@ def test_an_extra_brings_what_it_is_for(extra: str, wheel: Path, plain: Path, el
         chips = ["--vary", "samples=1,2", "--chips", "1000", "--flops", "1e24"]
         ran(python, "analysis", "sweep", *chips, "--out", "p.parquet", cwd=elsewhere)
         assert (elsewhere / "p.parquet").read_bytes().startswith(b"PAR1")
+    elif extra == "console":
+        served = "from verifier.console import pages, serving; from importlib.resources import files\n"
+        kept = "assert all((files(pages.__package__) / 'static' / name).is_file() for name in pages._FILES)"
+        checked([python, "-c", served + kept], cwd=elsewhere)
     elif extra == "postgres":
         checked([python, "-c", "import psycopg, verifier.store.database; assert psycopg.pq.__impl__ == 'binary'"])
     else:

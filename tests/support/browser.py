@@ -33,9 +33,9 @@ def program() -> str | None:
     return named or next((found for each in PROGRAMS if (found := shutil.which(each))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The browser, one for all tests of a session."""
+    """The browser, one for all tests of a module: Playwright bears no second one that another module still holds."""
     path = program()
     if path is None:
         pytest.skip(NONE)

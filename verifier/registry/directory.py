@@ -130,7 +130,12 @@ class Registry:
     """
 
     def __init__(
-        self, where: str | Path, signer: NoteSigner | None = None, clock: Callable[[], float] = time.time
+        self,
+        where: str | Path,
+        signer: NoteSigner | None = None,
+        clock: Callable[[], float] = time.time,
+        *,
+        read_only: bool = False,
     ) -> None:
         """Opens the registry, creating it if there is none.
 
@@ -138,15 +143,19 @@ class Registry:
             where: An SQLite file or a database's URL, as `verifier.store.database.database_url` takes them.
             signer: The registry's key, for parties' statements and for checkpoints; see `verifier.registry.load_key`.
             clock: Seconds since 1970.
+            read_only: Whether to open one that exists, of this version, so that the database refuses every change.
 
         Raises:
             UsageError: It is not a registry or cannot be opened, or is another key's.
         """
-        self.database = Database(where)
+        self.database = Database(where, read_only=read_only)
         self.session: sessionmaker[Session] = self.database.session
         self._signer, self._clock = signer, clock
         self.log = Log(self.database)
         self.statements = Statements(self.session, self.log, self.now)
+        if read_only:
+            revision.require_newest(self.database)
+            return
         revision.prepare(self.database)
         self._begin()
 

@@ -29,31 +29,46 @@ def render_html(report: Mapping[str, Any]) -> str:
         report: What `verifier.report.document.build` returned, or the same read back from JSON; one of an earlier
             version is shown as this one.
     """
-    report = as_current(report)
-    names = Names(report["chips"], report["transcripts"])
-    drawn = strips(report)
-    spans = [span for strip in drawn.values() for span in strip.spans]
+    context = page_context(report)
+    names = context["names"]
     environment = page_environment()
     environment.filters |= {"chip": names.marked, "transcript": names.marked, "named": names.marked_text}
-    probability = report["probability"]
-    return environment.get_template("report.html").render(
-        report=report,
-        groups=group(report["findings"]),
-        names=names,
-        strips=drawn,
-        seen={
+    return environment.get_template("report.html").render(context)
+
+
+def page_context(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the templates `report_*.html` show of a report, by the names that they use.
+
+    Args:
+        report: As `render_html` takes it.
+    """
+    report = as_current(report)
+    drawn = strips(report)
+    spans = [span for strip in drawn.values() for span in strip.spans]
+    return {
+        "report": report,
+        "groups": group(report["findings"]),
+        "names": Names(report["chips"], report["transcripts"]),
+        "strips": drawn,
+        "seen": {
             "categories": [each for each in CATEGORIES if any(span.category == each for span in spans)],
             "statuses": sorted({mark.status for strip in drawn.values() for mark in strip.marks}),
         },
-        most_chips=MOST_CHIPS,
-        p_is=P_IS,
+        "most_chips": MOST_CHIPS,
+        "p_is": P_IS,
         # Our own plotting code makes this and puts nothing in it but numbers and our own words.
-        curve=Markup(charts.probability(probability["curve"], drawn=probability["inputs"]["s"])),
-        nothing=extent.nothing_checked(report),
-        without_work=extent.nothing_due_on(report["chips"]),
-        undecided=extent.undecided(report),
-        replays=extent.replays_in_words(report),
-    )
+        "curve": Markup(curve(report)),
+        "nothing": extent.nothing_checked(report),
+        "without_work": extent.nothing_due_on(report["chips"]),
+        "undecided": extent.undecided(report),
+        "replays": extent.replays_in_words(report),
+    }
+
+
+def curve(report: Mapping[str, Any]) -> str:
+    """Returns the plot of p against the number of chips drawn; see `charts.probability`."""
+    probability = report["probability"]
+    return charts.probability(probability["curve"], drawn=probability["inputs"]["s"])
 
 
 def page_environment() -> Environment:

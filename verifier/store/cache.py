@@ -71,6 +71,7 @@ class Cache:
         opening: Limits = OPENING,
         questions: Limits = QUESTIONS,
         budget: Budget | None = None,
+        read_only: bool = False,
     ) -> None:
         """Creates the directory if needed and removes what an interrupted fetch left.
 
@@ -80,18 +81,23 @@ class Cache:
             opening: What the worker that opens a transcript may use.
             questions: What a worker may use that is asked more about it later: whose batches or weights it compares.
             budget: What it may take of the disk; by default all of it.
+            read_only: Whether it is another process's, which may be fetching into it now: then nothing is removed.
         """
         self.opening, self._questions = opening, questions
         self.root = self._root = Path(root)
         self.limits = self._limits = limits or FetchLimits()
-        self._root.mkdir(parents=True, exist_ok=True)
+        if not read_only:
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._tidy()
+        self.room = Room(self._root, budget or Budget())
+
+    def _tidy(self) -> None:
         for pattern in (f"{PARTIAL}*", f"{JOB}*"):
             for left in self._root.glob(pattern):
                 if left.is_file():
                     left.unlink()
                 elif not left.name.endswith(CELLS):  # what Provers sent for cells may be needed again
                     shutil.rmtree(left, ignore_errors=True)
-        self.room = Room(self._root, budget or Budget())
 
     def get(self, transcript_id: str, fetch: Iterable[Piece]) -> OpenedTranscript:
         """Returns a verified transcript, fetching it if it is not in the cache.

@@ -157,7 +157,8 @@ class Room:
     def _count(self, name: str) -> None:
         place = self._root / name
         if _PRUNABLE.fullmatch(name) and place.is_dir():
-            self._sizes[name] = sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
+            with suppress(FileNotFoundError):  # another process, which fetches into the directory, pruned it meanwhile
+                self._sizes[name] = sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
 
     def _in_use(self) -> Collection[str]:
         return {note.name for note in (self._root / _HELD).glob("*/*")}

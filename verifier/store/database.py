@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
@@ -28,6 +29,7 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 """What SQLite keeps of a database: it gives each of these files the permissions of the first."""
 
 _PRAGMAS = ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL", "busy_timeout=10000")
+_READING_PRAGMAS = ("query_only=ON", "busy_timeout=10000")
 
 
 def database_url(where: str | Path) -> URL:
@@ -70,26 +72,32 @@ class Database:
         session: Makes sessions on it.
     """
 
-    def __init__(self, where: str | Path) -> None:
+    def __init__(self, where: str | Path, *, read_only: bool = False) -> None:
         """Prepares connections; the first is made when something is asked of it.
 
         Args:
             where: As `database_url` takes it.
+            read_only: Whether the database itself is to refuse every change, and to make no file that is missing.
 
         Raises:
             UsageError: It is no URL, or nothing here can speak to such a database.
         """
         url = database_url(where)
         self.name = str(where) if "://" not in str(where) else url.render_as_string()
+        sqlite_file = url.get_backend_name() == "sqlite"
         try:
-            self.engine: Engine = create_engine(url)
+            self.engine: Engine = create_engine(_read_only(url) if read_only and sqlite_file else url)
         except (SQLAlchemyError, ImportError) as error:
             raise UsageError(
                 f"{self.name} cannot be used as a database ({error}); install its driver, or name an SQLite file"
             ) from None
-        if url.get_backend_name() == "sqlite":
+        if sqlite_file and read_only:
+            event.listen(self.engine, "connect", _on_reading)
+        elif sqlite_file:
             event.listen(self.engine, "do_connect", partial(_make_private, database_files(where)[:1]))
             event.listen(self.engine, "connect", _on_connect)
+        elif read_only:
+            event.listen(self.engine, "do_connect", _reading_session)
         self.session: sessionmaker[Session] = sessionmaker(self.engine)
 
     def close(self) -> None:
@@ -140,7 +148,25 @@ def _make_private(files: Sequence[Path], *_: Any) -> None:
 
 
 def _on_connect(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    _set(connection, _PRAGMAS)
+
+
+def _on_reading(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    _set(connection, _READING_PRAGMAS)
+
+
+def _set(connection: DBAPIConnection, pragmas: Sequence[str]) -> None:
     cursor = connection.cursor()
-    for pragma in _PRAGMAS:
+    for pragma in pragmas:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _read_only(url: URL) -> URL:
+    """Returns the URL under which SQLite opens a file for reading only."""
+    return url.set(database=f"file:{quote(url.database or '')}", query={**url.query, "mode": "ro", "uri": "true"})
+
+
+def _reading_session(dialect: Any, record: Any, arguments: Any, options: dict[str, Any]) -> None:
+    """Asks PostgreSQL to refuse changes in every transaction of a connection."""
+    options["options"] = f"{options.get('options', '')} -c default_transaction_read_only=on".strip()

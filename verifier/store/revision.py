@@ -116,6 +116,20 @@ def prepare(database: Database) -> None:
         ) from None
 
 
+def require_newest(database: Database) -> None:
+    """Checks that a database is of the newest revision, and changes nothing.
+
+    Raises:
+        RevisionError: It is of another one; the message names the command that migrates it.
+        UsageError: It is empty, cannot be opened, or holds something else.
+    """
+    found = revision(database)
+    if found is None:
+        raise UsageError(f"{database.name} is empty; name the database that the Verifier was started with")
+    if found != newest():
+        raise _other_revision(database.name, found)
+
+
 def _lock(connection: Connection) -> None:
     """Keeps others from changing tables until the transaction ends; on SQLite it makes changes of tables part of it."""
     if connection.dialect.name == "sqlite":

@@ -104,6 +104,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "27ab --snapshot gpu-0:5 --db registry.sqlite --cache cache --manufacturer maker/authority.pem --out clean.zip",
     ),
     "evidence verify": ("finding.zip --key registry.sqlite.report-key.pub --manufacturer maker/authority.pem",),
+    "console": (
+        "--db registry.sqlite --credentials credentials/verifier",
+        "--db registry.sqlite --credentials credentials/verifier --cache cache --manufacturer maker/authority.pem "
+        "--report-key registry.sqlite.report-key",
+    ),
     "rules key": ("party.key",),
     "rules check": ("treaty.yaml",),
     "rules sign": ("treaty.yaml --key party.key --out treaty.dsse",),

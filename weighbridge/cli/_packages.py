@@ -6,7 +6,15 @@ from importlib.util import find_spec
 
 from weighbridge.core.errors import UsageError
 
-EXTRAS = {"transformers": "demo", "sklearn": "demo", "pyarrow": "parquet", "psycopg": "postgres", "ray": "ray"}
+EXTRAS = {
+    "transformers": "demo",
+    "sklearn": "demo",
+    "pyarrow": "parquet",
+    "psycopg": "postgres",
+    "ray": "ray",
+    "fastapi": "console",
+    "uvicorn": "console",
+}
 """Which extra brings a module. Modules that are not listed come with a plain installation."""
 _OURS = frozenset({"analysis", "firmware_sim", "protos", "prover", "verifier", "weighbridge"})
 

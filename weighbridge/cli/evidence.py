@@ -60,13 +60,16 @@ def export(
     if not key.is_file():
         raise UsageError(f"{key} does not exist; evidence is signed with the key that signs this Verifier's reports")
     root, named = description.read_root(manufacturer), None if snapshot is None else _snapshot(snapshot)
-    registry = Registry(db)
+    registry = Registry(db, read_only=True)  # a Verifier may be at work on both
     try:
         known = [each.id for each in registry.inspections(prefix=inspection)]
         inspection = resolve(inspection, known, "inspection", "weighbridge inspect list shows all")
         made = exporting.export(
             exporting.Source(
-                registry=registry, cache=Cache(cache), report_key=signing.load_key(key), manufacturer=root
+                registry=registry,
+                cache=Cache(cache, read_only=True),
+                report_key=signing.load_key(key),
+                manufacturer=root,
             ),
             inspection, out, finding=finding, snapshot=named, max_transcript=max_transcript << 20,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from weighbridge import __version__
 from weighbridge.cli import (
     compare,
+    console,
     doctor,
     evidence,
     identity,
@@ -76,6 +77,7 @@ app.add_typer(registry, name="registry")
 app.add_typer(report.app, name="report")
 app.add_typer(evidence.app, name="evidence")
 app.add_typer(rules.app, name="rules")
+app.command("console")(console.command)
 app.add_typer(analysis, name="analysis")
 attach(app)
 

@@ -156,24 +156,9 @@ def _sum(registry: Registry) -> dict[str, Any]:
 
 
 def _chip(registry: Registry, ueid: bytes) -> dict[str, Any]:
-    from verifier.registry.entries import Listing, decode
-    from verifier.registry.listings import rfc3339
-    from weighbridge.attest.custody_statements import Signed
+    from verifier.registry.chip_history import chip_history
 
     chip = registry.chip(ueid)
-    history: list[dict[str, Any]] = []
-    for index in registry.history(ueid):
-        (entry,) = registry.log.entries(index, index + 1)
-        at_s, content = decode(entry)
-        if isinstance(content, Signed):
-            said = content.statement
-            more = {"by": said.by, "to": said.to, "site": said.site}
-            history.append({"entry": index, "time": rfc3339(said.time_s), "event": said.kind, **more})
-        elif isinstance(content, tuple):
-            row = next(row for row in content if isinstance(row, Listing) and row.ueid == ueid)
-            history.append(
-                {"entry": index, "time": rfc3339(at_s), "event": "listed", "owner": row.owner, "site": row.site}
-            )
     return {
         "ueid": chip.ueid.hex(),
         "name": chip.name,
@@ -184,5 +169,5 @@ def _chip(registry: Registry, ueid: bytes) -> dict[str, Any]:
         "maker": chip.maker,
         "address": chip.address,
         "prover_address": chip.prover_address,
-        "history": history,
+        "history": chip_history(registry, ueid),
     }
