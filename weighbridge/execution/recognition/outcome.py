@@ -54,6 +54,7 @@ class Update:
         hyperparameters: What it was computed with, by group: name to number; `lr` as it follows from the weights.
         formulas: Names of the declared formulas that give a hyperparameter: `lr of group 0` to `lr`.
         scale: By what its gradients were multiplied after the backward pass (clipping, loss scaling); 1 for nothing.
+        bound: What no element of its gradients exceeds after that (clipping by value); None for nothing.
         parameters: Names of the state that it changed.
         elements: How many elements that is.
         largest: Largest difference from the Verifier's own formula, in units of what is accepted (at most 1).
@@ -67,6 +68,7 @@ class Update:
     hyperparameters: tuple[dict[str, float], ...]
     formulas: dict[str, str]
     scale: float
+    bound: float | None
     parameters: tuple[str, ...]
     elements: int
     largest: float
@@ -164,6 +166,7 @@ def _update(raw: Any) -> Update:
         hyperparameters=tuple(groups),
         formulas={_text(k): _text(v) for k, v in list(raw["formulas"].items())[:MOST]},
         scale=_number(raw["scale"]),
+        bound=None if raw["bound"] is None else _number(raw["bound"]),
         parameters=_texts(raw["parameters"]),
         elements=_count(raw["elements"]),
         **{name: _number(raw[name]) for name in ("largest", "moved", "freedom", "freedom_bits")},

@@ -5,6 +5,7 @@ See docs/recognition.md for what is claimed, confirmed and accepted.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.recognition import structure
 from weighbridge.execution.recognition.acceptance import excess, unit, width
 from weighbridge.execution.recognition.backward_range import strangers
+from weighbridge.execution.recognition.between import Between, Pair, solve
 from weighbridge.execution.recognition.derivation import Derivation, Derived, UnderivableError
 from weighbridge.execution.recognition.formulas import KNOWN, Operand, Result
 from weighbridge.execution.recognition.other_state import Others
@@ -259,11 +261,11 @@ class _Run:
     def _step(self, step: Step) -> None:
         if step.optimizer not in KNOWN:
             raise UnderivableError(f"the optimizer {step.optimizer} is none that is known here")
-        scale = self._scale(step)
+        between = self._between(step)
         found: list[Confirmed] = []
         names, elements, rates = list[str](), 0, dict[str, str]()
         for number, group in enumerate(step.groups):
-            members = [m for p in group.parameters if p.gradient is not None for m in [self._member(step, p, scale)]]
+            members = [m for p in group.parameters if p.gradient is not None for m in [self._member(step, p, between)]]
             if not members:
                 continue
             confirmed = confirm(step.optimizer, _numbers(group), members)
@@ -286,7 +288,7 @@ class _Run:
             for key, value in _shown(each.numbers).items()
             if not (key == "lr" and f"lr of group {number}" in rates)
         }
-        chosen = NUMBER_BITS * (len(numbers) + (scale != 1.0))
+        chosen = NUMBER_BITS * (len(numbers) + between.numbers)
         if chosen > NUMBER_BITS * 8 and 2 * chosen > 32 * elements:
             self.reason(f"{step.optimizer} has {len(numbers)} numbers for {elements:,} elements, which may be anything")
         absolute = sum(each.absolute for each in found) or 1.0
@@ -297,7 +299,8 @@ class _Run:
                     optimizer=step.optimizer,
                     hyperparameters=tuple(_shown(each.numbers) for each in found),
                     formulas=rates,
-                    scale=scale,
+                    scale=between.factor,
+                    bound=between.bound if math.isfinite(between.bound) else None,
                     parameters=_listed(names),
                     elements=elements,
                     largest=largest,
@@ -307,9 +310,8 @@ class _Run:
                 )
             )
 
-    def _scale(self, step: Step) -> float:
-        """By what gradients were multiplied between the backward pass and the step: one number for all of them."""
-        above = below = 0.0
+    def _between(self, step: Step) -> Between:
+        """What gradients went through between the backward pass and the step."""
         pairs = []
         for parameter in (p for g in step.groups for p in g.parameters):
             if parameter.gradient is None:
@@ -319,21 +321,10 @@ class _Run:
             if sums is None:
                 raise UnderivableError(f"{name} is updated by a gradient that no backward pass of the step gave it")
             read = self._known(step.begin, parameter.gradient, name).double()
-            pairs.append((name, sums.recorded, read, DTYPES[self._tape.refs[parameter.gradient][1]]))
-            above += float((sums.recorded * read).sum())
-            below += float(sums.recorded.square().sum())
-        if all(torch.equal(a, b) for _, a, b, _ in pairs) or not below:
-            return 1.0
-        scale = above / below
-        for name, recorded, read, dtype in pairs:
-            accepted = 8 * unit(dtype) * (scale * recorded).abs() + float(torch.finfo(dtype).tiny)
-            if excess(read - scale * recorded, accepted) > 1:
-                raise UnderivableError(
-                    f"the gradient of {name} was changed before the step, by more than one factor for all"
-                )
-        return scale
+            pairs.append(Pair(name, sums.recorded, read, DTYPES[self._tape.refs[parameter.gradient][1]]))
+        return solve(pairs)
 
-    def _member(self, step: Step, parameter: Parameter, scale: float) -> Member:
+    def _member(self, step: Step, parameter: Parameter, between: Between) -> Member:
         name = self._name(parameter.ref)
         assert parameter.gradient is not None
         sums = self._sums[parameter.ref]
@@ -349,7 +340,7 @@ class _Run:
             self._known(step.end, parameter.ref, name),
             {k: self._known(step.end, i, f"{k} of {name}") for k, i in parameter.state.items()},
         )
-        return Member(name, before, after, scale * sums.exact, abs(scale) * sums.accepted)
+        return Member(name, before, after, between.of(sums.exact), abs(between.factor) * sums.accepted)
 
     # -- names and values ----------------------------------------------------------------------------------------------
 

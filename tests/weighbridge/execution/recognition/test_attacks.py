@@ -383,7 +383,24 @@ def test_gradients_changed_before_the_step(tmp_path: Path) -> None:
 
     found = recognised(tmp_path / "run", built(), step, rows(1))
     assert not found.recognised
-    assert "was changed before the step, by more than one factor for all" in reasons(found)
+    assert "was changed before the step, by more than one factor and one bound for all" in reasons(found)
+
+
+@pytest.mark.parametrize("form", ["one side", "one parameter", "and more"])
+def test_gradients_that_are_clipped_by_something_else_than_one_bound(tmp_path: Path, form: str) -> None:
+    def step(batch: Batch, model: Any, optimizer: optim.Optimizer) -> None:
+        loss_of(batch, model).backward()
+        for number, parameter in enumerate(model.parameters()):
+            bound = 1e-2 * (1 + (form == "one parameter" and not number))
+            parameter.grad.clamp_(-bound, 1.0 if form == "one side" else bound)
+        if form == "and more":
+            model[0].weight.grad.add_(1e-4 * batch["w"])
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = recognised(tmp_path / "run", built(), step, rows(1))
+    assert not found.recognised
+    assert "by more than one factor and one bound for all" in reasons(found)
 
 
 # -- state beside weights ----------------------------------------------------------------------------------------------

@@ -175,6 +175,20 @@ def _accumulation() -> tuple[Build, Step, list[Batch]]:
     return build, step, rows(3, 9)
 
 
+def _clipped_by_value() -> tuple[Build, Step, list[Batch]]:
+    def build() -> tuple[Any, ...]:
+        model = perceptron()
+        return model, optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(batch: Batch, model: nn.Module, optimizer: optim.Optimizer) -> None:
+        F.cross_entropy(model(batch["x"]), batch["y"]).backward()
+        nn.utils.clip_grad_value_(model.parameters(), 0.02)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return build, step, rows()
+
+
 def _scaled() -> tuple[Build, Step, list[Batch]]:
     def build() -> tuple[Any, ...]:
         model = perceptron()
@@ -226,6 +240,7 @@ TRAININGS: dict[str, Callable[[], tuple[Build, Step, list[Batch]]]] = {
     "adapters on frozen weights": _adapters,
     "two networks against each other": _adversaries,
     "accumulation, clipping and a schedule": _accumulation,
+    "clipping by value": _clipped_by_value,
     "float16 with scaled losses": _scaled,
     "checkpoints": lambda: _checkpoints(reentrant=False),
     "reentrant checkpoints": lambda: _checkpoints(reentrant=True),
@@ -240,6 +255,13 @@ def test_a_training(tmp_path: Path, name: str) -> None:
     for step in found.steps:
         assert all(loss.largest <= 0.75 and not loss.direct for loss in step.losses), "far from what is accepted"
         assert all(update.largest <= 0.9 for update in step.updates)
+
+
+def test_a_bound_is_found(tmp_path: Path) -> None:
+    found = recognised(tmp_path / "run", *_clipped_by_value())
+    assert {(update.scale, round(update.bound or 0.0, 6)) for step in found.steps for update in step.updates} == {
+        (1.0, 0.02)
+    }
 
 
 def test_frozen_weights_and_statistics_are_named(tmp_path: Path) -> None:
