@@ -15,26 +15,37 @@ import pytest
 pytest.importorskip("fastapi", reason="install the extra [console]")
 
 from verifier.registry import Registry
-from weighbridge.attest.identity import CertificateAuthority
+from verifier.report import signing
+from weighbridge.cli.bench.layout import DEFAULT, Bench, Settings
 from weighbridge.cli.main import run
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with credentials, and a bench as `weighbridge up` leaves it."""
     path = tmp_path_factory.mktemp("site")
-    authority = CertificateAuthority.create("Station")
+    bench = Bench(path / DEFAULT, Settings(("chip-0",), 0.1, 1.0))
+    bench.keep()
+    bench.make()
+    verifier = bench.directory / "verifier"
+    Registry(verifier / "registry.sqlite").close()
+    signing.load_key(verifier / "registry.sqlite.report-key")
+    (verifier / "cache").mkdir()
     for role in ("verifier", "operator", "prover"):
-        authority.issue_role(role, "one").save(path / role)
-    CertificateAuthority.create("Chips").save(path / "maker")
-    Registry(path / "db").close()
+        (path / role).symlink_to(bench.credentials(role))
+    (path / "db").symlink_to(verifier / "registry.sqlite")
+    (path / "maker").symlink_to(bench.directory / "manufacturer")
     return path
 
 
-def test_it_serves_until_it_is_asked_to_stop(site: Path) -> None:
-    command = [sys.executable, "-P", "-m", "weighbridge.cli", "console", "--db", str(site / "db"), "--json"]
-    command += ["--credentials", str(site / "verifier"), "--address", "127.0.0.1:0"]
+def test_on_a_bench_it_serves_until_it_is_asked_to_stop(site: Path) -> None:
+    command = [sys.executable, "-P", "-m", "weighbridge.cli", "console", "--json", "--address", "127.0.0.1:0"]
     with subprocess.Popen(
-        [*command, "--address-file", str(site / "address")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--address-file", str(site / "address")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=site,
     ) as process:
         try:
             assert process.stdout is not None
@@ -45,20 +56,25 @@ def test_it_serves_until_it_is_asked_to_stop(site: Path) -> None:
             context.load_cert_chain(site / "operator" / "certificate.pem", site / "operator" / "key.pem")
             connection = http.client.HTTPSConnection(*said["address"].split(":"), context=context, timeout=30)
             connection.request("GET", "/")
-            assert b"Fleet and coverage" in connection.getresponse().read()
+            assert b"Signed in as operator bench" in connection.getresponse().read()
             connection.close()
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 
 
-def test_what_cannot_serve_is_said_in_one_line(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_serve_is_said_in_one_line(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WEIGHBRIDGE_BENCH", raising=False)
     right = ["console", "--db", str(site / "db"), "--credentials", str(site / "verifier")]
     missing = str(site / "missing")
     for more, says in (
-        (["--credentials", str(site / "prover")], "credentials of prover one"),
+        (["--credentials", str(site / "prover")], "credentials of prover bench"),
         (["--credentials", missing], "Cannot read"),
         (["--db", missing], "there is no database"),
+        (["--db", ""], "give --db, or start a bench"),
         (["--address", "nowhere"], "no address"),
         (["--address", "127.0.0.1:99999"], "no address"),
         (["--cache", missing], "all three or none"),

@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import pkcs12
 from support.command_line import fails, weighbridge
 
 from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from weighbridge.attest import role_certificate
+from weighbridge.attest.certificates import load_certificate
 from weighbridge.attest.identity import Credentials
 from weighbridge.core.errors import IdentityError
 from weighbridge.rpc import endpoints
@@ -101,3 +103,19 @@ def test_a_service_does_not_start_without_a_list(ca: Path, tmp_path: Path) -> No
     (tmp_path / "lab" / "revocations.pem").unlink()
     command = ["serve", "prover", "--runs", tmp_path / "runs", "--credentials", tmp_path / "lab"]
     assert fails(*command) == "identity.revocations"
+
+
+def test_a_browser_can_import_what_is_written_for_it(ca: Path, tmp_path: Path) -> None:
+    file = tmp_path / "lab.p12"
+    password = says("browser", tmp_path / "lab", "--out", file).split()[-1]
+    key, certificate, (authority,) = pkcs12.load_key_and_certificates(file.read_bytes(), password.encode())
+    own = Credentials.load(tmp_path / "lab")
+    assert certificate == load_certificate(own.certificate)
+    assert key is not None
+    assert key.public_key() == certificate.public_key()
+    assert authority == load_certificate(own.authority)
+    assert file.stat().st_mode & 0o077 == 0
+    with pytest.raises(ValueError, match="password"):
+        pkcs12.load_key_and_certificates(file.read_bytes(), b"guessed")
+    assert fails("identity", "browser", tmp_path / "lab", "--out", file) == "usage"
+    assert fails("identity", "browser", ca, "--out", tmp_path / "other.p12") == "identity.chain"

@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "chip log prove": ("log 7 --manufacturer maker/authority.pem --out snapshot.tlog-proof",),
     "chip log verify": ("snapshot.tlog-proof snapshot.token --manufacturer maker/authority.pem",),
     "chip log compare": ("log theirs/checkpoint --manufacturer maker/authority.pem",),
+    "identity browser": ("credentials/alice --out alice.p12",),
     "identity create": ('ca --name "Example authority"',),
     "identity issue": (
         "ca --role verifier --name example --out credentials/verifier",
@@ -105,6 +106,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "evidence verify": ("finding.zip --key registry.sqlite.report-key.pub --manufacturer maker/authority.pem",),
     "console": (
+        "",
         "--db registry.sqlite --credentials credentials/verifier",
         "--db registry.sqlite --credentials credentials/verifier --cache cache --manufacturer maker/authority.pem "
         "--report-key registry.sqlite.report-key",

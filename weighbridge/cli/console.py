@@ -12,6 +12,7 @@ import typer
 from weighbridge.cli import _packages
 from weighbridge.cli._exits import print_json
 from weighbridge.cli._inputs import Json, require_database
+from weighbridge.cli.inspect.connection import bench_here
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,11 +22,19 @@ if TYPE_CHECKING:
 
 def command(
     db: Annotated[
-        str, typer.Option("--db", envvar="WEIGHBRIDGE_DB", help="The Verifier's registry: SQLite file, or URL.")
+        str,
+        typer.Option(
+            "--db",
+            envvar="WEIGHBRIDGE_DB",
+            help="The Verifier's registry: SQLite file, or URL.",
+            default_factory=str,
+            show_default="that of the bench here",
+        ),
     ],
     credentials: Annotated[
-        Path, typer.Option("--credentials", help="Directory of the console's role certificate: Verifier or operator.")
-    ],
+        Path | None,
+        typer.Option("--credentials", help="Directory of the console's role certificate: Verifier or operator."),
+    ] = None,
     cache: Annotated[
         Path | None, typer.Option("--cache", help="The Verifier's cache, to offer evidence for download.")
     ] = None,
@@ -45,8 +54,9 @@ def command(
 ) -> None:
     """Serve read-only pages over a Verifier's database: fleet, inspections, snapshots, chips, search.
 
-    A browser signs in with the certificate of an operator or a Verifier. Without --cache, --manufacturer and
-    --report-key no key of the Verifier is used, and pages name the command that exports evidence.
+    A browser signs in with the certificate of an operator or a Verifier (`weighbridge identity browser`). Without --db,
+    it serves the bench of this directory. Without --cache, --manufacturer and --report-key it uses no key of the
+    Verifier, and pages name the command that exports evidence.
     """
     _packages.require("fastapi", "uvicorn")
     from verifier.console import pages
@@ -54,11 +64,19 @@ def command(
     from verifier.console.serving import served
     from verifier.console.sign_in import Door
     from verifier.registry import Registry
+    from verifier.report.signing import KEY
     from weighbridge.core import secret_files
     from weighbridge.rpc import serving
 
     logging.basicConfig(level=logging.WARNING)
     secret_files.keep_to_owner()
+    if not db:
+        verifier = bench_here("--db").directory / "verifier"
+        db, credentials = str(verifier / "registry.sqlite"), credentials or verifier / "credentials"
+        cache, report_key = cache or verifier / "cache", report_key or verifier / f"registry.sqlite{KEY}"
+        manufacturer = manufacturer or verifier.parent / "manufacturer" / "authority.pem"
+    if credentials is None:
+        raise UsageError("name --credentials, the directory of the console's role certificate")
     require_database(db)
     door = Door(credentials)
     registry = Registry(db, read_only=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import secrets
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from weighbridge.cli._inputs import read_file
+from weighbridge.cli._exits import print_json
+from weighbridge.cli._inputs import Json, read_file
 from weighbridge.core.errors import UsageError
 
 app = typer.Typer(help="Certificate authorities and role credentials.", no_args_is_help=True)
@@ -125,3 +127,28 @@ def update(
     for directory in directories:
         number = put_list(directory, pem)
         print(f"{directory} has list {number}")
+
+
+@app.command()
+def browser(
+    directory: Annotated[Path, typer.Argument(help="Directory of the credentials.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write; must be new.")],
+    as_json: Json = False,
+) -> None:
+    """Write credentials as a PKCS #12 file that browsers import, to sign in to the console.
+
+    The password is made here and printed once. Delete the file after the import: it holds the private key.
+    """
+    from weighbridge.attest import browser_file
+
+    password = secrets.token_urlsafe(15)
+    try:
+        browser_file.write(out, directory, password)
+    except FileExistsError:
+        raise UsageError(f"{out} exists; choose another file, or remove it") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {out} ({error.strerror}); choose another place") from None
+    if as_json:
+        print_json({"file": str(out), "password": password})
+    else:
+        print(f"wrote {out}; its password is {password}")

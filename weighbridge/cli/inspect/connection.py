@@ -52,13 +52,17 @@ def connected(verifier: str, credentials: Path | None) -> Iterator[Operator]:
     """
     from weighbridge.cli.inspect.operator import connect
 
-    address = verifier or _bench("--verifier").address("verifier")
-    with connect(address, credentials or _bench("--credentials").credentials("operator")) as operator:
+    address = verifier or bench_here("--verifier").address("verifier")
+    with connect(address, credentials or bench_here("--credentials").credentials("operator")) as operator:
         yield operator
 
 
-def _bench(option: str) -> Bench:
-    """Returns the bench of this directory, in place of an option that was not given."""
+def bench_here(option: str) -> Bench:
+    """Returns the bench of this directory, in place of an option that was not given.
+
+    Raises:
+        UsageError: There is none; the message names the option.
+    """
     directory = Path(os.environ.get("WEIGHBRIDGE_BENCH") or DEFAULT)
     if not Bench.exists(directory):
         raise UsageError(f"give {option}, or start a bench here with `weighbridge up`")
