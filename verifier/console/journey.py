@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from verifier.registry import Chip
 from verifier.registry.listings import rfc3339
+from verifier.report.names import in_words
 from verifier.report.page import grouped, size
 
 Tone = Literal["good", "bad", "warn", "calm"]
@@ -139,14 +140,23 @@ def _replay(row: Mapping[str, Any]) -> Station:
         return Station("Replay", "Nothing was replayed.", "warn" if row["transcript"] else "calm", ())
     begin, end = (*replay["steps"], None, None)[:2]
     facts = [
-        ("steps executed", "-" if begin is None else f"{begin} to {end}"),
+        ("steps executed", "-" if begin is None else f"{begin}:{end}"),
         ("verdict", replay["verdict"]),
         ("roundings", grouped(replay["rounded"])),
         ("of these followed from the log", grouped(replay["followed"])),
         ("took", f"{replay['seconds']:.1f} s"),
     ]
     if replay["first_difference"]:
-        facts.append(("first difference", str(replay["first_difference"])))
+        facts.append(("first difference", _difference(replay["first_difference"])))
     same = replay["verdict"] == "match"
     says = "Repeated on the Verifier's machine, the run gives the same bits." if same else "The replay does not agree."
     return Station("Replay", says, tone_of(replay["verdict"]), facts)
+
+
+def _difference(first: object) -> str:
+    """Returns where a replay first differed; what a worker said of it may have any form."""
+    if not isinstance(first, Mapping):
+        return in_words(first)
+    where = [f"{name} {first[key]}" for key, name in (("step", "step"), ("op", "operation")) if key in first]
+    what = [str(first[key]) for key in ("operation", "path") if first.get(key)]
+    return ", ".join(where) + (f" ({', in '.join(what)})" if what else "")
