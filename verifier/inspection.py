@@ -138,5 +138,7 @@ class Inspection:
             verified=verified,
             draw=None if sampled is None else sampled.section(verified, collected.found_against()),
             conclusion=concluded,
-            evidence=statistical_evidence.build(collected),
+            evidence=statistical_evidence.build(
+                collected, None if (rules := setting.regime.rules) is None else rules.rules.lists
+            ),
         )

@@ -25,6 +25,8 @@ def plan_of(request: verifier_pb2.StartInspectionRequest, *, commitment: str = "
         for name in ("random", "largest")
         if request.HasField(f"{name}_segments")
     }
+    if request.HasField("recognise"):
+        whole["recognise"] = request.recognise
     return Plan(
         samples=request.samples,
         seed=request.seed,

@@ -50,6 +50,8 @@ def forge(
     writer = TranscriptWriter(target, draft=draft, key=SigningKey.generate(), data=data)
     if notes is not None:
         writer.put_notes(notes)
+    if old.claims:
+        writer.put_claims(old.claims)
     if (source / RANK_LAYOUT).exists():
         writer.put_layout((source / RANK_LAYOUT).read_bytes())
     for record in old.records():

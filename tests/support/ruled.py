@@ -23,6 +23,7 @@ def ruled(
     *,
     benchmark: dict[str, torch.Tensor] | None = None,
     declarations: dict[str, list[str]] | None = None,
+    lists: dict[str, list[str]] | None = None,
     **more: Any,
 ) -> Regime:
     """Signs a rule set and reads it again.
@@ -32,6 +33,7 @@ def ruled(
         holds: The rule.
         benchmark: Tensors of a benchmark, if there is one.
         declarations: What every run must declare.
+        lists: Its lists of texts.
         more: Of the rule, its threshold for example.
 
     Raises:
@@ -45,7 +47,7 @@ def ruled(
         benchmarks = [{"id": "held_out", "metric": "accuracy", "data": data}]
     document = {
         "format": 1, "id": "example", "version": 1, "title": "Example", "benchmarks": benchmarks,
-        "declarations": declarations or {},
+        "declarations": declarations or {}, "lists": lists or {},
         "rules": [{"id": "one", "title": "The rule", "holds": holds, **more}],
     }  # fmt: skip
     (root / "rules.dsse").write_bytes(ruleset.sign(ruleset.parse(document), [KEY]))

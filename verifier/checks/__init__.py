@@ -37,6 +37,7 @@ from verifier.checks import (
     parent_runs,
     positions,
     provenance,
+    recognised_training,
     replay_outcome,
     segment_replays,
     session_work,
@@ -113,6 +114,7 @@ INSPECTION: Sequence[Check[Collected]] = (
         "reported_only",
     ),
     Check("segment_replays", lambda all_, given: _segments(all_), "reported_only"),
+    Check("recognised_training", lambda all_, given: recognised_training.check(all_.trainings()), "reported_only"),
     Check("session_work", lambda all_, given: _session_work(all_, given), "reported_only"),
     Check("unexplained_work", lambda all_, given: _beside(all_, given), "reported_only"),
     Check(

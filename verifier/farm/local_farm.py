@@ -78,10 +78,7 @@ def execute(
     result: ReplayResult | WeighbridgeError
     try:
         if task.rank is None:
-            result = replay(
-                task.path, steps=task.steps, device=device, stop=task.stop, salt=task.salt, limits=task.limits,
-                env=task.env, progress=progress, cancelled=cancelled, worker=worker, sensitivity=task.sensitivity,
-            )  # fmt: skip
+            result = _run(task, device, progress, cancelled, worker)
         elif task.results is not None:
             found = replay_cell(
                 task.path, task.rank, results=task.results, steps=task.steps, device=device, stop=task.stop,
@@ -100,6 +97,28 @@ def execute(
     except OSError as error:  # no process could be started, or its pipes broke
         result = ReplayWorkerError(f"the replay worker could not be run ({error.strerror}); free memory and ask again")
     return Outcome(result, time.monotonic() - started)
+
+
+def _run(
+    task: Task, device: str, progress: Callable[[int, int], None], cancelled: Cancelled, worker: Worker | None
+) -> ReplayResult:
+    """Replays a run; once more without recognition if the worker fails with it.
+
+    How much recognition takes depends on claims and programs, so a Prover could make it fail. That must not cost the
+    replay, and is no recognition.
+    """
+    count, seed = task.recognise
+    whole = partial(
+        replay, task.path, steps=task.steps, device=device, stop=task.stop, salt=task.salt, limits=task.limits,
+        env=task.env, progress=progress, cancelled=cancelled, worker=worker, sensitivity=task.sensitivity,
+    )  # fmt: skip
+    try:
+        return whole(recognise=count, recognise_seed=seed)
+    except WeighbridgeError as error:
+        if not count or error.reason != ReplayWorkerError.code or cancelled():
+            raise
+        failed = error.message
+    return replace(whole(), recognition_failed=failed)
 
 
 def _of_rank(finding: Finding, rank: int) -> Finding:

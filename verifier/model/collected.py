@@ -10,6 +10,8 @@ from verifier.model.facts import CONTRADICTED, EXPLAINED, LogFacts, Shard, Snaps
 from verifier.model.lineage import Lineage
 from verifier.model.opened_records import RecordFacts
 from verifier.model.segments import Replayed
+from verifier.model.training import Training
+from verifier.model.training import of as training_of
 from verifier.registry import Chip
 from weighbridge.core.errors import ChipError, Finding, ProverError, WeighbridgeError
 from weighbridge.execution.run_facts import RunFacts
@@ -79,6 +81,17 @@ class Collected:
     def by_chip(self) -> Mapping[bytes, list[SnapshotFacts]]:
         """Returns the snapshots of each chip that has some, by UEID, in the order of its log."""
         return by_chip(self.snapshots)
+
+    def trainings(self) -> list[Training]:
+        """Returns what was recognised of each run whose segments were replayed, if that was asked for."""
+        opened = {facts.id: facts.opened for facts in self.transcripts.values()}
+        found = []
+        for replayed in self.segments:
+            name = replayed.selection.transcript
+            if isinstance(transcript := opened.get(name), OpenedTranscript):
+                draft = transcript.draft_digest.hex()
+                found.append(training_of(replayed, draft, self.examined.get(name)))
+        return [each for each in found if each is not None]
 
     def verified(self) -> list[bytes]:
         """Returns the UEIDs of the chips that count as verified: log and every snapshot could be verified."""

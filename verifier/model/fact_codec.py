@@ -22,6 +22,7 @@ from weighbridge.attest.tokens import Verified, entry_digest, verify
 from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution import sensitivity
+from weighbridge.execution.recognition import outcome as recognition
 from weighbridge.execution.replay import ReplayResult
 from weighbridge.execution.run_facts import Amount, Program, Repetition, RunFacts
 
@@ -196,6 +197,7 @@ def result_of(raw: Any) -> ReplayResult | WeighbridgeError:
             "findings": findings_of(raw["findings"]),
             "live": _storages(raw["live"]),
             "weights": _storages(raw["weights"]),
+            "recognised": [recognition.parse(each) for each in raw.get("recognised", ())],
             "sensitivity": sensitivity.parse(raw.get("sensitivity")),
         }
     )

@@ -154,7 +154,7 @@ class Plan:
         kinds: dict[str, Callable[[Any], Any]] = {
             "seed": bytes.fromhex,
             "snapshots": lambda fields: SnapshotPolicy(**fields),
-            "segments": lambda fields: SegmentPolicy(**fields),
+            "segments": lambda fields: SegmentPolicy(**{"recognise": 0, **fields}),
             "transcripts": lambda fields: TranscriptPolicy(**fields),
             "draw": DrawPolicy.from_json,
         }

@@ -15,6 +15,7 @@ from weighbridge.execution.sensitivity import check_count
 MAX_SECONDS = 366 * 24 * 3600.0
 _MAX_SPEEDS = 200
 _MOST_SEGMENTS = 10_000
+MOST_RECOGNISED = 1_000
 
 Weight = Literal[Severity, "accepted"]
 """The severity of a finding, or that there is none."""
@@ -171,6 +172,8 @@ class SegmentPolicy:
         records: Records of each transcript's data set, drawn at random, that the Prover is asked to open.
         sensitivity: Steps of each segment that is replayed whole, drawn at random, to test for whether weights respond
             as they do in a training (`weighbridge.execution.sensitivity`).
+        recognise: Steps of each segment that is replayed whole, drawn at random, whose training to recognise
+            (`weighbridge.execution.recognition`); of as many different programs as there are.
         commitment: Hex digest of secret criteria (`verifier.model.segments.Secret.commitment`); empty if there are
         none.
     """
@@ -180,6 +183,7 @@ class SegmentPolicy:
     memorisation: int = 0
     records: int = 0
     sensitivity: int = 0
+    recognise: int = 2
     commitment: str = ""
 
     def __post_init__(self) -> None:
@@ -195,6 +199,8 @@ class SegmentPolicy:
                 raise UsageError(
                     f"the number of {name} segments must be a whole number up to {_MOST_SEGMENTS}, not {value!r}"
                 )
+        if type(self.recognise) is not int or not 0 <= self.recognise <= MOST_RECOGNISED:
+            raise UsageError(f"steps to recognise are a number from 0 to {MOST_RECOGNISED}, not {self.recognise!r:.40}")
         if not re.fullmatch(r"([0-9a-f]{64})?", self.commitment):
             raise UsageError("the commitment to secret criteria is a digest of 64 hexadecimal digits, or nothing")
 

@@ -23,6 +23,7 @@ class Task:
         stop: The position: (step, operations of it that were complete).
         salt: Keys the digests of the live storages at a position.
         results: A file with the results of the rank's collectives, to be taken as given: then it is replayed alone.
+        recognise: How many of the steps to recognise, and the seed of their draw; of transcripts that are no rank's.
         sensitivity: How many of the steps to test for their sensitivity; of transcripts that are no rank's.
         device: `cpu`, `cuda`, `cuda:1`; without a number, any of that kind.
         limits: On memory and time.
@@ -37,6 +38,7 @@ class Task:
     stop: tuple[int, int] | None = None
     salt: bytes | None = None
     results: Path | None = None
+    recognise: tuple[int, int] = (0, 0)
     sensitivity: int = 0
     device: str = "cpu"
     limits: Limits = field(default_factory=Limits)

@@ -206,12 +206,14 @@ class Replayed:
     Attributes:
         selection: Which were chosen.
         results: First step of each segment to its replay, or why there is none.
+        recognise: How many steps of each were to be recognised.
         seconds: Time that all of them took.
     """
 
     selection: Selection
     results: dict[int, ReplayResult | WeighbridgeError] = field(default_factory=dict)
     seconds: float = 0.0
+    recognise: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON-compatible data for the report: the selection, and what each segment's replay came to.

@@ -109,7 +109,8 @@ def build(
     own, counted = by_chip(snapshots), set(verified)
     draw = chip_selection.given(plan.seed) if draw is None else draw
     chips = [_chip(log, own.get(log.chip.ueid, ()), log.chip.ueid in counted, plan) for log in logs]
-    named = [_transcript(facts, snapshots) for facts in transcripts]
+    charged = {each["transcript"]: each["charged"] for each in (evidence or {}).get("training", ())}
+    named = [_transcript(facts, snapshots, charged.get(facts.id)) for facts in transcripts]
     replayed = extent.replayed(chips, named, (evidence or {}).get("segments", ()))
     silence = extent.silence(chips, draw.get("certain", ()))
     p = probability(
@@ -346,7 +347,9 @@ def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]
     return out
 
 
-def _transcript(facts: TranscriptFacts, snapshots: Sequence[SnapshotFacts]) -> dict[str, Any]:
+def _transcript(
+    facts: TranscriptFacts, snapshots: Sequence[SnapshotFacts], charged: Mapping[str, Any] | None
+) -> dict[str, Any]:
     replays = [
         snapshot.replayed
         for snapshot in snapshots
@@ -364,6 +367,8 @@ def _transcript(facts: TranscriptFacts, snapshots: Sequence[SnapshotFacts]) -> d
         for channel, entry in result.chosen.items():
             if entry["bits"] > chosen.get(channel, {"bits": -1.0})["bits"]:
                 chosen[channel] = entry
+    if charged is not None:
+        chosen["recognition"] = dict(charged)
     out: dict[str, Any] = {
         "id": facts.id,
         "readable": not isinstance(facts.opened, WeighbridgeError),

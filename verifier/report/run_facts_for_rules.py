@@ -12,6 +12,8 @@ from typing import Any
 
 from verifier.model.collected import Collected
 from verifier.model.facts import Explanation, SnapshotFacts, TranscriptFacts
+from verifier.model.training import Training
+from verifier.report import training
 from verifier.report.ledger import CATEGORIES, ChipLedger
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution.run_facts import RunFacts
@@ -46,6 +48,7 @@ def build(
     }
     if fleet_bound is not None:
         account["fleet_unexplained_flops"] = fleet_bound
+    trained = {each.transcript: each for each in collected.trainings()}
     return {
         "period_days": period_days,
         "fleet": {
@@ -54,7 +57,7 @@ def build(
             "verified": len(collected.verified()),
         },
         "ledger": account,
-        "runs": [_run(name, ranks, collected, ledger) for name, ranks in grouped(collected).items()],
+        "runs": [_run(name, ranks, collected, ledger, trained) for name, ranks in grouped(collected).items()],
         "findings": [
             {"id": each.id, "severity": each.severity, "subject": each.subject[:4000]} for each in collected.findings
         ],
@@ -92,7 +95,11 @@ def _coordinate(facts: TranscriptFacts) -> MeshCoordinate | None:
 
 
 def _run(
-    name: str, ranks: Sequence[TranscriptFacts], collected: Collected, ledger: Sequence[ChipLedger]
+    name: str,
+    ranks: Sequence[TranscriptFacts],
+    collected: Collected,
+    ledger: Sequence[ChipLedger],
+    trained: Mapping[str, Training],
 ) -> dict[str, Any]:
     transcripts = [facts.opened for facts in ranks if isinstance(facts.opened, OpenedTranscript)]
     first, coordinate = transcripts[0], _coordinate(ranks[0])
@@ -116,6 +123,12 @@ def _run(
     if whole and len(counted) == count:
         out |= _counted(counted)
         out["data"] |= {"used": counted[0].used, "seen": counted[0].seen}
+    if count == 1 and (known := trained.get(ranks[0].id)) is not None:
+        out["training"] = training.facts(known, counted[0] if counted else None)
+        outcomes = {program.digest: program.outcome for program in known.programs}
+        for program in out.get("programs", ()):
+            if program["digest"] in outcomes:
+                program["training"] = outcomes[program["digest"]]
     return out
 
 

@@ -6,6 +6,7 @@ None of it is evidence against the Prover. It shows a reader what the verdict re
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifier.checks import data_records
@@ -14,13 +15,21 @@ from verifier.model.collected import Collected
 from verifier.model.lineage import Lineage
 from verifier.model.opened_records import RecordFacts
 from verifier.model.weight_change import Changes
+from verifier.report import training
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.parentage import Parent
 
 
-def build(collected: Collected) -> dict[str, Any]:
+def build(collected: Collected, lists: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """Returns JSON-compatible data.
+
+    Args:
+        collected: The inspection, once it is judged.
+        lists: The lists of the rule set in force; they may approve data sets.
+
+    Returns:
+        What a report has under `evidence`:
 
     - `beginnings`: for each transcript, what entered W_0 from outside, the declared parent, and what the run, its
       ancestors and the other ranks of its job chose together.
@@ -31,6 +40,7 @@ def build(collected: Collected) -> dict[str, Any]:
     - `memories`: whether weights remember the batches of their segments, with p-values
     (`verifier.report.memorisation`).
     - `segments`: those replayed whole, with all that their choice follows from (`verifier.model.segments.verify`).
+    - `training`: what was recognised of each run's steps (`verifier.report.training`).
     """
     opened = {facts.id: facts.opened for facts in collected.transcripts.values()}
     return {
@@ -44,6 +54,15 @@ def build(collected: Collected) -> dict[str, Any]:
         "records": [_records(each) for each in collected.records],
         "memories": collected.memories,
         "segments": [each.to_json() for each in collected.segments],
+        "training": training.section(collected.trainings(), _roots(opened), lists or {}),
+    }
+
+
+def _roots(opened: Mapping[str, OpenedTranscript | WeighbridgeError]) -> dict[str, str]:
+    return {
+        name: each.data.root.hex()
+        for name, each in opened.items()
+        if isinstance(each, OpenedTranscript) and each.data is not None
     }
 
 

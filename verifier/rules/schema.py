@@ -102,6 +102,11 @@ FACTS: Schema = {
         "data": (record("data"), "its training data"),
         "programs_fixed": (BOOL, "the draft names the programs that may run, on every rank"),
         "passport": (STRING, "digest of the passport of its programs (docs/passports.md); of rank 0 of a job"),
+        "training": (
+            record("training"),
+            "what was recognised of its training (docs/recognition.md); of runs on one chip whose segments were "
+            "replayed whole",
+        ),
         "programs": (listed(record("program")), "the tapes that ran, in order of first use; of rank 0 of a job"),
         "operations": (listed(STRING), "every ATen overload in its tapes"),
         "hyperparameters": (
@@ -123,9 +128,39 @@ FACTS: Schema = {
         "seen": (INT, "records that the steps used, counted as often as they were"),
         "matches": (BOOL, "every batch is made of the committed records in the committed order"),
     },
+    "training": {
+        "outcome": (
+            STRING,
+            "`recognised` if every program that a step ran is, in each step of it that was looked at; `not recognised` "
+            "if a step is not; else `not known`",
+        ),
+        "looked_at": (INT, "steps that were looked at"),
+        "recognised": (INT, "those of them that are recognised"),
+        "programs": (INT, "different programs that its steps ran"),
+        "programs_recognised": (INT, "those of them of which steps were looked at and all of these are recognised"),
+        "loss": (STRING, "kind of loss, from its operations, such as `cross entropy`; several joined by ` + `, sorted"),
+        "optimizer": (
+            STRING,
+            "class of PyTorch whose formula the updates follow, such as `AdamW`; several joined by ` + `, sorted",
+        ),
+        "trained": (listed(STRING), "state that these updates change; names are the Prover's word"),
+        "direct": (listed(STRING), "weights that meet the batch element by element, with no model between them"),
+        "stops": (listed(STRING), "where gradients stop on their way from a loss to a weight"),
+        "verified_share": (
+            DOUBLE,
+            "the least share, over the steps that were looked at, of the weights' elements whose update was verified",
+        ),
+        "data_share": (
+            DOUBLE,
+            "bits of floating-point numbers that a batch brings over bits of the weights that it updates; the most of "
+            "a step",
+        ),
+        "freedom": (DOUBLE, "the most that the best attack within what is accepted moves weights, over an update"),
+    },
     "program": {
         "digest": (STRING, "digest of the tape"),
         "kind": (STRING, "`init`, `step` or `edit`"),
+        "training": (STRING, "of programs that steps ran, as `training.outcome` of the run"),
         "first": (INT, "the step that ran it first; the initialisation is step 0"),
         "count": (INT, "how often it ran"),
         "operations": (INT, "its length"),

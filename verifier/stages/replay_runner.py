@@ -19,6 +19,7 @@ def task(
     steps: tuple[int, int] | None = None,
     stop: tuple[int, int] | None = None,
     salt: bytes | None = None,
+    recognise: tuple[int, int] = (0, 0),
     sensitivity: int = 0,
 ) -> Task:
     """Returns the replay of one transcript, of some steps or to a position, as the plan has replays done."""
@@ -30,6 +31,7 @@ def task(
         steps=steps,
         stop=stop,
         salt=salt,
+        recognise=recognise,
         sensitivity=sensitivity,
         device=plan.replay_device,
         limits=setting.limits,

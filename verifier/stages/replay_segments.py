@@ -5,6 +5,7 @@ from __future__ import annotations
 from verifier.model.collected import Collected
 from verifier.model.facts import Explanation
 from verifier.model.segments import Replayed, select
+from verifier.model.training import draw_seed
 from verifier.stages.replay_runner import replayed, task
 from verifier.stages.setting import Setting
 from weighbridge.core.errors import WeighbridgeError
@@ -26,13 +27,19 @@ def run(setting: Setting, collected: Collected) -> None:
             secret=setting.secret,
         )
         tasks = {
-            chosen.begin: task(setting, transcript, steps=(chosen.begin, chosen.end), sensitivity=policy.sensitivity)
+            chosen.begin: task(
+                setting,
+                transcript,
+                steps=(chosen.begin, chosen.end),
+                recognise=(policy.recognise, draw_seed(setting.plan.seed, transcript.draft_digest.hex(), chosen.begin)),
+                sensitivity=policy.sensitivity,
+            )
             for chosen in selection.chosen
         }
         name = transcript.manifest.name
         setting.progress("segments", 0, len(tasks), f"replaying {len(tasks)} segments of {name}")
         outcomes = replayed(setting, "segments", list(tasks.values()))
-        found = Replayed(selection=selection)
+        found = Replayed(selection=selection, recognise=policy.recognise)
         for begin, each in tasks.items():
             found.results[begin] = outcomes[each.key].result
         found.seconds = sum(outcome.seconds for outcome in outcomes.values())

@@ -169,7 +169,7 @@ def as_text(report: Mapping[str, Any]) -> str:
     from rich.markup import escape
     from rich.table import Table
 
-    from verifier.report import chip_names, extent
+    from verifier.report import chip_names, extent, training
     from verifier.report.earlier_reports import as_current
     from verifier.report.finding_groups import group, subjects_in_words
     from verifier.report.ledger import CATEGORIES
@@ -206,6 +206,8 @@ def as_text(report: Mapping[str, Any]) -> str:
     for run in report["facts"]["runs"]:
         if programs := programs_in_words(run):
             say(f"programs of {names.get(run['id']) or 'job ' + run['id'][:12]}: {programs}")
+    for line in training.in_words(report):
+        say(line)
     table = Table("category", "chip-hours", title="ledger of the sampled chips", title_justify="left")
     for category in CATEGORIES:
         table.add_row(category, f"{ledger['ms'][category] / 3_600_000:.2f}")

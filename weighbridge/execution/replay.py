@@ -125,6 +125,7 @@ class ReplayResult:
             asked for none.
         device: What replayed it.
         confinement: Which restrictions the worker was under.
+        recognition_failed: Why no step was recognised although that was asked for; empty otherwise.
     """
 
     verdict: Verdict
@@ -150,6 +151,7 @@ class ReplayResult:
     sensitivity: Sensitivity | None = None
     device: str = "cpu"
     confinement: list[str] = field(default_factory=list)
+    recognition_failed: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary with every field."""
@@ -173,6 +175,7 @@ def replay(
     cancelled: Callable[[], bool] | None = None,
     worker: Worker | None = None,
     recognise: int = 0,
+    recognise_seed: int | None = None,
     sensitivity: int = 0,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
@@ -194,6 +197,7 @@ def replay(
         cancelled: Asked several times a second, from another thread; once it is true, the worker is ended.
         worker: Runs the worker process; `run_worker` by default, which does so on this machine.
         recognise: Of so many of the executed steps, drawn at random, the training is recognised.
+        recognise_seed: 64 bits of which this draw follows; chance by default.
         sensitivity: How many of the steps, drawn here, to test for whether weights respond as training lets them.
 
     Returns:
@@ -208,7 +212,9 @@ def replay(
     check_count(sensitivity)
     request = {
         **request_of(path, steps, device, stop, salt, limits, op_rules, tapes),
-        "recognise": [recognise, secrets.randbits(64)] if recognise else None,
+        "recognise": [recognise, secrets.randbits(64) if recognise_seed is None else recognise_seed]
+        if recognise
+        else None,
         "results": None if results is None else str(Path(results).resolve()),
         "coordinate": None if coordinate is None else [coordinate.job.encode().hex(), coordinate.rank],
         "sensitivity": [sensitivity, secrets.token_hex(SEED)] if sensitivity else None,

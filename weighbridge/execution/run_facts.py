@@ -33,6 +33,7 @@ class Program:
         count: How often it ran.
         operations: Its length.
         flops: FLOPs of one execution, by `weighbridge.program.flops`; None if it cannot be counted.
+        steps: How many of them were records of kind `step`; None in facts that an earlier version counted.
     """
 
     digest: str
@@ -41,6 +42,7 @@ class Program:
     count: int
     operations: int
     flops: int | None
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ def parse(message: dict[str, Any]) -> RunFacts:
                     count=_whole(each["count"]),
                     operations=_whole(each["operations"]),
                     flops=None if each["flops"] is None else _whole(each["flops"]),
+                    steps=_whole(each["steps"]),
                 )
                 for each in raw["programs"][:_MOST]
             ),

@@ -30,6 +30,7 @@ Channel = Literal[
     "origin",
     "selection",
     "given",
+    "recognition",
 ]
 """Where choices come in.
 
@@ -47,6 +48,8 @@ Channel = Literal[
 - `origin`: state that was there before anything was recorded: parents, optimizer state, buffers.
 - `selection`: the seed, the end of the run, the order of the data, where nothing fixes them.
 - `given`: results of other ranks that a replay took as given.
+- `recognition`: how recorded gradients and updates could have differed from the Verifier's own and still be accepted,
+  in the steps that it recognised.
 """
 
 CHANNELS: tuple[Channel, ...] = get_args(Channel)

@@ -97,8 +97,8 @@ def test_an_altered_transcript_has_no_facts(run: Path, tmp_path: Path) -> None:
 
 HONEST: dict[str, Any] = {
     "steps": 2, "flops": {"init": 1, "step": 2, "edit": 0}, "operations": ["aten.mm.default"], "parameters": 3,
-    "programs": [{"digest": "ab", "kind": "step", "first": 1, "count": 2, "operations": 7, "flops": 1}], "fixed": True,
-    "used": 1, "seen": 2, "hyperparameters": {"lr": [0.1, 0.2, 0.1]},
+    "programs": [{"digest": "ab", "kind": "step", "first": 1, "count": 2, "operations": 7, "flops": 1, "steps": 2}],
+    "fixed": True, "used": 1, "seen": 2, "hyperparameters": {"lr": [0.1, 0.2, 0.1]},
     "passport": "ab" * 32, "initial": [1, 0], "repetitions": [[3, 2, [1, 0], [3, 0]]],
 }  # fmt: skip
 

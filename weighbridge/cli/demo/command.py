@@ -298,6 +298,7 @@ def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, con
     from rich.markup import escape
     from rich.table import Table
 
+    from verifier.report import training
     from verifier.report.extent import replays_in_words
 
     table = Table("chip", "what ran", "snapshots", "explained", "found", "as it should", title="Inspection")
@@ -320,4 +321,6 @@ def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, con
         highlight=False,
     )
     console.print(f"Replays: {replays_in_words(report)}.", highlight=False)
+    for line in training.in_words(report):
+        console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)

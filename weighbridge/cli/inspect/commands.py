@@ -135,6 +135,15 @@ def start(
     memorisation: Annotated[
         int, typer.Option("--memorisation", help="Segments of each run to test for memorisation.", min=0)
     ] = 0,
+    recognise: Annotated[
+        int | None,
+        typer.Option(
+            "--recognise",
+            help="Steps of each whole segment whose training to recognise; 0: none.",
+            min=0,
+            show_default="2",
+        ),
+    ] = None,
     sensitivity: Annotated[
         int, typer.Option("--sensitivity", help="Steps of each whole segment to test for how weights respond.", min=0)
     ] = 0,
@@ -174,6 +183,7 @@ def start(
             largest_segments=largest_segments,
             memorisation=memorisation,
             records=records,
+            recognise=recognise,
             sensitivity=sensitivity,
             peak_flops=peak,
             chosen_order=chosen_order,

@@ -12,6 +12,7 @@ asking the Prover.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.recognition.limits import check_time, unfinished
 from weighbridge.execution.recognition.values import Plan, Values
 from weighbridge.numerics.schemas import mutated
 from weighbridge.program.gradient_paths import WHOLE, floating, is_view, makes_anew, operands
@@ -65,8 +67,9 @@ class Derivation:
     """Differentiates one executed step."""
 
     def __init__(
-        self, plan: Plan, values: Values, numbers: Sequence[Any], device: torch.device, *, recomputed: bool = False
-    ) -> None:
+        self, plan: Plan, values: Values, numbers: Sequence[Any], device: torch.device, *, recomputed: bool = False,
+        until: float = math.inf,
+    ) -> None:  # fmt: skip
         """Prepares for one step.
 
         Args:
@@ -76,9 +79,10 @@ class Derivation:
             device: Where to calculate.
             recomputed: Whether what ran outside of autograd is differentiated too, as a checkpoint that computes it
                 again does.
+            until: When to give up, by `time.perf_counter`: claims may ask for any number of backward passes.
         """
         self._plan, self._tape, self._values, self.numbers = plan, plan.tape, values, numbers
-        self.device = device
+        self.device, self._until = device, until
         self._sizes = {item.slot: item.bytes for item in self._tape.inputs}
         for node in self._tape.nodes:
             self._sizes.update(node.births)
@@ -95,7 +99,9 @@ class Derivation:
 
         Raises:
             UnderivableError: There is no derivative here of an operation on the way.
+            UnfinishedError: It takes longer than it may, or more memory than there is.
         """
+        check_time(self._until)
         self._types, self._flowing = {}, {}
         found = Derived({}, [])
         for loss, seed in zip(backward.losses, backward.seeds, strict=True):
@@ -108,6 +114,7 @@ class Derivation:
         reached = self._reached(leaves, backward.begin)
         for op in reversed(self._plan.forward):
             if op < backward.begin:
+                check_time(self._until)
                 self._back(op, reached, found.stopped)
         for gradient in backward.gradients:
             ref = self._tape.refs[gradient.leaf]
@@ -261,6 +268,8 @@ class Derivation:
                     [g.to(r.dtype).reshape(r.shape) for r, g in pairs], allow_unused=True,
                 )  # fmt: skip
             except UNFIT as error:
+                if (given_up := unfinished(error)) is not None:
+                    raise given_up from None
                 text = (str(error).splitlines() or [""])[0][:120]
                 raise UnderivableError(f"operation {op} ({node.op}) has no derivative here: {text}") from None
         detached: list[Tensor | None] = [None if g is None else g.detach() for g in list[Any](found)]

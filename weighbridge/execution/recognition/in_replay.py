@@ -16,6 +16,7 @@ from weighbridge.core.errors import TapeError, WeighbridgeError
 from weighbridge.execution.recognition.outcome import Recognition
 from weighbridge.execution.recognition.recogniser import Recogniser
 from weighbridge.execution.recognition.values import Values
+from weighbridge.program.chosen_bits import ChosenBits
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
@@ -104,6 +105,13 @@ class Recognising:
             return
         self.found.append(recogniser.recognise(record, record.tape, self._values, replayed))
         self._values = None
+
+    def enter(self, chosen: ChosenBits) -> None:
+        """Charges what recognised steps could have brought in within what is accepted."""
+        for step in self.found:
+            for update in step.updates if step.recognised else ():
+                what = f"what else would be accepted of {update.optimizer}"
+                chosen.add("recognition", step.step, update.freedom_bits, what)
 
     def _recogniser(self, digest: bytes) -> Recogniser | str:
         if digest not in self._recognisers:

@@ -85,6 +85,7 @@ class Recognition:
         step: Its number.
         tape: Hex digest of its program.
         reasons: What is not recognised, and why; empty if the step is.
+        known: Whether it was looked at to the end. If not, `reasons` says what failed, and that is all that is known.
         losses: In order.
         updates: In order.
         stops: Where gradients stop on their way from a loss to a parameter.
@@ -112,11 +113,12 @@ class Recognition:
     weight_bits: int = 0
     seconds: float = 0.0
     replayed: float = 0.0
+    known: bool = True
 
     @property
     def recognised(self) -> bool:
         """Whether all of it is training that the Verifier knows."""
-        return not self.reasons and bool(self.updates)
+        return self.known and not self.reasons and bool(self.updates)
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary; `parse` reads it."""
@@ -129,6 +131,9 @@ def parse(raw: Any) -> Recognition:
     Raises:
         KeyError, TypeError, ValueError: It is not what `to_json` returned.
     """
+    known = raw.get("known", True)
+    if type(known) is not bool:
+        raise TypeError("whether a step is known")
     return Recognition(
         step=_count(raw["step"]),
         tape=bytes.fromhex(raw["tape"]).hex(),
@@ -144,6 +149,7 @@ def parse(raw: Any) -> Recognition:
         weight_bits=_count(raw["weight_bits"]),
         seconds=_number(raw["seconds"]),
         replayed=_number(raw["replayed"]),
+        known=known,
     )
 
 
@@ -214,17 +220,39 @@ class Summary:
 
     def lines(self) -> list[str]:
         """Says it in sentences, one for each thing."""
+        return [*self.found(), *self.unsaid()]
+
+    def unsaid(self) -> list[str]:
+        """Says what that does not say."""
+        if not (self.steps and self.steps[-1].updates):
+            return []
+        most = self.steps[-1]  # the first ones bring in what an optimizer begins with
+        lines = [
+            f"its data are not judged: a batch brings {most.float_bits:,} bits of floating-point numbers and "
+            f"{most.other_bits:,} others; the weights have {most.weight_bits:,}"
+        ]
+        if any(each.recognised for each in self.steps):
+            lines.append(f"what else would have been accepted moves weights by {self.freedom():.2g} of an update")
+        return lines
+
+    def freedom(self) -> float:
+        """The most that the best attack within what is accepted moves weights in a step, over the update."""
+        return max((update.freedom for each in self.steps for update in each.updates), default=0.0)
+
+    def found(self) -> list[str]:
+        """Says what was found."""
         if not self.steps:
             return ["no step was looked at"]
         found = list(dict.fromkeys(_headline(each) for each in self.steps if each.recognised))
         count = sum(each.recognised for each in self.steps)
         lines = [f"{line}, verified on {_steps(count)}" for line in found[:3]]
         lines += [f"and {len(found) - 3} more kinds of step"] if len(found) > 3 else []
-        refused = [(each.step, reason) for each in self.steps for reason in each.reasons]
-        distinct = list(dict.fromkeys(reason for _, reason in refused))
-        for reason in distinct[:_SHOWN]:
-            where = [step for step, why in refused if why == reason]
-            lines.append(f"not recognised in {_steps(len(where))} (first {where[0]}): {reason}")
+        refused = [(each.step, each.known, reason) for each in self.steps for reason in each.reasons]
+        distinct = list(dict.fromkeys((known, reason) for _, known, reason in refused))
+        for known, reason in distinct[:_SHOWN]:
+            where = [step for step, *what in refused if what == [known, reason]]
+            begin = "not recognised in" if known else "not known of"
+            lines.append(f"{begin} {_steps(len(where))} (first {where[0]}): {reason}")
         if len(distinct) > _SHOWN:
             lines.append(f"and {len(distinct) - _SHOWN} more reasons")
         for what, names in (
@@ -236,15 +264,6 @@ class Summary:
         ):  # fmt: skip
             if names:
                 lines.append(f"{what}: {_listed(names)}")
-        most = self.steps[-1]  # the first ones bring in what an optimizer begins with
-        if most.updates:
-            lines.append(
-                f"its data are not judged: a batch brings {most.float_bits:,} bits of floating-point numbers and "
-                f"{most.other_bits:,} others; the weights have {most.weight_bits:,}"
-            )
-            moved = max(update.freedom for each in self.steps for update in each.updates) if count else 0.0
-            if count:
-                lines.append(f"what else would have been accepted moves weights by {moved:.2g} of an update")
         return lines
 
 

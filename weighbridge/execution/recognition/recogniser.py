@@ -21,6 +21,7 @@ from weighbridge.execution.recognition.backward_range import strangers
 from weighbridge.execution.recognition.between import Between, Pair, solve
 from weighbridge.execution.recognition.derivation import Derivation, Derived, UnderivableError
 from weighbridge.execution.recognition.formulas import KNOWN, Operand, Result
+from weighbridge.execution.recognition.limits import UnfinishedError, check_time, unfinished, until
 from weighbridge.execution.recognition.other_state import Others
 from weighbridge.execution.recognition.outcome import LONGEST, MOST, Loss, Recognition, Update
 from weighbridge.execution.recognition.updates import Confirmed, Member, confirm
@@ -89,22 +90,28 @@ class Recogniser:
             replayed: Seconds that its replay took.
         """
         began = time.perf_counter()
-        run = _Run(self, record, values)
+        run = _Run(self, record, values, until(replayed))
         try:
             run.all()
+        except UnfinishedError as error:
+            run.unknown(error.message)
         except WeighbridgeError as error:
             run.reason(error.message)
-        except UNFIT as error:  # tensors that do not fit each other as claimed
-            run.reason(f"what is claimed does not fit the step: {(str(error).splitlines() or [''])[0][:150]}")
+        except UNFIT as error:
+            if (given_up := unfinished(error)) is not None:
+                run.unknown(given_up.message)
+            else:  # tensors that do not fit each other as claimed
+                run.reason(f"what is claimed does not fit the step: {(str(error).splitlines() or [''])[0][:150]}")
         return run.result(digest, time.perf_counter() - began, replayed)
 
 
 class _Run:
-    def __init__(self, of: Recogniser, record: StepRecord, values: Values) -> None:
+    def __init__(self, of: Recogniser, record: StepRecord, values: Values, until: float) -> None:
         self._tape, self._plan, self._claims, self._of = of.tape, of.plan, of.claims, of
         self._record, self._values = record, values
         self._names = {i.slot: i.name for i in self._tape.inputs} | dict(self._tape.survivors)
         self._sums: dict[int, _Sum] = {}
+        self._until, self._unknown = until, False
         self._reasons: list[str] = []
         self._losses: list[Loss] = []
         self._updates: list[Update] = []
@@ -115,6 +122,10 @@ class _Run:
         """Notes what is not recognised."""
         if text not in self._reasons and len(self._reasons) < MOST:
             self._reasons.append(text[:LONGEST])
+
+    def unknown(self, text: str) -> None:
+        """Notes why the step was not looked at to the end: whatever else was found, it says nothing of the step."""
+        self._unknown, self._reasons = True, [text]
 
     def result(self, digest: bytes, seconds: float, replayed: float) -> Recognition:
         """Returns what was found."""
@@ -141,6 +152,7 @@ class _Run:
             weight_bits=sum(_elements(ref) * DTYPES[ref[1]].itemsize * 8 for ref in weights.values()),
             seconds=seconds,
             replayed=replayed,
+            known=not self._unknown,
         )
 
     def _entered(self) -> tuple[int, int]:
@@ -161,10 +173,11 @@ class _Run:
             self.reason("no optimizer's step is claimed")
         for step in self._claims.steps:
             self._others.update(step)
-        derivation = Derivation(self._plan, self._values, self._record.values, self._of.device)
+        derivation = Derivation(self._plan, self._values, self._record.values, self._of.device, until=self._until)
         events: list[tuple[int, Backward | Step]] = [(b.end, b) for b in self._claims.backwards]
         events += [(s.end, s) for s in self._claims.steps]
         for _, event in sorted(events, key=lambda each: each[0]):
+            check_time(self._until)
             try:
                 if isinstance(event, Backward):
                     self._backward(event, derivation)
@@ -191,7 +204,9 @@ class _Run:
                 raise UnderivableError(f"the backward pass of {kind} begins with more than one number")
         derived = derivation.derive(backward)
         if not self._fits(backward, derived) and any(operand == WHOLE for _, operand in self._claims.stops):
-            again = Derivation(self._plan, self._values, self._record.values, self._of.device, recomputed=True)
+            again = Derivation(
+                self._plan, self._values, self._record.values, self._of.device, recomputed=True, until=self._until
+            )
             other = again.derive(backward)
             derived = other if self._fits(backward, other) else derived
         for op, _ in derived.stopped:

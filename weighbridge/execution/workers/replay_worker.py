@@ -397,6 +397,8 @@ class Replay:
         finally:
             gc.enable()
         self._executor.tally.surprise.enter(self._chosen)
+        if self._recognising is not None:
+            self._recognising.enter(self._chosen)
         given_results.enter(self._exchange, self._chosen)
         self._findings += chosen_findings.findings(self._chosen, self._policy, self._transcript.digest)
         known = {finding.id for finding in self._findings}

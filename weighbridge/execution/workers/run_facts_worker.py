@@ -47,10 +47,11 @@ def count(transcript: Transcript) -> dict[str, Any]:
             work[record.tape] = _work(tape)
             operations |= {node.op for node in tape.nodes}
             programs[record.tape] = {
-                "digest": record.tape.hex(), "kind": record.kind, "first": record.step, "count": 0,
+                "digest": record.tape.hex(), "kind": record.kind, "first": record.step, "count": 0, "steps": 0,
                 "operations": len(tape.nodes), "flops": None if (own := work[record.tape]) is None else own[0],
             }  # fmt: skip
         programs[record.tape]["count"] += 1
+        programs[record.tape]["steps"] += record.kind == "step"
         each = work[record.tape]
         done = None if done is None or each is None else {**done, record.kind: done[record.kind] + each[0]}
         if reached is not None:

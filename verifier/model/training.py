@@ -1,0 +1,153 @@
+"""What training the programs of a run are, as far as replays recognised single steps of it (docs/recognition.md).
+
+One tape is one program. What is recognised of some steps of a program is said of this program and of no other, and a
+program of which no step was looked at is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from verifier.model.segments import Replayed
+from weighbridge.core.digests import record_digest
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.recognition.outcome import Recognition
+from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.run_facts import RunFacts
+
+Outcome = Literal["recognised", "not recognised", "not known"]
+
+UNCOUNTED = "the run's programs were not counted, so others may have run"
+
+
+def draw_seed(seed: bytes, draft: str, begin: int) -> int:
+    """Returns the seed of the draw of the steps to recognise in a segment.
+
+    Of the transcript only the draft enters: it was logged by a chip before the first step, so that a Prover who knows
+    the plan's seed cannot look for a transcript whose steps are drawn as it likes.
+
+    Args:
+        seed: The plan's.
+        draft: Hex digest of the run's draft.
+        begin: First step of the segment.
+
+    Returns:
+        A number of 64 bits, as `weighbridge.execution.recognition.in_replay.choose` takes it.
+    """
+    return int.from_bytes(record_digest("recognised-steps/1", [seed, bytes.fromhex(draft), begin])[:8], "big")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """What is known of one program.
+
+    Attributes:
+        digest: Of its tape.
+        ran: How many steps of the whole run ran it; None if that was not counted.
+        steps: Those that were looked at, ascending.
+    """
+
+    digest: str
+    ran: int | None
+    steps: tuple[Recognition, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """`not recognised` if one step is not; `recognised` if all that were looked at are, and there are some."""
+        if any(each.known and not each.recognised for each in self.steps):
+            return "not recognised"
+        return "recognised" if self.steps and all(each.recognised for each in self.steps) else "not known"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """What is known of one run.
+
+    Attributes:
+        transcript: Its identifier.
+        draft: Hex digest of its draft.
+        seed: The plan's.
+        asked: How many steps of each segment were to be looked at.
+        begins: First steps of these segments.
+        programs: Those that steps ran, in order of first use.
+        failures: Why segments, or programs, were not looked at although they were to be.
+    """
+
+    transcript: str
+    draft: str
+    seed: bytes
+    asked: int
+    begins: tuple[int, ...]
+    programs: tuple[Program, ...]
+    failures: tuple[str, ...]
+
+    @property
+    def steps(self) -> list[Recognition]:
+        """All steps that were looked at, ascending."""
+        return sorted((step for program in self.programs for step in program.steps), key=lambda each: each.step)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of the whole run: `recognised` only if every program that a step ran is."""
+        outcomes = {program.outcome for program in self.programs}
+        if "not recognised" in outcomes:
+            return "not recognised"
+        return "recognised" if outcomes == {"recognised"} and UNCOUNTED not in self.failures else "not known"
+
+
+def of(replayed: Replayed, draft: str, counted: RunFacts | WeighbridgeError | None) -> Training | None:
+    """Puts together what the replays of a run's segments recognised.
+
+    Only steps of replays that matched count.
+
+    Args:
+        replayed: The segments of one transcript.
+        draft: Hex digest of its draft.
+        counted: Which programs ran; without them the run is not known, whatever was recognised.
+
+    Returns:
+        What is known; None if nothing was to be recognised.
+    """
+    if not replayed.recognise:
+        return None
+    found: dict[str, dict[int, Recognition]] = {}
+    failures: list[str] = []
+    begins = [chosen.begin for chosen in replayed.selection.chosen]
+    for begin in begins:
+        result = replayed.results.get(begin)
+        if isinstance(result, ReplayResult) and result.verdict == "match":
+            failures += [result.recognition_failed] if result.recognition_failed else []
+            for each in result.recognised:
+                found.setdefault(each.tape, {})[each.step] = each
+        elif result is not None:
+            failures.append(f"the segment that begins with step {begin} was not replayed to its end")
+    ran: dict[str, int | None] = dict.fromkeys(found)
+    if isinstance(counted, RunFacts):
+        stepped = {each.digest: each.steps for each in counted.programs if each.steps}
+        ran = {**stepped, **{tape: stepped.get(tape) for tape in found}}
+        if sum(each or 0 for each in stepped.values()) < counted.steps:
+            failures.append(UNCOUNTED)  # more programs than are listed
+    else:
+        failures.append(UNCOUNTED)
+    return Training(
+        transcript=replayed.selection.transcript,
+        draft=draft,
+        seed=replayed.selection.seed,
+        asked=replayed.recognise,
+        begins=tuple(begins),
+        programs=tuple(
+            Program(digest=tape, ran=count, steps=_ordered(found.get(tape, {}))) for tape, count in ran.items()
+        ),
+        failures=tuple(dict.fromkeys(failures)),
+    )
+
+
+def _ordered(steps: dict[int, Recognition]) -> tuple[Recognition, ...]:
+    return tuple(steps[number] for number in sorted(steps))
+
+
+def reasons(steps: Sequence[Recognition]) -> list[str]:
+    """Returns each reason why a step is not recognised, or not known, once."""
+    return list(dict.fromkeys(reason for each in steps for reason in each.reasons))
