@@ -236,7 +236,7 @@ def _training(report: Mapping[str, Any]) -> list[Finding]:
 
 def _miss(report: Mapping[str, Any]) -> list[Finding]:
     stated = report["miss"]
-    chunks = next(term["value"] for term in stated["terms"] if term["name"] == "chunks")
+    (chunks,) = (term["value"] for term in stated["terms"] if term["name"] == "chunks")
     if not 0 <= chunks <= 1:
         return [_differs("miss.terms.chunks", "a probability", chunks)]
     again = miss_bound.bound(report["probability"], chunks=chunks)
