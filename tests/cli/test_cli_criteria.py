@@ -79,7 +79,8 @@ def test_a_verifier_commits_to_its_criteria_in_every_plan(tmp_path: Path) -> Non
             report = operator.report(started)
     assert stages[-1] == "done"
     assert report["plan"]["segments"] == {
-        "random": 2, "largest": 1, "memorisation": 1, "records": 3, "sensitivity": 0, "recognise": 2, "commitment": commitment.strip()
+        "random": 2, "largest": 1, "memorisation": 1, "records": 3, "sensitivity": 0, "recognise": 2,
+        "commitment": commitment.strip(),
     }  # fmt: skip
     assert report["plan"]["peak_flops"] == 1e12
     assert report["plan"]["transcripts"]["order"] == "warning"

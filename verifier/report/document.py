@@ -66,7 +66,8 @@ ASSUMPTIONS = (
 NOT_OBSERVABLE = (
     "memory that no kernel ever read or wrote, free blocks, and the host's memory outside of tensors",
     "what happened between snapshots, beyond what the running head and the replayed steps fix",
-    "whether a replayed program is the training that its name says; the report lists the programs that ran",
+    "whether a replayed program is the training that its name says, beyond the steps that were recognised; the report "
+    "lists the programs that ran",
 )
 
 
