@@ -6,6 +6,7 @@ gradient. Nothing here holds a tensor beyond its call, because the deaths of sto
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -154,10 +155,32 @@ class ClaimedTraining:
 
     # -- optimizers ----------------------------------------------------------------------------------------------------
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._capture is not None:
-            fresh = {id(p): not optimizer.state.get(p) for group in optimizer.param_groups for p in group["params"]}
-            self._begun.append((len(self._capture.tape.nodes), fresh))
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if self._capture is None:
+            return None
+        fresh = {id(p): not optimizer.state.get(p) for group in optimizer.param_groups for p in group["params"]}
+        self._begun.append((len(self._capture.tape.nodes), fresh))
+        given = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(given):
+            return None
+        closure = self._followed(given, len(self._begun) - 1)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": closure}
+        return (args[0], closure, *args[2:]), kwargs
+
+    def _followed(self, closure: Callable[[], Any], number: int) -> Callable[[], Any]:
+        """Returns a closure after which the step begins: it makes the loss and the gradients."""
+
+        @functools.wraps(closure)
+        def followed() -> Any:
+            result = closure()
+            if self._capture is not None and number < len(self._begun):
+                self._begun[number] = len(self._capture.tape.nodes), self._begun[number][1]
+            return result
+
+        return followed
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._capture is None or not self._begun:

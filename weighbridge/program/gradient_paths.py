@@ -48,17 +48,30 @@ def carried(
     """
     reached, stops = set(leaves), list[tuple[int, int]]()
     born: dict[int, int] = {}
+    views: dict[int, int] = {}
+
+    def own(op: int, reference: int) -> bool:
+        """Whether the call that an operation belongs to made an operand, or a view of what was given with a gradient."""
+        first = calls[op]
+        return first <= max(born.get(tape.refs[reference][0], -1), views.get(reference, -1)) < op
+
     for op in outside(len(tape.nodes), ranges):
-        node = tape.nodes[op]
+        node, flags = tape.nodes[op], without[op]
         for slot, _ in node.births:
             born[slot] = op
+        if is_view(tape, node) and flags is not None:
+            given = operands(node)
+            carries = bool(given) and (0 not in flags or own(op, given[0]))
+            for ref in node.outputs:
+                if ref is not None:
+                    views[ref] = op if carries else -1
         if all(ref is None or not floating(tape.refs[ref]) for ref in node.outputs) or makes_anew(node):
             continue
         if not node.births and is_view(tape, node):
             continue
-        read = [tape.refs[r] for r in operands(node)]
+        named = operands(node)
+        read = [tape.refs[r] for r in named]
         flows = False
-        flags = without[op]
         if flags is None:
             if any(ref[0] in reached and floating(ref) for ref in read):
                 stops.append((op, WHOLE))
@@ -66,7 +79,7 @@ def carried(
         for number, ref in enumerate(read):
             if ref[0] not in reached or not floating(ref):
                 continue
-            if number in flags and not calls[op] <= born.get(ref[0], -1) < op:
+            if number in flags and not own(op, named[number]):
                 stops.append((op, number))
             else:
                 flows = True

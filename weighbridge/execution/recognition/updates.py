@@ -117,15 +117,19 @@ def _candidates(optimizer: str, numbers: Numbers, wide: Sequence[Operand], membe
 
 
 def _rate(optimizer: str, numbers: Numbers, wide: Sequence[Operand], members: Sequence[Member]) -> dict[str, Any]:
-    """Solves for the rate: what all known optimizers do to weights is linear in it."""
+    """Solves for the rate: what all known optimizers do to weights is linear in it.
+
+    Weights near one are rounded more coarsely than small ones, and say as much less about it.
+    """
     claimed = numbers.get("lr")
     claimed = float(claimed) if type(claimed) in (int, float) and claimed else 1e-3
     still = apply(optimizer, {**numbers, "lr": 0.0}, wide)
     moved = apply(optimizer, {**numbers, "lr": claimed}, wide)
     above = below = 0.0
     for member, a, b in zip(members, still, moved, strict=True):
-        direction = b.weights - a.weights
-        above += float(((member.after.weights.double() - a.weights) * direction).sum())
+        coarse = spacing(member.after.weights)
+        direction = (b.weights - a.weights) / coarse
+        above += float(((member.after.weights.double() - a.weights) / coarse * direction).sum())
         below += float(direction.square().sum())
     if not (below > 0 and math.isfinite(above)):
         return {**numbers, "lr": claimed if numbers.get("lr") else 0.0}
