@@ -51,7 +51,7 @@ def carried(
     views: dict[int, int] = {}
 
     def own(op: int, reference: int) -> bool:
-        """Whether the call that an operation belongs to made an operand, or a view of what was given with a gradient."""
+        """Whether an operation's call made an operand itself, or a view of what it was given with a gradient."""
         first = calls[op]
         return first <= max(born.get(tape.refs[reference][0], -1), views.get(reference, -1)) < op
 

@@ -2,8 +2,9 @@
 
 Of a gradient: the Verifier has it twice, in float64 and in the types of the tape. Their difference is a sample of what
 honest rounding does to this coordinate. One sample may be zero by chance, so beside it stands what the samples of the
-same row and column amount to. A coordinate that is exactly zero in both arithmetics, on which nothing had bearing (an
-embedding's unused row, a unit that is off), has to be exactly zero.
+same row and column amount to. A coordinate on which nothing had bearing (an embedding's unused row, a unit that is off)
+has to be exactly zero. One that is zero in both arithmetics only because its terms cancel (a bias before a batch norm)
+shows that when they are disturbed.
 
 Of an update: the formula is evaluated again with each of its operands moved by one rounding.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from weighbridge.execution.recognition.derivation import Pair
+from weighbridge.execution.recognition.derivation import MOVED, Pair
 
 Tensor = torch.Tensor
 
@@ -30,14 +31,26 @@ def unit(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps) / 2
 
 
-def width(pair: Pair) -> Tensor:
-    """Returns how far a recorded gradient may be from `pair.exact` in each coordinate (float64, the same shape)."""
+def width(pair: Pair, disturbed: Tensor | None = None) -> Tensor:
+    """Returns how far a recorded gradient may be from `pair.exact` in each coordinate (float64, the same shape).
+
+    Args:
+        pair: The Verifier's own.
+        disturbed: The same gradient with each term moved by up to `MOVED` of it: zero where there is none, and far from
+            zero where terms cancel, whose roundings do not. Where it is not given, nothing counts as cancelled.
+    """
     exact, dtype = pair.exact, pair.native.dtype
     sample = (pair.native.double() - exact).abs()
     # Where the types of the tape overflow, there is nothing to learn.
     sample = torch.where(torch.isfinite(sample), sample, torch.zeros_like(sample))
     estimate = torch.maximum(sample, _alike(sample))
     nothing = (exact == 0) & (pair.native == 0)
+    if disturbed is not None:
+        shift = (disturbed - exact).abs()
+        cancelled = (exact.abs() < shift) & torch.isfinite(shift)
+        rounded = unit(dtype) / MOVED * shift
+        estimate = torch.where(cancelled, torch.maximum(estimate, rounded), estimate)
+        nothing &= disturbed == 0
     smallest = float(torch.finfo(dtype).tiny)
     accepted = NOISE * estimate + 4 * unit(dtype) * exact.abs() + smallest
     return torch.where(nothing, torch.zeros_like(accepted), accepted)

@@ -29,6 +29,10 @@ from weighbridge.transcript.tape import DTYPES, MEMORY_FORMATS, RESIZE, Node, Re
 from weighbridge.transcript.training_claims import Backward
 
 Tensor = torch.Tensor
+MOVED = 1e-3
+"""By which part of itself each term of a disturbed gradient is moved at most."""
+_STEPS = frozenset({"floor_divide"})
+"""Operations that are constant but for jumps, of which PyTorch has no derivative: what is made of them has one."""
 
 
 class UnderivableError(WeighbridgeError):
@@ -68,7 +72,7 @@ class Derivation:
 
     def __init__(
         self, plan: Plan, values: Values, numbers: Sequence[Any], device: torch.device, *, recomputed: bool = False,
-        until: float = math.inf,
+        disturbed: bool = False, until: float = math.inf,
     ) -> None:  # fmt: skip
         """Prepares for one step.
 
@@ -79,6 +83,8 @@ class Derivation:
             device: Where to calculate.
             recomputed: Whether what ran outside of autograd is differentiated too, as a checkpoint that computes it
                 again does.
+            disturbed: Whether each gradient on the way is moved by a part in a thousand, so that sums that cancel do
+                not, and only what nothing had bearing on is zero.
             until: When to give up, by `time.perf_counter`: claims may ask for any number of backward passes.
         """
         self._plan, self._tape, self._values, self.numbers = plan, plan.tape, values, numbers
@@ -93,6 +99,7 @@ class Derivation:
             self._stops.setdefault(op, set()).add(operand)
         self._types: dict[int, str] = {}
         self._flowing: dict[int, Pair] = {}
+        self._chance = torch.Generator(device=device).manual_seed(0) if disturbed else None
 
     def derive(self, backward: Backward) -> Derived:
         """Returns the gradient of what a backward pass was called on.
@@ -159,6 +166,11 @@ class Derivation:
                 torch.zeros(count, dtype=torch.float64, device=self.device),
                 torch.zeros(count, dtype=DTYPES[ref[1]], device=self.device),
             )
+        if self._chance is not None:
+            moved = torch.rand(
+                gradient.exact.shape, generator=self._chance, dtype=torch.float64, device=self.device
+            )  # fmt: skip
+            gradient = Pair(gradient.exact * (1 + MOVED * moved), gradient.native)
         _, _, size, stride, offset = ref
         if _apart(size, stride):
             window = flowing.window(ref)
@@ -211,7 +223,7 @@ class Derivation:
             return
         inside = reached.get(op, set())
         wanted = [n for n, r in enumerate(operands(node)) if n in inside and floating(self._tape.refs[r])]
-        if not wanted:
+        if not wanted or node.op.partition(".")[0] in _STEPS:
             return
         if node.draw is not None:
             self._drawn(op, node, taken)

@@ -45,12 +45,17 @@ class Operand:
     gradient: Tensor | None
     state: dict[str, Tensor] = field(default_factory=dict)
 
+    def holds(self, key: str) -> bool:
+        """Whether a part of the state is numbers of the parameter's elements, and no count of steps."""
+        part = self.state[key]
+        return part.is_floating_point() and (part.dim() > 0 or (self.weights.dim() == 0 and key != "step"))
+
     def wide(self) -> Operand:
         """The same in float64."""
         return Operand(
             self.weights.double(),
             None if self.gradient is None else self.gradient.double(),
-            {k: v.double() if v.is_floating_point() and v.dim() else v.clone() for k, v in self.state.items()},
+            {k: v.double() if self.holds(k) else v.clone() for k, v in self.state.items()},
         )
 
 

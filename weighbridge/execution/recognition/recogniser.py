@@ -202,17 +202,19 @@ class _Run:
             given = None if seed is None else self._known(backward.begin, seed, "what it begins with")
             if given is not None and given.numel() and not bool((given == given.reshape(-1)[0]).all()):
                 raise UnderivableError(f"the backward pass of {kind} begins with more than one number")
-        derived = derivation.derive(backward)
+        derived, recomputed = derivation.derive(backward), False
         if not self._fits(backward, derived) and any(operand == WHOLE for _, operand in self._claims.stops):
             again = Derivation(
                 self._plan, self._values, self._record.values, self._of.device, recomputed=True, until=self._until
             )
             other = again.derive(backward)
-            derived = other if self._fits(backward, other) else derived
+            recomputed = self._fits(backward, other)
+            derived = other if recomputed else derived
         for op, _ in derived.stopped:
             path = self._tape.path_of(op)
             self._stops.append(f"{self._tape.nodes[op].op.partition('.')[0]}" + (f" in {path}" if path else ""))
         largest, confirmed, names = 0.0, 0, list[str]()
+        disturbed: Derived | None = None
         for gradient in backward.gradients:
             name = self._name(gradient.leaf)
             after = self._known(backward.end, gradient.after, name).double()
@@ -220,6 +222,9 @@ class _Run:
             pair = derived.gradients[gradient.leaf]
             accepted, sums = width(pair), self._sums.get(gradient.leaf)
             change = after if before is None else after - before
+            if change.shape == pair.exact.shape and excess(change - pair.exact, accepted) > 1:
+                disturbed = disturbed or self._disturbed(backward, recomputed)
+                accepted = width(pair, disturbed.gradients[gradient.leaf].exact)
             if before is not None and bool(before.any()):
                 accepted = accepted + 4 * unit(pair.native.dtype) * torch.maximum(after.abs(), before.abs())
                 if sums is None:
@@ -251,6 +256,14 @@ class _Run:
             self._losses.append(
                 Loss(kind, max(made, 0), path[:LONGEST], _listed(names), _listed(direct), confirmed, largest)
             )
+
+    def _disturbed(self, backward: Backward, recomputed: bool) -> Derived:
+        """The gradient again, to tell sums that cancel from what nothing had bearing on."""
+        own = Derivation(
+            self._plan, self._values, self._record.values, self._of.device, recomputed=recomputed, disturbed=True,
+            until=self._until,
+        )  # fmt: skip
+        return own.derive(backward)
 
     def _fits(self, backward: Backward, derived: Derived) -> bool:
         """Whether fresh gradients are near the derived ones, before anything is said about them."""

@@ -232,7 +232,7 @@ def _signs(t: Tensor) -> Tensor:
 
 def _shifts(optimizer: str, members: Sequence[Member]) -> list[Callable[[Operand, Member], Operand]]:
     """Moves each kind of operand by one rounding of its recorded type."""
-    keys = sorted({k for m in members for k, v in m.before.state.items() if v.is_floating_point() and v.dim()})
+    keys = sorted({k for m in members for k in m.before.state if m.before.holds(k)})
 
     def moved(wide: Tensor, recorded: Tensor) -> Tensor:
         return wide * (1 + 2 * max(unit(recorded.dtype), _COARSE.get(optimizer, 0.0)) * _signs(wide))

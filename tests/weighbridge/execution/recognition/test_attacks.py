@@ -386,6 +386,24 @@ def test_gradients_changed_before_the_step(tmp_path: Path) -> None:
     assert "was changed before the step, by more than one factor and one bound for all" in reasons(found)
 
 
+def test_more_than_rounding_where_a_gradient_cancels(tmp_path: Path) -> None:
+    """A bias before a batch norm has a gradient of roundings alone, of which Adam makes whole steps."""
+
+    def build() -> tuple[nn.Module, optim.Optimizer]:
+        model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+        return model, optim.Adam(model.parameters(), lr=1e-2)
+
+    def step(batch: Batch, model: Any, optimizer: optim.Optimizer) -> None:
+        bias = model[0].bias
+        handle = bias.register_hook(lambda g: (handle.remove(), g + size * bias.detach())[1])
+        classify(batch, model, optimizer)
+
+    for size, passes in ((0.0, True), (1e-4, False)):
+        found = recognised(tmp_path / str(size), build, step, rows(1))
+        assert found.recognised is passes, reasons(found)
+    assert "the gradient of 0.bias is not that of cross entropy" in reasons(found).replace("model.", "")
+
+
 @pytest.mark.parametrize("form", ["one side", "one parameter", "and more"])
 def test_gradients_that_are_clipped_by_something_else_than_one_bound(tmp_path: Path, form: str) -> None:
     def step(batch: Batch, model: Any, optimizer: optim.Optimizer) -> None:

@@ -189,6 +189,48 @@ def _clipped_by_value() -> tuple[Build, Step, list[Batch]]:
     return build, step, rows()
 
 
+class Cancelling(nn.Module):
+    """Biases on which no loss depends, a decomposed norm, a parameter that is one number, and a remainder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm, self.attention = nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4), nn.MultiheadAttention(4, 2)
+        self.batch, self.leave, self.temperature = nn.BatchNorm1d(4), nn.Linear(4, 3), nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.enter(x[:, None]))
+        h = h.transpose(1, 2)
+        h = h + self.attention(h, h, h, need_weights=False)[0]
+        logits: Tensor = self.leave(self.batch(h.mean(1) + torch.remainder(h[:, 0], 2.0) * 0.1)) * self.temperature
+        return logits
+
+
+def _cancelling() -> tuple[Build, Step, list[Batch]]:
+    def build() -> tuple[nn.Module, optim.Optimizer]:
+        model = Cancelling()
+        return model, optim.AdamW(model.parameters(), lr=1e-2)
+
+    return build, classify, rows(3, 8)
+
+
+def _closure() -> tuple[Build, Step, list[Batch]]:
+    def build() -> tuple[Any, ...]:
+        model = perceptron()
+        return model, optim.Adam(model.parameters(), lr=1e-2)
+
+    def step(batch: Batch, model: nn.Module, optimizer: optim.Optimizer) -> None:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(batch["x"]), batch["y"])
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            return loss
+
+        optimizer.step(closure)
+
+    return build, step, rows()
+
+
 def _scaled() -> tuple[Build, Step, list[Batch]]:
     def build() -> tuple[Any, ...]:
         model = perceptron()
@@ -241,6 +283,8 @@ TRAININGS: dict[str, Callable[[], tuple[Build, Step, list[Batch]]]] = {
     "two networks against each other": _adversaries,
     "accumulation, clipping and a schedule": _accumulation,
     "clipping by value": _clipped_by_value,
+    "gradients that cancel": _cancelling,
+    "a closure": _closure,
     "float16 with scaled losses": _scaled,
     "checkpoints": lambda: _checkpoints(reentrant=False),
     "reentrant checkpoints": lambda: _checkpoints(reentrant=True),
