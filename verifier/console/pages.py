@@ -49,7 +49,7 @@ def create(reading: Reading, evidence: EvidenceFiles | None, *, cache: str = "CA
         cache: What that command says for the Verifier's cache.
         db: What it says for the database.
     """
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     pages = Pages(reading, evidence is not None, cache=cache, db=db)
     router = APIRouter()
     _add_lists(router, reading, pages)
@@ -220,11 +220,11 @@ def _report(reading: Reading, inspection: str) -> dict[str, Any]:
 def _shown(report: Mapping[str, Any], pages: Pages, numbered: Any = None) -> dict[str, Any]:
     """Returns what the report's own templates need, with links to evidence where files of it can be had."""
     shown = page_context(report)
-    findings = report["findings"] if numbered is None else numbered
     if pages.evidence:
-        shown["evidence_link"] = lambda case: (
-            f"/inspections/{report['inspection']}/evidence?finding={findings.index(case)}"
-        )
+        findings = report["findings"] if numbered is None else numbered
+        numbers = {id(each): number for number, each in enumerate(findings)}
+        path = f"/inspections/{report['inspection']}/evidence?finding="
+        shown["evidence_link"] = lambda case: f"{path}{numbers[id(case)]}"
     return shown
 
 

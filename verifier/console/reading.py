@@ -28,8 +28,8 @@ from verifier.units import Line
 from weighbridge.attest.tokens import entry_digest
 from weighbridge.core.errors import NotFoundError
 
-_REPORTS = 8
-"""Reports that are kept in memory; a large one takes seconds to read."""
+_KEPT_CHIPS = 5000
+"""Reports of so many chips together are kept in memory: a large one takes seconds to read, and much room."""
 _SITES = 40
 _LINES = 200
 
@@ -104,7 +104,7 @@ class Reading:
         report = dict(as_current(found))
         with self._lock:
             self._reports[inspection] = report
-            while len(self._reports) > _REPORTS:
+            while len(self._reports) > 1 and sum(len(each["chips"]) for each in self._reports.values()) > _KEPT_CHIPS:
                 self._reports.popitem(last=False)
         return report
 
@@ -177,8 +177,8 @@ class Reading:
             "refused": [{"reason": reason, "time": rfc3339(read_ms / 1000)} for reason, read_ms in refused],
         }
 
-    def inspections_of(self, ueid: bytes, limit: int = 10) -> list[Drawn]:
-        """Returns the finished inspections that drew a chip, the newest first; what runs now is not told."""
+    def inspections_of(self, ueid: bytes, limit: int = 5) -> list[Drawn]:
+        """Returns the newest finished inspections that drew a chip, the newest first; what runs now is not told."""
         query = (
             select(InspectionRow.id, InspectionRow.created_at)
             .join(SampledRow, SampledRow.inspection == InspectionRow.id)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("fastapi", reason="install the extra [console]")
-
-from support.console_station import ConsoleStation, console_station
+if TYPE_CHECKING:
+    from support.console_station import ConsoleStation
 
 
 @pytest.fixture(scope="package")
 def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleStation]:
+    from support.console_station import console_station
+
     with console_station(tmp_path_factory.mktemp("console")) as running:
         yield running

@@ -191,6 +191,7 @@ def test_every_link_leads_somewhere_and_hostile_names_stay_text(station: Console
         "/chips/%00",
         "/chips?after=zz",
         "/docs",
+        "/chips/",
         "/openapi.json",
     ],
 )
@@ -216,6 +217,7 @@ def test_search_finds_chips_runs_and_digests(station: ConsoleStation) -> None:
     }.items():
         assert f'href="{link}' in station.ask(f"/search?q={quote(query)}").text, query
     assert "Nothing was found" in station.ask("/search?q=neverheardof").text
+    assert "<script>pwned" not in station.ask(f"/search?q={quote('<script>pwned')}").text
 
 
 @pytest.mark.parametrize("query", ["%", "_", "\\", "' OR 1=1 --", "%00", "\u202e", "[", "ab"])

@@ -16,10 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.inspected_station import Inspected, inspected
 
+from verifier.console.evidence_files import EvidenceFiles
 from verifier.evidence import bundle, verification
 from verifier.evidence.bundle import EvidenceError
+from verifier.evidence.export import Source
 from verifier.evidence.verification import Claim, Reader
+from verifier.registry import Registry
 from verifier.report import signing
+from verifier.store.cache import Cache
 from weighbridge.attest.certificates import load_certificate
 from weighbridge.cli.main import run
 from weighbridge.core.errors import WeighbridgeError
@@ -245,3 +249,26 @@ def test_commands_say_what_is_wrong_in_one_line(
     (tmp_path / "none").write_bytes(b"PK")
     assert run([*check, str(tmp_path / "none")]) == 2
     assert "evidence.malformed" in capsys.readouterr().err
+
+
+def test_the_console_hands_out_the_same_evidence(source: Inspected, files: dict[str, Path], tmp_path: Path) -> None:
+    """What a click downloads is what the command exports, but for the time at which it was put together."""
+    reading = Registry(source.db, read_only=True)
+    evidence = EvidenceFiles(
+        Source(
+            registry=reading,
+            cache=Cache(source.cache, read_only=True),
+            report_key=signing.load_key(source.key.with_suffix("")),
+            manufacturer=load_certificate(source.manufacturer.read_bytes()),
+        )
+    )
+    entry = source.chip("honest")["snapshots"][0]["index"]
+    clean = evidence.write(source.inspections[0], finding=None, snapshot=(source.ueids["honest"], entry))
+    found, expected = (
+        {name: path.read_bytes() for name, path in bundle.read(file, tmp_path / where).items()}
+        for file, where in ((clean, "found"), (files["clean"], "expected"))
+    )
+    shutil.rmtree(clean.parent)
+    reading.close()
+    assert set(found) == set(expected)
+    assert {name for name in found if found[name] != expected[name]} <= {bundle.STATEMENT, "index.html"}
