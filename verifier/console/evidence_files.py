@@ -26,7 +26,7 @@ class EvidenceFiles:
         self._source, self._one = source, threading.Lock()
 
     def write(self, inspection: str, *, finding: int | None, snapshot: tuple[str, int] | None) -> Path:
-        """Writes a bundle; whoever calls removes the file and its directory.
+        """Writes a bundle; the caller removes the file and its directory.
 
         Args:
             inspection: Identifier.

@@ -41,7 +41,7 @@ _Seen = Annotated[str, Query(max_length=64)]
 
 
 def create(reading: Reading, evidence: EvidenceFiles | None, *, cache: str = "CACHE", db: str = "DB") -> FastAPI:
-    """Returns the application. It trusts whoever reaches it: `sign_in.SignIn` stands before it.
+    """Returns the application. It trusts every caller: `sign_in.SignIn` stands before it.
 
     Args:
         reading: The database.

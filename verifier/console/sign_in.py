@@ -84,7 +84,7 @@ class Door:
             IdentityError: There is none, it may not read, has expired or is revoked, or there is no list to tell.
         """
         if not der:
-            raise IdentityError("Nobody is signed in: this connection has no client certificate.")
+            raise IdentityError("No caller is signed in: this connection has no client certificate.")
         self._renew()
         pem = ssl.DER_cert_to_PEM_cert(der).encode("ascii")
         peer = peers.peer(pem)
