@@ -62,9 +62,9 @@ def carried(
         if is_view(tape, node) and flags is not None:
             given = operands(node)
             carries = bool(given) and (0 not in flags or own(op, given[0]))
-            for ref in node.outputs:
-                if ref is not None:
-                    views[ref] = op if carries else -1
+            for made in node.outputs:
+                if made is not None:
+                    views[made] = op if carries else -1
         if all(ref is None or not floating(tape.refs[ref]) for ref in node.outputs) or makes_anew(node):
             continue
         if not node.births and is_view(tape, node):
