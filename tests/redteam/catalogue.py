@@ -28,6 +28,7 @@ from redteam import (
     spelled,
     steering,
     tolerance,
+    unrecognised,
     values,
     verifiers_files,
 )
@@ -36,6 +37,7 @@ from redteam.row import Row
 AREAS: Mapping[str, tuple[Row, ...]] = {
     "Histories, programs, and choices that could be weights": (
         *values.ROWS,
+        *unrecognised.ROWS,
         *steering.ROWS,
         *tolerance.ROWS,
         *came_back.ROWS,

@@ -38,3 +38,15 @@ def test_an_import_is_found_by_how_weights_respond(shop: Workshop, step: Update,
     run = shop.record(Training(batches=batches, step=step, rate=rate), SEED)
     assert "tape.insensitive" in shop.accused(run.path, segments=TESTED)
     assert "tape.insensitive" not in shop.accused(run.path)
+
+
+def test_a_finding_about_a_program_says_what_is_recognised_of_it_and_stays(shop: Workshop) -> None:
+    """SGD on the squared distance of weights and batch is the gradient of a loss, and imports all the same."""
+    batches = digits(SEED, STEPS)
+    batches[-1] = carrying(batches[-1], flat(wanted(SEED)))
+    run = shop.record(Training(batches=batches, step=drawn_to, rate=0.5), SEED)
+    report = shop.bench.inspected(run.path.parent, shop.bench.at_end(run.path), segments=TESTED)
+    found = [each for each in report["findings"] if each["id"] == "tape.insensitive"]
+    assert {each["severity"] for each in found} == {"warning"}
+    assert all(each["evidence"]["training"].startswith("recognised in 2 of 4 steps: ") for each in found)
+    assert report["evidence"]["training"][0]["outcome"] == "recognised"

@@ -180,10 +180,12 @@ class Workshop:
     Attributes:
         bench: The Verifier, its chips and authorities.
         apart: Whether replays run in confined processes of their own, as they always do outside of tests.
+        usual: What plans have that do not say otherwise.
     """
 
     bench: Bench
     apart: bool = True
+    usual: Mapping[str, Any] = field(default_factory=lambda: USUAL)
     _count: int = field(default=0, init=False)
 
     def place(self) -> Path:
@@ -213,7 +215,7 @@ class Workshop:
                     self.bench.register(name, address)
             if not self.apart:
                 stack.enter_context(workers_here())
-            return self.bench.inspect(*chips, **{**USUAL, **plan})
+            return self.bench.inspect(*chips, **{**self.usual, **plan})
 
     def record(
         self,
@@ -282,7 +284,7 @@ class Workshop:
             plan: More of the inspection's plan.
         """
         seen = chips or (self.bench.at_end(run, replays=replays),)
-        return accusations(self.bench.inspected(run.parent, *seen, apart=self.apart, **{**USUAL, **plan}))
+        return accusations(self.bench.inspected(run.parent, *seen, apart=self.apart, **{**self.usual, **plan}))
 
 
 def notes(model: nn.Module) -> ChipNotes:

@@ -6,18 +6,24 @@ program of which no step was looked at is not known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from verifier.model.segments import Replayed
 from weighbridge.core.digests import record_digest
-from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution.recognition.outcome import Recognition
 from weighbridge.execution.replay import ReplayResult
 from weighbridge.execution.run_facts import RunFacts
+from weighbridge.program.tape_policy import INSENSITIVE
 
 Outcome = Literal["recognised", "not recognised", "not known"]
+
+RESTATED = ("tape.no_gradient", "tape.overwrite", INSENSITIVE)
+"""Findings about what a program does to weights."""
+
+_SHOWN = 6
 
 UNCOUNTED = "the run's programs were not counted, so others may have run"
 
@@ -146,6 +152,27 @@ def of(replayed: Replayed, draft: str, counted: RunFacts | WeighbridgeError | No
 
 def _ordered(steps: dict[int, Recognition]) -> tuple[Recognition, ...]:
     return tuple(steps[number] for number in sorted(steps))
+
+
+def restated(findings: Iterable[Finding], trainings: Sequence[Training]) -> list[Finding]:
+    """Returns findings about programs with what is recognised of the same program beside them, under `training`.
+
+    They stay as grave as they are. A step is recognised by its values, with its data; such a finding is about what the
+    program may do in every step, with any data, or about data, which recognition does not judge.
+    """
+    return [_restated(finding, trainings) if finding.id in RESTATED else finding for finding in findings]
+
+
+def _restated(finding: Finding, trainings: Sequence[Training]) -> Finding:
+    for training in trainings:
+        for program in training.programs if training.transcript in finding.subject else ():
+            if program.digest in finding.subject:
+                steps = [each.step for each in program.steps if each.recognised]
+                where = (
+                    f" in {len(steps)} of {program.ran} steps: {', '.join(map(str, steps[:_SHOWN]))}" if steps else ""
+                )
+                return replace(finding, evidence={**finding.evidence, "training": f"{program.outcome}{where}"})
+    return finding
 
 
 def reasons(steps: Sequence[Recognition]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from verifier import checks
 from verifier.checks.snapshot_status import status
 from verifier.model.collected import Collected
+from verifier.model.training import restated
 from verifier.stages.setting import Setting
 
 
@@ -25,3 +26,4 @@ def run(setting: Setting, collected: Collected) -> None:
             collected.lost.add(chip.ueid)
     everything = setting.judged("inspection", "", checks.INSPECTION, collected, subject="the inspection")
     collected.report(everything.findings)
+    collected.findings = restated(collected.findings, collected.trainings())
