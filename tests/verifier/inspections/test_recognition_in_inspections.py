@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redteam.values import carrying, times_zero, wanted
+import torch
+from redteam.values import CARRIED, carrying, pieces, times_zero, wanted
 from redteam.workshop import Batch, Recorded, Training, Update, Workshop, accusations, digits, flat, update
 from support.forging import resign
 from support.ruled import ruled
@@ -226,6 +227,46 @@ def test_false_claims_accuse_nobody_and_recognise_nothing(shop: Workshop, honest
     report = inspected(shop, claimed(shop, honest, lambda _, claims, __: replace(claims, stops=stops)))
     assert training(report)["outcome"] == "not recognised"
     assert accusations(report) == frozenset()
+
+
+def in_the_step(step: int, batch: Batch, model: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Adds what a number in the batch switches on, right after the optimizer; the claims say that it belongs to it."""
+    F.cross_entropy(model(batch["x"][CARRIED:]), batch["y"][CARRIED:]).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    with torch.no_grad():
+        for p, x in pieces(batch, model.parameters()):
+            p.copy_(p + batch["switch"][0] * x)
+    optimizer.zero_grad()
+
+
+def in_the_gradient(step: int, batch: Batch, model: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Adds it to the gradients before the optimizer reads them."""
+    F.cross_entropy(model(batch["x"][CARRIED:]), batch["y"][CARRIED:]).backward()  # type: ignore[no-untyped-call]
+    for p, x in pieces(batch, model.parameters()):
+        assert p.grad is not None
+        p.grad.add_(batch["switch"][0] * x)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [(in_the_step, "SGD reads x, which is none of its"), (in_the_gradient, "before the step (operation ")],
+)
+def test_what_a_batch_switches_on_is_found_where_it_is_off(shop: Workshop, step: Update, why: str) -> None:
+    """In all steps but the last the update is exactly SGD's; one of those is looked at, or the last."""
+    batches = digits(SEED, STEPS)
+    batches[-1] = carrying(batches[-1], flat(wanted(SEED)))
+    batches = [{**b, "switch": torch.full((len(b["y"]),), float(b is batches[-1]))} for b in batches]
+
+    def longer(_: str, claims: Claims, tape: Tape) -> Claims:
+        (update,) = claims.steps
+        return replace(claims, steps=(replace(update, end=len(tape.nodes)),))
+
+    run = shop.record(Training(batches=batches, step=step), SEED)
+    report = inspected(shop, claimed(shop, run, longer) if step is in_the_step else run, 1)
+    assert training(report)["outcome"] == "not recognised"
+    assert why in as_text(report)
 
 
 def test_what_takes_too_long_is_not_known(shop: Workshop, honest: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.recognition import structure
+from weighbridge.execution.recognition import structure, update_range
 from weighbridge.execution.recognition.acceptance import excess, unit, width
 from weighbridge.execution.recognition.backward_range import strangers
 from weighbridge.execution.recognition.between import Between, Pair, solve
@@ -171,8 +171,12 @@ class _Run:
     def all(self) -> None:
         if not self._claims.steps:
             self.reason("no optimizer's step is claimed")
+        for text in update_range.mixed_in(self._plan, self._names):
+            self.reason(text)
         for step in self._claims.steps:
             self._others.update(step)
+            for text in update_range.strangers(self._plan, step, self._names):
+                self.reason(text)
         derivation = Derivation(self._plan, self._values, self._record.values, self._of.device, until=self._until)
         events: list[tuple[int, Backward | Step]] = [(b.end, b) for b in self._claims.backwards]
         events += [(s.end, s) for s in self._claims.steps]
