@@ -125,7 +125,7 @@ def _run(
         out["data"] |= {"used": counted[0].used, "seen": counted[0].seen}
     if count == 1 and (known := trained.get(ranks[0].id)) is not None:
         out["training"] = training.facts(known, counted[0] if counted else None)
-        outcomes = {program.digest: program.outcome for program in known.programs}
+        outcomes = {each.digest: each.outcome for each in known.programs if each.outcome != "not known"}
         for program in out.get("programs", ()):
             if program["digest"] in outcomes:
                 program["training"] = outcomes[program["digest"]]

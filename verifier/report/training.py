@@ -127,12 +127,13 @@ def facts(training: Training, counted: RunFacts | None) -> dict[str, Any]:
     """Returns a run's fact `training`, in the form of `verifier.rules.schema`."""
     steps = training.steps
     out: dict[str, Any] = {
-        "outcome": training.outcome,
         "looked_at": len(steps),
         "recognised": sum(each.recognised for each in steps),
         "programs": len(training.programs),
         "programs_recognised": sum(each.outcome == "recognised" for each in training.programs),
     }
+    if training.outcome != "not known":
+        out["outcome"] = training.outcome
     if not steps or not all(each.known for each in steps):
         return out
     out |= {

@@ -132,7 +132,7 @@ FACTS: Schema = {
         "outcome": (
             STRING,
             "`recognised` if every program that a step ran is, in each step of it that was looked at; `not recognised` "
-            "if a step is not; else `not known`",
+            "if a step is not; absent if neither is known",
         ),
         "looked_at": (INT, "steps that were looked at"),
         "recognised": (INT, "those of them that are recognised"),
