@@ -252,6 +252,7 @@ def in_the_gradient(step: int, batch: Batch, model: nn.Module, optimizer: optim.
 @pytest.mark.parametrize(
     ("step", "why"),
     [(in_the_step, "SGD reads x, which is none of its"), (in_the_gradient, "before the step (operation ")],
+    ids=["in_the_step", "in_the_gradient"],
 )
 def test_what_a_batch_switches_on_is_found_where_it_is_off(shop: Workshop, step: Update, why: str) -> None:
     """In all steps but the last the update is exactly SGD's; one of those is looked at, or the last."""
