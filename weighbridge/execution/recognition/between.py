@@ -79,13 +79,16 @@ def solve(pairs: Sequence[Pair]) -> Between:
 
 
 def _factor(pairs: Sequence[Pair], bound: float) -> float:
-    """Solves for the factor, by the elements within the bound."""
+    """Solves for the factor, by the elements within the bound; without any, the least that takes all beyond it."""
     above = below = 0.0
     for each in pairs:
         within = each.read.abs() < bound
         above += float((each.left * each.read)[within].sum())
         below += float(each.left[within].square().sum())
-    return above / below if below else 1.0
+    if below:
+        return above / below
+    smallest = min((float(t.min()) for each in pairs if (t := each.left.abs()[each.left != 0]).numel()), default=0.0)
+    return max(1.0, bound / smallest) if smallest and math.isfinite(bound) else 1.0
 
 
 def _explains(between: Between, pair: Pair) -> bool:

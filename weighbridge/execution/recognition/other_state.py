@@ -121,7 +121,7 @@ class Others:
                 self.statistics.append(name)
 
     def _average(self, slot: int, name: str, values: Values) -> bool:
-        """Whether state moved towards weights by one factor, as averages do."""
+        """Whether state moved by one factor towards the weights after the step, or before it, as averages do."""
         refs = [ref for ref in self._tape.refs if ref[0] == slot and DTYPES[ref[1]].is_floating_point]
         whole = max(refs, key=lambda ref: ref[2], default=None)
         if whole is None:
@@ -132,13 +132,14 @@ class Others:
             return False
         for other in self._updated:
             target = self._weights(other, whole)
-            now = None if target is None else values.at(last, target)
-            if now is None:
-                continue
-            factor = _factor(old.double(), new.double(), now.double(), unit(new.dtype))
-            if factor is not None:
-                self.averages.append(f"{name} of {self._names.get(other, other)} by {factor:.4g}")
-                return True
+            for when in () if target is None else (last, 0):
+                weights = values.at(when, target)
+                if weights is None:
+                    continue
+                factor = _factor(old.double(), new.double(), weights.double(), unit(new.dtype))
+                if factor is not None:
+                    self.averages.append(f"{name} of {self._names.get(other, other)} by {factor:.4g}")
+                    return True
         return False
 
     def _weights(self, slot: int, like: Ref) -> int | None:
@@ -151,13 +152,11 @@ class Others:
 
 def _factor(old: Tensor, new: Tensor, weights: Tensor, error: float) -> float | None:
     """Returns f if new is old + f * (weights - old), up to a few roundings; None if it is not."""
-    direction = weights - old
-    length = float(direction.square().sum())
-    moved = new - old
-    if not length:
-        return 0.0 if not bool(moved.any()) else None
-    factor = float((moved * direction).sum()) / length
-    if not 0 <= factor <= 1 + 1e-6:
-        return None
+    direction, moved = weights - old, new - old
     accepted = 8 * error * (old.abs() + weights.abs()) + 1e-37
+    length = float((direction / accepted).square().sum())  # the finest numbers say most about the factor
+    if not length:
+        return 0.0 if excess(moved, accepted) <= 1 else None
+    factor = float((moved / accepted * (direction / accepted)).sum()) / length
+    factor = min(max(factor, 0.0), 1.0)  # roundings alone may put it beside either
     return factor if excess(moved - factor * direction, accepted) <= 1 else None

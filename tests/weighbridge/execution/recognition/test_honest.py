@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,23 @@ def _closure() -> tuple[Build, Step, list[Batch]]:
     return build, step, rows()
 
 
+def _slow_teacher() -> tuple[Build, Step, list[Batch]]:
+    def build() -> tuple[Any, ...]:
+        model = perceptron()
+        return model, optim.Adam(model.parameters(), lr=1e-2), copy.deepcopy(model).requires_grad_(False)
+
+    def step(batch: Batch, model: nn.Module, optimizer: optim.Optimizer, slow: nn.Module) -> None:
+        with torch.no_grad():
+            for s, p in zip(slow.parameters(), model.parameters(), strict=True):
+                s.mul_(0.9).add_(p, alpha=0.1)
+            taught = slow(batch["x"])
+        F.mse_loss(model(batch["x"]), taught + F.one_hot(batch["y"], 3)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return build, step, rows(3)
+
+
 def _scaled() -> tuple[Build, Step, list[Batch]]:
     def build() -> tuple[Any, ...]:
         model = perceptron()
@@ -285,6 +303,7 @@ TRAININGS: dict[str, Callable[[], tuple[Build, Step, list[Batch]]]] = {
     "clipping by value": _clipped_by_value,
     "gradients that cancel": _cancelling,
     "a closure": _closure,
+    "a slow teacher": _slow_teacher,
     "float16 with scaled losses": _scaled,
     "checkpoints": lambda: _checkpoints(reentrant=False),
     "reentrant checkpoints": lambda: _checkpoints(reentrant=True),
