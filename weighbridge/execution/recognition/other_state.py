@@ -132,7 +132,9 @@ class Others:
             return False
         for other in self._updated:
             target = self._weights(other, whole)
-            for when in () if target is None else (last, 0):
+            if target is None:
+                continue
+            for when in (last, 0):
                 weights = values.at(when, target)
                 if weights is None:
                     continue
