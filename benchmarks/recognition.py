@@ -26,13 +26,11 @@ from statistics import median
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.bench_integrations import MODULE, SUBJECTS, plain
 from weighbridge.execution.recognition.outcome import Summary, parse
 from weighbridge.execution.replay import replay
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = (
-    "record", "trainer", "trl_sft", "lightning_fit", "accelerated", "peft_lora", "diffusion", "workers", "timm_mixup",
-)  # fmt: skip
 
 
 def zoo(only: str) -> Iterable[tuple[str, Summary]]:
@@ -50,20 +48,20 @@ def zoo(only: str) -> Iterable[tuple[str, Summary]]:
 
 
 def examples() -> Iterable[tuple[str, Summary]]:
-    """Records the examples as they are."""
-    for name in EXAMPLES:
+    """Records the examples with no changed line, where one process trains."""
+    for subject in (each for each in SUBJECTS if each.ranks == 1):
         with tempfile.TemporaryDirectory() as folder:
-            run = Path(folder) / "run"
-            command = [sys.executable, "-m", "weighbridge.cli", "record", "--out", str(run)]
-            if name == "record":
-                command = [sys.executable, f"examples/{name}.py", str(run)]
-            else:
-                command.append(f"examples/{name}.py")
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            run, script = Path(folder) / "run", Path(folder) / f"{subject.name}.py"
+            script.write_text(plain((ROOT / "examples" / script.name).read_text())[0])
+            command = subject.command(MODULE, "record", "--out", str(run), "--seed", "7", str(script))
+            environment = {**os.environ, **subject.environment()}
+            done = subprocess.run(
+                command, env=environment, cwd=folder, capture_output=True, text=True, check=False
+            )  # fmt: skip
             if not (run / "manifest.json").exists():
-                print(f"examples/{name}.py recorded nothing: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+                print(f"{script.name} recorded nothing: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
                 continue
-            yield f"examples/{name}.py", Summary(replay(run, recognise=8).recognised)
+            yield f"examples/{script.name}", Summary(replay(run, recognise=8).recognised)
 
 
 def figures(name: str, found: Summary) -> dict[str, Any]:
