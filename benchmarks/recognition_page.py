@@ -79,7 +79,7 @@ def _responses(name: str, told: dict[str, Any]) -> list[str]:
 def _general(reason: str) -> str:
     """A reason without the names and numbers of one training."""
     text = re.sub(r"gradient of [\w.~/\[\]]+ ", "gradient of NAME ", reason)
-    text = re.sub(r"[\d,.]*\d[\d,.e+-]*", "N", text)
+    text = re.sub(r"\d[\d,]*(\.\d+)?(e[+-]\d+)?", "N", text)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
