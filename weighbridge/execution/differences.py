@@ -101,7 +101,7 @@ class Pair:
         if a.kind != b.kind:
             return [difference("step", step, "kind of step", a.kind, b.kind)]
         if not self.same_program(step):
-            return [_program(step, *self.tapes(step))]
+            return [programs(step, *self.tapes(step))]
         tape = self.tapes(step)[0]
         found = [*_values(a, b, tape), *self._tensors(step), *self._random(step, tape)]
         hosts = [(i, x, y) for i, (x, y) in enumerate(zip(a.host, b.host, strict=False)) if repr(x) != repr(y)]
@@ -180,11 +180,11 @@ def _without_paths(tape: Tape) -> Tape:
     return replace(tape, nodes=[node._replace(path=None) for node in tape.nodes], paths=[])
 
 
-def _program(step: int, a: Tape, b: Tape) -> Difference:
+def programs(step: int, a: Tape, b: Tape) -> Difference:
     """The first operation that differs between two programs, or which other part of them."""
     for op, (ours, theirs) in enumerate(zip(a.nodes, b.nodes, strict=False)):
         if _meaning(a, ours) != _meaning(b, theirs):
-            return difference("program", step, "operation", _shown(a, op), _shown(b, op), **at(a, op))
+            return difference("program", step, *_unlike(a, b, op), **at(a, op))
     if len(a.nodes) != len(b.nodes):
         shorter = min(len(a.nodes), len(b.nodes))
         longer = a if len(a.nodes) > shorter else b
@@ -197,6 +197,38 @@ def _program(step: int, a: Tape, b: Tape) -> Difference:
             pairs = zip([*ours, None], [*theirs, None], strict=False)
             return difference("program", step, part, *next(pair for pair in pairs if pair[0] != pair[1]))
     return difference("program", step, "numbering", "the same operations", "in another encoding")
+
+
+def _unlike(a: Tape, b: Tape, op: int) -> tuple[str, Any, Any]:
+    """What two operations differ in: all of them, or the field that does if they read alike."""
+    shown = _shown(a, op), _shown(b, op)
+    if shown[0] != shown[1]:
+        return "operation", *shown
+    ours, theirs = a.nodes[op], b.nodes[op]
+    fields = [
+        (f"operand {name} of the operation", _spelled(a, x), _spelled(b, y))
+        for (name, x), (_, y) in zip(operands(ours), operands(theirs), strict=True)
+    ]
+    results = [
+        [None if o is None else tape.refs[o] for o in node.outputs] for tape, node in ((a, ours), (b, theirs))
+    ]  # fmt: skip
+    fields += [
+        ("results of the operation", *results),
+        ("memory that the operation makes", list(ours.births), list(theirs.births)),
+        ("random draw of the operation", ours.draw, theirs.draw),
+    ]
+    numbers = "numbers of references", *((node.args, node.kwargs, node.outputs) for node in (ours, theirs))
+    return next((field for field in fields if field[1] != field[2]), numbers)
+
+
+def _spelled(tape: Tape, value: Any) -> Any:
+    """An encoded operand with what its references name: (slot, type, size, stride, offset)."""
+    match value:
+        case ("t", int(index)):
+            return tape.refs[index]
+        case tuple(items):
+            return tuple(_spelled(tape, each) for each in items)
+    return value
 
 
 def _meaning(tape: Tape, node: Node) -> Any:
