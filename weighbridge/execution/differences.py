@@ -205,20 +205,18 @@ def _unlike(a: Tape, b: Tape, op: int) -> tuple[str, Any, Any]:
     if shown[0] != shown[1]:
         return "operation", *shown
     ours, theirs = a.nodes[op], b.nodes[op]
-    fields = [
+    fields: list[tuple[str, Any, Any]] = [
         (f"operand {name} of the operation", _spelled(a, x), _spelled(b, y))
         for (name, x), (_, y) in zip(operands(ours), operands(theirs), strict=True)
     ]
-    results = [
-        [None if o is None else tape.refs[o] for o in node.outputs] for tape, node in ((a, ours), (b, theirs))
-    ]  # fmt: skip
+    results = (_spelled(t, tuple(("t", o) for o in n.outputs if o is not None)) for t, n in ((a, ours), (b, theirs)))
     fields += [
-        ("results of the operation", *results),
+        ("results of the operation", next(results), next(results)),
         ("memory that the operation makes", list(ours.births), list(theirs.births)),
         ("random draw of the operation", ours.draw, theirs.draw),
     ]
-    numbers = "numbers of references", *((node.args, node.kwargs, node.outputs) for node in (ours, theirs))
-    return next((field for field in fields if field[1] != field[2]), numbers)
+    numbers = [(node.args, node.kwargs, node.outputs) for node in (ours, theirs)]
+    return next((field for field in fields if field[1] != field[2]), ("numbers of references", numbers[0], numbers[1]))
 
 
 def _spelled(tape: Tape, value: Any) -> Any:
