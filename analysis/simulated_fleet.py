@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from analysis.domain import DetectionDomainError, FloatArray, InfeasibleError, positive, probability, whole
 from analysis.strategies import OUTSIDE, Crew, Goal, Holding, Policy, Strategy, Windows, crews, cycle_days
@@ -61,6 +60,8 @@ def fraction(hits: int, count: int, confidence: float) -> Estimate:
     probability("confidence", confidence)
     if count < 1:
         raise DetectionDomainError("an estimate needs at least one case; raise trials")
+    from scipy import stats  # noqa: PLC0415 (takes half a second)
+
     interval = stats.binomtest(hits, count).proportion_ci(confidence, method="exact")
     return Estimate(hits / count, float(interval.low), float(interval.high), count)
 
@@ -74,6 +75,8 @@ def mean(values: FloatArray, confidence: float) -> Estimate:
     probability("confidence", confidence)
     if values.size < 2:
         raise DetectionDomainError("a mean with an interval needs at least two cases; raise trials")
+    from scipy import stats  # noqa: PLC0415 (takes half a second)
+
     middle, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(values.size)
     reach = float(stats.t.ppf((1 + confidence) / 2, values.size - 1)) * error
     return Estimate(middle, middle - reach, middle + reach, values.size)

@@ -12,7 +12,7 @@ could show.
 from __future__ import annotations
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from analysis.domain import FloatArray
 
@@ -61,6 +61,8 @@ def shown_marks(total: float, marked: float, drawn: float, shown: float, most: i
         kept = counts <= most
         found[counts[kept].astype(np.int64)] = chances[kept]
         return found
+    from scipy import stats  # noqa: PLC0415 (takes half a second, and each start of a Verifier would)
+
     return np.asarray(stats.binom.pmf(numbers[:, None], counts[None], shown) @ chances)
 
 
