@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import answer, fails, weighbridge
+from weighbridge.cli.bench.layout import DEFAULT, Bench, Settings
+from weighbridge.cli.record import socket_of
+from weighbridge.core.errors import UsageError
 from weighbridge.transcript.reader import Transcript
 
 ROOT = Path(__file__).parents[2]
@@ -141,3 +144,16 @@ def test_what_cannot_be_recorded_is_said(script: Path, tmp_path: Path) -> None:
     code, _, err = weighbridge("record", "--out", tmp_path / "silent", tmp_path / "silent.py")
     assert code == 2
     assert "ended after step 0" in err
+
+
+def test_a_chip_of_a_bench_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path stays a path, and so does what is in the way of a name."""
+    monkeypatch.chdir(tmp_path)
+    assert socket_of("honest") == "honest", "there is no bench"
+    Bench(DEFAULT, Settings(("honest", "other"), 1.0, 1.0)).keep()
+    assert Path(socket_of("other")) == tmp_path / DEFAULT / "chips" / "other" / "socket"
+    assert socket_of("chips/other") == "chips/other"
+    with pytest.raises(UsageError, match="has the chips honest, other, and no 'onest'"):
+        socket_of("onest")
+    (tmp_path / "honest").touch()
+    assert socket_of("honest") == "honest"

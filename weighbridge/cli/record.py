@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weighbridge.cli.bench.layout import DEFAULT, Bench
 from weighbridge.core.errors import UsageError
 
 POLICIES = ("mixed", "strict", "calibrated")
@@ -26,7 +27,10 @@ def command(
     evaluation: Annotated[str, typer.Option(help="Evaluations: native, or recorded like training.")] = "native",
     chip: Annotated[
         str,
-        typer.Option(metavar="SOCKET", help="Train on the chip with this socket; {rank} is the number of the rank."),
+        typer.Option(
+            metavar="SOCKET",
+            help="Train on the chip with this socket, or name in a bench; {rank} is the rank's number.",
+        ),
     ] = "",
     resume: Annotated[
         bool,
@@ -54,8 +58,22 @@ def command(
     return code
 
 
-def _attached(socket: str) -> Any:
+def _attached(chip: str) -> Any:
     """Attaches this process to a chip; what runs until it is left is seen by it."""
     from firmware_sim.shim import Shim
 
-    return Shim.connect(socket.replace("{rank}", os.environ.get("RANK", "0")))
+    return Shim.connect(socket_of(chip.replace("{rank}", os.environ.get("RANK", "0"))))
+
+
+def socket_of(chip: str) -> str:
+    """Returns the socket of a chip, which may be named by that, or by its name in the bench of this directory.
+
+    Raises:
+        UsageError: The bench has no chip of that name, or is damaged.
+    """
+    if os.sep in chip or Path(chip).exists() or not Bench.exists(DEFAULT):
+        return chip
+    bench = Bench.opened(DEFAULT)
+    if chip not in bench.settings.chips:
+        raise UsageError(f"the bench in {DEFAULT} has the chips {', '.join(bench.settings.chips)}, and no {chip!r}")
+    return str(bench.socket(chip))
