@@ -14,6 +14,9 @@ from typer.completion import completion_init, get_completion_script, install  # 
 
 PROGRAM, VARIABLE = "weighbridge", "_WEIGHBRIDGE_COMPLETE"
 
+_AT_ONCE = f'[[ "$funcstack[1]" == _{PROGRAM} ]] && _{PROGRAM}_completion\n'
+"""zsh loads the script at the first key press; without this line, that one completes nothing."""
+
 completion_init()  # without it Typer knows no shell when one asks for completions
 
 
@@ -29,6 +32,8 @@ def _install(context: typer.Context, shell: Any) -> None:
     if shell is None or context.resilient_parsing:
         return
     name, path = install(shell=str(shell), prog_name=PROGRAM, complete_var=VARIABLE)
+    if shell == Shell.ZSH:
+        path.write_text(f"{path.read_text().rstrip()}\n{_AT_ONCE}", encoding="utf-8")
     print(f"{name} completes weighbridge from its next start on; the script is {path}")
     raise typer.Exit
 
@@ -37,6 +42,8 @@ def _show(context: typer.Context, shell: Any) -> None:
     if shell is None or context.resilient_parsing:
         return
     print(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=str(shell)))
+    if shell == Shell.ZSH:
+        print(_AT_ONCE, end="")
     raise typer.Exit
 
 
