@@ -11,7 +11,7 @@
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 DEVICE ?= cpu
 OUT ?= runs/demo
-JOBS ?= 2
+JOBS ?= 3
 MINUTES ?= 15
 CHECKPOINTS ?= 1000
 SEEDS ?= 3

@@ -8,6 +8,7 @@ import html.parser
 import re
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -241,6 +242,20 @@ def test_evidence_can_be_downloaded(station: ConsoleStation, tmp_path: Path) -> 
     (tmp_path / "evidence.zip").write_bytes(answer.body)
     parts = bundle.read(tmp_path / "evidence.zip", tmp_path)
     assert {"report.dsse", "index.html", bundle.STATEMENT} <= set(parts)
+
+
+@pytest.mark.finding("console.busy")
+def test_one_file_of_evidence_is_put_together_at_a_time(station: ConsoleStation) -> None:
+    """Who asks meanwhile is told so; the pages are there for everybody all along, and for another file afterwards."""
+    chip = station.reports[CLEAN]["chips"][0]
+    path = f"/inspections/{CLEAN}/evidence?chip={chip['ueid']}&entry={chip['snapshots'][0]['index']}"
+    with ThreadPoolExecutor(12) as pool:
+        answers = [pool.submit(station.ask, path) for _ in range(11)]
+        assert pool.submit(station.ask, "/").result().status == 200
+    seen = [each.result() for each in answers]
+    assert {each.status for each in seen} == {200, 503}
+    assert all("another file of evidence" in each.text for each in seen if each.status == 503)
+    assert station.ask(path).status == 200
 
 
 def test_a_console_needs_credentials_of_a_verifier_or_an_operator(station: ConsoleStation) -> None:
