@@ -81,11 +81,21 @@ def _program(program: Program) -> dict[str, Any]:
 def _beside(training: Training) -> list[str]:
     """Says of which programs no step was looked at, and what went wrong."""
     unseen = [each for each in training.programs if not each.steps]
-    named = ", ".join(f"{each.digest[:16]} ({each.ran} steps)" for each in unseen[:_SHOWN])
+    named = ", ".join(f"{each.digest[:16]} ({_steps(each.ran)})" for each in unseen[:_SHOWN])
     more = f" and {len(unseen) - _SHOWN} more" if len(unseen) > _SHOWN else ""
     few = "1 program" if len(unseen) == 1 else f"{len(unseen)} programs"
     lines = [f"not known: of {few} no step was looked at: {named}{more}"] if unseen else []
     return lines + [f"not known: {each}" for each in training.failures]
+
+
+def _steps(ran: int | None) -> str:
+    return "1 step" if ran == 1 else f"{'some' if ran is None else ran} steps"
+
+
+def headline(entry: Mapping[str, Any]) -> str:
+    """Returns what stands first of a run: its outcome, or that all steps that were looked at are recognised."""
+    whole = 0 < entry["looked_at"] == entry["recognised"]
+    return "recognised in part" if whole and entry["outcome"] == "not known" else str(entry["outcome"])
 
 
 def _not_said(training: Training, root: str | None, approved: Sequence[str]) -> list[str]:
@@ -159,7 +169,7 @@ def in_words(report: Mapping[str, Any]) -> list[str]:
     lines = []
     for each in report["evidence"].get("training", ()):
         name = names.get(each["transcript"]) or each["transcript"][:12]
-        lines.append(f"training of {name}: {each['outcome']}: {'; '.join(each['found'])}")
+        lines.append(f"training of {name}: {headline(each)}: {'; '.join(each['found'])}")
         lines.append(f"  not said by that: {'; '.join(each['not_said'])}")
     return lines
 

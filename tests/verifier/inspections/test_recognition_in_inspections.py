@@ -203,6 +203,8 @@ def test_what_is_recognised_of_one_program_is_said_of_no_other(shop: Workshop, l
     (unknown,) = [each for each, said in found.items() if said == "not known"]
     assert any(f["id"] == "recognition.unknown" and f["severity"] == "info" for f in report["findings"])
     assert f"no step was looked at: {unknown[:16]}" in as_text(report)
+    for shown in (as_text(report), render_html(report)):
+        assert ("recognised in part" in shown) is (found[usual] == "recognised")
     assert rules(report)["trains"] == ("violated" if found[other] == "not recognised" else "undecided")
 
 
