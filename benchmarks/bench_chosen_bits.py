@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
-from benchmarks import machine
+from benchmarks import machine, zoo_recordings
 from benchmarks.models import MODELS, named
 from prover import Recorder
 from weighbridge.execution.workers import replay_worker
@@ -30,7 +29,6 @@ from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
 
 SUBJECTS = (*MODELS, "lstm", "mlp-2m", "gpt2-2m")
-ROOT = Path(__file__).parents[1]
 
 
 def counted(path: Path) -> dict[str, Any]:
@@ -92,43 +90,6 @@ def model(name: str, path: Path, steps: int) -> dict[str, Any]:
     return counted(path) | {"replay_seconds": round(whole, 3), "examined_seconds": round(sum(examined), 3)}
 
 
-class _Zoo:
-    """Has the zoo's tests count their recordings instead of replaying them on three machines."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
-        self._test = ""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: Any) -> None:
-        self._test = item.name.removeprefix("test_")
-
-    @pytest.fixture
-    def zoo(self, tmp_path: Path) -> Any:
-        from support.recordings import train
-        from zoo.machines import Zoo
-
-        collector = self
-
-        class Counted(Zoo):
-            def holds(self, build: Any, step: Any, batches: Any, *, seed: int = 7, **options: Any) -> Any:
-                train(self.path, build, step, batches, seed=seed, **options)
-                collector.found[collector._test] = counted(self.path)
-                pytest.skip("counted")
-
-        return Counted(tmp_path / "run", [])
-
-
-def zoo() -> dict[str, dict[str, Any]]:
-    """Counts every recording of the zoo, by test."""
-    plugin = _Zoo()
-    pytest.main(
-        ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--noconftest", "-W", "ignore", str(ROOT / "tests" / "zoo")],
-        plugins=[plugin],
-    )
-    return plugin.found
-
-
 def main() -> None:
     """Counts, and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -143,7 +104,7 @@ def main() -> None:
             result["models"][name] = model(name, Path(scratch) / "run", arguments.steps)
         print(name, result["models"][name], flush=True)
     if not arguments.no_zoo:
-        result["zoo"] = zoo()
+        result["zoo"] = zoo_recordings.measured(counted)
     machine.save("chosen_bits", result)
 
 

@@ -16,17 +16,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
-from benchmarks import machine
+from benchmarks import machine, zoo_recordings
 from benchmarks.models import MODELS, Batch, named
 from prover import Recorder
 from weighbridge.execution.workers.replay_worker import Replay
 from weighbridge.program.tape_policy import AS_DESIGNED
 
-ROOT = Path(__file__).parents[1]
 TESTED = 8
 SEED = "5e" * 32
 SIZES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -101,43 +99,6 @@ def _extreme(pick: Any, judged: list[dict[str, Any]], name: str) -> float | None
     return round(pick(known), 4) if known else None
 
 
-class _Zoo:
-    """Has the zoo's tests measure their recordings instead of replaying them on three machines."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
-        self._test = ""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: Any) -> None:
-        self._test = item.name.removeprefix("test_")
-
-    @pytest.fixture
-    def zoo(self, tmp_path: Path) -> Any:
-        from support.recordings import train
-        from zoo.machines import Zoo
-
-        collector = self
-
-        class Measured(Zoo):
-            def holds(self, build: Any, step: Any, batches: Any, *, seed: int = 7, **options: Any) -> Any:
-                train(self.path, build, step, batches, seed=seed, **options)
-                collector.found[collector._test] = measure(self.path)
-                pytest.skip("measured")
-
-        return Measured(tmp_path / "run", [])
-
-
-def zoo() -> dict[str, dict[str, Any]]:
-    """Measures every recording of the zoo, by test."""
-    plugin = _Zoo()
-    pytest.main(
-        ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--noconftest", "-W", "ignore", str(ROOT / "tests" / "zoo")],
-        plugins=[plugin],
-    )
-    return plugin.found
-
-
 def imports(name: str, steps: int) -> dict[str, Any]:
     """By size of what is added: the outcomes, and the least that either number came to."""
     found = {}
@@ -173,7 +134,7 @@ def main() -> None:
         "imports": imports(arguments.models[0], arguments.steps),
     }
     if not arguments.no_zoo:
-        each = zoo()
+        each = zoo_recordings.measured(measure)
         result["zoo"] = summary(each.values()) | {"trainings": len(each)}
         result["zoo_by_training"] = {name: summary([found]) for name, found in each.items()}
     machine.save("sensitivity", machine.about() | result)
