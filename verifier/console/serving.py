@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,6 +18,8 @@ from weighbridge.core.errors import UsageError
 
 _START_S = 30.0
 _CONNECTIONS = 64
+_OF_ONE = 16
+"""Connections of one certificate at a time, so that one that may not read keeps nobody out; browsers open six."""
 _REQUEST_HEAD = 16 << 10
 """Bytes of a request's line and headers."""
 
@@ -24,15 +27,27 @@ _REQUEST_HEAD = 16 << 10
 class _Identified(H11Protocol):
     """Hands the certificate of a connection's client to the application, which uvicorn itself does not."""
 
+    app_held: ClassVar[dict[bytes, set[asyncio.Transport]]] = {}
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         secured, app = transport.get_extra_info("ssl_object"), self.app
         der = None if secured is None else secured.getpeercert(binary_form=True)
+        held = self.app_held.setdefault(der or b"", set())
+        held.add(transport)
+        if len(held) > _OF_ONE:
+            held.discard(transport)
+            transport.abort()  # a proper end waits for the other side
 
         async def identified(scope: Scope, receive: Receive, send: Send) -> None:
             await app({**scope, "extensions": {"tls": {"client_cert": der}}}, receive, send)
 
         self.app = identified
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for held in self.app_held.values():
+            held.discard(self.transport)
+        super().connection_lost(exc)
 
 
 @contextmanager

@@ -277,3 +277,13 @@ def shown(station: ConsoleStation) -> bytes:
     with contextlib.closing(station.connect("inspector")) as connection:
         connection.connect()
         return connection.sock.getpeercert(binary_form=True)  # type: ignore[no-any-return, attr-defined]
+
+
+def test_a_certificate_that_may_not_read_keeps_nobody_out(station: ConsoleStation) -> None:
+    """It opens more connections than the console has, and sends nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(80):
+            connection = stack.enter_context(contextlib.closing(station.connect("prover")))
+            with contextlib.suppress(OSError):
+                connection.connect()
+        assert station.ask("/").status == 200
