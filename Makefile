@@ -44,7 +44,7 @@ GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install dist docs lock torch-lock demo test test-all durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
+.PHONY: help install dist docs lock torch-lock demo test test-all failed durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ test: $(STAMP) ## Run the quick tests of every room, a whole inspection among th
 
 test-all: $(STAMP) ## Run all tests but those that need a GPU, PostgreSQL or another environment (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)"
+
+# Beside others on a loaded machine, a test of real processes may miss a deadline. One that fails alone too is broken.
+failed: $(STAMP) ## Run what failed last once more, with nothing beside it
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rA --last-failed --last-failed-no-failures none -m "$(APART)"
 
 durations: $(STAMP) ## Run all tests and write what they took to tests/durations.json, which decides what `make test` runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --update-durations
@@ -76,12 +80,13 @@ test-postgres: $(STAMP) ## Run the tests that need a PostgreSQL server, on a pri
 interop: $(STAMP) ## Verify what chips sign with other libraries, in an environment of their own
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m interop tests/interop
 
-lint: $(STAMP) ## ruff, mypy --strict, import-linter, and the public surface
+lint: $(STAMP) ## ruff, mypy --strict, import-linter, the public surface, and the words of docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.public_surface
+	$(BIN)/python -m pytest -q tests/docs/test_glossary.py
 
 bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (about two hours, 24 GiB)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps --full

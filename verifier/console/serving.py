@@ -19,7 +19,7 @@ from weighbridge.core.errors import UsageError
 _START_S = 30.0
 _CONNECTIONS = 64
 _OF_ONE = 16
-"""Connections of one certificate at a time, so that one that may not read keeps nobody out; browsers open six."""
+"""Connections of one certificate at a time, so that one that may not read keeps no operator out; browsers open six."""
 _REQUEST_HEAD = 16 << 10
 """Bytes of a request's line and headers."""
 

@@ -80,12 +80,15 @@ def test_positions_and_steps(honest_run: Path) -> None:
 def test_replays_end_when_nobody_wants_them(honest_run: Path, tmp_path: Path) -> None:
     forever = forge(honest_run, tmp_path / "endless", at_step(3, endless))
     over = threading.Event()
+    others = set(workers(os.getpid()))  # of tests that ran before in this process
     threading.Timer(3.0, over.set).start()
     started = time.monotonic()
     with pytest.raises(CancelledError):
         list(LocalFarm(["cpu"]).run([task("forever", forever)], lambda *_: None, over.is_set))
     assert time.monotonic() - started < 60
-    assert workers(os.getpid()) == []
+    while set(workers(os.getpid())) - others:
+        assert time.monotonic() - started < 90  # a killed process is there until its parent was told
+        time.sleep(0.05)
 
 
 def test_a_worker_does_not_outlive_who_started_it(honest_run: Path, tmp_path: Path) -> None:
