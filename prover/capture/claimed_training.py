@@ -25,6 +25,10 @@ Tensor = torch.Tensor
 _NO_BACKWARD = -1
 
 
+Place = tuple[int, tuple[torch.dtype, torch.Size, tuple[int, ...], int]]
+"""Where a tensor lies: the address of its storage, and its dtype, shape, stride and offset there."""
+
+
 class Captured(Protocol):
     """What is asked of a capture."""
 
@@ -32,6 +36,12 @@ class Captured(Protocol):
 
     def known(self, t: Tensor) -> int | None:
         """The index of the reference that names a tensor on the tape; None if nothing has named it."""
+
+    def place(self, t: Tensor) -> Place | None:
+        """Where a tensor lies."""
+
+    def named(self, place: Place) -> int | None:
+        """The index of the reference that names what lies there; None if nothing has named it."""
 
 
 class ClaimedTraining:
@@ -45,12 +55,15 @@ class ClaimedTraining:
         """
         self._attached = attached
         self._capture: Captured | None = None
-        self._flags: list[tuple[int, ...] | None] = []
-        """Of each operation: which tensors among its operands carry no gradient; None if it is outside of autograd."""
-        self._outer: list[int] = []
+        self._flags: dict[int, tuple[int, ...]] = {}
+        """Of each operation: which tensors among its operands carry no gradient. The others are outside of autograd:
+        so are a job's collectives, which PyTorch does not differentiate."""
+        self._outer: dict[int, int] = {}
         """Of each operation: the first operation that the same call of the program's made."""
         self._depth = self._first = 0
-        self._backwards: list[Backward] = []
+        self._backwards: list[tuple[Backward, list[tuple[Place, int | None, int]]]] = []
+        """With each: where its leaves lie, and the references of their gradients before and after. A leaf of which a
+        rank uses a part, or nothing, has no reference before its optimizer's step."""
         self._steps: list[Step] = []
         self._begun: list[tuple[int, dict[int, bool]]] = []
         self._hooks: list[Any] = []
@@ -91,9 +104,11 @@ class ClaimedTraining:
 
     def operation(self, args: Iterable[Any], kwargs: dict[str, Any]) -> None:
         """An operation comes onto the tape."""
-        self._outer.append(self._first)
+        if self._capture is None:
+            return
+        op = len(self._capture.tape.nodes)
+        self._outer[op] = self._first
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != _NO_BACKWARD:
-            self._flags.append(None)
             return
         without: list[int] = []
         count = 0
@@ -108,7 +123,7 @@ class ClaimedTraining:
                         if not each.requires_grad:
                             without.append(count)
                         count += 1
-        self._flags.append(tuple(without))
+        self._flags[op] = tuple(without)
 
     # -- backward passes -----------------------------------------------------------------------------------------------
 
@@ -125,19 +140,19 @@ class ClaimedTraining:
         losses = [capture.known(local_part(t)) for t in t_outputs if isinstance(t, Tensor)]
         given = args[0] if args else (None,) * len(losses)
         seeds = [None if seed is None else capture.known(local_part(seed)) for seed in given]
-        gradients = []
+        gradients: list[tuple[Place, int | None, int]] = []
         for leaf, earlier, place in zip(leaves, before, places, strict=True):
-            ref = capture.known(local_part(leaf))
+            where = capture.place(local_part(leaf))
             after = None if leaf.grad is None else capture.known(local_part(leaf.grad))
             if earlier is None and place is not None and leaf.grad is not None and place == _place(leaf.grad):
                 earlier = after  # it is of an earlier step, and the backward pass was the first to use it
-            if ref is not None and after is not None:
-                gradients.append(Gradient(ref, earlier, after))
+            if where is not None and after is not None:
+                gradients.append((where, earlier, after))
         again = bool(args[2] if len(args) > 2 else False) or not kwargs.get("accumulate_grad", False)
         if None not in losses and len(seeds) == len(losses):
             found = tuple(each for each in losses if each is not None)
             end = len(capture.tape.nodes)
-            self._backwards.append(Backward(begin, end, found, tuple(seeds), tuple(gradients), again))
+            self._backwards.append((Backward(begin, end, found, tuple(seeds), (), again), gradients))
         return result
 
     def _leaves(self) -> list[Tensor]:
@@ -221,11 +236,18 @@ class ClaimedTraining:
         if self._capture is None or not (self._backwards or self._steps):
             return None
         tape = self._capture.tape
-        if len(self._flags) != len(tape.nodes):
-            return None  # a job's own operations; they are not recognised yet
-        leaves = {tape.refs[g.leaf][0] for b in self._backwards for g in b.gradients}
-        claims = Claims(tuple(self._backwards), tuple(self._steps))
-        return replace(claims, stops=tuple(carried(tape, leaves, claims.ranges(), self._flags, self._outer)))
+        backwards = [
+            replace(backward, gradients=tuple(
+                Gradient(ref, before, after)
+                for place, before, after in gradients if (ref := self._capture.named(place)) is not None
+            ))
+            for backward, gradients in self._backwards
+        ]  # fmt: skip
+        ops = range(len(tape.nodes))
+        without, calls = [self._flags.get(op) for op in ops], [self._outer.get(op, op) for op in ops]
+        leaves = {tape.refs[g.leaf][0] for b in backwards for g in b.gradients}
+        claims = Claims(tuple(backwards), tuple(self._steps))
+        return replace(claims, stops=tuple(carried(tape, leaves, claims.ranges(), without, calls)))
 
 
 def _place(t: Tensor) -> int:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from prover.capture.attached_objects import LAZY
 from prover.capture.batch_windows import BatchWindows
-from prover.capture.claimed_training import ClaimedTraining
+from prover.capture.claimed_training import ClaimedTraining, Place
 from prover.capture.default_dtype import explicit
 from prover.capture.module_paths import Paths
 from prover.capture.overload_facts import overload
@@ -176,11 +176,20 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def known(self, t: Tensor) -> int | None:
         """Returns the reference that names a tensor; None if none does."""
+        place = self.place(t)
+        return None if place is None else self.named(place)
+
+    def place(self, t: Tensor) -> Place | None:
+        """Returns where a tensor lies; None of one that `torch.func` wraps, which has no storage of its own."""
         try:
-            slot = self.slots.get(t.untyped_storage()._cdata)
+            return t.untyped_storage()._cdata, (t.dtype, t.shape, t.stride(), int(t.storage_offset()))
         except NotImplementedError:
-            return None  # a tensor that torch.func wraps has no storage of its own
-        return None if slot is None else self._refs.get((slot, t.dtype, t.shape, t.stride(), t.storage_offset()))
+            return None
+
+    def named(self, place: Place) -> int | None:
+        """Returns the reference that names what lies at a place, while its storage lives; None if none does."""
+        slot = self.slots.get(place[0])
+        return None if slot is None else self._refs.get((slot, *place[1]))
 
     def enter_tensor(self, t: Tensor) -> None:
         """Takes in a tensor that no operation has used yet."""

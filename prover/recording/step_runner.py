@@ -151,7 +151,7 @@ class StepRunner:
                 if not self.followed:
                     stack.enter_context(UndispatchedChanges())
                 stack.enter_context(paths)
-                if kind == "step" and self._job is None:
+                if kind == "step":
                     capture.claimed = stack.enter_context(ClaimedTraining(self._attached))
                     capture.claimed.watch(capture)
                 if capture.ranks is not None:

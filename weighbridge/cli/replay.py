@@ -83,7 +83,7 @@ def command(
     if (run / "job.cbor").is_file():
         if sensitivity:
             raise UsageError(f"{run} is a job; --sensitivity is for runs on one chip")
-        return _replay_job(run, steps, device, op_rules or (), rank, results, as_json)
+        return _replay_job(run, steps, device, op_rules or (), rank, results, recognise, as_json)
     require_transcript(run)
     if rank is not None or results is not None:
         raise UsageError(f"{run} is no job; --rank and --results are for jobs on several ranks")
@@ -122,7 +122,7 @@ def command(
 
 def _replay_job(
     run: Path, steps: str | None, device: str, op_rules: Sequence[str], rank: int | None, results: Path | None,
-    as_json: bool,
+    recognise: int, as_json: bool,
 ) -> int:  # fmt: skip
     """Replays all ranks of a job, or one of them with its collectives taken as given."""
     from weighbridge.execution.job_replay import replay_cell, replay_job
@@ -132,13 +132,15 @@ def _replay_job(
     if (rank is None) != (results is None):
         raise UsageError("a cell needs both --rank and --results (weighbridge job results); a job neither")
     if rank is not None and results is not None:
+        if recognise:
+            raise UsageError("--recognise needs all ranks of a job; leave out --rank and --results")
         cell = replay_cell(run, rank, results=results, steps=wanted, device=device, op_rules=op_rules)
         if as_json:
             print_json(cell.to_json())
         else:
             _print(cell)
         return Exit.NOTHING_FOUND if cell.verdict.startswith("match") and not _violations(cell) else Exit.FINDINGS
-    whole = replay_job(run, steps=wanted, device=device, op_rules=op_rules)
+    whole = replay_job(run, steps=wanted, device=device, op_rules=op_rules, recognise=recognise)
     if as_json:
         print_json(whole.to_json())
     else:

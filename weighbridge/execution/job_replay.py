@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,6 +68,7 @@ def replay_job(
     tapes: TapePolicy = AS_DESIGNED,
     cancelled: Callable[[], bool] | None = None,
     worker: Worker | None = None,
+    recognise: int = 0,
 ) -> JobReplayResult:
     """Replays all ranks of a job in one process, without `torch.distributed`.
 
@@ -83,6 +85,7 @@ def replay_job(
         tapes: What may enter programs, and how grave it is if more does.
         cancelled: As for `weighbridge.execution.replay.replay`.
         worker: As for `weighbridge.execution.replay.replay`.
+        recognise: Of so many of the executed steps, drawn at random, the training is recognised, of all ranks together.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -93,6 +96,7 @@ def replay_job(
         ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
     """
     request = request_of(path, steps, device, stop, salt, limits, op_rules, tapes)
+    request["recognise"] = [recognise, secrets.randbits(64)] if recognise and stop is None else None
     return _parse(
         (worker or run_worker)("weighbridge.execution.workers.job_worker", request, limits, env, progress, cancelled)
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from weighbridge.transcript.collectives import PREFIX, is_collective
 from weighbridge.transcript.tape import DTYPES, Node, Ref, Tape, references
 
 WHOLE = -1
@@ -14,8 +15,20 @@ WHOLE = -1
 
 
 def operands(node: Node) -> list[int]:
-    """The tensors among a node's operands as indices of references, in order, keywords by name."""
+    """The tensors among a node's operands as indices of references, in order, keywords by name.
+
+    Of a collective, those that it contributes.
+    """
+    if is_collective(node):
+        return list(references(node.args[1:2]))
     return [*references(node.args), *(r for name in sorted(node.kwargs) for r in references(node.kwargs[name]))]
+
+
+def results(node: Node) -> list[int]:
+    """The tensors that a node makes or writes to as indices of references; of a collective, those that it gets."""
+    if is_collective(node):
+        return list(references(node.args[:1]))
+    return [index for index in node.outputs if index is not None]
 
 
 def outside(count: int, ranges: Iterable[tuple[int, int]]) -> list[int]:
@@ -104,6 +117,8 @@ _CONSTANT = frozenset({"zero_", "fill_", "full", "zeros", "ones", "arange", "sca
 
 def is_view(tape: Tape, node: Node) -> bool:
     """Whether a node only names memory anew: it makes none, and its results lie on an operand under another name."""
+    if node.op.startswith(PREFIX):
+        return False
     named = operands(node)
     slots = {tape.refs[r][0] for r in named}
     return (

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weighbridge.execution.recognition.values import Plan
-from weighbridge.program.gradient_paths import operands
+from weighbridge.program.gradient_paths import floating, is_view, operands, results
+from weighbridge.program.written_bytes import Coverage
 from weighbridge.transcript.training_claims import Backward
+
+_TO_HOST = "_local_scalar_dense.default"
+
+_REPLACING = frozenset({"copy_", "zero_", "fill_"})
+"""Operations whose first operand is written to and not read."""
 
 
 def strangers(plan: Plan, backward: Backward, names: Mapping[int, str]) -> list[str]:
@@ -28,12 +34,20 @@ def strangers(plan: Plan, backward: Backward, names: Mapping[int, str]) -> list[
     for op in plan.forward:
         if op < backward.begin:
             node = tape.nodes[op]
-            known |= {tape.refs[index][0] for index in (*operands(node), *(o for o in node.outputs if o is not None))}
+            known |= {tape.refs[index][0] for index in (*operands(node), *results(node))}
             known |= {slot for slot, _ in node.births}
-    found = []
+    found, written = [], dict[int, Coverage]()
     for op in range(backward.begin, backward.end):
         node = tape.nodes[op]
-        for index in operands(node):
+        if is_view(tape, node) or node.op == _TO_HOST:
+            continue  # what a host reads is on no tape; numbers that come from there are counted where they enter
+        read, replaced = operands(node), node.op.partition(".")[0] in _REPLACING
+        strange = [i for i in (read[1:] if replaced else read) if tape.refs[i][0] not in known]
+        made = results(node)
+        if strange and made and not any(floating(tape.refs[i]) for i in made):
+            known -= {tape.refs[i][0] for i in made}  # a map of which parameters were used, as jobs exchange it
+            continue
+        for index in strange:
             slot = tape.refs[index][0]
             if slot not in known:
                 what = names.get(slot, f"slot {slot}")
@@ -41,5 +55,9 @@ def strangers(plan: Plan, backward: Backward, names: Mapping[int, str]) -> list[
                     f"the backward pass reads {what}, which the forward pass did not (operation {op}, {node.op})"
                 )
                 known.add(slot)
+        if replaced and read:
+            slot = tape.refs[read[0]][0]
+            if written.setdefault(slot, Coverage(plan.sizes.get(slot, 0))).add(tape.refs[read[0]]):
+                known.add(slot)  # nothing is left of what was there, as in the buckets of gradients of a job
         known |= {slot for slot, _ in node.births}
     return found

@@ -58,6 +58,23 @@ class Pair:
     dtype: torch.dtype
 
 
+@dataclass(slots=True)
+class Shared:
+    """What a group of ranks has together, by reference of a leaf of one of them (float64).
+
+    Attributes:
+        ranks: The group.
+        left: The sum of what their backward passes left.
+        exact: The sum of the Verifier's own gradients.
+        accepted: How far from it is accepted.
+    """
+
+    ranks: tuple[int, ...]
+    left: dict[int, Tensor]
+    exact: dict[int, Tensor]
+    accepted: dict[int, Tensor]
+
+
 def solve(pairs: Sequence[Pair]) -> Between:
     """Returns what lies between.
 

@@ -23,9 +23,10 @@ from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.recognition.limits import check_time, unfinished
 from weighbridge.execution.recognition.values import Plan, Values
 from weighbridge.numerics.schemas import mutated
-from weighbridge.program.gradient_paths import WHOLE, floating, is_view, makes_anew, operands
+from weighbridge.program.gradient_paths import WHOLE, floating, is_view, makes_anew, operands, results
 from weighbridge.program.operands import UNFIT, resolve
-from weighbridge.transcript.tape import DTYPES, MEMORY_FORMATS, RESIZE, Node, Ref
+from weighbridge.transcript.collectives import is_collective
+from weighbridge.transcript.tape import DTYPES, MEMORY_FORMATS, RESIZE, Node, Ref, resized
 from weighbridge.transcript.training_claims import Backward
 
 Tensor = torch.Tensor
@@ -72,7 +73,7 @@ class Derivation:
 
     def __init__(
         self, plan: Plan, values: Values, numbers: Sequence[Any], device: torch.device, *, recomputed: bool = False,
-        disturbed: bool = False, until: float = math.inf,
+        through: int = 0, disturbed: bool = False, until: float = math.inf,
     ) -> None:  # fmt: skip
         """Prepares for one step.
 
@@ -83,22 +84,30 @@ class Derivation:
             device: Where to calculate.
             recomputed: Whether what ran outside of autograd is differentiated too, as a checkpoint that computes it
                 again does.
+            through: 1 to differentiate what ran outside of autograd even where it wrote to memory that was there, as
+                the weights do that ranks gather from their shards; 2 to believe no stop, since the operations of a
+                `DTensor` take its parts without gradients.
             disturbed: Whether each gradient on the way is moved by a part in a thousand, so that sums that cancel do
                 not, and only what nothing had bearing on is zero.
             until: When to give up, by `time.perf_counter`: claims may ask for any number of backward passes.
         """
         self._plan, self._tape, self._values, self.numbers = plan, plan.tape, values, numbers
         self.device, self._until = device, until
-        self._sizes = {item.slot: item.bytes for item in self._tape.inputs}
+        self._sizes = dict(plan.sizes)
         for node in self._tape.nodes:
-            self._sizes.update(node.births)
+            for slot, size in resized(self._tape, node):
+                self._sizes[slot] = max(size, self._sizes.get(slot, 0))
         self._stops: dict[int, set[int]] = {}
         for op, operand in plan.claims.stops:
-            if operand == WHOLE and recomputed and not self._tape.nodes[op].op.partition(".")[0].endswith("_"):
+            in_place = self._tape.nodes[op].op.partition(".")[0].endswith("_")
+            if through > 1 or (operand == WHOLE and (through or (recomputed and not in_place))):
                 continue
             self._stops.setdefault(op, set()).add(operand)
         self._types: dict[int, str] = {}
         self._flowing: dict[int, Pair] = {}
+        self._found = Derived({}, [])
+        self._left: list[int] = []
+        self._reach: dict[int, set[int]] = {}
         self._chance = torch.Generator(device=device).manual_seed(0) if disturbed else None
 
     def derive(self, backward: Backward) -> Derived:
@@ -108,9 +117,15 @@ class Derivation:
             UnderivableError: There is no derivative here of an operation on the way.
             UnfinishedError: It takes longer than it may, or more memory than there is.
         """
+        self.begin(backward)
+        if (op := self.advance()) is not None:
+            raise UnderivableError(f"operation {op} ({self._tape.nodes[op].op}) needs the other ranks of the job")
+        return self.finish(backward)
+
+    def begin(self, backward: Backward) -> None:
+        """Begins at what a backward pass was called on; raises as `derive`."""
         check_time(self._until)
-        self._types, self._flowing = {}, {}
-        found = Derived({}, [])
+        self._types, self._flowing, self._found = {}, {}, Derived({}, [])
         for loss, seed in zip(backward.losses, backward.seeds, strict=True):
             ref = self._tape.refs[loss]
             if not floating(ref):
@@ -118,11 +133,30 @@ class Derivation:
             start = torch.ones(ref[2], dtype=torch.float64) if seed is None else self.value(backward.begin, seed)
             self._add(ref, Pair(start.double(), start.to(DTYPES[ref[1]])))
         leaves = {self._tape.refs[g.leaf][0] for g in backward.gradients}
-        reached = self._reached(leaves, backward.begin)
-        for op in reversed(self._plan.forward):
-            if op < backward.begin:
-                check_time(self._until)
-                self._back(op, reached, found.stopped)
+        self._reach = self._reached(leaves, backward.begin)
+        self._left = [op for op in self._plan.forward if op < backward.begin]
+
+    def advance(self) -> int | None:
+        """Goes back to the last collective before; returns its operation, None at the beginning; raises as `derive`."""
+        while self._left:
+            op = self._left.pop()
+            check_time(self._until)
+            if is_collective(self._tape.nodes[op]):
+                return op
+            self._back(op, self._reach, self._found.stopped)
+        return None
+
+    def take(self, op: int) -> list[Pair | None]:
+        """Takes away the gradients of what a collective gave to this rank."""
+        return self._take(self._tape.nodes[op])
+
+    def give(self, ref: Ref, gradient: Pair) -> None:
+        """Adds to the gradient of what this rank contributed to a collective (any shape, in order)."""
+        self._add(ref, Pair(gradient.exact.reshape(ref[2]), gradient.native.reshape(ref[2]).to(DTYPES[ref[1]])))
+
+    def finish(self, backward: Backward) -> Derived:
+        """Returns the gradients of the leaves."""
+        found = self._found
         for gradient in backward.gradients:
             ref = self._tape.refs[gradient.leaf]
             flowing = self._flowing.get(ref[0])
@@ -141,6 +175,9 @@ class Derivation:
         for op in self._plan.forward:
             node = self._tape.nodes[op]
             if op >= end or makes_anew(node):
+                continue
+            if is_collective(node):  # the others contribute what they calculated from leaves
+                slots.update(self._tape.refs[r][0] for r in results(node) if floating(self._tape.refs[r]))
                 continue
             read = operands(node)
             inside = {number for number, r in enumerate(read) if self._tape.refs[r][0] in slots}
@@ -186,7 +223,7 @@ class Derivation:
         """Takes away the gradients of what an operation writes."""
         births = {slot for slot, _ in node.births}
         taken: list[Pair | None] = []
-        for index in node.outputs:
+        for index in results(node) if is_collective(node) else node.outputs:
             ref = None if index is None else self._tape.refs[index]
             flowing = None if ref is None else self._flowing.get(ref[0])
             if ref is None or flowing is None or not floating(ref):
@@ -213,8 +250,10 @@ class Derivation:
         stops = self._stops.get(op, set())
         names = mutated(resolve(node.op)) if node.op != RESIZE else ()
         if node.op == RESIZE:
-            if any(self._tape.refs[r][0] in self._flowing for r in operands(node)):
-                raise UnderivableError("memory is resized on the way of a gradient")
+            for slot, _ in resized(self._tape, node):
+                flowing = self._flowing.pop(slot, None)
+                if flowing is not None and bool(flowing.exact.any()):
+                    raise UnderivableError("memory is resized on the way of a gradient")
             return
         if WHOLE in stops and names:
             return  # changed without autograd's knowledge: to it, the old value and the new one are the same

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from weighbridge.core.errors import TapeError, WeighbridgeError
+from weighbridge.execution.recognition.in_job import Executed
+from weighbridge.execution.recognition.meetings import Meeting
 from weighbridge.execution.recognition.outcome import Recognition
 from weighbridge.execution.recognition.recogniser import Recogniser
 from weighbridge.execution.recognition.values import Values
@@ -23,10 +25,7 @@ from weighbridge.transcript.tape import Tape
 
 _NEAR = 1e-4
 
-NO_CLAIMS = (
-    "nothing is claimed of this program's training; it was recorded by an earlier version, is one rank of a job, or "
-    "does not train"
-)
+NO_CLAIMS = "nothing is claimed of this program's training; it was recorded by an earlier version, or does not train"
 
 
 def choose(steps: Sequence[tuple[int, bytes]], count: int, seed: int) -> list[int]:
@@ -60,7 +59,7 @@ class Recognising:
 
     def __init__(
         self, transcript: Transcript, first: int, last: int, count: int, seed: int, device: str,
-        program: Callable[[bytes], Tape],
+        program: Callable[[bytes], Tape], meeting: Meeting | None = None,
     ) -> None:  # fmt: skip
         """Draws the steps.
 
@@ -72,12 +71,17 @@ class Recognising:
             seed: Of the draw.
             device: Where to calculate.
             program: Returns the tape of a digest.
+            meeting: Of one rank of a job: where ranks meet after a step that is to be recognised.
         """
         self.found: list[Recognition] = []
         self._transcript, self._program = transcript, program
         self._device = torch.device(device)
-        records = [transcript.step(number) for number in range(first, last)]
-        self._chosen = set(choose([(r.step, r.tape) for r in records if r.kind == "step"], count, seed))
+        self._meeting = meeting
+        if meeting is None:
+            records = [transcript.step(number) for number in range(first, last)]
+            self._chosen = set(choose([(r.step, r.tape) for r in records if r.kind == "step"], count, seed))
+        else:
+            self._chosen = meeting.chosen
         self._recognisers: dict[bytes, Recogniser | str] = {}
         self._values: Values | None = None
         self._began = 0.0
@@ -99,6 +103,15 @@ class Recognising:
             return
         replayed = time.perf_counter() - self._began
         recogniser = self._recogniser(record.tape)
+        if self._meeting is not None:
+            mine: Executed | str = NO_CLAIMS
+            if isinstance(recogniser, str):
+                mine = recogniser
+            elif self._values is not None:
+                mine = Executed(recogniser, record, self._values, replayed)
+            self.found.append(self._meeting.met(record, mine))
+            self._values = None
+            return
         if isinstance(recogniser, str) or self._values is None:
             why = recogniser if isinstance(recogniser, str) else "it was not looked at"
             self.found.append(Recognition(record.step, record.tape.hex(), reasons=(why,)))

@@ -89,24 +89,26 @@ class Others:
         self._replaced(gradients, reason)
         self._whole(reason)
         for slot, name in self._state.items():
-            if slot in self._needed and slot not in self._updated:
+            if slot in self._needed and slot not in self._updated and self._plan.sizes[slot]:
                 self.carried.append(name)
 
     def _whole(self, reason: Callable[[str], None]) -> None:
         """Sees to it that of what optimizers change, all is confirmed and not a part."""
-        sizes = {i.slot: i.bytes for i in self._tape.inputs}
-        for node in self._tape.nodes:
-            sizes.update(node.births)
         for slot, refs in self._confirmed.items():
-            covered = Coverage(sizes.get(slot, 0))
-            if not any([covered.add(ref) for ref in sorted(refs)]):
-                reason(f"an optimizer's step changes {self._names.get(slot, slot)}, of which it claims a part only")
+            covered = Coverage(self._plan.sizes.get(slot, 0))
+            if any([covered.add(ref) for ref in sorted(refs)]):
+                continue
+            name = self._names.get(slot, f"slot {slot}")
+            if self._plan.targets.get(slot, set()) <= refs:  # the shard of a rank with less than the others is padded
+                self.carried.append(f"a part of {name}")
+            else:
+                reason(f"an optimizer's step changes {name}, of which it claims a part only")
 
     def _other(self, slot: int, name: str, op: int, reason: Callable[[str], None]) -> None:
         if slot in self._needed and next(i.bytes for i in self._tape.inputs if i.slot == slot) > 8:
             node = self._tape.nodes[op].op
             reason(f"{name} changes otherwise than by an optimizer, and a loss depends on it (operation {op}, {node})")
-        else:
+        elif self._plan.sizes[slot]:
             self.statistics.append(name)
 
     def _replaced(self, gradients: set[int], reason: Callable[[str], None]) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 MOST = 200
 """Names that a list carries at most; what is left out is counted."""
 
+MOST_RANKS = 4096
+"""Ranks of a job that are listed."""
+
 _SHOWN = 6
 """Reasons that are said; all are in the result."""
 
@@ -34,6 +37,7 @@ class Loss:
             weights to values of the batch looks so.
         confirmed: Elements of gradients that were confirmed.
         largest: Largest difference from the Verifier's own gradient, in units of what is accepted (at most 1).
+        ranks: Of a job: whose losses the gradient is that of; empty for a run on one chip.
     """
 
     kind: str
@@ -43,6 +47,7 @@ class Loss:
     direct: tuple[str, ...]
     confirmed: int
     largest: float
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,7 @@ def _loss(raw: Any) -> Loss:
         direct=_texts(raw["direct"]),
         confirmed=_count(raw["confirmed"]),
         largest=_number(raw["largest"]),
+        ranks=tuple(_count(each) for each in raw.get("ranks", [])[:MOST_RANKS]),
     )
 
 
@@ -270,9 +276,9 @@ class Summary:
 def _headline(step: Recognition) -> str:
     kinds = list(dict.fromkeys(loss.kind for loss in step.losses))
     optimizers = list(dict.fromkeys(update.optimizer for update in step.updates))
-    return (
-        f"the update is {' and '.join(optimizers)} of the gradient of {' and '.join(kinds)} of the model and the batch"
-    )
+    ranks = max((len(loss.ranks) for loss in step.losses), default=0)
+    whose = "of the model and the batch" if ranks < 2 else f"of the model and the batches of {ranks} ranks"
+    return f"the update is {' and '.join(optimizers)} of the gradient of {' and '.join(kinds)} {whose}"
 
 
 def _union(lists: Any) -> list[str]:

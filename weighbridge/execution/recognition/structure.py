@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from weighbridge.execution.recognition.values import Plan
 from weighbridge.numerics.schemas import bind
-from weighbridge.program.gradient_paths import floating, is_view, makes_anew, operands
+from weighbridge.program.gradient_paths import floating, is_view, makes_anew, operands, results
 from weighbridge.program.operands import resolve
 from weighbridge.transcript.tape import DTYPES, Node, Ref, references
 from weighbridge.transcript.training_claims import Backward
@@ -52,9 +52,8 @@ def kinds(plan: Plan, backward: Backward) -> tuple[str, int]:
     made: dict[int, list[int]] = {}
     for op in plan.forward:
         if op < backward.begin and not is_view(tape, tape.nodes[op]):
-            for index in tape.nodes[op].outputs:
-                if index is not None:
-                    made.setdefault(tape.refs[index][0], []).append(op)
+            for index in results(tape.nodes[op]):
+                made.setdefault(tape.refs[index][0], []).append(op)
     front = [(tape.refs[index][0], backward.begin) for index in backward.losses]
     seen, names, plain, last = set[int](), list[str](), list[str](), -1
     while front and len(seen) < _LONGEST:
@@ -95,7 +94,7 @@ def depends(plan: Plan, backward: Backward) -> set[int]:
         node = tape.nodes[op]
         if op >= backward.begin or is_view(tape, node):
             continue
-        if not {tape.refs[index][0] for index in node.outputs if index is not None} & wanted:
+        if not {tape.refs[index][0] for index in results(node)} & wanted:
             continue
         wanted -= {slot for slot, _ in node.births}
         if not makes_anew(node):
@@ -136,7 +135,7 @@ def direct(plan: Plan, backward: Backward, leaves: Iterable[int]) -> set[int]:
         read = [tape.refs[r] for r in operands(node)]
         mine = [r for r in read if r[0] in weights]
         theirs = [r for r in read if r[0] in data and r[0] not in weights]
-        outputs = [tape.refs[index] for index in node.outputs if index is not None]
+        outputs = [tape.refs[index] for index in results(node)]
         if mine and theirs:
             if _one_by_one(node, mine, theirs, outputs):
                 for r in mine:

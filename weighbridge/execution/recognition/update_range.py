@@ -7,10 +7,12 @@ tensor enters a step, or a gradient on its way to the step, beside what belongs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from weighbridge.execution.recognition.values import Plan
-from weighbridge.program.gradient_paths import operands
+from weighbridge.program.gradient_paths import operands, results
+from weighbridge.transcript.collectives import is_collective
 from weighbridge.transcript.tape import Node
 from weighbridge.transcript.training_claims import Step
 
@@ -29,7 +31,7 @@ def strangers(plan: Plan, step: Step, names: Mapping[int, str]) -> list[str]:
         step: The step.
         names: Slot to name.
     """
-    tape, sizes = plan.tape, _sizes(plan)
+    tape, sizes = plan.tape, plan.sizes
     own = {
         tape.refs[index][0]
         for group in step.groups
@@ -40,6 +42,8 @@ def strangers(plan: Plan, step: Step, names: Mapping[int, str]) -> list[str]:
     found, numbers = list[str](), set[int]()
     for op in range(step.begin, step.end):
         node = tape.nodes[op]
+        if is_collective(node):
+            found.append(f"{step.optimizer} exchanges with other ranks within its step (operation {op}, {node.op})")
         for slot in _read(plan, node):
             if slot in own:
                 continue
@@ -57,43 +61,54 @@ def strangers(plan: Plan, step: Step, names: Mapping[int, str]) -> list[str]:
     return found
 
 
-def mixed_in(plan: Plan, names: Mapping[int, str]) -> list[str]:
-    """Names what is written into gradients after the backward pass that does not come from gradients alone.
+@dataclass(slots=True)
+class Mixed:
+    """What gradients were mixed with on their way to the optimizers.
+
+    Attributes:
+        reasons: What is written into gradients that does not come from gradients alone.
+        brings: Collectives to which this rank contributes something else, by operation.
+    """
+
+    reasons: list[str] = field(default_factory=list)
+    brings: set[int] = field(default_factory=set)
+
+
+def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()) -> Mixed:
+    """Says what gradients are mixed with after the backward pass.
 
     Args:
         plan: That of the tape.
         names: Slot to name.
+        foreign: Collectives to which another rank contributes what does not come from gradients alone, by operation.
     """
-    tape, claims, sizes = plan.tape, plan.claims, _sizes(plan)
+    tape, claims, sizes = plan.tape, plan.claims, plan.sizes
     made = {
         tape.refs[i][0] for b in claims.backwards for g in b.gradients for i in (g.before, g.after) if i is not None
     }
     read = {
         tape.refs[p.gradient][0] for s in claims.steps for g in s.groups for p in g.parameters if p.gradient is not None
     }
-    gradients, found = made | read, list[str]()
+    gradients, found = made | read, Mixed()
     for op in plan.forward:
         node = tape.nodes[op]
         other = {slot for slot in _read(plan, node) if slot not in made and sizes.get(slot, 0) > ONE_NUMBER}
-        written = plan.writes.get(op, set())
-        if not other:
+        collective = is_collective(node)
+        written = {tape.refs[i][0] for i in results(node)} if collective else plan.writes.get(op, set())
+        if collective and other:
+            found.brings.add(op)
+        if not other and op not in foreign:
             made |= plan.births.get(op, set())
             continue
         for slot in sorted(written & gradients):
-            what = ", ".join(names.get(each, f"slot {each}") for each in sorted(other)[:2])
-            found.append(
+            what = ", ".join(names.get(each, f"slot {each}") for each in sorted(other)[:2]) or "other ranks"
+            found.reasons.append(
                 f"the gradient {names.get(slot, f'in slot {slot}')} is changed by {what} before the step "
                 f"(operation {op}, {node.op})"
             )
+        made -= written - gradients
     return found
 
 
 def _read(plan: Plan, node: Node) -> Iterable[int]:
     return [plan.tape.refs[index][0] for index in operands(node)]
-
-
-def _sizes(plan: Plan) -> dict[int, int]:
-    sizes = {item.slot: item.bytes for item in plan.tape.inputs}
-    for node in plan.tape.nodes:
-        sizes.update(node.births)
-    return sizes

@@ -14,7 +14,8 @@ import torch
 from weighbridge.program.effects import effects
 from weighbridge.program.gradient_paths import operands, outside
 from weighbridge.program.operands import tensor
-from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.collectives import PREFIX
+from weighbridge.transcript.tape import DTYPES, Ref, Tape
 from weighbridge.transcript.training_claims import Claims
 
 Tensor = torch.Tensor
@@ -25,8 +26,10 @@ class Plan:
     """What is needed of a tape's storages, for all steps that run it.
 
     Attributes:
+        sizes: Bytes of each slot's storage when it is made.
         forward: The operations outside of backward passes and of optimizers' steps.
         writes: For each operation, the slots that it writes to or makes.
+        targets: For each slot, the references by which it is written to.
         writers: For each slot, the operations that write to it or make it, ascending.
     """
 
@@ -41,10 +44,16 @@ class Plan:
             TapeError: An operation is not allowed.
         """
         self.tape, self.claims = tape, claims
+        self.sizes = {item.slot: item.bytes for item in tape.inputs}
+        for node in tape.nodes:
+            self.sizes.update(node.births)
         self.forward = outside(len(tape.nodes), claims.ranges())
         self.writes: dict[int, set[int]] = {}
         self.births: dict[int, set[int]] = {}
+        self.targets: dict[int, set[Ref]] = {}
         for effect in effects(tape):
+            for ref in effect.targets:
+                self.targets.setdefault(ref[0], set()).add(ref)
             written = {ref[0] for ref in effect.targets} | {slot for slot, _ in effect.grows}
             self.births[effect.op] = {slot for slot, _ in effect.births}
             if written | self.births[effect.op]:
@@ -55,6 +64,8 @@ class Plan:
                 self.writers.setdefault(slot, []).append(op)
         self.needed: set[_KEY] = set()
         for op in self.forward:
+            if tape.nodes[op].op.startswith(PREFIX):
+                continue  # what they do does not depend on what they move
             for index in operands(tape.nodes[op]):
                 self._need(op, index)
             if tape.nodes[op].draw is not None:
@@ -115,7 +126,17 @@ class Values:
             self._kept[key] = slots[slot]
 
     def at(self, op: int, index: int) -> Tensor | None:
-        """What a reference shows before an operation; None if its storage did not exist."""
+        """What a reference shows before an operation; None if its storage did not exist, or was smaller."""
         ref = self._plan.tape.refs[index]
         data = self._kept.get((ref[0], self._plan.version(ref[0], op)))
-        return None if data is None else tensor(data, ref)
+        if data is None or data.untyped_storage().nbytes() < _end(ref):
+            return None
+        return tensor(data, ref)
+
+
+def _end(ref: Ref) -> int:
+    """How many bytes of its storage a reference needs."""
+    _, dtype, size, stride, offset = ref
+    if 0 in size:
+        return 0
+    return (offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1) * DTYPES[dtype].itemsize

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.execution.recognition.in_replay import choose
+from weighbridge.execution.recognition.meetings import Meeting, Meetings
 from weighbridge.execution.virtual_ranks import AbandonedError, Rendezvous, VirtualRank
 from weighbridge.execution.workers.replay_worker import Replay, serve
 from weighbridge.transcript.job_record import MeshCoordinate, check_coordinate, rank_name, read_job
@@ -52,6 +54,16 @@ class JobReplay:
         incomplete = {rank: t.steps for rank, t in enumerate(transcripts) if not t.manifest.complete}
         self._rendezvous.cut.update(incomplete)
         self._replays = []
+        meetings = None
+        if request.get("recognise") is not None:
+            last = min(t.steps for t in transcripts) if request["steps"] is None else int(request["steps"][1])
+            count, draw = request["recognise"]
+            together = []
+            for step in range(begin, min(last, *(t.steps for t in transcripts))):
+                records = [each.step(step) for each in transcripts]
+                if all(each.kind == "step" for each in records):
+                    together.append((step, b"".join(each.tape for each in records)))
+            meetings = Meetings(self._rendezvous.turns, ranks, set(choose(together, int(count), int(draw))))
         for rank, transcript in enumerate(transcripts):
             mine = {**request, "path": str(path / rank_name(rank)), "begin": begin, "stop": None}
             if stop is not None:
@@ -60,7 +72,8 @@ class JobReplay:
                 mine.update({"stop": stop} if rank == self._stop else others)
             virtual = VirtualRank(self._rendezvous, rank)
             progress = send if rank == 0 else lambda message: None
-            self._replays.append(Replay(mine, confined, progress, virtual))
+            meeting = None if meetings is None else Meeting(meetings, rank)
+            self._replays.append(Replay(mine, confined, progress, virtual, meeting))
         self._answers: list[dict[str, Any] | None] = [None] * ranks
         self._errors: list[tuple[int, BaseException]] = []
 

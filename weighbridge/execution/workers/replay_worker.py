@@ -36,6 +36,7 @@ from weighbridge.execution.given_results import GivenResults, conditional
 from weighbridge.execution.given_terms import GIVEN
 from weighbridge.execution.location import locate
 from weighbridge.execution.recognition.in_replay import Recognising
+from weighbridge.execution.recognition.meetings import Meeting
 from weighbridge.execution.replay import MAX_LINE, told
 from weighbridge.execution.sampled_steps import SampledSteps
 from weighbridge.execution.workers import confinement
@@ -68,8 +69,9 @@ class Replay:
     """One replay, step by step."""
 
     def __init__(
-        self, request: dict[str, Any], confined: list[str], send: Any, exchange: Exchange | None = None
-    ) -> None:
+        self, request: dict[str, Any], confined: list[str], send: Any, exchange: Exchange | None = None,
+        meeting: Meeting | None = None,
+    ) -> None:  # fmt: skip
         self._send = send
         self._transcript = Transcript.open(request["path"])
         self._begin: int | None = request.get("begin")
@@ -123,7 +125,7 @@ class Replay:
             count, draw = request["recognise"]
             begin = max([c for c in self._transcript.checkpoint_steps if c <= first], default=0)
             self._recognising = Recognising(
-                self._transcript, begin, last, int(count), int(draw), self._device, self._program
+                self._transcript, begin, last, int(count), int(draw), self._device, self._program, meeting
             )
         self._sampled = self._sample(request.get("sensitivity"), policy, int(request["memory"]))
 
