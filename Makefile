@@ -77,7 +77,7 @@ fuzz: $(STAMP) $(FUZZ)/.installed ## Look for bytes that break a decoder, SECOND
 test-postgres: $(STAMP) ## Run the tests that need a PostgreSQL server, on a private one if initdb and postgres are installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m postgres tests/verifier
 
-interop: $(STAMP) ## Verify what chips sign with other libraries, in an environment of their own
+interop: $(STAMP) ## Compare with other implementations: what chips sign, and models of matrix units (MMA-Sim, recordings of GPUs)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m interop tests/interop
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter, the public surface, and the words of docstrings

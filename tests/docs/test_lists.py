@@ -18,7 +18,7 @@ from verifier.registry.transitions import roles_for
 from weighbridge.attest import custody_statements, tokens
 from weighbridge.cli._exits import Exit
 from weighbridge.cli.main import app
-from weighbridge.numerics import exchanges
+from weighbridge.numerics import exchanges, units
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.rpc.metrics import Metrics
 from weighbridge.transcript import steps, tape
@@ -87,6 +87,22 @@ def test_modules_behind_refinements_of_rules_exist() -> None:
     named = [name for each in re.findall(r"\(((?:`[a-z_]+`(?:, )?)+)\)", section) for name in quoted(each)]
     assert len(named) >= 10
     assert [name for name in named if name not in modules] == []
+
+
+def test_matrix_units_are_those_that_are_declared() -> None:
+    declared = [
+        [
+            ", ".join(f"`{name}`" for name in (unit.name, *unit.aliases)),
+            unit.title,
+            ", ".join(each.name for each in operation.formats),
+            str(operation.accumulator).removeprefix("torch."),
+            str(operation.arithmetic.products),
+            operation.evidence,
+        ]
+        for unit in map(units.named, units.names())
+        for operation in unit.operations
+    ]
+    assert rows(read("docs/matrix-units.md")) == declared
 
 
 def test_collectives_are_those_that_there_are() -> None:

@@ -1,0 +1,11 @@
+"""Models of matrix units that return, bit for bit, what the hardware does.
+
+`named("h100").product(a, b)` is what H100's tensor cores make of two matrices. Nothing that is recorded or replayed
+uses these models yet: tests and measurements do, and docs/matrix-units.md says for what.
+"""
+
+from weighbridge.numerics.units.declared import named, names
+from weighbridge.numerics.units.order import IN_ORDER, Order
+from weighbridge.numerics.units.unit import Evidence, Operation, Unit
+
+__all__ = ["IN_ORDER", "Evidence", "Operation", "Order", "Unit", "named", "names"]
