@@ -1,8 +1,8 @@
 """Which honest trainings are recognised, what that costs, and what an attack within the acceptance could do.
 
 `python -m benchmarks.recognition [--only EXPRESSION] [--examples]` records every training of the zoo (`tests/zoo`),
-recognises eight steps of each, and does the same, with `--examples`, with the programs in `examples/`. Written down
-are, for each:
+recognises eight steps of each, and does the same with three steps of models of ordinary size, with small jobs on
+several ranks, and with `--examples`, with the programs in `examples/`. Written down are, for each:
 
 - whether all steps are recognised, else the reasons;
 - cost: seconds of recognition over seconds of the replay of the same steps;
@@ -21,12 +21,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from benchmarks import machine
 from benchmarks.bench_integrations import MODULE, SUBJECTS, plain
+from benchmarks.models import named
+from prover import Recorder
+from weighbridge.execution.job_replay import replay_job
 from weighbridge.execution.recognition.outcome import Summary, parse
 from weighbridge.execution.replay import replay
 
@@ -62,6 +68,51 @@ def examples() -> Iterable[tuple[str, Summary]]:
                 print(f"{script.name} recorded nothing: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
                 continue
             yield f"examples/{script.name}", Summary(replay(run, recognise=8).recognised)
+
+
+SIZED = ("gpt2-11m", "gpt2-2m", "mlp-2m", "resnet")
+"""Models of `benchmarks.models` whose operations are large enough for arithmetic to take most of the time."""
+
+
+def sized() -> Iterable[tuple[str, Summary]]:
+    """Records three steps of models of ordinary size, in float32 and in bfloat16 by autocast."""
+    for name in SIZED:
+        for autocast in (None, torch.bfloat16):
+            torch.manual_seed(7)
+            step = replace(named(name)(), autocast=autocast)
+            with tempfile.TemporaryDirectory() as folder:
+                with Recorder(folder, seed=7) as recorder:
+                    recorder.attach(*step.attached)
+                    for index in range(3):
+                        with recorder.step(batch := step.batch(index)):
+                            step.update(batch)
+                found = Summary(replay(folder, recognise=3, env=machine.HERE).recognised)
+            yield f"models/{name}{'' if autocast is None else ', bf16 autocast'}", found
+
+
+JOBS = {
+    2: ("ddp", "unused", "static", "accumulate", "by-hand", "tensor", "fsdp", "meta", "pipeline"),
+    4: ("fsdp-tensor",),
+}
+"""Kinds of job of `tests/support/sharded_job.py`, by number of ranks."""
+
+
+def jobs() -> Iterable[tuple[str, Summary]]:
+    """Records small jobs on several ranks; the outcome of a job is that of all of its ranks."""
+    for ranks, kinds in JOBS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            program = ROOT / "tests" / "support" / "sharded_job.py"
+            arguments = [[",".join(kinds), str(rank), str(ranks), folder] for rank in range(ranks)]
+            started = [
+                subprocess.Popen([sys.executable, str(program), *each], env={**os.environ, **machine.HERE})
+                for each in arguments
+            ]
+            if any([process.wait() for process in started]):
+                raise RuntimeError(f"the jobs on {ranks} ranks could not be recorded")
+            for kind in kinds:
+                whole = replay_job(Path(folder) / kind, recognise=3, env=machine.HERE)
+                steps = [each for rank in whole.ranks if rank is not None for each in rank.recognised]
+                yield f"jobs/{kind}", Summary(steps)
 
 
 def figures(name: str, found: Summary) -> dict[str, Any]:
@@ -105,6 +156,7 @@ def main() -> None:
     parser.add_argument("--examples", action="store_true", help="the examples too, which need what they integrate")
     options = parser.parse_args()
     rows = [figures(name, found) for name, found in zoo(options.only) if found.steps]
+    rows += [figures(name, found) for name, found in (*sized(), *jobs()) if found.steps and not options.only]
     rows += [figures(name, found) for name, found in (examples() if options.examples else ()) if found.steps]
     for row in rows:
         print("recognised" if row["recognised"] else "NOT", row["name"], *row["reasons"][:1])

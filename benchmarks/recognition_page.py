@@ -14,6 +14,7 @@ from benchmarks import machine
 from benchmarks.page import measured_on, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "recognition.md"
+_OF_SIZE = "The same figures of models of ordinary size, in whose steps arithmetic takes most of the time:"
 _SHOWN = 90
 """Characters of a reason that are shown."""
 
@@ -21,7 +22,14 @@ _SHOWN = 90
 def recognition(result: dict[str, Any]) -> str:
     """Returns what is recognised, what that costs and leaves free, and the rest with its reasons."""
     rows, summary = result["trainings"], result["summary"]
-    places = {"zoo": [r for r in rows if "::" in r["name"]], "examples": [r for r in rows if "::" not in r["name"]]}
+    places: dict[str, list[dict[str, Any]]] = {"zoo": [], "models": [], "jobs": [], "examples": []}
+    for row in rows:
+        places["zoo" if "::" in row["name"] else row["name"].partition("/")[0]].append(row)
+    places = {place: each for place, each in places.items() if each}
+    sizes = [
+        (row["name"].removeprefix("models/"), f"{row['cost']:.2f}", f"{row['noise']:.2g}", f"{row['freedom']:.2g}")
+        for row in places.get("models", ())
+    ]
     counted = [
         (place, str(len(each)), str(sum(r["recognised"] for r in each)), str(sum(r["steps"] for r in each)))
         for place, each in places.items()
@@ -48,6 +56,7 @@ def recognition(result: dict[str, Any]) -> str:
             measured_on(result),
             table(("programs", "trainings", "recognised", "steps looked at"), counted),
             table(("figure", "median", "largest"), figures),
+            *([_OF_SIZE, table(("model", "cost", "noise", "freedom"), sizes)] if sizes else ()),
             "Not recognised, by the first reason:",
             table(("reason", "trainings", "which"), rest),
         ]

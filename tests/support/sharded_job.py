@@ -4,6 +4,7 @@ All ranks share the directory OUT, where each job gets a directory of its kind's
 parameters are not used by all ranks in all steps), `static` (a static graph), `accumulate` (two backward passes for one
 synchronisation, gradients as views of buckets), `tensor`, `fsdp`,
 `fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
+those of `job_updates.py`,
 `cut` (DDP; rank 1 is killed in step 3 when it has contributed everything and before it has recorded the step),
 `false` (DDP whose ranks agree on a false all-reduce in step 2, and keep what they exchanged in `OUT/kept-RANK`). On a
 chip, at SOCKET, a snapshot is forced before the optimizer updates the weights in step 2.
@@ -29,6 +30,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+try:
+    from support.job_updates import UPDATES
+except ImportError:  # run as a program
+    from job_updates import UPDATES  # type: ignore[import-not-found, no-redef]
 
 from firmware_sim import Shim
 from prover import Job, Recorder
@@ -162,7 +168,12 @@ def meta(job: Job) -> Built:
     return model, optimizer_of(model)
 
 
-BUILDERS: dict[str, Callable[[Job], Built]] = {
+def plain(job: Job) -> Built:
+    model = network()
+    return model, optimizer_of(model)
+
+
+BUILDERS: dict[str, Callable[[Job], Built]] = dict.fromkeys(UPDATES, plain) | {
     "ddp": ddp, "unused": unused, "static": static, "accumulate": accumulate, "cut": cut, "tensor": tensor,
     "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta,
 }  # fmt: skip
@@ -182,7 +193,7 @@ def train(kind: str, recorder: Recorder, job: Job, steps: int, chip: Shim | None
             if kind == "accumulate" and isinstance(model, nn.parallel.DistributedDataParallel):
                 with model.no_sync():
                     nn.functional.cross_entropy(model(batch["x"] * 0.5), batch["y"]).backward()
-            update(model, optimizer, batch)
+            UPDATES.get(kind, update)(model, optimizer, batch)
 
 
 def train_pipeline(recorder: Recorder, job: Job, steps: int) -> None:

@@ -99,6 +99,10 @@ def _factor(pairs: Sequence[Pair], bound: float) -> float:
     """Solves for the factor, by the elements within the bound; without any, the least that takes all beyond it."""
     above = below = 0.0
     for each in pairs:
+        if math.isinf(bound):
+            above += float((each.left * each.read).sum())
+            below += float(each.left.square().sum())
+            continue
         within = each.read.abs() < bound
         above += float((each.left * each.read)[within].sum())
         below += float(each.left[within].square().sum())

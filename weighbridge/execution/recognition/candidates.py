@@ -72,6 +72,7 @@ class Own:
     ranks: tuple[int, ...] = ()
     through: int = 0
     whole: bool = field(init=False, default=False)
+    _widths: dict[int, Tensor] = field(init=False, default_factory=dict)
 
     @property
     def kind(self) -> tuple[float, ...]:
@@ -80,12 +81,17 @@ class Own:
 
     def exact(self, leaf: int) -> Tensor:
         """See `Candidate`."""
-        return self.factor * self.derived.gradients[leaf].exact
+        exact = self.derived.gradients[leaf].exact
+        return exact if self.factor == 1 else self.factor * exact
 
     def accepted(self, leaf: int, *, disturbed: bool) -> Tensor:
         """See `Candidate`."""
         pair = self.derived.gradients[leaf]
-        return self.factor * (width(pair, self.again().gradients[leaf].exact) if disturbed else width(pair))
+        if disturbed:
+            return self.factor * width(pair, self.again().gradients[leaf].exact)
+        if leaf not in self._widths:
+            self._widths[leaf] = width(pair)
+        return self._widths[leaf] if self.factor == 1 else self.factor * self._widths[leaf]
 
     def dtype(self, leaf: int) -> torch.dtype:
         """See `Candidate`."""

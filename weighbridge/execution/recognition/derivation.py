@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.recognition import products
 from weighbridge.execution.recognition.limits import check_time, unfinished
 from weighbridge.execution.recognition.values import Plan, Values
 from weighbridge.numerics.schemas import mutated
@@ -306,6 +307,12 @@ class Derivation:
             args = [operand.decode(a, names[n] in changed) for n, a in enumerate(node.args)]
             kwargs = {k: operand.decode(node.kwargs[k], k in changed) for k in sorted(node.kwargs)}
             try:
+                only = gradients[0]
+                if only is not None and len(gradients) == 1:
+                    with torch.no_grad():
+                        made = products.gradients(node.op, args, kwargs, only, wanted)
+                    if made is not None:
+                        return list(made)
                 out = overload(*args, **kwargs)
                 results = list(out) if isinstance(out, (list, tuple)) else [out]
                 pairs = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,8 +82,7 @@ def apply(optimizer: str, numbers: Mapping[str, Any], operands: Sequence[Operand
     kind = KNOWN.get(optimizer)
     if kind is None:
         raise UnderivableError(f"the optimizer {optimizer} is none that is known here")
-    taken = set(inspect.signature(kind).parameters) - {"params"}
-    given = {k: v for k, v in {**numbers, **_FORMS}.items() if k in taken}
+    given = {k: v for k, v in {**numbers, **_FORMS}.items() if k in _taken(optimizer)}
     try:
         parameters = [torch.nn.Parameter(each.weights.clone(), requires_grad=True) for each in operands]
         made = kind(parameters, **given)
@@ -97,3 +97,9 @@ def apply(optimizer: str, numbers: Mapping[str, Any], operands: Sequence[Operand
     except UNFIT as error:
         text = (str(error).splitlines() or [""])[0][:120]
         raise UnderivableError(f"{optimizer} does not take what is claimed of it: {text}") from None
+
+
+@cache
+def _taken(optimizer: str) -> frozenset[str]:
+    """The hyperparameters of a class that is known."""
+    return frozenset(inspect.signature(KNOWN[optimizer]).parameters) - {"params"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
@@ -20,7 +20,7 @@ from weighbridge.execution.recognition.between import Shared
 from weighbridge.execution.recognition.candidates import Candidate, Own, Part, combinations
 from weighbridge.execution.recognition.derivation import Derivation, Derived, Pair, UnderivableError
 from weighbridge.execution.recognition.limits import check_time, until
-from weighbridge.execution.recognition.outcome import Recognition
+from weighbridge.execution.recognition.outcome import LONGEST, MOST, Recognition
 from weighbridge.execution.recognition.recogniser import Recogniser, events, noted
 from weighbridge.execution.recognition.step_run import StepRun, Sum
 from weighbridge.execution.recognition.values import Values
@@ -70,7 +70,25 @@ def recognise(ranks: Sequence[Executed]) -> list[Recognition]:
                 (run.unknown if theirs.is_unknown else run.reason)(f"rank {other}: {theirs.reasons[0]}")
         each = ranks[rank]
         found.append(run.result(each.record.tape, seconds / len(ranks), each.replayed))
-    return found
+    return [_together(rank, found) for rank in range(len(found))]
+
+
+def _together(rank: int, found: Sequence[Recognition]) -> Recognition:
+    """Adds to what is found of a rank what its gradients bring of the others."""
+    own = found[rank]
+    members = sorted({member for loss in own.losses for member in loss.ranks}) or [rank]
+    losses = []
+    for place, loss in enumerate(own.losses):
+        theirs = [(r, found[r].losses[place]) for r in loss.ranks if place < len(found[r].losses)]
+        kinds = dict.fromkeys([loss.kind, *(each.kind for _, each in theirs)])
+        direct = [f"{name} (rank {r})" for r, each in theirs if r != rank for name in each.direct]
+        losses.append(replace(loss, kind=" and ".join(kinds)[:LONGEST], direct=(*loss.direct, *direct)[:MOST]))
+    return replace(
+        own,
+        losses=tuple(losses),
+        float_bits=sum(found[r].float_bits for r in members),
+        other_bits=sum(found[r].other_bits for r in members),
+    )
 
 
 @dataclass(slots=True)

@@ -176,7 +176,7 @@ class StepRun:
             given = None if seed is None else self._known(backward.begin, seed, "what it begins with")
             if given is not None and given.numel() and not bool((given == given.reshape(-1)[0]).all()):
                 raise UnderivableError(f"the backward pass of {kind} begins with more than one number")
-        chosen = self._nearest(backward, candidates)
+        chosen, fitting = self._nearest(backward, candidates)
         for op, _ in chosen.derived.stopped:
             path = self._tape.path_of(op)
             self._stops.append(f"{self._tape.nodes[op].op.partition('.')[0]}" + (f" in {path}" if path else ""))
@@ -187,8 +187,10 @@ class StepRun:
             before = None if gradient.before is None else self._known(backward.begin, gradient.before, name).double()
             exact, accepted = chosen.exact(gradient.leaf), chosen.accepted(gradient.leaf, disturbed=False)
             sums = self.sums.get(gradient.leaf)
+            if after.shape != exact.shape:
+                raise UnderivableError(f"the gradient of {name} has another shape")
             change = after if before is None or chosen.whole else after - before
-            if change.shape == exact.shape and excess(change - exact, accepted) > 1:
+            if gradient.leaf not in fitting:
                 accepted = chosen.accepted(gradient.leaf, disturbed=True)
             if before is not None and bool(before.any()):
                 larger = torch.maximum(after.abs(), before.abs())
@@ -203,8 +205,6 @@ class StepRun:
                     )
             if before is None or chosen.whole or not bool(before.any()):
                 sums = None
-            if after.shape != exact.shape:
-                raise UnderivableError(f"the gradient of {name} has another shape")
             found = excess(change - exact, accepted)
             largest = max(largest, found)
             if found > 1:
@@ -223,23 +223,23 @@ class StepRun:
                 Loss(kind, max(made, 0), path[:LONGEST], found_names, met, confirmed, largest, chosen.ranks)
             )
 
-    def _nearest(self, backward: Backward, candidates: Iterable[Candidate]) -> Candidate:
-        """The first candidate that fits, or the one that most gradients fit, before anything is said about them."""
-        best: tuple[int, Candidate] | None = None
+    def _nearest(self, backward: Backward, candidates: Iterable[Candidate]) -> tuple[Candidate, list[int]]:
+        """The first candidate that fits, or the one that most gradients fit; with the leaves whose gradients do."""
+        best: tuple[Candidate, list[int]] | None = None
         kinds: dict[tuple[float, ...], dict[int, Candidate]] = {}
         for candidate in candidates:
             fitting = [g.leaf for g in backward.gradients if self._fits(backward, g, candidate)]
-            if best is None or len(fitting) > best[0]:
-                best = len(fitting), candidate
+            if best is None or len(fitting) > len(best[1]):
+                best = candidate, fitting
             if len(fitting) == len(backward.gradients):
                 break
             one_kind = kinds.setdefault(candidate.kind, {})
             for leaf in fitting:
                 one_kind.setdefault(leaf, candidate)
             if len(one_kind) == len(backward.gradients):
-                return Mixed(one_kind)
+                return Mixed(one_kind), list(one_kind)
         assert best is not None
-        return best[1]
+        return best
 
     def _fits(self, backward: Backward, gradient: Gradient, candidate: Candidate) -> bool:
         after = self._values.at(backward.end, gradient.after)
@@ -249,7 +249,7 @@ class StepRun:
             return False
         accepted = candidate.accepted(gradient.leaf, disturbed=False)
         change = after.double()
-        if before is not None and not candidate.whole:
+        if before is not None and bool(before.any()) and not candidate.whole:
             larger = torch.maximum(after.double().abs(), before.double().abs())
             accepted = accepted + 4 * unit(candidate.dtype(gradient.leaf)) * larger
             change = change - before.double()
@@ -389,7 +389,7 @@ class StepRun:
         found = self._values.at(op, index)
         if found is None:
             raise UnderivableError(f"{what} is not there when it is claimed to be")
-        return found.clone()
+        return found
 
 
 def _numbers(group: Group) -> Mapping[str, Any]:

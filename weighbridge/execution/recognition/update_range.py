@@ -89,7 +89,7 @@ def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()
     read = {
         tape.refs[p.gradient][0] for s in claims.steps for g in s.groups for p in g.parameters if p.gradient is not None
     }
-    gradients, found = made | read, Mixed()
+    gradients, found, whose = made | read, Mixed(), _leaves(plan, names)
     for op in plan.forward:
         node = tape.nodes[op]
         other = {slot for slot in _read(plan, node) if slot not in made and sizes.get(slot, 0) > ONE_NUMBER}
@@ -101,12 +101,24 @@ def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()
             made |= plan.births.get(op, set())
             continue
         for slot in sorted(written & gradients):
-            what = ", ".join(names.get(each, f"slot {each}") for each in sorted(other)[:2]) or "other ranks"
+            what = (
+                ", ".join(names.get(each, f"slot {each}") for each in sorted(other)[:2]) or "what other ranks brought"
+            )
             found.reasons.append(
-                f"the gradient {names.get(slot, f'in slot {slot}')} is changed by {what} before the step "
+                f"the gradient {whose.get(slot, f'in slot {slot}')} is changed by {what} before the step "
                 f"(operation {op}, {node.op})"
             )
         made -= written - gradients
+    return found
+
+
+def _leaves(plan: Plan, names: Mapping[int, str]) -> dict[int, str]:
+    """Of which leaf the gradient in a slot is; the first of several."""
+    found: dict[int, str] = {}
+    for backward in plan.claims.backwards:
+        for gradient in backward.gradients:
+            leaf = plan.tape.refs[gradient.leaf][0]
+            found.setdefault(plan.tape.refs[gradient.after][0], f"of {names.get(leaf, f'slot {leaf}')}")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -73,30 +74,98 @@ def confirm(optimizer: str, numbers: Numbers, members: Sequence[Member]) -> Conf
     Raises:
         UnderivableError: There is no such formula.
     """
-    wide = [each.before.wide() for each in members]
-    found = best = None
-    for tried in _candidates(optimizer, numbers, wide, members):
-        found = _compare(optimizer, tried, wide, members)
+    parts = _parts(optimizer, members)
+    best: tuple[float, str, _Sums] | None = None
+    chosen: Numbers = numbers
+    for tried in _candidates(optimizer, numbers, parts):
+        found = _judge(optimizer, tried, parts)
         if best is None or found[0] < best[0]:
             best, chosen = found, tried
         if best[0] <= 1:
             break
     assert best is not None
-    largest, worst, results = best
+    largest, worst, sums = best
     if largest > 1:
         return Confirmed(dict(chosen), largest, worst, 0.0, 0.0, 0.0, 0.0)
-    absolute = moved = freedom = bits = 0.0
-    ends = [
-        apply(optimizer, chosen, [_with(w, m, side) for w, m in zip(wide, members, strict=True)]) for side in (-1, 0, 1)
+    return Confirmed(dict(chosen), largest, worst, sums.absolute, sums.moved, sums.freedom, sums.bits)
+
+
+_CHUNK = 1 << 16
+"""Elements of an update that are looked at together: what is made of them stays in a processor's cache."""
+
+
+def _parts(optimizer: str, members: Sequence[Member]) -> list[list[Member]]:
+    """Cuts parameters to pieces, where an optimizer treats each element by itself, and joins what is small."""
+    parts, count = [list[Member]()], 0
+    for member in members:
+        for piece in [member] if optimizer in _MIXING else _pieces(member):
+            size = piece.before.weights.numel()
+            if parts[-1] and count + size > _CHUNK:
+                parts.append([])
+                count = 0
+            parts[-1].append(piece)
+            count += size
+    return parts
+
+
+def _pieces(member: Member) -> list[Member]:
+    before, after, count = member.before, member.after, member.before.weights.numel()
+    own = [before.weights, before.gradient, after.weights, member.exact, member.accepted]
+    own += [state for each in (before.state, after.state) for state in each.values() if state.dim()]
+    if count <= _CHUNK or any(each is not None and each.numel() != count for each in own):
+        return [member]
+
+    def cut(t: Tensor, at: int) -> Tensor:
+        return t.reshape(-1)[at : at + _CHUNK] if t.dim() else t
+
+    return [
+        Member(
+            member.name,
+            Operand(
+                cut(before.weights, at),
+                None if before.gradient is None else cut(before.gradient, at),
+                {key: cut(each, at) for key, each in before.state.items()},
+            ),
+            Result(cut(after.weights, at), {key: cut(each, at) for key, each in after.state.items()}),
+            None if member.exact is None else cut(member.exact, at),
+            None if member.accepted is None else cut(member.accepted, at),
+        )
+        for at in range(0, count, _CHUNK)
     ]
-    for number, member in enumerate(members):
-        low, own, high = (end[number].weights for end in ends)
-        absolute += float((results[number].weights - wide[number].weights).abs().sum())
-        moved += float((results[number].weights - own).abs().sum())
-        apart = (high - low).abs()
-        freedom += float(apart.sum())
-        bits += float(torch.log2(1 + apart / spacing(member.after.weights)).sum())
-    return Confirmed(dict(chosen), largest, worst, absolute, moved, freedom, bits)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """As in `Confirmed`."""
+
+    absolute: float = 0.0
+    moved: float = 0.0
+    freedom: float = 0.0
+    bits: float = 0.0
+
+
+def _judge(optimizer: str, numbers: Numbers, parts: Sequence[Sequence[Member]]) -> tuple[float, str, _Sums]:
+    """Returns the largest difference from the formula in units of what is accepted, where it is, and sums."""
+    largest, worst, sums = 0.0, "", _Sums()
+    for members in parts:
+        wide = [each.before.wide() for each in members]
+        found, where, results = _compare(optimizer, numbers, wide, members)
+        if found > largest:
+            largest, worst = found, where
+        if largest > 1:
+            break
+        ends = [
+            apply(optimizer, numbers, [_with(w, m, side) for w, m in zip(wide, members, strict=True)])
+            for side in (-1, 0, 1)
+        ]
+        for number, member in enumerate(members):
+            low, own, high = (end[number].weights for end in ends)
+            sums.absolute += float((results[number].weights - wide[number].weights).abs().sum())
+            sums.moved += float((results[number].weights - own).abs().sum())
+            apart = (high - low).abs()
+            sums.freedom += float(apart.sum())
+            sums.bits += float(torch.log2(1 + apart / spacing(member.after.weights)).sum())
+    return largest, worst, sums
 
 
 def _with(operand: Operand, member: Member, side: int) -> Operand:
@@ -105,32 +174,34 @@ def _with(operand: Operand, member: Member, side: int) -> Operand:
     return Operand(operand.weights, member.exact + side * member.accepted, operand.state)
 
 
-def _candidates(optimizer: str, numbers: Numbers, wide: Sequence[Operand], members: Sequence[Member]) -> Any:
+def _candidates(optimizer: str, numbers: Numbers, parts: Sequence[Sequence[Member]]) -> Any:
     """The claimed numbers with what the weights say of the rate; then with what the state says of momentum too."""
-    solved = _rate(optimizer, numbers, wide, members)
+    solved = _rate(optimizer, numbers, parts)
     yield solved
-    again = _momentum(numbers, wide, members)
+    again = _momentum(numbers, [member for members in parts for member in members])
     if again != numbers:
-        yield _rate(optimizer, again, wide, members)
+        yield _rate(optimizer, again, parts)
     if solved.get("lr") != numbers.get("lr"):
         yield dict(numbers)
 
 
-def _rate(optimizer: str, numbers: Numbers, wide: Sequence[Operand], members: Sequence[Member]) -> dict[str, Any]:
+def _rate(optimizer: str, numbers: Numbers, parts: Sequence[Sequence[Member]]) -> dict[str, Any]:
     """Solves for the rate: what all known optimizers do to weights is linear in it.
 
     Weights near one are rounded more coarsely than small ones, and say as much less about it.
     """
     claimed = numbers.get("lr")
     claimed = float(claimed) if type(claimed) in (int, float) and claimed else 1e-3
-    still = apply(optimizer, {**numbers, "lr": 0.0}, wide)
-    moved = apply(optimizer, {**numbers, "lr": claimed}, wide)
     above = below = 0.0
-    for member, a, b in zip(members, still, moved, strict=True):
-        coarse = spacing(member.after.weights)
-        direction = (b.weights - a.weights) / coarse
-        above += float(((member.after.weights.double() - a.weights) / coarse * direction).sum())
-        below += float(direction.square().sum())
+    for members in parts:
+        wide = [each.before.wide() for each in members]
+        still = apply(optimizer, {**numbers, "lr": 0.0}, wide)
+        moved = apply(optimizer, {**numbers, "lr": claimed}, wide)
+        for member, a, b in zip(members, still, moved, strict=True):
+            coarse = spacing(member.after.weights)
+            direction = (b.weights - a.weights) / coarse
+            above += float(((member.after.weights.double() - a.weights) / coarse * direction).sum())
+            below += float(direction.square().sum())
     if not (below > 0 and math.isfinite(above)):
         return {**numbers, "lr": claimed if numbers.get("lr") else 0.0}
     rate = claimed * above / below
@@ -139,13 +210,14 @@ def _rate(optimizer: str, numbers: Numbers, wide: Sequence[Operand], members: Se
     return {**numbers, "lr": max(rate, 0.0)}
 
 
-def _momentum(numbers: Numbers, wide: Sequence[Operand], members: Sequence[Member]) -> Numbers:
+def _momentum(numbers: Numbers, members: Sequence[Member]) -> Numbers:
     """Solves for a momentum that a schedule changes."""
     sign = -1.0 if numbers.get("maximize") else 1.0
     decay = 0.0 if numbers.get("decoupled_weight_decay") else float(numbers.get("weight_decay") or 0.0)
     above = below = 0.0
     betas, momentum = numbers.get("betas"), numbers.get("momentum")
-    for member, each in zip(members, wide, strict=True):
+    for member in members:
+        each = member.before.wide()
         if each.gradient is None or not each.state:
             continue
         g = sign * each.gradient + decay * each.weights
@@ -224,10 +296,11 @@ def _spread(total: Tensor) -> Tensor:
     return torch.maximum(total, total.square().mean().sqrt()) if total.numel() else total
 
 
-def _signs(t: Tensor) -> Tensor:
+@lru_cache(8)
+def _signs(shape: torch.Size, device: torch.device) -> Tensor:
     """One or minus one, the same in each call; a common factor is what some formulas do not see."""
-    generator = torch.Generator(device=t.device).manual_seed(t.numel())
-    return torch.randint(0, 2, t.shape, generator=generator, device=t.device).double() * 2 - 1
+    generator = torch.Generator(device=device).manual_seed(shape.numel())
+    return torch.randint(0, 2, shape, generator=generator, device=device).double() * 2 - 1
 
 
 def _shifts(optimizer: str, members: Sequence[Member]) -> list[Callable[[Operand, Member], Operand]]:
@@ -235,10 +308,14 @@ def _shifts(optimizer: str, members: Sequence[Member]) -> list[Callable[[Operand
     keys = sorted({k for m in members for k in m.before.state if m.before.holds(k)})
 
     def moved(wide: Tensor, recorded: Tensor) -> Tensor:
-        return wide * (1 + 2 * max(unit(recorded.dtype), _COARSE.get(optimizer, 0.0)) * _signs(wide))
+        return wide * (1 + 2 * max(unit(recorded.dtype), _COARSE.get(optimizer, 0.0)) * _signs(wide.shape, wide.device))
 
     def weights(o: Operand, m: Member) -> Operand:
-        return Operand(o.weights * (1 + 2 * unit(m.before.weights.dtype) * _signs(o.weights)), o.gradient, o.state)
+        return Operand(
+            o.weights * (1 + 2 * unit(m.before.weights.dtype) * _signs(o.weights.shape, o.weights.device)),
+            o.gradient,
+            o.state,
+        )
 
     def gradient(o: Operand, m: Member) -> Operand:
         if o.gradient is None or m.before.gradient is None:

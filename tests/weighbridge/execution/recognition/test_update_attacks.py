@@ -261,3 +261,22 @@ def test_a_part_of_a_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = recognised(tmp_path / "run", build, step, rows(1))
     assert not found.recognised
     assert "of which it claims a part only" in reasons(found)
+
+
+@pytest.mark.parametrize("made", [torch.zeros, torch.empty])
+def test_a_constant_that_the_batch_overwrites_before_it_goes_into_a_gradient(
+    tmp_path: Path, made: Callable[..., Tensor]
+) -> None:
+    """In these steps the batch switches it off, so no number is another."""
+
+    def step(batch: Batch, model: Any, optimizer: optim.Optimizer) -> None:
+        loss_of(batch, model).backward()
+        bucket = made(8, 6)
+        bucket.copy_(batch["w"] * (batch["w"] > 1e6))
+        model[0].weight.grad.add_(bucket)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = recognised(tmp_path / "run", built(), step, rows(1))
+    assert not found.recognised
+    assert "the gradient of model.0.weight is changed by" in reasons(found)
