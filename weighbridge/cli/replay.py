@@ -73,6 +73,10 @@ def command(
     recognise: Annotated[
         int, typer.Option(help="Recognise the training of so many steps, drawn at random.", min=0)
     ] = 0,
+    claims: Annotated[
+        Path | None,
+        typer.Option(help="With --recognise: another run of the same program, whose claims are tried."),
+    ] = None,
     sensitivity: Annotated[
         int, typer.Option(help="Steps, drawn at random, to test for whether new weights follow old ones and batches.")
     ] = 0,
@@ -80,7 +84,11 @@ def command(
 ) -> int:
     """Replay a transcript, or all of a job: exit 0 on a match, 1 otherwise, naming the first operation that differs."""
     require_device(device)
+    if claims is not None and not recognise:
+        raise UsageError("--claims is for recognition; add --recognise N")
     if (run / "job.cbor").is_file():
+        if claims is not None:
+            raise UsageError(f"{run} is a job; --claims is for runs on one chip")
         if sensitivity:
             raise UsageError(f"{run} is a job; --sensitivity is for runs on one chip")
         return _replay_job(run, steps, device, op_rules or (), rank, results, recognise, as_json)
@@ -109,6 +117,7 @@ def command(
             op_rules=op_rules or (),
             progress=advance,
             recognise=recognise,
+            claims=claims,
             sensitivity=sensitivity,
         )
     finally:

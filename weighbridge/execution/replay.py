@@ -42,6 +42,7 @@ from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
 
 if TYPE_CHECKING:
     from weighbridge.transcript.job_record import MeshCoordinate
+from weighbridge.transcript.training_claims import CLAIMS
 
 Verdict = Literal["match", "match given collectives", "mismatch", "inconclusive"]
 
@@ -176,6 +177,7 @@ def replay(
     worker: Worker | None = None,
     recognise: int = 0,
     recognise_seed: int | None = None,
+    claims: str | Path | None = None,
     sensitivity: int = 0,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
@@ -198,6 +200,7 @@ def replay(
         worker: Runs the worker process; `run_worker` by default, which does so on this machine.
         recognise: Of so many of the executed steps, drawn at random, the training is recognised.
         recognise_seed: 64 bits of which this draw follows; chance by default.
+        claims: Another run, or its `claims.cbor`, whose claims hold for programs of which this one has none.
         sensitivity: How many of the steps, drawn here, to test for whether weights respond as training lets them.
 
     Returns:
@@ -215,14 +218,24 @@ def replay(
         "recognise": [recognise, secrets.randbits(64) if recognise_seed is None else recognise_seed]
         if recognise
         else None,
+        "claims": None if claims is None else str(_claims_of(Path(claims)).resolve()),
         "results": None if results is None else str(Path(results).resolve()),
         "coordinate": None if coordinate is None else [coordinate.job.encode().hex(), coordinate.rank],
         "sensitivity": [sensitivity, secrets.token_hex(SEED)] if sensitivity else None,
-        "paths": [str(Path(p).resolve()) for p in (path, results) if p is not None],
+        "paths": [str(Path(p).resolve()) for p in (path, results, claims) if p is not None],
     }
     return parse(
         (worker or run_worker)("weighbridge.execution.workers.replay_worker", request, limits, env, progress, cancelled)
     )
+
+
+def _claims_of(path: Path) -> Path:
+    found = path / CLAIMS if path.is_dir() else path
+    if not found.is_file():
+        raise UsageError(
+            f"{path} has no {CLAIMS}; record a few steps of the same program with this version, and give that run"
+        )
+    return found
 
 
 def request_of(

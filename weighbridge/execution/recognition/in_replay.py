@@ -25,7 +25,10 @@ from weighbridge.transcript.tape import Tape
 
 _NEAR = 1e-4
 
-NO_CLAIMS = "nothing is claimed of this program's training; it was recorded by an earlier version, or does not train"
+NO_CLAIMS = (
+    "nothing is claimed of this program's training; it does not train, or was recorded by an earlier version "
+    "(replay it with --claims)"
+)
 
 
 def choose(steps: Sequence[tuple[int, bytes]], count: int, seed: int) -> list[int]:

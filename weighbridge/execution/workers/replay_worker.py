@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from weighbridge.core.bounded import read_file
 from weighbridge.core.errors import (
     Finding,
     LogError,
@@ -60,6 +61,7 @@ from weighbridge.transcript.running_digest import FOLLOWED, KEY, running_digest
 from weighbridge.transcript.state import checkpoint_digest
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.training_claims import decode as decode_claims
 
 _SEVERITIES: dict[str, Severity] = {"replay.inconclusive": "info", "tape.too_large": "warning", "job.tail": "info"}
 """Of what is not evidence against the Prover."""
@@ -74,6 +76,9 @@ class Replay:
     ) -> None:  # fmt: skip
         self._send = send
         self._transcript = Transcript.open(request["path"])
+        if request.get("claims") is not None:
+            given = decode_claims(read_file(Path(request["claims"]), max_bytes=self._transcript.limits.manifest))
+            self._transcript.claims = given | self._transcript.claims
         self._begin: int | None = request.get("begin")
         coordinate = MeshCoordinate.of(self._transcript.draft)
         if request.get("coordinate") is not None:
