@@ -16,10 +16,12 @@ from prover.following.notes import Notes, TakenForBatch, Undeclared
 from prover.following.program import Follower
 from prover.following.segments import SegmentRecorder
 from weighbridge.attest.chip_link import ChipLink
-from weighbridge.attest.manifest import SigningKey
+from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.data import DataCommitment
+from weighbridge.transcript.log_kinds import ON_DEMAND, LogKind
 from weighbridge.transcript.parentage import Parent
+from weighbridge.transcript.supplements import key_path
 
 T = TypeVar("T")
 
@@ -109,6 +111,7 @@ def follow(
     resume: bool = False,
     device: str | torch.device | None = None,
     mesh: Mapping[str, int] | None = None,
+    logs: LogKind = "full",
 ) -> Following:
     """Records the program from here to its end, or to `close()`, without blocks around its steps.
 
@@ -148,6 +151,7 @@ def follow(
             so on, which names as its parent the state of an earlier one that the program read back.
         device: See `Recorder`.
         mesh: Of a job on several ranks that is not only data-parallel; see `prover.Job.from_environment`.
+        logs: See `Recorder`; the attempts of a run that may be resumed share the key of the first.
 
     Returns:
         The recording in progress, a context manager for those who want it to end earlier.
@@ -164,11 +168,14 @@ def follow(
             "a followed program cannot be resumed yet if it is a job on several ranks or has a data commitment; leave "
             "out resume=True, and begin again after a crash"
         )
+    if resume and key is None and logs == ON_DEMAND:
+        key = load_or_create_key(key_path(Path(path)))
     attempts = Attempts.at(Path(path), key) if resume else None
     recorder = SegmentRecorder(
         path if attempts is None else attempts.path,
         seed=seed, data=data, chip=chip, policy=policy, checkpoint_every=checkpoint_every, key=key, metadata=metadata,
         verify_state=verify_state, formulas=formulas, programs=programs, parent=parent, device=device, job=job,
+        logs=logs,
     )  # fmt: skip
     recorder.attempts = attempts
     notes = Notes()

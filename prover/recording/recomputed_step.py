@@ -19,7 +19,7 @@ class RecomputedStep(Recording):
     """The context of a recomputed step: it follows the rounding log, so that other hardware may recompute it too."""
 
     def __init__(self, record: StepRecord, log: bytes, seed: int, generators: Generators, policy: Policy) -> None:
-        super().__init__(seed, generators, policy)
+        super().__init__(seed, generators, policy, logs=not record.outputs)
         self._record, self.given = record, record.values
         self._logged = rounding_log.LogReader(log, max_entries=record.logged)
 
@@ -33,11 +33,10 @@ class RecomputedStep(Recording):
                 result = contested.follow(wide, bound, entries)
         except WeighbridgeError:
             raise self._differs() from None
-        self._output += 1
-        self.rounded_elements += wide.numel()
         if entries is not None:
             self.log.add(entries)
-        self._compare(result.checksum)
+        self._took(result.out, result.checksum)
+        self._compare(self.checksums.pop())
         return result.out
 
     def exact(self, bits: Tensor, checksum: int | None = None) -> None:

@@ -27,7 +27,7 @@ from prover.recording.state_tracker import lasting
 from prover.recording.step_runner import StepRunner
 from prover.recording.tape_store import TapeStore
 from weighbridge.attest.chip_link import ChipLink
-from weighbridge.attest.manifest import SigningKey
+from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.errors import StateChangedError, UsageError
 from weighbridge.core.host_memory import keep_freed
 from weighbridge.numerics.conformance import bound_policy as policies
@@ -39,8 +39,10 @@ from weighbridge.transcript.data import DataCommitment, flatten
 from weighbridge.transcript.declared_device import DEVICE
 from weighbridge.transcript.entry_notes import MOST, EntryNote
 from weighbridge.transcript.formula_terms import Formulas
+from weighbridge.transcript.log_kinds import KINDS, LOGS, ON_DEMAND, LogKind
 from weighbridge.transcript.parentage import KEY as PARENT
 from weighbridge.transcript.parentage import Parent
+from weighbridge.transcript.supplements import key_path
 from weighbridge.transcript.training_claims import MOST as MOST_CLAIMS
 from weighbridge.transcript.training_claims import Claims
 from weighbridge.transcript.writer import TranscriptWriter
@@ -91,6 +93,7 @@ class Recorder:
         job: Job | None = None,
         parent: Parent | None = None,
         device: str | torch.device | None = None,
+        logs: LogKind = "full",
     ) -> None:
         """Prepares a recording; nothing is written before the `with` block begins.
 
@@ -118,21 +121,31 @@ class Recorder:
             parent: The state of another run that this one begins from (fine-tuning): `Parent.of("runs/base")`.
             device: Where the steps compute; the transcript says what kind of device that is. By default the CPU on a
                 machine without an accelerator, and unsaid on others.
+            logs: `full` writes a rounding log with every step. `on-demand` writes none and commits to the digest of all
+                rounded outputs: `weighbridge regenerate` makes the logs that someone asks for, on the same kind of
+                machine. The key that signs these is kept in `PATH.key` if none is given.
         """
         with _disable_current_modes():  # the host's work, which no chip should take for the workload's
             # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
             importlib.import_module("torch._dynamo")
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
+        if logs not in KINDS:
+            raise UsageError(f"logs is {' or '.join(KINDS)}, not {logs!r}")
+        if job is not None and logs == ON_DEMAND:
+            raise UsageError("a job on several ranks cannot make its logs on demand yet; record it with logs='full'")
         if job is not None and resume:
             raise UsageError("a job on several ranks cannot be resumed yet; record it again from the start")
         self.path = Path(path)
         self.updates = self.rounded = self.logged = 0
         self._seed, self._job = seed & 0xFFFFFFFFFFFFFFFF, job
-        self._data, self._chip, self._key = data, chip, key or SigningKey.generate()
+        self._data, self._chip, self._key = data, chip, key
+        self._logs: LogKind = logs
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy)
         self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
+        if logs == ON_DEMAND and self._device is None:
+            raise UsageError("logs on demand are made on the kind of machine that recorded: say device='cuda' or 'cpu'")
         self._derives = formulas is None
         self._declared = declaration(formulas or {}, programs) | ({} if parent is None else {PARENT: parent.to_map()})
         self._probed: set[torch.device] = set()
@@ -140,7 +153,7 @@ class Recorder:
         self._resuming: Resuming | None = None
         self._attached = Attached()
         declared = Formulas.parse(self._declared["formulas"])
-        self._steps = StepRunner(self._seed, self._policy, self._attached, job, declared)
+        self._steps = StepRunner(self._seed, self._policy, self._attached, job, declared, logs=logs == "full")
         self._pending: Capture | None = None
         self._made: dict[int, bytes] = {}
         self._chip_session: ChipSession | None = None
@@ -185,6 +198,7 @@ class Recorder:
             "checkpoint_every": self._every,
             "metadata": self._metadata,
             **({} if self._device is None else {DEVICE: device_kind(self._device)}),
+            **({} if self._logs == "full" else {LOGS: self._logs}),
             **self._declared,
             **self._declares,
         }
@@ -201,13 +215,18 @@ class Recorder:
     @unseen
     def _open(self, draft: Mapping[str, Any]) -> TranscriptWriter:
         """Begins the transcript, or takes over what is whole of the one that a crash cut off."""
-        key, data, every = self._key, self._data, self._every
+        key, data, every = self._signing_key(), self._data, self._every
         if not self._resume:
             return TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
         self._resuming = Resuming(self.path, draft=draft, key=key, data=data, segment_steps=every)
         self._noted, self._entered = self._resuming.noted()
         self._claims = self._resuming.claimed()
         return self._resuming.writer
+
+    def _signing_key(self) -> SigningKey:
+        if self._key is None and self._logs == ON_DEMAND:
+            return load_or_create_key(key_path(self.path))
+        return self._key or SigningKey.generate()
 
     @unseen
     def _close(self, complete: bool) -> None:
@@ -383,6 +402,7 @@ class Recorder:
             collectives=context.collectives,
             formulas=list(steps.derived.declared.items()) if kind == "init" else (),
             counts=steps.counts,
+            outputs=b"" if context.outputs is None else context.outputs.digest(),
             parent=self._began_from.to_map() if self._began_from is not None and kind == "init" else None,
         )
         steps.batch = {}

@@ -128,10 +128,10 @@ class Resuming:
         """Returns what is claimed of the tapes so far."""
         return {} if self._old is None else self._old.claims()
 
-    def context(self, step: int, seed: int, generators: Generators, policy: Policy) -> Recording:
+    def context(self, step: int, seed: int, generators: Generators, policy: Policy, *, logs: bool) -> Recording:
         """Returns the context in which a step is recorded or recomputed."""
         if self._old is None or not self._old.repeating:
-            return Recording(seed, generators, policy)
+            return Recording(seed, generators, policy, logs=logs)
         entry = self._old.entry(step)
         return RecomputedStep(entry.record, entry.rounding, seed, generators, policy)
 

@@ -68,8 +68,9 @@ class StepRunner:
     """
 
     def __init__(
-        self, seed: int, policy: Policy, attached: Attached, job: Job | None, formulas: Formulas | None = None
-    ) -> None:
+        self, seed: int, policy: Policy, attached: Attached, job: Job | None, formulas: Formulas | None = None, *,
+        logs: bool = True,
+    ) -> None:  # fmt: skip
         """Prepares for the first step.
 
         Args:
@@ -78,7 +79,9 @@ class StepRunner:
             attached: What holds the state.
             job: The job on several ranks that this is one of, if it is.
             formulas: How numbers that change follow from the step.
+            logs: Whether rounding logs are written; else each step's rounded outputs are hashed.
         """
+        self._logs = logs
         self._seed, self._policy, self._attached, self._job = seed, policy, attached, job
         self.memory, self.generators = Memory(), Generators()
         self.state = StateTracker(self.memory)
@@ -205,8 +208,8 @@ class StepRunner:
         if self._job is not None:
             return Recording(self._seed, self.generators, self._policy, self._job.coordinate.stream(kind))
         if self._resuming is not None:
-            return self._resuming.context(self.number, self._seed, self.generators, self._policy)
-        return Recording(self._seed, self.generators, self._policy)
+            return self._resuming.context(self.number, self._seed, self.generators, self._policy, logs=self._logs)
+        return Recording(self._seed, self.generators, self._policy, logs=self._logs)
 
     def _collect(self) -> None:
         gc.collect()

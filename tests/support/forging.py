@@ -31,6 +31,7 @@ def forge(
     data: DataCommitment | None = None,
     notes: ChipNotes | None = None,
     crashed_in: int | None = None,
+    key: SigningKey | None = None,
     **drafted: Any,
 ) -> Path:
     """Writes a transcript again after `change` had every step.
@@ -43,11 +44,12 @@ def forge(
         data: Commitment to the batches as they are after `change`; none by default, whatever the transcript had.
         notes: What to say about the run's chips.
         crashed_in: The step from which on there is nothing, as if a crash had cut it off.
+        key: Signs; by default one that exists for this only.
         drafted: Other entries of the draft.
     """
     old = Transcript.open(source)
     draft = {k: v for k, v in old.draft.items() if k not in ("format", "data")} | drafted
-    writer = TranscriptWriter(target, draft=draft, key=SigningKey.generate(), data=data)
+    writer = TranscriptWriter(target, draft=draft, key=key or SigningKey.generate(), data=data)
     if notes is not None:
         writer.put_notes(notes)
     if old.claims:

@@ -70,10 +70,11 @@ def append(writer: TranscriptWriter, ids: list[int], **changes: Any) -> StepReco
     return writer.append_step(**{**fields, **changes})
 
 
-def start(path: Path, *, data: DataCommitment | None = None, key: SigningKey | None = None) -> TranscriptWriter:
-    return TranscriptWriter(
-        path, draft={"name": "small", "seed": 7}, key=key or SigningKey.generate(), data=data, segment_steps=2
-    )
+def start(
+    path: Path, *, data: DataCommitment | None = None, key: SigningKey | None = None, **drafted: Any
+) -> TranscriptWriter:
+    draft = {"name": "small", "seed": 7, **drafted}
+    return TranscriptWriter(path, draft=draft, key=key or SigningKey.generate(), data=data, segment_steps=2)
 
 
 def write_whole(path: Path, *, steps: int = 4, data: bool = True, close: bool = True) -> TranscriptWriter:

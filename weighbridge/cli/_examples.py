@@ -9,9 +9,10 @@ _ONE = "0100000000000000000000000000000001"
 _FLEET = "--chips 1e5 --flops 5.76e23"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "record": ("--out runs/gpt2 train.py --epochs 3",),
+    "record": ("--out runs/gpt2 train.py --epochs 3", "--logs on-demand --out runs/gpt2 train.py"),
     "doctor": ("train.py --epochs 3", "--steps 20 --json train.py --epochs 3"),
     "replay": ("runs/gpt2", "runs/gpt2 --steps 10:20 --device cuda --json", "runs/gpt2 --sensitivity 3"),
+    "regenerate": ("runs/gpt2 --steps 10:20",),
     "compare": ("runs/gpt2 runs/other",),
     "show": ("runs/gpt2",),
     "ops": ("--kind rounded", "--missing"),

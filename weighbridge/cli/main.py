@@ -20,6 +20,7 @@ from weighbridge.cli import (
     job,
     ops,
     record,
+    regenerate,
     replay,
     report,
     rules,
@@ -57,6 +58,7 @@ app = typer.Typer(
 app.command("record", context_settings=record.SETTINGS)(record.command)
 app.command("doctor", context_settings=doctor.SETTINGS)(doctor.command)
 app.command("replay")(replay.command)
+app.command("regenerate")(regenerate.command)
 app.command("compare")(compare.command)
 app.command("show")(show.show)
 app.command("ops")(ops.command)

@@ -12,6 +12,7 @@ import typer
 
 from weighbridge.cli.bench.layout import DEFAULT, Bench
 from weighbridge.core.errors import UsageError
+from weighbridge.transcript.log_kinds import KINDS
 
 POLICIES = ("mixed", "strict", "calibrated")
 EVALUATIONS = ("native", "recorded")
@@ -24,6 +25,9 @@ def command(
     out: Annotated[Path | None, typer.Option(help="New or empty directory for the transcript.")] = None,
     policy: Annotated[str, typer.Option(help="Error bounds: mixed, strict (no 16-bit types) or calibrated.")] = "mixed",
     seed: Annotated[int, typer.Option(help="Fixes all randomness of what is recorded.", min=0)] = 0,
+    logs: Annotated[
+        str, typer.Option(help="Rounding logs: full, or on-demand: much faster, `regenerate` makes them later.")
+    ] = "full",
     evaluation: Annotated[str, typer.Option(help="Evaluations: native, or recorded like training.")] = "native",
     chip: Annotated[
         str,
@@ -44,9 +48,11 @@ def command(
         raise UsageError(f"--policy takes {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, not {policy!r}")
     if evaluation not in EVALUATIONS:
         raise UsageError(f"--evaluation takes {' or '.join(EVALUATIONS)}, not {evaluation!r}")
+    if logs not in KINDS:
+        raise UsageError(f"--logs takes {' or '.join(KINDS)}, not {logs!r}")
     from prover.following.script import record_script
 
-    options: dict[str, Any] = {"seed": seed, "policy": policy, "evaluation": evaluation, "resume": resume}
+    options: dict[str, Any] = {"seed": seed, "policy": policy, "evaluation": evaluation, "resume": resume, "logs": logs}
     with _attached(chip) if chip else nullcontext() as shim:
         code, recorded = record_script(script, arguments or (), out, chip=shim, **options)
     print(f"weighbridge: the transcript is in {out if recorded is None else recorded.path}", file=sys.stderr)

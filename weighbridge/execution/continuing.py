@@ -217,7 +217,9 @@ class Continuation(Recovery):
             tape = self.tape(entry.record.tape)
             if number == 0 and not tape.nodes:
                 raise TranscriptError("the checkpoint of the weights before step 1 is gone; the run cannot be resumed")
-            log = rounding_log.LogReader(entry.rounding, max_entries=entry.record.logged)
+            log = None
+            if not entry.record.outputs:
+                log = rounding_log.LogReader(entry.rounding, max_entries=entry.record.logged)
             executor.run(tape, entry.record.tape, entry.record, log, entry.batch, entry.undeclared)
         if executor.state_digest() != self.entry(step - 1).record.state:
             raise TranscriptError(
@@ -327,9 +329,10 @@ class Continuation(Recovery):
             batch=batch_digest(batch, undeclared),
             formulas=list(fields.get("formulas", ())),
             counts=list(fields.get("counts", ())),
+            outputs=fields.get("outputs", b""),
         )
         if found.to_cbor() != record.to_cbor():
-            names = ("values", "host", "rng", "batch", "checksums", "formulas", "counts")
+            names = ("values", "host", "rng", "batch", "checksums", "outputs", "formulas", "counts")
             old, new = ({n: digests.cbor(getattr(r, n)) for n in names} for r in (record, found))  # a NaN equals itself
             different = ", ".join(n for n in names if old[n] != new[n]) or "state"
             raise UsageError(

@@ -15,7 +15,7 @@ import torch
 from weighbridge.core.digests import Leaf, bytes_digest, region_digest
 from weighbridge.core.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
 from weighbridge.execution.choice_statistics import Tally
-from weighbridge.execution.following import Following, Seen
+from weighbridge.execution.following import DifferenceError, Following, Seen
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.rounding.rounding_log import LogReader
@@ -117,7 +117,7 @@ class Executor:
         return [(d.numel(), region_digest(d.cpu().numpy().data, salt)) for d in held if d.numel()]
 
     def run(
-        self, tape: Tape, tape_digest: bytes, record: StepRecord, log: LogReader, batch: Mapping[str, Tensor],
+        self, tape: Tape, tape_digest: bytes, record: StepRecord, log: LogReader | None, batch: Mapping[str, Tensor],
         undeclared: Mapping[str, Tensor], stop: int | None = None,
     ) -> Following:  # fmt: skip
         """Executes one step.
@@ -126,7 +126,7 @@ class Executor:
             tape: The program.
             tape_digest: Its content address; operand checks are remembered per tape.
             record: The step's record.
-            log: Its rounding log, from the beginning.
+            log: Its rounding log, from the beginning; None if it is made on demand, and is not here.
             batch: Batch tensors by path.
             undeclared: Undeclared tensors by name.
             stop: Stop when so many operations are complete, leaving `live` as it is then.
@@ -198,7 +198,7 @@ class Executor:
         self._finish(tape, record, context, slots, names, frees, operands, entered)
         return context
 
-    def _context(self, record: StepRecord, log: LogReader) -> Following:
+    def _context(self, record: StepRecord, log: LogReader | None) -> Following:
         """Returns what a step is evaluated in."""
         return Following(record, log, self._seed, self._policy, self.watch, self.tally)
 
@@ -340,8 +340,9 @@ class Executor:
             raise TapeError(f"step {record.step}: the record has checksums or host values that no operation made")
         if context.exchanged != len(record.collectives):
             raise TapeError(f"step {record.step}: the record has collectives that no operation made")
-        if context.log.left:
+        if context.log is not None and context.log.left:
             raise LogError(f"step {record.step}: the rounding log has entries for operations that round nothing")
+        self._compare_outputs(tape, record, context)
         for slot, name in tape.survivors:
             name = absolute_name(name, record.step)
             if slot not in slots or slot in names:
@@ -355,6 +356,16 @@ class Executor:
         self.rng.update(drawn)
         self._lingering = entered
         self.live = {}
+
+    def _compare_outputs(self, tape: Tape, record: StepRecord, context: Following) -> None:
+        """Compares the rounded outputs with what the record of a step without a log commits to."""
+        if context.outputs is None or (found := context.outputs.digest()) == record.outputs:
+            return
+        raise DifferenceError(
+            f"the rounded outputs of step {record.step} are not those that its record commits to, although every "
+            "checksum matched: the digest, or some outputs, were made up",
+            step=record.step, op=len(tape.nodes), operation="outputs", expected=record.outputs.hex(), found=found.hex(),
+        )  # fmt: skip
 
 
 def _fill(data: Tensor, views: Sequence[tuple[str, Ref]], batch: Mapping[str, Tensor], step: int) -> None:

@@ -17,6 +17,7 @@ from weighbridge.numerics.exchanges import CANONICAL
 from weighbridge.numerics.random.variates import Draw
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rounding.outputs_digest import OutputsDigest
 from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
 from weighbridge.program.generator_starts import counter
 from weighbridge.program.start_rules import WORD
@@ -56,10 +57,14 @@ class Seen:
 
 @dataclass(slots=True)
 class Following(Context):
-    """The context of a replayed step: follows the log and compares every checksum."""
+    """The context of a replayed step: follows the log and compares every checksum.
+
+    Of a step whose log is made on demand it takes the digest of the rounded outputs, and `log` may be None. Then a
+    result must come out as it was recorded; if it does not, and a log could explain it, the difference is no evidence.
+    """
 
     record: StepRecord
-    log: LogReader
+    log: LogReader | None
     seed: int
     policy: Policy = STRICT
     watch: Callable[[Seen], None] | None = None
@@ -77,11 +82,13 @@ class Following(Context):
     checked: int = 0
     hosts: int = 0
     rng: dict[int, int] = field(default_factory=dict)
+    outputs: OutputsDigest | None = None
     _expected: Any = None
     _output: int = 0
 
     def __post_init__(self) -> None:
         self._expected = np.frombuffer(self.record.checksums, dtype="<u8")
+        self.outputs = OutputsDigest() if self.record.outputs else None
 
     def begin(self, op: int, node: Node) -> None:
         """Starts operation number `op`."""
@@ -106,6 +113,8 @@ class Following(Context):
         return int(self._expected[self.checked - 1])
 
     def _entries(self, elements: int) -> OpEntries | None:
+        if self.log is None:
+            return None
         try:
             return self.log.take(self.op, self._output, elements)
         except LogError as error:
@@ -117,14 +126,18 @@ class Following(Context):
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
         entries = self._entries(wide.numel())
-        self._output += 1
         self.rounded_elements += wide.numel()
         self.calibrated_elements += wide.numel() if self.policy.at(wide.dtype).calibrated else 0
         wanted = self._next_checksum()
         small = dtype in formats.NARROW
         result = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)
         self.followed += result.followed
+        if self.outputs is not None:
+            self.outputs.add(self.op, self._output, result.out)
+        self._output += 1
         if result.checksum != wanted:
+            if self.log is None:
+                raise self._unlogged(wide, bound, dtype, wanted, result.checksum)
             explainable = narrow.explainable if small else contested.explainable
             if not result.inadmissible and explainable(wide, bound, entries, result.out, wanted, result.checksum):
                 raise self._difference(f"{wanted:016x}", f"{result.checksum:016x}", inconclusive=True)
@@ -140,10 +153,20 @@ class Following(Context):
                 f"{result.inadmissible} outcomes that no conforming device could have rounded to",
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
-        self.tally.add(self.record.step, self.operation, wide, bound, dtype, entries, result.choices)
+        if self.log is not None:  # what no log was asked about chose nothing
+            self.tally.add(self.record.step, self.operation, wide, bound, dtype, entries, result.choices)
         if self.watch is not None:
             self.watch(Seen(self.op, self.checked - 1, result.out, wide, bound, entries))
         return result.out
+
+    def _unlogged(self, wide: Tensor, bound: Bound, dtype: torch.dtype, wanted: int, found: int) -> DifferenceError:
+        """What to say of a result that comes out otherwise here, of a step without a log."""
+        small = dtype in formats.NARROW
+        own = narrow.record(wide, bound, dtype, 0, 0) if small else contested.record(wide, bound, 0, 0)
+        error = self._difference(f"{wanted:016x}", f"{found:016x}", unlogged=own.entries is not None)
+        if own.entries is None:
+            error.message += "; none of its elements lies next to a rounding boundary, so no rounding log explains that"
+        return error
 
     def exact(self, bits: Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""

@@ -43,5 +43,5 @@ class FreeExecutor(Executor):
 
     context: type[Free] = Free
 
-    def _context(self, record: StepRecord, log: LogReader) -> Following:
+    def _context(self, record: StepRecord, log: LogReader | None) -> Following:
         return self.context(record, log, self._seed, self._policy)

@@ -179,6 +179,7 @@ def replay(
     recognise_seed: int | None = None,
     claims: str | Path | None = None,
     sensitivity: int = 0,
+    supplements: str | Path | None = None,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
 
@@ -202,6 +203,8 @@ def replay(
         recognise_seed: 64 bits of which this draw follows; chance by default.
         claims: Another run, or its `claims.cbor`, whose claims hold for programs of which this one has none.
         sensitivity: How many of the steps, drawn here, to test for whether weights respond as training lets them.
+        supplements: Directory with rounding logs of a run that has its logs on demand; by default `PATH.supplements`,
+            if it exists.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -213,6 +216,8 @@ def replay(
         ReplayWorkerError: If the worker died, ran out of its limits or answered nonsense.
     """
     check_count(sensitivity)
+    if supplements is None and (beside := _beside(path)).is_dir():
+        supplements = beside
     request = {
         **request_of(path, steps, device, stop, salt, limits, op_rules, tapes),
         "recognise": [recognise, secrets.randbits(64) if recognise_seed is None else recognise_seed]
@@ -220,9 +225,10 @@ def replay(
         else None,
         "claims": None if claims is None else str(_claims_of(Path(claims)).resolve()),
         "results": None if results is None else str(Path(results).resolve()),
+        "supplements": None if supplements is None else str(Path(supplements).resolve()),
         "coordinate": None if coordinate is None else [coordinate.job.encode().hex(), coordinate.rank],
         "sensitivity": [sensitivity, secrets.token_hex(SEED)] if sensitivity else None,
-        "paths": [str(Path(p).resolve()) for p in (path, results, claims) if p is not None],
+        "paths": [str(Path(p).resolve()) for p in (path, results, claims, supplements) if p is not None],
     }
     return parse(
         (worker or run_worker)("weighbridge.execution.workers.replay_worker", request, limits, env, progress, cancelled)
@@ -236,6 +242,12 @@ def _claims_of(path: Path) -> Path:
             f"{path} has no {CLAIMS}; record a few steps of the same program with this version, and give that run"
         )
     return found
+
+
+def _beside(path: str | Path) -> Path:
+    """Where supplements lie (`weighbridge.transcript.supplements`, which loads PyTorch)."""
+    run = Path(path).resolve()
+    return run.with_name(run.name + ".supplements")
 
 
 def request_of(

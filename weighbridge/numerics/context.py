@@ -20,6 +20,8 @@ class Context(ABC):
     """What one step's operations are evaluated in."""
 
     policy: Policy = STRICT
+    bounded: bool = True
+    """Whether `rounded` uses the bounds that it is given; else they need not be computed."""
 
     @abstractmethod
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:

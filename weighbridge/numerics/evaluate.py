@@ -40,7 +40,7 @@ class _Within(Context):
     """What the steps of a composed operation are evaluated in: exact results between others do not count."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self.policy = context, context.policy
+        self._context, self.policy, self.bounded = context, context.policy, context.bounded
 
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
@@ -60,6 +60,8 @@ class _Within(Context):
 
 def _composed(op: Op, bound: dict[str, Any], context: Context) -> Any:
     def summed(total: Tensor, absolute: Tensor, least: Tensor, addends: int) -> Tensor:
+        if not context.bounded:
+            return context.rounded(total, Bound(), torch.float32)
         with growth(context.policy, torch.float64):
             limits = [summation_bound(absolute, least, addends)]
         (limit,) = scaled(limits, "sum", context.policy, torch.float64)

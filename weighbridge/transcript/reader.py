@@ -23,8 +23,10 @@ from weighbridge.core.bounded import (
     expand_cbor,
     read_file,
 )
-from weighbridge.core.errors import Finding, TapeError, TranscriptError, WeighbridgeError
+from weighbridge.core.errors import Finding, LogError, TapeError, TranscriptError, WeighbridgeError
+from weighbridge.numerics.rounding.rounding_log import LogReader
 from weighbridge.transcript import layout as layouts
+from weighbridge.transcript import log_kinds
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.chip_notes import decode as decode_notes
 from weighbridge.transcript.data import DataCommitment, batch_digest, record_digests
@@ -52,11 +54,12 @@ from weighbridge.transcript.steps import (
     steps_path,
     tape_path,
 )
+from weighbridge.transcript.supplements import Supplements
 from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.tensor_file import TensorFile
 from weighbridge.transcript.training_claims import CLAIMS, Claims
 from weighbridge.transcript.training_claims import decode as decode_claims
-from weighbridge.transcript.writer import DRAFT, DRAFT_FORMAT, LEAVES, ORDER, RESUMPTIONS
+from weighbridge.transcript.writer import DRAFT, LEAVES, ORDER, RESUMPTIONS
 
 __all__ = ["Transcript", "recover"]
 
@@ -75,6 +78,8 @@ class Transcript:
         checkpoint_steps: Steps whose checkpoint is here, ascending; the manifest may list more, which were left out.
         resumptions: The crashes that the recording survived.
         notes: What is said about the run's chips beside the step records; None if it ran on none.
+        on_demand: Whether rounding logs are made on demand, so that step records commit to the rounded outputs.
+        supplements: Rounding logs that were made since, if `supplement` was given some.
     """
 
     path: Path
@@ -87,6 +92,7 @@ class Transcript:
     checkpoint_steps: list[int]
     resumptions: list[Resumption]
     notes: ChipNotes | None
+    on_demand: bool
 
     def __init__(self, path: Path, manifest: Manifest, limits: Limits) -> None:
         """Use `Transcript.open`; this only takes over what it has verified."""
@@ -97,6 +103,8 @@ class Transcript:
         self.checkpoint_steps = list(manifest.checkpoints)
         self.resumptions = []
         self.notes = None
+        self.on_demand = False
+        self.supplements: Supplements | None = None
         self.returned = Returned()
         self.entered: list[EntryNote] = []
         self.claims: dict[bytes, Claims] = {}
@@ -233,6 +241,30 @@ class Transcript:
             )
         return log
 
+    def supplement(self, folder: Path) -> None:
+        """Takes the rounding logs of a transcript that has its logs on demand from a directory of supplements.
+
+        Raises:
+            TranscriptError: The directory cannot be read, or holds far more files than there are steps.
+        """
+        draft, signer = self.draft_digest, self.manifest.public
+        self.supplements = Supplements(folder, draft, signer, self.step, self.steps, self.limits)
+
+    def log(self, step: int) -> LogReader | None:
+        """Returns the rounding log of `step` from its beginning; None if it is made on demand, and is not here.
+
+        Raises:
+            TranscriptError: The log is not the one that the step's record names.
+            LogError: Its headers are malformed, or it does not have the entries that the record says.
+        """
+        record = self.step(step)
+        if self.on_demand:
+            return None if self.supplements is None else self.supplements.reader(record)
+        log = LogReader(self.rounding(step), max_entries=record.logged)
+        if log.entries != record.logged:
+            raise LogError(f"step {step} has {log.entries} log entries and its record says {record.logged}", step=step)
+        return log
+
     def batch(self, step: int) -> dict[str, Tensor]:
         """Returns path to tensor of the batch of `step`, in host memory.
 
@@ -339,9 +371,10 @@ class Transcript:
         if self.draft_digest.hex() != self.manifest.draft:
             raise TranscriptError("draft.cbor is not the one that the manifest names; fetch the transcript again")
         draft = decode_cbor(text)
-        if not isinstance(draft, dict) or draft.get("format") != DRAFT_FORMAT or "data" not in draft:
-            raise TranscriptError(f"draft.cbor is not a draft of format {DRAFT_FORMAT}; use a matching version")
-        self.draft = draft
+        known = isinstance(draft, dict) and type(draft.get("format")) is int and "data" in draft
+        if not known or draft["format"] != log_kinds.draft_format(draft):
+            raise TranscriptError("draft.cbor is not a draft of format 1 or 2; use a matching version of Weighbridge")
+        self.draft, self.on_demand = draft, log_kinds.on_demand(draft)
         self.data = self._load_data(draft["data"])
         if RESUMPTIONS in self._listed:
             self.resumptions = decode_resumptions(read_file(self.path / RESUMPTIONS, max_bytes=self.limits.manifest))
@@ -393,6 +426,11 @@ class Transcript:
             for record in read_records(self.path / steps_path(first), self.limits):
                 if record.step != len(self._digests):
                     raise TranscriptError(f"{steps_path(first)} does not hold consecutive steps; fetch it again")
+                if bool(record.outputs) != self.on_demand:
+                    raise TranscriptError(
+                        f"step {record.step} does not have the kind of rounding logs that the draft names; "
+                        "fetch the transcript again"
+                    )
                 if tape_path(record.tape) not in self._listed:
                     raise TranscriptError(f"the tape of step {record.step} is missing; fetch the transcript again")
                 self._digests.append(record.digest())

@@ -74,6 +74,8 @@ class StepRecord:
             does not have the key.
         parent: Of step 0 only: transcript, step and state that the run turned out to begin from, where the draft could
             not name them yet (`weighbridge.transcript.parentage`); a record without any does not have the key.
+        outputs: Digest of all rounded outputs (`weighbridge.numerics.rounding.outputs_digest`, 32 bytes) of a step
+            whose log is made on demand; a record with a log does not have the key.
     """
 
     step: int
@@ -96,6 +98,7 @@ class StepRecord:
     formulas: list[tuple[str, str]] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     parent: dict[str, Any] = field(default_factory=dict)
+    outputs: bytes = b""
 
     def to_map(self) -> dict[str, Any]:
         """Returns the CBOR map of this record: its fields by name."""
@@ -137,6 +140,8 @@ class StepRecord:
             raise FormatError(
                 "formulas and a parent are declared in step 0, and in no other; fetch the step records again"
             )
+        if record.outputs and record.logged:
+            raise FormatError(f"step {record.step} has log entries and a digest in their place; fetch it again")
         if record.records and len(record.records) != len(record.record_digests):
             raise FormatError(f"step {record.step} does not have one digest for each record id; fetch it again")
         return record
@@ -241,6 +246,7 @@ _MAY_LACK: dict[str, Callable[[Any], bool]] = {
     "formulas": _formulas,
     "counts": _counts,
     "parent": _parent,
+    "outputs": _digest,
 }
 
 

@@ -29,6 +29,7 @@ from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.data import DataCommitment, batch_digest, micro_batches, record_digests
 from weighbridge.transcript.entry_notes import ENTERED, EntryNote
 from weighbridge.transcript.entry_notes import encode as encode_entered
+from weighbridge.transcript.log_kinds import draft_format, on_demand
 from weighbridge.transcript.returned_state import RETURNED, Returned
 from weighbridge.transcript.state import Checkpoint, checkpoint_digest, write_checkpoint
 from weighbridge.transcript.steps import (
@@ -55,7 +56,6 @@ RESUMPTIONS = "resumptions.cbor"
 RANK_LAYOUT = "layout.cbor"
 JOURNAL = "journal"
 TEMPORARY = ".tmp"
-DRAFT_FORMAT = 1
 _RESERVED = ("format", "data")
 _SEGMENT_BYTES = 64 << 20
 """A segment ends when its journal is this large: readers limit what they decode at once."""
@@ -116,7 +116,8 @@ class TranscriptWriter:
 
     def _start(self, root: Path, key: SigningKey, draft: bytes, segment_steps: int) -> None:
         self._root, self._key, self._segment_steps = root, key, segment_steps
-        self._name = decode_cbor(draft).get("name", root.resolve().name)
+        said = decode_cbor(draft)
+        self._name, self._on_demand = said.get("name", root.resolve().name), on_demand(said)
         if not valid_name(self._name):
             raise UsageError("the transcript needs a name of 1 to 200 printable characters; set `name` in the draft")
         self.draft_digest = self.head = digests.bytes_digest(draft)
@@ -178,6 +179,7 @@ class TranscriptWriter:
         formulas: Sequence[tuple[str, str]] = (),
         counts: Sequence[int] = (),
         parent: Mapping[str, Any] | None = None,
+        outputs: bytes = b"",
     ) -> StepRecord:
         """Writes the next step; it is whole when this returns, and absent when this raises.
 
@@ -200,6 +202,7 @@ class TranscriptWriter:
             formulas: (name, text) of formulas that step 0 declares beside the draft's.
             counts: How far schedules were; see `StepRecord`.
             parent: What step 0 declares if the draft declares none; see `StepRecord`.
+            outputs: Digest of the rounded outputs, if the log is made on demand; see `StepRecord`.
 
         Returns:
             The step's record.
@@ -232,11 +235,14 @@ class TranscriptWriter:
             **({"formulas": list(formulas)} if formulas else {}),
             **({"counts": list(counts)} if counts else {}),
             **({"parent": dict(parent)} if parent else {}),
+            **({"outputs": outputs} if outputs else {}),
         }
         try:
             record = StepRecord.from_map(fields)
         except FormatError as error:
             raise UsageError(f"step {self.steps} cannot be written: {error.message}") from None
+        if bool(outputs) != self._on_demand:
+            raise UsageError(f"step {self.steps} does not have the kind of rounding logs that the draft names")
         if tape_path(tape) not in self._files:
             raise UsageError(f"step {self.steps} names a tape that is not stored; call put_tape first")
         contents = {"record": _as_tensor(record.to_cbor()), "rounding": _as_tensor(rounding)}
@@ -446,8 +452,12 @@ def draft_bytes(draft: Mapping[str, Any], data: DataCommitment | None) -> bytes:
     """
     if clash := [name for name in _RESERVED if name in draft]:
         raise UsageError(f"the draft may not set {clash[0]!r}, which the transcript writes itself; rename it")
+    if (version := draft_format(draft)) is None:
+        raise UsageError(
+            "the draft names a kind of rounding logs that there is none of; leave it out, or say on-demand"
+        )
     try:
-        text = digests.cbor({**draft, "format": DRAFT_FORMAT, "data": None if data is None else data.summary()})
+        text = digests.cbor({**draft, "format": version, "data": None if data is None else data.summary()})
         decode_cbor(text)
     except (FormatError, cbor2.CBORError, ValueError) as error:
         raise UsageError(f"the draft cannot be written as plain CBOR ({error}); use text, numbers, lists") from None

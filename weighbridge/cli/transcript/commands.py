@@ -50,7 +50,8 @@ def export(
 def recover(
     run: Run,
     key: Annotated[
-        Path | None, typer.Option(help="Key file that signs; by default a key that exists for this only.")
+        Path | None,
+        typer.Option(help="Key file that signs; by default RUN.key, else a key for this only."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -58,9 +59,12 @@ def recover(
     from weighbridge.attest.manifest import SigningKey, load_or_create_key
     from weighbridge.transcript.reader import Transcript
     from weighbridge.transcript.reader import recover as close
+    from weighbridge.transcript.supplements import key_path
 
     if not (run / "draft.cbor").is_file():
         raise UsageError(f"{run} holds no recording: it has no draft.cbor")
+    if key is None and key_path(run.resolve()).is_file():
+        key = key_path(run.resolve())
     identifier = close(run, key=SigningKey.generate() if key is None else load_or_create_key(key))
     steps = Transcript.open(run).steps
     if as_json:

@@ -46,7 +46,7 @@ from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.conformance import probes
 from weighbridge.numerics.conformance.device_kind import device_kind
 from weighbridge.numerics.conformance.switches import switch_off
-from weighbridge.numerics.rounding import device_passes, rounding_log
+from weighbridge.numerics.rounding import device_passes
 from weighbridge.numerics.rule_table import table_digest
 from weighbridge.numerics.warm import warm, warm_decoders
 from weighbridge.program import chosen_counts, chosen_findings, tape_checks
@@ -63,7 +63,12 @@ from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.training_claims import decode as decode_claims
 
-_SEVERITIES: dict[str, Severity] = {"replay.inconclusive": "info", "tape.too_large": "warning", "job.tail": "info"}
+_SEVERITIES: dict[str, Severity] = {
+    "replay.inconclusive": "info",
+    "replay.log.absent": "warning",
+    "tape.too_large": "warning",
+    "job.tail": "info",
+}
 """Of what is not evidence against the Prover."""
 
 
@@ -79,6 +84,8 @@ class Replay:
         if request.get("claims") is not None:
             given = decode_claims(read_file(Path(request["claims"]), max_bytes=self._transcript.limits.manifest))
             self._transcript.claims = given | self._transcript.claims
+        if self._transcript.on_demand and request.get("supplements") is not None:
+            self._transcript.supplement(Path(request["supplements"]))
         self._begin: int | None = request.get("begin")
         coordinate = MeshCoordinate.of(self._transcript.draft)
         if request.get("coordinate") is not None:
@@ -185,10 +192,12 @@ class Replay:
                         followed=self._transcript.draft.get(KEY) == FOLLOWED,
                     )
         except DifferenceError as error:
-            verdict = "inconclusive" if self._undecided(error) else "mismatch"
+            unlogged = self._unlogged(error)
+            verdict = "inconclusive" if unlogged or self._undecided(error) else "mismatch"
             difference = {k: error.details[k] for k in ("step", "op", "operation", "expected", "found")}
             self._locate(difference, error)
-            self._note(error, "replay.inconclusive" if verdict == "inconclusive" else "replay.mismatch")
+            undecided = "replay.log.absent" if unlogged else "replay.inconclusive"
+            self._note(error, undecided if verdict == "inconclusive" else "replay.mismatch")
             if 0 < error.details.get("inadmissible", 0) <= error.details["entries"] // 20:
                 # Other data would make most entries inadmissible; a few among many are outcomes made to order.
                 self._note(error, "replay.rounding.inadmissible")
@@ -199,6 +208,8 @@ class Replay:
                 difference.update(step=error.details.get("step", position), op=error.details.get("op", 0))
                 self._locate(difference, error)
             self._note(error, error.reason)
+        if self._transcript.supplements is not None:
+            self._findings += self._transcript.supplements.findings
         if self._stop is None:
             self._findings += self._transcript.check_data()
         self._examine()
@@ -252,6 +263,26 @@ class Replay:
     def _recorded_here(self, step: int) -> bool:
         """Says whether a step was recorded by this kind of device, as the transcript declares."""
         return declared_device(self._transcript.draft, self._transcript.resumptions, step) == self._kind
+
+    def _unlogged(self, error: DifferenceError) -> bool:
+        """Says whether a result differs for want of a log that is made on demand; adds to the error what to do."""
+        if not error.details.get("unlogged"):
+            return False
+        transcript, step = self._transcript, error.details["step"]
+        declared = declared_device(transcript.draft, transcript.resumptions, step)
+        error.details["declared"] = declared or ""
+        last = min(max(self._last, step + 1), transcript.steps)
+        where = (
+            f"on the kind of machine that recorded it ({declared!r})" if declared else "on the machine that recorded it"
+        )
+        if declared == self._kind:
+            where += ", which this is, so that it should have matched"
+        error.message += (
+            f"; step {step} has no rounding log here, and devices may round elements of this result either way: this "
+            f"is not evidence against the Prover, and verifies nothing from step {step} on. The Prover makes the logs "
+            f"by `weighbridge regenerate RUN --steps {step}:{last}` {where}; replay with what it writes"
+        )
+        return True
 
     def _undecided(self, error: DifferenceError) -> bool:
         """Says whether a bound that is too small for this device may be why a result differs; adds that to the error.
@@ -352,15 +383,13 @@ class Replay:
             return None
         if self._sampled is not None and stop is None:
             self._sampled.before(step, executor)
-        log = rounding_log.LogReader(transcript.rounding(step), max_entries=record.logged)
-        if log.entries != record.logged:
-            raise LogError(f"step {step} has {log.entries} log entries and its record says {record.logged}", step=step)
+        log = transcript.log(step)
         recognising = self._recognising if stop is None else None
         executor.before = None if recognising is None else recognising.begin(record)
         context = executor.run(
             tape, record.tape, record, log, transcript.batch(step), transcript.undeclared(step), stop
         )
-        self._logged += log.entries
+        self._logged += 0 if log is None else log.entries
         self._use(record, tape)
         if stop is None:
             found = executor.state_digest()

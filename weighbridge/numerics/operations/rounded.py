@@ -23,6 +23,8 @@ Tensor = torch.Tensor
 _STRICT = nullcontext()
 _JUDGED = {"elu_backward": "self_or_result", "hardswish_backward": "self"}
 """Gradients whose kernels compare this operand. Where it is NaN, vector code gives NaN; the code of a tail may not."""
+_PARTIAL = frozenset({"lgamma", "digamma"})
+"""Whose bounds refuse operands, so that they are asked whether or not anyone needs the bounds."""
 _MEANS = {"native_layer_norm": "input", "var_mean": "self", "std_mean": "self"}
 """Whose second result is the mean of this operand, by algorithms that round on the way."""
 
@@ -61,11 +63,13 @@ def evaluate(
     if not has_floats and "dtype" in names:
         wide["dtype"] = torch.float64
     name, overload = base_name(op)
+    bounded = context.bounded or name in _PARTIAL
     if name in _JUDGED:
         judged = wide[_JUDGED[name]]
         wide["grad_output"] = torch.where(judged.isnan(), judged, wide["grad_output"])
     before = {**bound, **wide, "__overload__": overload}
-    for n in changed:  # what the operation overwrites must still be there as it was when the bound is computed
+    # What the operation overwrites must still be there as it was when the bound is computed.
+    for n in changed if bounded else ():
         before[n] = widen(by_name[n], wide_type)
     positional = names[: len(args)]
     named = {k: v for k, v in wide.items() if k not in positional} if len(wide) > len(positional) else {}
@@ -77,7 +81,7 @@ def evaluate(
     aliases = {id(t): by_name[n] for n, t in targets}
     fresh = [(i, t) for i, t in enumerate(returned) if is_float(t) and id(t) not in aliases]
     call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound)
-    limits = _limits(rule, call, context.policy, wide_type)
+    limits = _limits(rule, call, context.policy, wide_type) if bounded else [Bound()] * len(call.results)
     if len(limits) < len(call.results):
         raise RefusedOperationError(
             f"the rule of {op} bounds {len(limits)} of {len(call.results)} results", operation=str(op)

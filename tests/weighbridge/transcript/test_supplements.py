@@ -1,0 +1,134 @@
+"""The codec of supplements: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.forging import resign
+from support.untrained_transcripts import append, start
+
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.bounded import DEFAULT_LIMITS, Limits, compress, decode_cbor
+from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.core.errors import FormatError, TranscriptError, UsageError
+from weighbridge.transcript.log_kinds import draft_format, on_demand
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.supplements import Statement, decode, encode
+
+KEY = SigningKey.generate()
+digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
+devices = st.text(st.characters(categories=["L", "N", "P"], include_characters=" "), min_size=1, max_size=200)
+logs = st.binary(min_size=6, max_size=400)
+
+
+@st.composite
+def statements(draw: st.DrawFn) -> Statement:
+    step = draw(st.integers(0, 10**8 - 1))
+    before = draw(digests) if step else ""
+    own = [draw(digests) for _ in range(4)]
+    return Statement(
+        draft=own[0], step=step, before=before, state=own[1], outputs=own[2], rounding=own[3],
+        logged=draw(st.integers(0, (1 << 62) - 1)), device=draw(devices),
+    )  # fmt: skip
+
+
+def of(statement: Statement, log: bytes) -> Statement:
+    return replace(statement, rounding=bytes_digest(log).hex())
+
+
+@given(statements(), logs)
+@settings(max_examples=60)
+def test_decode_gives_what_encode_was_given(statement: Statement, log: bytes) -> None:
+    """The law in the docstring of `encode`."""
+    said = of(statement, log)
+    read = decode(encode(said, log, KEY))
+    assert (read.statement, read.signer, read.log(DEFAULT_LIMITS)) == (said, KEY.public, log)
+
+
+EXAMPLE = of(Statement(**dict.fromkeys(("draft", "before", "state", "outputs"), "ab" * 32), step=7, rounding="",
+                       logged=2, device="cpu"), b"log")  # fmt: skip
+WHOLE = encode(EXAMPLE, b"log", KEY)
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
+@settings(max_examples=150)
+def test_no_other_byte_is_taken(at: int, change: int) -> None:
+    """What was altered is refused as malformed, or by its signature, or its log is not the one that it names."""
+    data = bytearray(WHOLE)
+    data[at] ^= change
+    try:
+        read = decode(bytes(data))
+        assert read.statement == EXAMPLE, "it is signed"
+        assert read.log(DEFAULT_LIMITS) == b"log", "another frame of the same log"
+    except FormatError as error:
+        assert error.reason in ("transcript.supplement.malformed", "transcript.supplement.signature")
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=50)
+def test_bytes_of_anyone_raise_nothing_else(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": -1}, {"step": 10**8}, {"step": True}, {"state": "AB" * 32}, {"state": "ab"}, {"draft": ""},
+        {"before": ""}, {"step": 0}, {"logged": -1}, {"device": ""}, {"device": "a\nb"}, {"device": "x" * 501},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_statements_that_cannot_be_written(wrong: dict[str, object]) -> None:
+    with pytest.raises(FormatError):
+        encode(replace(EXAMPLE, **wrong), b"log", KEY)  # type: ignore[arg-type]
+
+
+def test_a_frame_that_states_gigabytes_is_refused_before_it_is_expanded() -> None:
+    parts = decode_cbor(WHOLE)
+    bomb = decode(cbor({**parts, "log": compress(bytes(1 << 24))}))
+    with pytest.raises(FormatError, match="16777216"):
+        bomb.log(Limits(rounding=1 << 20))
+
+
+def test_a_statement_of_megabytes_is_refused() -> None:
+    with pytest.raises(FormatError, match="exactly a log and a statement"):
+        decode(cbor({**decode_cbor(WHOLE), "statement": b" " * (1 << 20)}))
+
+
+# -- kinds of logs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_draft_says_its_kind_by_its_format() -> None:
+    assert (draft_format({}), draft_format({"logs": "on-demand"})) == (1, 2)
+    assert [draft_format({"logs": other}) for other in ("full", "", 2, True, [], b"on-demand")] == [None] * 6
+    assert not on_demand({})
+
+
+def test_a_writer_holds_steps_to_the_kind_of_the_draft(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="kind of rounding logs"):
+        append(start(tmp_path / "full"), [], logged=0, outputs=bytes(32))
+    bare = start(tmp_path / "bare", logs="on-demand")
+    with pytest.raises(UsageError, match="kind of rounding logs"):
+        append(bare, [])
+    with pytest.raises(UsageError, match="unknown kind of rounding logs"):
+        start(tmp_path / "other", logs="sometimes")
+
+
+def test_a_reader_of_the_first_format_is_told_by_its_number(tmp_path: Path) -> None:
+    writer = start(tmp_path / "run", logs="on-demand")
+    append(writer, [], logged=0, outputs=bytes(32))
+    writer.close()
+    transcript = Transcript.open(tmp_path / "run")
+    assert (transcript.draft["format"], transcript.on_demand, transcript.log(0)) == (2, True, None)
+    text = (tmp_path / "run" / "draft.cbor").read_bytes()
+    older = text.replace(cbor("format") + b"\x02", cbor("format") + b"\x01")
+    assert older != text
+    (tmp_path / "run" / "draft.cbor").write_bytes(older)
+    resign(tmp_path / "run")
+    with pytest.raises(TranscriptError, match="not a draft of format 1 or 2"):
+        Transcript.open(tmp_path / "run")

@@ -1,0 +1,310 @@
+"""Supplements: rounding logs that were made after a recording which has its logs on demand.
+
+A supplement is the log of one step, and a statement that binds it to the run, the step and the states around it, signed
+by the key of the transcript. It lies beside the transcript, in `RUN.supplements/`. See docs/formats/supplement.md.
+
+A false one can do no harm: a replay that follows it must arrive at the digest of all rounded outputs that the step's
+record commits to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weighbridge.attest.dsse import DocumentError, canonical, open_envelope, seal
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json, decompress, read_file, walk_files
+from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.core.errors import Finding, FormatError, TranscriptError, WeighbridgeError
+from weighbridge.numerics.rounding.rounding_log import LogReader
+from weighbridge.transcript.resumption_notes import MAX_DEVICE
+from weighbridge.transcript.steps import MAX_STEPS, StepRecord
+
+KIND = "application/vnd.weighbridge.supplement+json"
+SUFFIX = ".wsup"
+FORMAT = 1
+_MALFORMED = "transcript.supplement.malformed"
+_OURS = frozenset({_MALFORMED, "transcript.supplement.signature", "transcript.supplement.foreign"})
+_HEX = re.compile(r"[0-9a-f]{64}")
+_MAX_STATEMENT = 64 << 10
+_MOST_FILES = 4
+"""Files for each step of the transcript, beyond which a directory is not looked through."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statement:
+    """What a supplement says of its log.
+
+    Attributes:
+        draft: Hex digest of the run's `draft.cbor`.
+        step: Number of the step.
+        before: Hex state digest before it; empty for step 0.
+        state: Hex state digest after it.
+        outputs: Hex digest of its rounded outputs.
+        rounding: Hex digest of the encoded log.
+        logged: Entries of the log.
+        device: The kind of device that made the log.
+    """
+
+    draft: str
+    step: int
+    before: str
+    state: str
+    outputs: str
+    rounding: str
+    logged: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Supplement:
+    """A supplement whose signature verifies.
+
+    Attributes:
+        statement: What it says.
+        signer: Raw public key that signed it (32 bytes).
+        packed: The log as the file holds it, a zstd frame.
+    """
+
+    statement: Statement
+    signer: bytes
+    packed: bytes
+
+    def log(self, limits: Limits) -> bytes:
+        """Returns the encoded rounding log.
+
+        Raises:
+            FormatError: It is too large, or not the one that the statement names (`transcript.supplement.malformed`).
+        """
+        try:
+            log = decompress(self.packed, max_bytes=limits.rounding)
+        except FormatError as error:
+            raise _malformed(error.message) from None
+        if bytes_digest(log).hex() != self.statement.rounding:
+            raise _malformed("its log is not the one that it names")
+        return log
+
+
+def folder_of(run: Path) -> Path:
+    """Returns where the supplements of a transcript lie."""
+    return run.with_name(run.name + ".supplements")
+
+
+def key_path(run: Path) -> Path:
+    """Returns where the key of a recording with logs on demand is kept, unless the user keeps one."""
+    return run.with_name(run.name + ".key")
+
+
+def supplement_name(step: int) -> str:
+    """Returns the name of the file with the supplement of a step."""
+    return f"{step:08d}{SUFFIX}"
+
+
+def statement_of(draft: bytes, record: StepRecord, before: StepRecord | None) -> dict[str, Any]:
+    """Returns the fields of a statement that follow from the transcript.
+
+    Args:
+        draft: Digest of the draft (32 bytes).
+        record: The record of the step.
+        before: That of the step before; None for step 0.
+    """
+    return {
+        "draft": draft.hex(),
+        "step": record.step,
+        "before": "" if before is None else before.state.hex(),
+        "state": record.state.hex(),
+        "outputs": record.outputs.hex(),
+    }
+
+
+def encode(statement: Statement, log: bytes, key: SigningKey) -> bytes:
+    """Returns the bytes of a supplement.
+
+    Law: of a statement that names the digest of `log`, `decode` gives the statement, the public key of `key`, and a
+    supplement whose `log` is `log`.
+
+    Args:
+        statement: What to sign.
+        log: The encoded rounding log that it names; no such log is shorter than six bytes.
+        key: The key that signs the transcript.
+    """
+    payload = canonical({"format": FORMAT, **asdict(statement)})
+    _read(payload)
+    return cbor({"log": compress(log), "statement": seal(payload, KIND, [key])})
+
+
+def decode(data: bytes) -> Supplement:
+    """Reads what `encode` wrote, except the log itself, and verifies the signature.
+
+    Raises:
+        FormatError: The bytes do not follow the format (`transcript.supplement.malformed`), or the signature does not
+            verify (`transcript.supplement.signature`).
+    """
+    try:
+        raw = decode_cbor(data, max_items=8)
+    except FormatError as error:
+        raise _malformed(error.message) from None
+    match raw:
+        case {"log": bytes(packed), "statement": bytes(signed), **rest} if not rest and len(signed) <= _MAX_STATEMENT:
+            pass
+        case _:
+            raise _malformed("it does not hold exactly a log and a statement")
+    try:
+        envelope = open_envelope(signed, KIND)
+    except DocumentError as error:
+        if error.reason != "document.signature":
+            raise _malformed(error.message) from None
+        raise FormatError(
+            "the signature of the supplement does not verify; have the Prover make it again",
+            code="transcript.supplement.signature",
+        ) from None
+    if len(envelope.signers) != 1:
+        raise _malformed("it has more signatures than one")
+    return Supplement(_read(envelope.payload), envelope.signers[0], packed)
+
+
+def _read(payload: bytes) -> Statement:
+    try:
+        said = decode_json(payload, max_items=64)
+    except FormatError as error:
+        raise _malformed(error.message) from None
+    if not isinstance(said, dict) or canonical(said) != payload or said.pop("format", None) != FORMAT:
+        raise _malformed(f"its statement is not one of format {FORMAT} in canonical form")
+    if set(said) != set(_GOOD) or not all(good(said[name]) for name, good in _GOOD.items()):
+        raise _malformed(f"its statement does not have exactly the fields {', '.join(_GOOD)}, each of its kind")
+    if (said["step"] == 0) != (said["before"] == ""):
+        raise _malformed("it names no state before its step, or one before step 0")
+    return Statement(**said)
+
+
+def _hex(value: Any) -> bool:
+    return isinstance(value, str) and _HEX.fullmatch(value) is not None
+
+
+_GOOD: dict[str, Callable[[Any], bool]] = {
+    "draft": _hex,
+    "step": lambda value: type(value) is int and 0 <= value < MAX_STEPS,
+    "before": lambda value: value == "" or _hex(value),
+    "state": _hex,
+    "outputs": _hex,
+    "rounding": _hex,
+    "logged": lambda value: type(value) is int and 0 <= value < 1 << 62,
+    "device": lambda value: isinstance(value, str) and 0 < len(value) <= MAX_DEVICE and value.isprintable(),
+}
+
+
+def _malformed(why: str) -> FormatError:
+    return FormatError(f"the supplement is malformed: {why}; have the Prover make it again", code=_MALFORMED)
+
+
+class Supplements:
+    """The supplements of one transcript that lie in a directory.
+
+    Attributes:
+        findings: What is to be said of files that were refused, and of steps that have several.
+    """
+
+    def __init__(
+        self, folder: Path, draft: bytes, signer: bytes, records: Callable[[int], StepRecord], steps: int,
+        limits: Limits,
+    ) -> None:  # fmt: skip
+        """Reads the statements of all files; logs are read again when they are asked for.
+
+        Args:
+            folder: The directory.
+            draft: Digest of the transcript's draft (32 bytes).
+            signer: Raw public key that signed the transcript.
+            records: Gives the record of a step.
+            steps: Steps of the transcript.
+            limits: On what a file may hold.
+
+        Raises:
+            TranscriptError: The directory cannot be read, or holds far more files than the transcript has steps.
+        """
+        self._draft, self._signer, self._records, self._steps, self._limits = draft, signer, records, steps, limits
+        self._places: dict[int, tuple[Path, str]] = {}
+        self.findings: list[Finding] = []
+        for name, status in walk_files(folder, max_files=_MOST_FILES * steps + 64):
+            try:
+                if status.st_size > limits.rounding:
+                    raise _malformed(f"it has {status.st_size} bytes, more than {limits.rounding}")
+                self._take(folder / name, self._owned(folder / name).statement)
+            except (FormatError, TranscriptError) as error:
+                self._refuse(name, error.reason if error.reason in _OURS else _MALFORMED, error.message)
+
+    def reader(self, record: StepRecord) -> LogReader | None:
+        """Returns the log of a step from its beginning, or None if there is no supplement for it.
+
+        Raises:
+            WeighbridgeError: The file cannot be used; it was changed, or its log is not what it says.
+        """
+        if record.step not in self._places:
+            return None
+        path, rounding = self._places[record.step]
+        try:
+            supplement = self._owned(path)
+            log = LogReader(supplement.log(self._limits), max_entries=min(supplement.statement.logged, record.rounded))
+            if supplement.statement.rounding != rounding or log.entries != supplement.statement.logged:
+                raise _malformed("its log does not have the entries that it says")
+        except WeighbridgeError as error:
+            del self._places[record.step]
+            self._refuse(path.name, _MALFORMED, error.message)
+            return None
+        return log
+
+    def rounding(self, step: int) -> str | None:
+        """Returns the hex digest of the log of a step, or None if there is no supplement for it."""
+        return self._places[step][1] if step in self._places else None
+
+    def _owned(self, path: Path) -> Supplement:
+        """Reads a file, which must belong to the transcript."""
+        supplement = decode(read_file(path, max_bytes=self._limits.rounding))
+        said = supplement.statement
+        if said.draft != self._draft.hex():
+            raise _foreign("another run: its draft is not that of the transcript")
+        if said.step >= self._steps:
+            raise _foreign(f"step {said.step}, which the transcript does not have")
+        before = self._records(said.step - 1) if said.step else None
+        for name, value in statement_of(self._draft, self._records(said.step), before).items():
+            if getattr(said, name) != value:
+                raise _foreign(f"step {said.step} with another digest of {_NAMES[name]} than its record has")
+        if supplement.signer != self._signer:
+            raise FormatError(
+                "the supplement is not signed by the key that signed the transcript; have the Prover sign it",
+                code="transcript.supplement.signature",
+            )
+        return supplement
+
+    def _take(self, path: Path, said: Statement) -> None:
+        known = self._places.setdefault(said.step, (path, said.rounding))
+        if known[1] != said.rounding:
+            self.findings.append(
+                Finding(
+                    id="transcript.supplement.equivocation",
+                    message=f"the Prover signed two rounding logs for step {said.step}, in {known[0].name[:80]} and "
+                    f"{path.name[:80]}; one of them was made up: the Prover must explain this",
+                    expected=known[1],
+                    found=said.rounding,
+                    subject=f"step {said.step}",
+                )
+            )
+
+    def _refuse(self, name: str, code: str, message: str) -> None:
+        shown = name[:80] if name.isprintable() else "a file"
+        self.findings.append(
+            Finding(id=code, message=f"{shown} is not used: {message}", subject=shown, severity="warning")
+        )
+
+
+_NAMES = {"before": "the state before it", "state": "the state after it", "outputs": "the rounded outputs"}
+
+
+def _foreign(what: str) -> TranscriptError:
+    return TranscriptError(
+        f"the supplement is of {what}; ask for the supplement of this step of this run",
+        code="transcript.supplement.foreign",
+    )
