@@ -8,11 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from redteam.inconclusive import ELSEWHERE, Fields, moved, ones, rechecked, recorded, relogged, results, square, ties
+from redteam.inconclusive import (
+    ELSEWHERE,
+    Fields,
+    committed,
+    moved,
+    ones,
+    rechecked,
+    recorded,
+    relogged,
+    results,
+    square,
+    ties,
+)
 from support.clean_runs import forged
 from support.exactly import exactly, found
 from support.forging import at_step
-from support.recordings import replay_here
+from support.recordings import replay_here, train
 from support.written_chips import Bench
 from torch import Tensor, nn
 
@@ -51,6 +63,31 @@ def test_differences_next_to_boundaries_in_run_after_run(bench: Bench, tmp_path:
     assert many["severity"] == "warning"
     assert ELSEWHERE in many["message"]
     assert report["counts"]["verified"] == 0
+
+
+# -- a log that is made on demand --------------------------------------------------------------------------------------
+
+
+@pytest.mark.finding("replay.log.absent")
+def test_a_step_whose_log_nobody_made(bench: Bench, tmp_path: Path) -> None:
+    """A result that a log could explain; whether the Prover computed it elsewhere or made it up, none can tell yet."""
+
+    def elsewhere(_: Tape, fields: Fields) -> None:
+        sums = np.frombuffer(fields["checksums"], dtype="<u8").copy()
+        sums[0] ^= np.uint64(1 << 20)
+        fields["checksums"] = sums.tobytes()
+
+    honest = tmp_path / "honest" / "run"
+    train(honest, ones, square, [ties()], data=committed(ties()), logs="on-demand")
+    clean = bench.inspected(tmp_path / "honest", bench.at_end(honest))
+    assert (found(clean), clean["counts"]["verified"]) == (set(), 1), "a match needs no log"
+    run = forged(honest, tmp_path / "runs" / "run", at_step(1, elsewhere), device=ELSEWHERE)
+    report = bench.inspected(tmp_path / "runs", bench.at_end(run, replays=False))
+    exactly(report, "replay.log.absent")
+    (finding,) = report["findings"]
+    assert (finding["severity"], finding["evidence"]["declared"]) == ("warning", ELSEWHERE)
+    assert "weighbridge regenerate RUN --steps 1:2" in finding["message"]
+    assert (report["counts"]["verified"], report["verdict"]) == (0, "findings")
 
 
 # -- entries that are left out -----------------------------------------------------------------------------------------

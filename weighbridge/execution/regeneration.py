@@ -74,8 +74,8 @@ def regenerate(
 
     Raises:
         UsageError: The transcript has its logs in full, was signed by another key, or was recorded by another kind of
-            device or under other rules (`record.regenerate.device`, `replay.rules.unknown`), which the message names; or a
-            supplement that is there already says otherwise (`record.regenerate.differs`).
+            device or under other rules (`record.regenerate.device`, `replay.rules.unknown`), which the message names;
+            or a supplement that is there already says otherwise (`record.regenerate.differs`).
         DifferenceError: The repeat differs; the error names the first operation and step.
         TranscriptError: The transcript is unreadable, altered or incomplete.
     """

@@ -159,7 +159,7 @@ def decode(data: bytes) -> Supplement:
         if error.reason != "document.signature":
             raise _malformed(error.message) from None
         raise FormatError(
-            "the signature of the supplement does not verify; have the Prover make it again",
+            "the signature of the supplement does not verify; have the Prover regenerate it",
             code="transcript.supplement.signature",
         ) from None
     if len(envelope.signers) != 1:
@@ -198,7 +198,7 @@ _GOOD: dict[str, Callable[[Any], bool]] = {
 
 
 def _malformed(why: str) -> FormatError:
-    return FormatError(f"the supplement is malformed: {why}; have the Prover make it again", code=_MALFORMED)
+    return FormatError(f"the supplement is malformed: {why}; have the Prover regenerate it", code=_MALFORMED)
 
 
 class Supplements:

@@ -453,9 +453,7 @@ def draft_bytes(draft: Mapping[str, Any], data: DataCommitment | None) -> bytes:
     if clash := [name for name in _RESERVED if name in draft]:
         raise UsageError(f"the draft may not set {clash[0]!r}, which the transcript writes itself; rename it")
     if (version := draft_format(draft)) is None:
-        raise UsageError(
-            "the draft names a kind of rounding logs that there is none of; leave it out, or say on-demand"
-        )
+        raise UsageError("the draft names an unknown kind of rounding logs; leave it out, or say on-demand")
     try:
         text = digests.cbor({**draft, "format": version, "data": None if data is None else data.summary()})
         decode_cbor(text)
