@@ -43,4 +43,4 @@ def test_what_is_imported_is_described_by_where_it_is_defined() -> None:
     assert any(line.startswith("def weighbridge.replay(path: str | Path, *, steps:") for line in lines)
     assert "@dataclass(slots=True) class weighbridge.ReplayResult()" in lines
     assert "    verdict: Verdict" in lines
-    assert any(line.startswith("weighbridge replay RUN [--device] ") for line in lines)
+    assert any(line.startswith("weighbridge replay RUN [--claims] ") for line in lines)
