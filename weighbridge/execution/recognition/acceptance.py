@@ -2,9 +2,9 @@
 
 Of a gradient: the Verifier has it twice, in float64 and in the types of the tape. Their difference is a sample of what
 honest rounding does to this coordinate. One sample may be zero by chance, so beside it stands what the samples of the
-same row and column amount to. A coordinate on which nothing had bearing (an embedding's unused row, a unit that is off)
-has to be exactly zero. One that is zero in both arithmetics only because its terms cancel (a bias before a batch norm)
-shows that when they are disturbed.
+same row and column amount to, and what the errors of all that a product sums amount to (`noise`). A coordinate on which
+nothing had bearing (an embedding's unused row, a unit that is off) has to be exactly zero. One that is zero in both
+arithmetics only because its terms cancel (a bias before a batch norm) shows that when they are disturbed.
 
 Of an update: the formula is evaluated again with each of its operands moved by one rounding.
 """
@@ -14,21 +14,15 @@ from __future__ import annotations
 import torch
 
 from weighbridge.execution.recognition.derivation import MOVED, Pair
+from weighbridge.execution.recognition.noise import alike, unit
 
 Tensor = torch.Tensor
 
 NOISE = 16.0
 """How many times the estimated rounding error of a gradient's coordinate is accepted."""
 
-_FEW = 8
-
 ROUNDINGS = 8.0
 """The same of an update, whose error is estimated to first order."""
-
-
-def unit(dtype: torch.dtype) -> float:
-    """The largest relative error of rounding to a type."""
-    return float(torch.finfo(dtype).eps) / 2
 
 
 def width(pair: Pair, disturbed: Tensor | None = None) -> Tensor:
@@ -43,7 +37,10 @@ def width(pair: Pair, disturbed: Tensor | None = None) -> Tensor:
     sample = (pair.native.double() - exact).abs()
     # Where the types of the tape overflow, there is nothing to learn.
     sample = torch.where(torch.isfinite(sample), sample, torch.zeros_like(sample))
-    estimate = torch.maximum(sample, _alike(sample))
+    estimate = torch.maximum(sample, alike(sample))
+    if pair.spread is not None:
+        carried = pair.spread.double().sqrt()
+        estimate = torch.maximum(estimate, torch.where(torch.isfinite(carried), carried, estimate))
     nothing = (exact == 0) & (pair.native == 0)
     if disturbed is not None:
         shift = (disturbed - exact).abs()
@@ -54,22 +51,6 @@ def width(pair: Pair, disturbed: Tensor | None = None) -> Tensor:
     smallest = float(torch.finfo(dtype).tiny)
     accepted = NOISE * estimate + 4 * unit(dtype) * exact.abs() + smallest
     return torch.where(nothing, torch.zeros_like(accepted), accepted)
-
-
-def _alike(sample: Tensor) -> Tensor:
-    """The root mean square of the samples around each: of its row and column, or of all if there are no rows."""
-    square = sample.square()
-    shape = [n for n in sample.shape if n > 1]
-    if len(shape) < 2 or sample.numel() == 0:
-        return square.mean().sqrt().expand_as(sample) if sample.numel() else sample
-    table = square.reshape(shape[0], -1)
-    mean = table.mean()
-    if not float(mean):
-        return sample
-    # Of a few samples, the mean says little; then it is that of all.
-    rows = table.mean(1, keepdim=True) if table.shape[1] >= _FEW else mean
-    columns = table.mean(0, keepdim=True) if table.shape[0] >= _FEW else mean
-    return (rows * columns / mean).expand_as(table).sqrt().reshape(sample.shape)
 
 
 def excess(difference: Tensor, accepted: Tensor) -> float:

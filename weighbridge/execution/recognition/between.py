@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from weighbridge.execution.recognition.acceptance import excess, unit
+from weighbridge.execution.recognition.acceptance import excess
 from weighbridge.execution.recognition.derivation import UnderivableError
+from weighbridge.execution.recognition.noise import unit
 
 Tensor = torch.Tensor
 

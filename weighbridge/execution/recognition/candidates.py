@@ -11,8 +11,9 @@ from typing import Protocol
 
 import torch
 
-from weighbridge.execution.recognition.acceptance import unit, width
+from weighbridge.execution.recognition.acceptance import width
 from weighbridge.execution.recognition.derivation import Derived
+from weighbridge.execution.recognition.noise import unit
 
 Tensor = torch.Tensor
 

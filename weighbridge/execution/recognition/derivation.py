@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.recognition import products
+from weighbridge.execution.recognition import noise, products
 from weighbridge.execution.recognition.limits import check_time, unfinished
 from weighbridge.execution.recognition.values import Plan, Values
 from weighbridge.numerics.schemas import mutated
@@ -45,15 +45,27 @@ class UnderivableError(WeighbridgeError):
 
 @dataclass(slots=True)
 class Pair:
-    """A gradient in both arithmetics, flat over a storage or in the shape of a tensor."""
+    """A gradient in both arithmetics, flat over a storage or in the shape of a tensor.
+
+    Attributes:
+        exact: In float64.
+        native: In the types of the tape.
+        spread: Variance of its rounding errors (float32), where more is known than the difference of the two.
+    """
 
     exact: Tensor
     native: Tensor
+    spread: Tensor | None = None
 
     def window(self, ref: Ref) -> Pair:
         """The part that a reference names, on the same memory."""
         _, _, size, stride, offset = ref
-        return Pair(self.exact.as_strided(size, stride, offset), self.native.as_strided(size, stride, offset))
+        spread = None if self.spread is None else self.spread.as_strided(size, stride, offset)
+        return Pair(self.exact.as_strided(size, stride, offset), self.native.as_strided(size, stride, offset), spread)
+
+    def sample(self) -> Tensor:
+        """Absolute errors (float64)."""
+        return (self.native.double() - self.exact).abs_()
 
 
 @dataclass(slots=True)
@@ -109,6 +121,7 @@ class Derivation:
         self._found = Derived({}, [])
         self._left: list[int] = []
         self._reach: dict[int, set[int]] = {}
+        self._near: set[int] = set()
         self._chance = torch.Generator(device=device).manual_seed(0) if disturbed else None
 
     def derive(self, backward: Backward) -> Derived:
@@ -136,6 +149,12 @@ class Derivation:
         leaves = {self._tape.refs[g.leaf][0] for g in backward.gradients}
         self._reach = self._reached(leaves, backward.begin)
         self._left = [op for op in self._plan.forward if op < backward.begin]
+        self._near = set(leaves)
+        for op in self._left:
+            node = self._tape.nodes[op]
+            moves = node.op.partition(".")[0] in noise.MOVES
+            if moves and any(self._tape.refs[r][0] in self._near for r in operands(node)):
+                self._near.update(slot for slot, _ in node.births)
 
     def advance(self) -> int | None:
         """Goes back to the last collective before; returns its operation, None at the beginning; raises as `derive`."""
@@ -209,16 +228,22 @@ class Derivation:
                 gradient.exact.shape, generator=self._chance, dtype=torch.float64, device=self.device
             )  # fmt: skip
             gradient = Pair(gradient.exact * (1 + MOVED * moved), gradient.native)
+        if gradient.spread is not None and flowing.spread is None:
+            flowing.spread = flowing.sample().float().square_()
         _, _, size, stride, offset = ref
         if _apart(size, stride):
             window = flowing.window(ref)
             window.exact.add_(gradient.exact)
             window.native.add_(gradient.native)
+            if window.spread is not None:
+                own = gradient.spread
+                window.spread.add_(gradient.sample().float().square_() if own is None else own)
             return
         count = flowing.exact.numel()
         at = torch.arange(count, device=self.device).as_strided(size, stride, offset).reshape(-1)
         flowing.exact.index_add_(0, at, gradient.exact.reshape(-1))
         flowing.native.index_add_(0, at, gradient.native.reshape(-1).contiguous())
+        flowing.spread = None
 
     def _take(self, node: Node) -> list[Pair | None]:
         """Takes away the gradients of what an operation writes."""
@@ -235,9 +260,12 @@ class Derivation:
             if ref[0] in births:
                 taken.append(window)
             else:
-                taken.append(Pair(window.exact.clone(), window.native.clone()))
+                spread = None if window.spread is None else window.spread.clone()
+                taken.append(Pair(window.exact.clone(), window.native.clone(), spread))
                 window.exact.zero_()
                 window.native.zero_()
+                if window.spread is not None:
+                    window.spread.zero_()
         for slot in births:
             self._flowing.pop(slot, None)
         return taken
@@ -281,7 +309,21 @@ class Derivation:
                 if bool(g.any()):
                     stopped.append((op, number))
                 continue
-            self._add(self._tape.refs[refs[number]], Pair(g, n))
+            self._add(self._tape.refs[refs[number]], Pair(g, n, self._spread(op, node, number, taken[0], Pair(g, n))))
+
+    def _spread(self, op: int, node: Node, number: int, taken: Pair | None, made: Pair) -> Tensor | None:
+        """The variance of the errors in a weight's gradient; None of what is no weight's, or no product's."""
+        if taken is None or self._chance is not None or self._tape.refs[operands(node)[number]][0] not in self._near:
+            return None
+        if node.op.partition(".")[0] in noise.MOVES:
+            found = None if taken.spread is None else taken.spread.reshape(made.exact.shape)
+        else:
+            operand = _Decoder(self, op, False, frozenset(), [])
+            arguments = [operand.decode(each) for each in node.args]
+            found = noise.product_variance(node.op, arguments, dict(node.kwargs), taken.sample(), number)
+        if found is None:
+            return None
+        return found + (noise.unit(made.native.dtype) * made.exact).float().square_()
 
     def _drawn(self, op: int, node: Node, taken: list[Pair | None]) -> None:
         """Of what is drawn at random, only dropout has a gradient."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from weighbridge.execution.recognition import structure
-from weighbridge.execution.recognition.acceptance import excess, unit
+from weighbridge.execution.recognition.acceptance import excess
+from weighbridge.execution.recognition.noise import unit
 from weighbridge.execution.recognition.values import Plan, Values
 from weighbridge.program.written_bytes import Coverage
 from weighbridge.transcript.tape import DTYPES, Ref

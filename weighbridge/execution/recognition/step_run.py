@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from weighbridge.execution.recognition import structure, update_range
-from weighbridge.execution.recognition.acceptance import excess, unit
+from weighbridge.execution.recognition.acceptance import excess
 from weighbridge.execution.recognition.backward_range import strangers
 from weighbridge.execution.recognition.between import Between, Pair, Shared, solve
 from weighbridge.execution.recognition.candidates import Candidate, Mixed
 from weighbridge.execution.recognition.derivation import UnderivableError
 from weighbridge.execution.recognition.formulas import KNOWN, Operand, Result
+from weighbridge.execution.recognition.noise import unit
 from weighbridge.execution.recognition.other_state import Others
 from weighbridge.execution.recognition.outcome import LONGEST, MOST, Loss, Recognition, Update
 from weighbridge.execution.recognition.updates import Confirmed, Member, confirm

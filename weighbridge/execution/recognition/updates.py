@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from weighbridge.execution.recognition.acceptance import ROUNDINGS, excess, spacing, unit
+from weighbridge.execution.recognition.acceptance import ROUNDINGS, excess, spacing
 from weighbridge.execution.recognition.derivation import UnderivableError
 from weighbridge.execution.recognition.formulas import Operand, Result, apply
+from weighbridge.execution.recognition.noise import unit
 
 Tensor = torch.Tensor
 Numbers = Mapping[str, Any]
