@@ -18,6 +18,9 @@ from weighbridge.execution.recognition.noise import unit
 Tensor = torch.Tensor
 Numbers = Mapping[str, Any]
 
+_OWN = 0.5
+"""Of what is accepted for a result's own roundings, which explain a difference without those of its operands."""
+
 _NEAR = 1e-5
 """A rate that the weights give is called the claimed one if it is so near, relatively."""
 
@@ -179,7 +182,7 @@ def _candidates(optimizer: str, numbers: Numbers, parts: Sequence[Sequence[Membe
     """The claimed numbers with what the weights say of the rate; then with what the state says of momentum too."""
     solved = _rate(optimizer, numbers, parts)
     yield solved
-    again = _momentum(numbers, [member for members in parts for member in members])
+    again = _momentum(numbers, [member for members in _some(parts) for member in members])
     if again != numbers:
         yield _rate(optimizer, again, parts)
     if solved.get("lr") != numbers.get("lr"):
@@ -194,7 +197,7 @@ def _rate(optimizer: str, numbers: Numbers, parts: Sequence[Sequence[Member]]) -
     claimed = numbers.get("lr")
     claimed = float(claimed) if type(claimed) in (int, float) and claimed else 1e-3
     above = below = 0.0
-    for members in parts:
+    for members in _some(parts):
         wide = [each.before.wide() for each in members]
         still = apply(optimizer, {**numbers, "lr": 0.0}, wide)
         moved = apply(optimizer, {**numbers, "lr": claimed}, wide)
@@ -209,6 +212,14 @@ def _rate(optimizer: str, numbers: Numbers, parts: Sequence[Sequence[Member]]) -
     if abs(rate - claimed) <= _NEAR * abs(claimed):
         rate = claimed
     return {**numbers, "lr": max(rate, 0.0)}
+
+
+_ENOUGH = 16
+"""Pieces of a group that give its rate; what they give is held against all."""
+
+
+def _some(parts: Sequence[Sequence[Member]]) -> Sequence[Sequence[Member]]:
+    return parts[:: max(1, len(parts) // _ENOUGH)]
 
 
 def _momentum(numbers: Numbers, members: Sequence[Member]) -> Numbers:
@@ -250,34 +261,52 @@ def _compare(
 ) -> tuple[float, str, list[Result]]:
     """Returns the largest difference in units of what is accepted, where it is, and what the formula gives."""
     results = apply(optimizer, numbers, wide)
-    accepted = [_zeros(each) for each in results]
-    for shift in _shifts(optimizer, members):
-        for total, base, other in zip(accepted, results, apply(optimizer, numbers, [
-            shift(w, m) for w, m in zip(wide, members, strict=True)
-        ]), strict=True):  # fmt: skip
-            total.weights += (other.weights - base.weights).abs()
-            for key, value in total.state.items():
-                value += (other.state[key].double() - base.state[key].double()).abs()
-    largest, worst = 0.0, ""
-    for member, base, total in zip(members, results, accepted, strict=True):
-        pairs = [("", member.after.weights, base.weights, total.weights)]
-        for key, value in base.state.items():
-            if key not in member.after.state:
-                raise UnderivableError(f"{optimizer} keeps {key}, and {member.name} has none")
-            pairs.append((key, member.after.state[key], value.double(), total.state[key]))
+    for member, base in zip(members, results, strict=True):
+        if missing := sorted(set(base.state) - set(member.after.state)):
+            raise UnderivableError(f"{optimizer} keeps {missing[0]}, and {member.name} has none")
         if extra := set(member.after.state) - set(base.state):
             raise UnderivableError(
                 f"{member.name} has {', '.join(sorted(extra))[:80]}, which {optimizer} does not keep"
             )
+    largest, worst = _difference(optimizer, members, results, None)
+    if largest > _OWN:  # so the roundings of its operands are looked at
+        largest, worst = _difference(optimizer, members, results, _accepted(optimizer, numbers, wide, members, results))
+    return largest, worst, results
+
+
+def _accepted(
+    optimizer: str, numbers: Numbers, wide: Sequence[Operand], members: Sequence[Member], results: Sequence[Result]
+) -> list[Result]:
+    """What a rounding of each operand does to the results."""
+    accepted = [_zeros(each) for each in results]
+    for shift in _shifts(optimizer, members):
+        others = apply(optimizer, numbers, [shift(w, m) for w, m in zip(wide, members, strict=True)])
+        for total, base, other in zip(accepted, results, others, strict=True):
+            total.weights += (other.weights - base.weights).abs()
+            for key, value in total.state.items():
+                value += (other.state[key].double() - base.state[key].double()).abs()
+    return accepted
+
+
+def _difference(
+    optimizer: str, members: Sequence[Member], results: Sequence[Result], accepted: Sequence[Result] | None
+) -> tuple[float, str]:
+    largest, worst = 0.0, ""
+    for number, (member, base) in enumerate(zip(members, results, strict=True)):
+        total = None if accepted is None else accepted[number]
+        pairs = [("", member.after.weights, base.weights, None if total is None else total.weights)]
+        for key, value in base.state.items():
+            pairs.append((key, member.after.state[key], value.double(), None if total is None else total.state[key]))
         for key, recorded, own, allowed in pairs:
             if not recorded.is_floating_point():
                 continue
-            allowed = _spread(allowed) if optimizer in _MIXING else allowed
-            near = ROUNDINGS * allowed + 4 * spacing(recorded)
+            near = 4 * spacing(recorded)
+            if allowed is not None:
+                near = near + ROUNDINGS * (_spread(allowed) if optimizer in _MIXING else allowed)
             found = excess(recorded.double() - own, near)
             if found > largest:
                 largest, worst = found, member.name + (f" ({key})" if key else "")
-    return largest, worst, results
+    return largest, worst
 
 
 def _zeros(result: Result) -> Result:
