@@ -138,8 +138,12 @@ class Unit:
         operation = self.operation(a.dtype, b.dtype, c.dtype)
         arithmetic = operation.arithmetic
         block, length = arithmetic.products, a.shape[-1]
-        if order.chain is not None and (order.chain < 1 or order.chain % block or c.dtype != torch.float32):
-            raise UsageError(f"chains of unit {self.name!r} have a multiple of {block} products, and add up in float32")
+        if b.shape[-1] != length:
+            raise UsageError(f"operands have {length} and {b.shape[-1]} products; give as many of each")
+        if order.chain is not None and (order.chain < 1 or order.chain % block):
+            raise UsageError(f"a chain of unit {self.name!r} has a multiple of {block} products, not {order.chain}")
+        if order != IN_ORDER and c.dtype != torch.float32:
+            raise UsageError("chains add up in float32; in float16 there is one, which begins at the bias")
         x, y = operation.operand(a), operation.operand(b)
 
         def chain(start: int, end: int, total: Tensor) -> Tensor:

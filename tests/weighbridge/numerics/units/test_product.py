@@ -82,6 +82,7 @@ def test_promotion_is_more_accurate_where_an_accumulator_has_few_bits() -> None:
     (lambda a, b: H100.multiply_accumulate(a, b, torch.zeros(4, 4)), "has 16 products, not 48; use `product`"),
     (lambda a, b: H100.product(a, b, order=Order(chain=24)), "multiple of 16"),
     (lambda a, b: H100.product(a.half(), b.half(), order=Order(chain=16), accumulator=torch.float16), "in float32"),
+    (lambda a, b: H100.dot(a, b.T[:, :40], torch.zeros(4)), "have 48 and 40 products"),
 ])  # fmt: skip
 def test_what_is_refused_says_why(call: object, words: str) -> None:
     a, b, _ = matrices(4, 48, 4)
