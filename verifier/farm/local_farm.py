@@ -87,9 +87,11 @@ def execute(
             result = replace(found, findings=[_of_rank(each, task.rank) for each in found.findings])
         else:
             stop = None if task.stop is None else (task.rank, *task.stop)
+            count, seed = task.recognise
             whole = replay_job(
                 task.path, steps=task.steps, device=device, stop=stop, salt=task.salt, limits=task.limits,
-                env=task.env, progress=progress, cancelled=cancelled, worker=worker,
+                env=task.env, progress=progress, cancelled=cancelled, worker=worker, recognise=count,
+                recognise_seed=seed,
             )  # fmt: skip
             result = sharded_jobs.of_rank(whole, task.rank)
     except WeighbridgeError as error:

@@ -22,7 +22,7 @@ def run(setting: Setting, collected: Collected) -> None:
     wanted = setting.plan.segments.memorisation
     if not wanted:
         return
-    for transcript, _ in explaining(collected).values():
+    for transcript, _, _ in explaining(collected, sharded="none").values():
         ends = dict(segments(transcript))
         begins = Changes(transcript).largest(list(ends)[:-1], wanted)
         for done, begin in enumerate(sorted(begins)):

@@ -17,7 +17,7 @@ def run(setting: Setting, collected: Collected) -> None:
     if not count:
         return
     provers = {facts.id: prover for (prover, _), facts in collected.transcripts.items()}
-    for transcript, _ in explaining(collected).values():
+    for transcript, _, _ in explaining(collected, sharded="none").values():
         facts = asked(transcript, setting.plan.seed, count)
         if facts is None:
             continue

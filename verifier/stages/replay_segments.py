@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from verifier.model.collected import Collected
 from verifier.model.facts import Explanation
+from verifier.model.replay_task import Task
 from verifier.model.segments import Replayed, select
 from verifier.model.training import draw_seed
 from verifier.stages.replay_runner import replayed, task
 from verifier.stages.setting import Setting
+from verifier.units import key_of
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
 
 def run(setting: Setting, collected: Collected) -> None:
-    """Chooses segments of each transcript and replays them; those of ranks of a job need all ranks and are left out."""
+    """Chooses segments of each transcript and replays them; those of a rank with all ranks of its job."""
     policy = setting.plan.segments
     if not policy:
         return
-    for transcript, steps in explaining(collected).values():
+    for transcript, steps, job in explaining(collected, setting.plan.sharded).values():
         selection = select(
             transcript,
             sampled=steps,
@@ -27,12 +32,18 @@ def run(setting: Setting, collected: Collected) -> None:
             secret=setting.secret,
         )
         tasks = {
-            chosen.begin: task(
-                setting,
-                transcript,
-                steps=(chosen.begin, chosen.end),
-                recognise=(policy.recognise, draw_seed(setting.plan.seed, transcript.draft_digest.hex(), chosen.begin)),
-                sensitivity=policy.sensitivity,
+            chosen.begin: _of_job(
+                task(
+                    setting,
+                    transcript,
+                    steps=(chosen.begin, chosen.end),
+                    recognise=(
+                        policy.recognise,
+                        draw_seed(setting.plan.seed, transcript.draft_digest.hex(), chosen.begin),
+                    ),
+                    sensitivity=0 if job else policy.sensitivity,
+                ),
+                job,
             )
             for chosen in selection.chosen
         }
@@ -46,13 +57,35 @@ def run(setting: Setting, collected: Collected) -> None:
         collected.segments.append(found)
 
 
-def explaining(collected: Collected) -> dict[str, tuple[OpenedTranscript, list[int]]]:
-    """Returns each transcript that explains snapshots, with the steps in which they were taken."""
-    out: dict[str, tuple[OpenedTranscript, list[int]]] = {}
+def _of_job(alone: Task, job: Job | None) -> Task:
+    """Returns the replay of all ranks for that of one."""
+    if job is None:
+        return alone
+    path, ranks, rank = job
+    return replace(alone, key=key_of("job-steps", list(ranks), rank, alone.steps), path=path, rank=rank)
+
+
+Job = tuple[Path, tuple[str, ...], int]
+"""Directory of a job, the transcripts of its ranks, and one of them."""
+
+
+def explaining(collected: Collected, sharded: str = "all") -> dict[str, tuple[OpenedTranscript, list[int], Job | None]]:
+    """Returns each transcript that explains snapshots, with the steps in which they were taken, and its job.
+
+    Args:
+        collected: What was collected.
+        sharded: How jobs are replayed; ranks that are replayed alone have no segments.
+    """
+    out: dict[str, tuple[OpenedTranscript, list[int], Job | None]] = {}
     for snapshot in collected.snapshots:
-        claim, facts = snapshot.explanation, snapshot.transcript
+        claim, facts, shard = snapshot.explanation, snapshot.transcript, snapshot.shard
         if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
             continue
-        if snapshot.shard is None and facts.opened.steps and claim.step >= 0:
-            out.setdefault(facts.id, (facts.opened, []))[1].append(claim.step)
+        job: Job | None = None
+        if shard is not None:
+            if sharded != "all" or isinstance(shard.job, WeighbridgeError):
+                continue
+            job = shard.job, tuple(claim.ranks), shard.coordinate.rank
+        if facts.opened.steps and claim.step >= 0:
+            out.setdefault(facts.id, (facts.opened, [], job))[1].append(claim.step)
     return out

@@ -69,6 +69,7 @@ def replay_job(
     cancelled: Callable[[], bool] | None = None,
     worker: Worker | None = None,
     recognise: int = 0,
+    recognise_seed: int | None = None,
 ) -> JobReplayResult:
     """Replays all ranks of a job in one process, without `torch.distributed`.
 
@@ -86,6 +87,7 @@ def replay_job(
         cancelled: As for `weighbridge.execution.replay.replay`.
         worker: As for `weighbridge.execution.replay.replay`.
         recognise: Of so many of the executed steps, drawn at random, the training is recognised, of all ranks together.
+        recognise_seed: 64 bits of which this draw follows; chance by default.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -96,7 +98,11 @@ def replay_job(
         ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
     """
     request = request_of(path, steps, device, stop, salt, limits, op_rules, tapes)
-    request["recognise"] = [recognise, secrets.randbits(64)] if recognise and stop is None else None
+    request["recognise"] = (
+        [recognise, secrets.randbits(64) if recognise_seed is None else recognise_seed]
+        if recognise and stop is None
+        else None
+    )
     return _parse(
         (worker or run_worker)("weighbridge.execution.workers.job_worker", request, limits, env, progress, cancelled)
     )

@@ -19,6 +19,7 @@ from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from prover.keeping.archive import Archive
 from prover.service import ALLOW, ProverService
 from verifier.farm.sharded_jobs import of_rank
+from verifier.model.policies import SegmentPolicy
 from verifier.store.cache import Cache
 from weighbridge.attest.identity import Credentials
 from weighbridge.core.errors import Finding, ReplayWorkerError
@@ -88,6 +89,22 @@ def test_each_ranks_chip_is_explained_by_a_replay_of_all_ranks(station: Station,
         expected = {"job": job.id.hex(), "rank": rank, "ranks": RANKS}
         assert shards[station.ueids[f"rank-{rank}"].hex()] == expected
     assert {transcript["name"] for transcript in report["transcripts"]} == {"rank-0000", "rank-0001"}
+
+
+def test_segments_of_a_rank_are_replayed_with_all_ranks_and_recognised(station: Station, tmp_path: Path) -> None:
+    policy = SegmentPolicy(random=1, largest=1, recognise=2, memorisation=0, records=0)
+    with prover(station, honest):
+        report = station.inspect("rank-0", "rank-1", cache=Cache(tmp_path), segments=policy)
+    assert [each for each in ids(report) if not each.startswith("recognition.")] == []
+    segments = report["evidence"]["segments"]
+    assert len(segments) == RANKS
+    assert all(each["whole"] for each in report["replayed"])
+    training = report["evidence"]["training"]
+    assert len(training) == RANKS
+    for each in training:
+        assert each["looked_at"] == each["recognised"] > 0
+        assert each["losses"] == ["negative log likelihood"] or each["losses"] == ["cross entropy"]
+        assert any("batches of 2 ranks" in line for line in each["found"]), each["found"]
 
 
 def swap_ranks(response: prover_pb2.ExplainResponse, archive: Archive) -> None:
