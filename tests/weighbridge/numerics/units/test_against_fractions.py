@@ -77,7 +77,8 @@ def compare(case: Case, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> in
     """Compares sums of one block whose operands are all finite; returns how many there were."""
     least = [LEAST[a.dtype], LEAST[b.dtype]]
     rows = torch.stack([torch.isfinite(each.double()).reshape(len(c), -1).all(1) for each in (a, b, c)]).all(0)
-    a, b, c = a[rows], b[rows], c[rows]
+    # PyTorch 2.6 cannot choose rows of 8-bit formats, but of their bits.
+    a, b, c = (each.view(INTEGERS[each.element_size()])[rows].view(each.dtype) for each in (a, b, c))
     found = units.named(case[0]).dot(a, b, c).double().tolist()
     for x, y, z, d in zip(a, b, c.tolist(), found, strict=True):
         try:
