@@ -14,7 +14,9 @@ from benchmarks import machine
 from benchmarks.page import measured_on, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "recognition.md"
-_OF_SIZE = "The same figures of models of ordinary size, with small batches, so that updates are a large part of a step:"
+_OF_SIZE = (
+    "The same figures of models of ordinary size, with small batches, so that updates are a large part of a step:"
+)
 _SHOWN = 90
 """Characters of a reason that are shown."""
 
