@@ -91,6 +91,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the public surface, and th
 bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (about two hours, 24 GiB)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps --full
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs_on_demand
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_entries
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_shapes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_differences

@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 TABLES: dict[str, Callable[[Result], str]] = {
     "logs": tables_logs.logs,
     "chosen_bits": tables_logs.chosen_bits,
+    "logs_on_demand": tables_logs.logs_on_demand,
     "entries": tables_logs.entries,
     "roundings": tables_logs.roundings,
     "steps": tables_replays.steps,

@@ -38,6 +38,27 @@ def logs(result: Result) -> str:
     return f"{measured_on(result)}\n\n{ours}\n\nThe published method on the same models:\n\n{theirs}"
 
 
+def logs_on_demand(result: Result) -> str:
+    """What logs on demand save, and what a log costs later."""
+    others = ("full", "wide", "plain")
+    pairs = (*(f"on-demand / {other}" for other in others), "full / wide", "full / plain", "regenerated / full")
+    rows = []
+    for model, found in result["models"].items():
+        kept, ratios = found["bytes_a_step"], {pair: found["ratios"].get(pair) for pair in pairs}
+        times = [found["milliseconds"][way] for way in ("plain", "full", "on-demand")]
+        ways = [f"{each['median']:,.0f} ({each['min']:,.0f})" for each in times]
+        shown = [f"{each['median']:.2f} ({each['min']:.2f})" if each else "-" for each in ratios.values()]
+        bytes_of = kept["full"]["rounding"], kept["on-demand"]["rounding"], kept["supplement"]["all"]
+        sizes = [f"{each:,}" for each in bytes_of]
+        rows.append([model, *ways, f"{found['hashing_milliseconds']:,.0f}", *shown, *sizes])
+    head = [
+        "model", "plain ms", "full ms", "on-demand ms", "hashing ms", *pairs, "log bytes a step, full", "on-demand",
+        "supplement bytes",
+    ]  # fmt: skip
+    rounds = " or ".join(map(str, sorted({found["rounds"] for found in result["models"].values()})))
+    return f"{measured_on(result)} Medians (and minima) of {rounds} steps.\n\n{table(head, rows)}"
+
+
 def entries(result: Result) -> str:
     """Log entries beside their entropy, and what honest logs bring in."""
     costs: list[Sequence[object]] = []

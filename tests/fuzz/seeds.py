@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import cbor2
@@ -16,9 +16,11 @@ from support.untrained_transcripts import write_whole
 
 from verifier.draw.log_entries import Opening as Drawn
 from weighbridge.attest import tiles
+from weighbridge.attest.dsse import canonical
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import compress
-from weighbridge.core.digests import cbor
+from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.execution.collective_openings import Opening as Opened
 from weighbridge.execution.collective_openings import Piece, Target, encode, encode_targets
 from weighbridge.numerics.rounding import rounding_log
@@ -30,6 +32,8 @@ from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.record_opening import encode as encode_record
 from weighbridge.transcript.resumption_notes import Resumption
 from weighbridge.transcript.resumption_notes import encode as encode_resumptions
+from weighbridge.transcript.supplements import Statement
+from weighbridge.transcript.supplements import encode as encode_supplement
 from weighbridge.transcript.tape import Input, Node, Tape
 from weighbridge.transcript.training_claims import Backward, Claims, Gradient, Group, Parameter, Step
 from weighbridge.transcript.training_claims import encode as encode_claims
@@ -53,6 +57,16 @@ def example_tape() -> Tape:
         ],
         survivors=[(2, "~0/2")], batch_views=[("x", ref)], values=1, hosts=0, paths=["model"],
     )  # fmt: skip
+
+
+def _supplements() -> list[bytes]:
+    """A supplement, and a statement alone."""
+    log, some = rounding_log.encode([]), "ab" * 32
+    said = Statement(
+        draft=some, step=3, before=some, state=some, outputs=some, rounding=bytes_digest(log).hex(), logged=0,
+        device="cpu AVX2, 1 threads",
+    )  # fmt: skip
+    return [encode_supplement(said, log, SigningKey.generate()), canonical({"format": 1, **asdict(said)})]
 
 
 def seeds() -> dict[str, list[bytes]]:
@@ -79,6 +93,7 @@ def seeds() -> dict[str, list[bytes]]:
         "step_record": [record, *(files[name] for name in files if name.startswith("steps/"))],
         "rounding": [log, rounding_log.encode([]), *(files[name] for name in files if name.startswith("rounding/"))],
         "tensors": [files[name] for name in files if name.endswith(".safetensors")],
+        "supplement": _supplements(),
         "signed_manifest": [files["manifest.json"], statement],
         "notes": [
             b"\x00" + ChipNotes(("w",), ((b"ueid", 1, 2, 3),)).encode(),

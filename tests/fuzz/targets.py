@@ -24,7 +24,8 @@ from verifier.rules import ruleset, schema
 from verifier.rules.expression import check as check_expression
 from verifier.store.cache import Cache, FetchLimits
 from weighbridge.attest import approved_passport, custody_statements, manifest, tiles, tlog, tokens
-from weighbridge.core.bounded import Limits, decode_cbor, decode_json, decompress, expand_cbor
+from weighbridge.attest.dsse import seal
+from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json, decompress, expand_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution import collective_openings, job_questions, replay, run_facts
@@ -32,7 +33,7 @@ from weighbridge.execution.worker_answers import MALFORMED, shaped
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.program import passport as passports
 from weighbridge.program import tape_description
-from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes, training_claims
+from weighbridge.transcript import chip_notes, layout, record_opening, resumption_notes, supplements, training_claims
 from weighbridge.transcript.formula_terms import Formulas
 from weighbridge.transcript.job_record import JobRecord
 from weighbridge.transcript.state import read_checkpoint, write_checkpoint
@@ -120,6 +121,14 @@ def signed_manifest(data: bytes) -> None:
         data = json.dumps(envelope, sort_keys=True, separators=(",", ":")).encode()
     opened = manifest.open_manifest(data)
     assert opened.digest == bytes_digest(data).hex()
+
+
+def supplement(data: bytes) -> None:
+    """Supplements, and statements of some that are signed whatever they say: a log is the one that was signed."""
+    if data.startswith(b"{"):
+        data = cbor({"log": compress(b"WBRL\x02\x00"), "statement": seal(data, supplements.KIND, [_KEY])})
+    read = supplements.decode(data)
+    assert bytes_digest(read.log(Limits(rounding=1 << 20))).hex() == read.statement.rounding
 
 
 def notes(data: bytes) -> None:
@@ -254,8 +263,8 @@ def answer(data: bytes) -> None:
 TARGETS: dict[str, Target] = {
     each.__name__: each
     for each in (
-        plain_cbor, compressed, tape, step_record, rounding, tensors, signed_manifest, notes, opened_record, openings,
-        token, log_note, custody, formula, expression, rules, passport, upload, report,
+        plain_cbor, compressed, tape, step_record, rounding, tensors, signed_manifest, supplement, notes, opened_record,
+        openings, token, log_note, custody, formula, expression, rules, passport, upload, report,
         answer,
     )
 }  # fmt: skip

@@ -20,7 +20,7 @@ from weighbridge.numerics.context import Context
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.random import philox
 from weighbridge.numerics.random.variates import Draw
-from weighbridge.numerics.rounding import contested, rounding_log
+from weighbridge.numerics.rounding import contested, narrow, rounding_log
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.canonical_nan import holds_nan
 
@@ -128,6 +128,7 @@ def _uses() -> list[Callable[[], object]]:
         lambda: philox.normal_float32(philox.words(0, 0, 0, 4)),
         lambda: holds_nan(ones),
         lambda: contested.round_plain(torch.ones(2, dtype=torch.float64)),
+        lambda: narrow.round_plain(torch.ones(2), torch.bfloat16),
         lambda: rounding_log.decode(rounding_log.encode(entries), max_entries=1),
         *_decoders(),
     ]

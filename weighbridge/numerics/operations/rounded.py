@@ -52,7 +52,7 @@ def evaluate(
     types = None if plain else result_types(op, by_name)
     if types is None:
         with growth(context.policy, torch.float64):
-            summed = sums.evaluate(op, bound)
+            summed = sums.evaluate(op, bound, bounded=context.bounded)
         if summed is not None:
             (limit,) = scaled([summed[1]], base_name(op)[0], context.policy, torch.float64)
             return context.rounded(_laid_out(summed[0], layout(0)), limit, torch.float32)

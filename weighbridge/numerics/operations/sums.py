@@ -121,12 +121,13 @@ def least_of(bits: Array) -> Array:
     return least
 
 
-def evaluate(op: Op, operands: dict[str, Any]) -> tuple[Tensor, Bound] | None:
+def evaluate(op: Op, operands: dict[str, Any], *, bounded: bool = True) -> tuple[Tensor, Bound] | None:
     """Returns a sum or norm in float64 and its bound; None if the call is none that this module computes.
 
     Args:
         op: Any overload.
         operands: Its operands by schema name, as given.
+        bounded: Whether the bound is wanted; else it is zero.
     """
     x, name = operands.get("self"), base_name(op)[0]
     if name != "sum" and (name != "linalg_vector_norm" or operands["ord"] != 2):
@@ -145,9 +146,11 @@ def evaluate(op: Op, operands: dict[str, Any]) -> tuple[Tensor, Bound] | None:
     if name != "sum":
         _squares(flat, shape, xs, out, lost, os)
         root = torch.from_numpy(np.sqrt(out)).view(wanted)
-        return root, norm(Call(name, operands, [root]))[0]
+        return root, norm(Call(name, operands, [root]))[0] if bounded else Bound()
     size = np.zeros(count)
     bits = np.full(count, 0xFFFFFFFF, dtype=np.uint32)
     _totals(flat, flat.view(np.uint32), shape, xs, out, lost, size, bits, os)
+    if not bounded:
+        return torch.from_numpy(out).view(wanted), Bound()
     total, absolute, least = (torch.from_numpy(a).view(wanted) for a in (out, size, least_of(bits)))
     return total, summation_bound(absolute, least, math.prod(x.shape[d] for d in dims))

@@ -20,7 +20,7 @@ from prover.recording import change_guard, recorder
 from weighbridge.core.errors import LogError, RefusedOperationError, UsageError
 from weighbridge.numerics.conformance import bound_policy
 from weighbridge.numerics.evaluate import evaluate
-from weighbridge.numerics.rounding import formats, narrow
+from weighbridge.numerics.rounding import device_passes, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.rounding_log import OpEntries
 
@@ -216,3 +216,22 @@ def test_types_of_results_follow_what_is_asked_for() -> None:
         args = (grad, x, w, [4], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask)
         found = evaluate(op, args, {}, context)
         assert [None if t is None else t.dtype for t in found] == [torch.bfloat16 if m else None for m in mask]
+
+
+@pytest.mark.parametrize("dtype", formats.NARROW, ids=str)
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64], ids=str)
+def test_the_loop_of_the_processor_does_what_pytorchs_operations_do(dtype: torch.dtype, wide: torch.dtype) -> None:
+    """Every edge of the type, every number of elements up to a few words, and NaN of other patterns."""
+    points = torch.tensor(device_passes.edges(dtype), dtype=wide)
+    for x in (points, -points, *(points[:n] for n in range(9)), torch.randn(5000, dtype=wide)):
+        expected = formats.to_format(x, dtype)
+        out, total = narrow.round_plain(x, dtype)
+        assert torch.equal(out.view(torch.int16), expected.view(torch.int16))
+        assert total == formats.checksum(expected)
+    every = torch.arange(1 << 16).to(torch.int32).to(torch.int16).view(dtype)
+    mine = every.clone()
+    total = narrow.canonicalise(mine)
+    assert torch.equal(mine.isnan(), every.isnan())
+    assert set(mine.view(torch.int16)[mine.isnan()].tolist()) == {formats.NAN[dtype]}
+    assert torch.equal(mine.view(torch.int16)[~mine.isnan()], every.view(torch.int16)[~every.isnan()]), "-0 stays"
+    assert total == formats.checksum(mine)
