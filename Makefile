@@ -105,6 +105,7 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_inspection --fleet 2000 --samples 100 --replays 20 --result inspection_small
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_verification_cost
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_cells
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_collectives
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_memorisation
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_recording_work
 	$(BIN)/python -W ignore -m benchmarks.bench_integrations

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import machine, tables_chips, tables_inspection, tables_logs, tables_replays
+from benchmarks import machine, tables_chips, tables_collectives, tables_inspection, tables_logs, tables_replays
 from benchmarks.page import Result
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -40,6 +40,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "fuzz": tables_replays.fuzz,
     "export_size": tables_replays.export_size,
     "cells": tables_replays.cells,
+    "collectives": tables_collectives.collectives,
     "memorisation": tables_replays.memorisation,
     "inspection": tables_inspection.inspection,
     "inspection_small": tables_inspection.inspection,

@@ -7,11 +7,12 @@ contributions travel as bytes and are combined by `weighbridge.numerics.exchange
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch._C._distributed_c10d import AllgatherOptions, AllToAllOptions, BroadcastOptions
+from torch._C._distributed_c10d import BroadcastOptions
 
+from prover.ranks import transfers
 from weighbridge.core.errors import UsageError
 from weighbridge.numerics import exchanges
 
@@ -23,6 +24,10 @@ _PIECE = 1 << 24
 
 class Exchange:
     """One rank's end of the exchange."""
+
+    _combined_whole: ClassVar[int] = 1 << 19
+    """Bytes of all contributions to a reduction together, up to which a rank that gets the result combines all:
+    that is more bytes, but one message in place of two (docs/benchmarks.md#collectives)."""
 
     def __init__(self, alone: Any, device: torch.device) -> None:
         """Prepares the exchange.
@@ -47,7 +52,7 @@ class Exchange:
     def send(self, group: Any, tensor: Tensor, peer: int, tag: int) -> Any:
         """Sends a copy of a tensor and returns the `Work`; the receiver may not be ready yet."""
         copy = tensor.detach().contiguous().clone()
-        work = group.send([_octets(copy.view(-1))], peer, tag)
+        work = group.send([transfers.octets(copy.view(-1))], peer, tag)
         self._sent.append((work, copy))
         return work.boxed()
 
@@ -79,10 +84,10 @@ class Exchange:
         flat_ins = [t.detach().contiguous().reshape(-1) for t in ins]
         flat_outs = [torch.empty(t.numel(), dtype=t.dtype, device=t.device) for t in outs]
         if name == "recv":
-            group.recv([_octets(flat_outs[0])], root, tag).wait()
+            group.recv([transfers.octets(flat_outs[0])], root, tag).wait()
         elif name == "broadcast":
             buffer = flat_ins[0].clone() if flat_ins else flat_outs[0]
-            group.broadcast([_octets(buffer)], _root(root)).wait()
+            transfers.broadcast(group, buffer, root)
             flat_outs[0].copy_(buffer)
         else:
             self._combined(group, name, flat_outs, flat_ins, reduction, root)
@@ -92,69 +97,72 @@ class Exchange:
     def _combined(
         self, group: Any, name: str, outs: list[Tensor], ins: list[Tensor], reduction: str, root: int
     ) -> None:
-        members, rank = group.size(), group.rank()
-        sources = exchanges.pieces(name, members, rank, root)
         sizes = {t.numel() for t in (*ins, *outs)}
-        if len(sizes) == 1 and name in ("all_reduce", "all_gather"):
-            (size,) = sizes
-            for first in range(0, size, _PIECE):
-                part = slice(first, min(first + _PIECE, size))
-                everything = _all_gather(group, ins[0][part])
-                for out, wanted in zip(outs, sources, strict=True):
-                    out[part] = exchanges.combine(reduction, [everything[i] for i, _ in wanted])
-            return
-        _check_sizes(name, sizes)
-        for out, parts in zip(outs, _all_to_all(group, name, outs, ins, rank, root), strict=True):
-            if out.numel():
-                out.copy_(exchanges.combine(reduction, parts))
+        if name != "all_to_all" and len(sizes) > 1:
+            raise UsageError(f"{name} of tensors of different sizes {sorted(sizes)}; pad them to the same size")
+        only = root if name == "reduce" else None
+        to = "" if only is None else f" to {root}"
+        call = f"{name} {reduction}{to} of {ins[0].numel()} {ins[0].dtype}" if reduction else ""
+        if name in ("all_reduce", "reduce") and group.size() * ins[0].numel() * ins[0].itemsize > self._combined_whole:
+            for piece in _pieces(ins[0].numel()):
+                _by_shares(group, call, [out[piece] for out in outs], ins[0][piece], reduction, only)
+        elif name == "all_gather":
+            for piece in _pieces(ins[0].numel()):
+                for out, theirs in zip(outs, transfers.all_gather(group, ins[0][piece]), strict=True):
+                    out[piece] = theirs
+        else:
+            _directly(group, name, call, outs, ins, reduction, root)
 
 
-def _root(root: int) -> BroadcastOptions:
-    options = BroadcastOptions()
-    options.rootRank = root
-    return options
+def _pieces(size: int) -> list[slice]:
+    return [slice(first, min(first + _PIECE, size)) for first in range(0, size, _PIECE)]
 
 
-def _octets(t: Tensor) -> Tensor:
-    return t.view(torch.uint8)
+def _by_shares(group: Any, call: str, outs: list[Tensor], mine: Tensor, reduction: str, root: int | None) -> None:
+    """Reduces one tensor: every rank combines its share of the elements, and gives the result to those who get it.
+
+    What a rank gives away is rounded already, so it sends 2 (ranks - 1) / ranks of the data. Elements do not depend on
+    each other, so the result is that of combining everything in one place.
+
+    Args:
+        group: The process group.
+        call: What all members take part in.
+        outs: The flat result, if this rank gets it.
+        mine: What this rank contributes, flat.
+        reduction: How contributions are combined.
+        root: Group rank of the only member that gets the result; None if all do.
+    """
+    members, rank = group.size(), group.rank()
+    width = -(-mine.numel() // members)
+    shares = [mine[i * width : (i + 1) * width] for i in range(members)]  # the last ones may be shorter, or empty
+    sizes = [share.numel() for share in shares]
+    parts = transfers.all_to_all(group, shares, [sizes[rank]] * members, mine, call)
+    combined = exchanges.combine(reduction, parts)  # of nothing too: all ranks refuse what has no rule
+    gets = [root in (None, i) for i in range(members)]
+    gives = [combined if getting else combined[:0] for getting in gets]
+    whole = transfers.all_to_all(group, gives, sizes if gets[rank] else [0] * members, mine)
+    for out in outs:
+        torch.cat(whole, out=out)
 
 
-def _check_sizes(name: str, sizes: set[int]) -> None:
-    if name != "all_to_all" and len(sizes) > 1:
-        raise UsageError(f"{name} of tensors of different sizes {sorted(sizes)}; pad them to the same size")
+def _directly(
+    group: Any, name: str, call: str, outs: list[Tensor], ins: list[Tensor], reduction: str, root: int
+) -> None:
+    """Sends each member the one tensor that it needs of this rank, and combines what comes."""
+    members, like = group.size(), (ins or outs)[0]
+    gives = [_given_to(i, name, ins, root, like) for i in range(members)]
+    sources = exchanges.pieces(name, members, group.rank(), root)
+    takes = [0] * members
+    for out, wanted in zip(outs, sources, strict=True):
+        for who, _ in wanted:
+            takes[who] = out.numel()
+    parts = transfers.all_to_all(group, gives, takes, like, call)
+    for out, wanted in zip(outs, sources, strict=True):
+        if out.numel():
+            out.copy_(exchanges.combine(reduction, [parts[who] for who, _ in wanted]))
 
 
-def _all_gather(group: Any, mine: Tensor) -> list[Tensor]:
-    octets = _octets(mine.clone())  # the library's thread may let go of it later, and births and deaths are on the tape
-    received = torch.empty(group.size() * octets.numel(), dtype=torch.uint8, device=mine.device)
-    group._allgather_base(received, octets, AllgatherOptions()).wait()
-    return [part.view(mine.dtype) for part in torch.split(received, octets.numel())]
-
-
-def _all_to_all(
-    group: Any, name: str, outs: list[Tensor], ins: list[Tensor], rank: int, root: int
-) -> list[list[Tensor]]:
-    """Sends each member what it needs and returns, for each of `outs`, the parts to be combined."""
-    members = group.size()
-    wanted = [exchanges.pieces(name, members, i, root) for i in range(members)]
-    giving = [[ins[j] for sources in wanted[i] for who, j in sources if who == rank] for i in range(members)]
-    getting = [[out.numel() for out, s in zip(outs, wanted[rank], strict=True) if any(w == i for w, _ in s)]
-               for i in range(members)]  # fmt: skip
-    like = (ins or outs)[0] if ins or outs else torch.empty(0)
-    sent = torch.cat([_octets(t) for each in giving for t in each] or [torch.empty(0, dtype=torch.uint8)])
-    sent = sent.to(like.device)
-    takes = [sum(sizes) * like.itemsize for sizes in getting]
-    received = torch.empty(sum(takes), dtype=torch.uint8, device=like.device)
-    gives = [sum(t.numel() * t.itemsize for t in each) for each in giving]
-    group.alltoall_base(received, sent, takes, gives, AllToAllOptions()).wait()
-    parts = [part.view(like.dtype) for part in torch.split(received, takes)]
-    result = []
-    for sources in wanted[rank]:
-        # Every member sends at most one part for each result, in the order of the results.
-        taken = []
-        for who, _ in sources:
-            size = getting[who].pop(0)
-            taken.append(parts[who][:size])
-            parts[who] = parts[who][size:]
-        result.append(taken)
-    return result
+def _given_to(member: int, name: str, ins: list[Tensor], root: int, like: Tensor) -> Tensor:
+    if not ins or (name in ("reduce", "gather") and member != root):
+        return like.new_empty(0)
+    return ins[member if len(ins) > 1 else 0]

@@ -6,7 +6,8 @@ synchronisation, gradients as views of buckets), `tensor`, `fsdp`,
 `fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
 those of `job_updates.py`,
 `cut` (DDP; rank 1 is killed in step 3 when it has contributed everything and before it has recorded the step),
-`false` (DDP whose ranks agree on a false all-reduce in step 2, and keep what they exchanged in `OUT/kept-RANK`). On a
+`wide` (DDP with more weights than ranks combine whole), `false` (the same, but the ranks agree on a false all-reduce in
+step 2, and keep what they exchanged in `OUT/kept-RANK`), `lying` (the same, but one rank sums its share falsely). On a
 chip, at SOCKET, a snapshot is forced before the optimizer updates the weights in step 2.
 """
 
@@ -45,6 +46,7 @@ from weighbridge.transcript.tensor_file import write_tensors
 
 STEPS = 3
 FALSE_CHUNKS = 4
+LIAR = 2
 WIDTH, CLASSES, ROWS = 8, 5, 4
 FORMULAS = constant(1e-2) | adamw()
 MESHES = {
@@ -222,22 +224,61 @@ def train_pipeline(recorder: Recorder, job: Job, steps: int) -> None:
             optimizer.zero_grad()
 
 
-class FalseJob(Job):
-    """A job whose ranks agree on a false sum: the first chunks of the gradients of step 2."""
+class KeepingJob(Job):
+    """A job whose ranks keep what they exchanged."""
 
     kept: dict[str, tuple[bytes, torch.dtype]]
-    large: int
+    sums: int
     calls: int
+
+    def begin_keeping(self) -> None:
+        self.kept, self.sums, self.calls = {}, 0, 0
 
     def exchange(self, group: Any, name: str, outs: Any, ins: Any, reduction: str, root: int, tag: int) -> None:
         number, self.calls = self.calls, self.calls + 1
+        self.sums += name == "all_reduce"
         self.kept.update({f"{number}/in/{i}": aside(t) for i, t in enumerate(ins)})
-        super().exchange(group, name, outs, ins, reduction, root, tag)
-        if name == "all_reduce":
-            self.large += 1
-            if self.large == 2:
-                outs[0].view(-1)[: FALSE_CHUNKS * CHUNK // 4] += 1.0
+        self.perform(group, name, outs, ins, reduction, root, tag)
         self.kept.update({f"{number}/out/{i}": aside(t) for i, t in enumerate(outs)})
+
+    def perform(self, group: Any, name: str, outs: Any, ins: Any, reduction: str, root: int, tag: int) -> None:
+        super().exchange(group, name, outs, ins, reduction, root, tag)
+
+
+class FalseJob(KeepingJob):
+    """A job whose ranks agree on a false sum: the first chunks of the gradients of step 2."""
+
+    def perform(self, group: Any, name: str, outs: Any, ins: Any, reduction: str, root: int, tag: int) -> None:
+        super().perform(group, name, outs, ins, reduction, root, tag)
+        if name == "all_reduce" and self.sums == 2:
+            outs[0].view(-1)[: FALSE_CHUNKS * CHUNK // 4] += 1.0
+
+
+class LyingJob(KeepingJob):
+    """A job one of whose ranks gives away a false sum of its share of the gradients of step 2."""
+
+    def perform(self, group: Any, name: str, outs: Any, ins: Any, reduction: str, root: int, tag: int) -> None:
+        lies = name == "all_reduce" and self.sums == 2 and self.coordinate.rank == LIAR
+        super().perform(LyingGroup(group) if lies else group, name, outs, ins, reduction, root, tag)
+
+
+class LyingGroup:
+    """A group over which this rank sends contributions as they are, and its share of the results false."""
+
+    def __init__(self, group: Any) -> None:
+        self.group, self.rounds = group, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.group, name)
+
+    def alltoall_base(self, received: torch.Tensor, sent: torch.Tensor, *rest: Any) -> Any:
+        self.rounds += 1
+        if self.rounds == 2:
+            sent.view(torch.float32).add_(1.0)
+        return self.group.alltoall_base(received, sent, *rest)
+
+
+KEEPING = {"false": FalseJob, "lying": LyingJob}
 
 
 def aside(t: torch.Tensor) -> tuple[bytes, torch.dtype]:
@@ -246,12 +287,12 @@ def aside(t: torch.Tensor) -> tuple[bytes, torch.dtype]:
     return ctypes.string_at(whole.data_ptr(), whole.numel() * whole.itemsize), whole.dtype
 
 
-def false(job: Job) -> Built:
+def wide(job: Job) -> Built:
     model = nn.Sequential(nn.Linear(WIDTH, 128), nn.ReLU(), nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, CLASSES))
     return (wrapped := nn.parallel.DistributedDataParallel(model)), torch.optim.SGD(wrapped.parameters(), lr=1e-2)
 
 
-BUILDERS["false"] = false
+BUILDERS.update(wide=wide, false=wide, lying=wide)
 
 
 def primitives(recorder: Recorder, job: Job) -> None:
@@ -290,9 +331,9 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None) -
     store = out / f"store-{kind}-{ranks}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     job = Job.from_environment(MESHES.get(kind))
-    if kind == "false":
-        job.__class__ = FalseJob
-        job.kept, job.large, job.calls = {}, 0, 0  # type: ignore[attr-defined]
+    if kind in KEEPING:
+        job.__class__ = KEEPING[kind]
+        job.begin_keeping()  # type: ignore[attr-defined]
     data = committed(job.coordinate.along("data")) if kind in BUILDERS else None
     with Recorder(out / kind, seed=7, job=job, chip=chip, data=data, formulas=FORMULAS, checkpoint_every=2) as recorder:
         if kind == "pipeline":
@@ -301,7 +342,7 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None) -
             primitives(recorder, job)
         else:
             train(kind, recorder, job, STEPS, chip)
-    if isinstance(job, FalseJob):
+    if isinstance(job, KeepingJob):
         kept = {name: torch.frombuffer(bytearray(data), dtype=dtype) for name, (data, dtype) in job.kept.items()}
         write_tensors(out / f"kept-{rank}", kept)
     dist.destroy_process_group()

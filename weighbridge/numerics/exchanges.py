@@ -14,6 +14,7 @@ import torch
 from weighbridge.core.errors import RefusedOperationError
 from weighbridge.numerics.arrays import physical
 from weighbridge.numerics.rounding import contested, formats, narrow
+from weighbridge.numerics.rounding.canonical_nan import make_canonical
 
 Tensor = torch.Tensor
 
@@ -32,7 +33,7 @@ for _schema in (*_SCHEMAS, "resize(Tensor(a!) self, int bytes)"):
     LIBRARY.define(f"{_schema} -> ()")  # type: ignore[no-untyped-call]
 
 CANONICAL = (torch.float32, *formats.NARROW)
-"""Types whose reduced results have a checksum and the canonical NaN."""
+"""Types whose reduced results have a checksum; these and float64 have the canonical NaN."""
 
 
 Sources = tuple[tuple[int, int], ...]
@@ -117,6 +118,8 @@ def combine(reduction: str, parts: Sequence[Tensor]) -> Tensor:
     if dtype in CANONICAL and result.numel():
         result = result.contiguous()
         canonicalise(physical.flat(result))
+    elif dtype is torch.float64:
+        make_canonical(result)
     return result
 
 

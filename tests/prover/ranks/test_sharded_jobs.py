@@ -34,7 +34,8 @@ from weighbridge.transcript.reader import Transcript, recover
 from weighbridge.transcript.tensor_file import TensorFile
 
 TWO = ["primitives", "ddp", "unused", "static", "accumulate", "tensor", "fsdp", "meta", "pipeline", "false"]
-HONEST = [("two", kind) for kind in TWO if kind != "false"] + [("four", "fsdp-tensor")]
+FOUR = ["fsdp-tensor", "wide", "lying"]
+HONEST = [("two", kind) for kind in TWO if kind != "false"] + [("four", kind) for kind in FOUR if kind != "lying"]
 SALT = bytes(32)
 Kept = dict[tuple[int, Any], tuple[list[torch.Tensor], list[torch.Tensor]]]
 
@@ -42,7 +43,7 @@ Kept = dict[tuple[int, Any], tuple[list[torch.Tensor], list[torch.Tensor]]]
 @pytest.fixture(scope="module")
 def jobs(recordings: RecordingStore) -> dict[str, Path]:
     """One directory of jobs for each number of ranks; do not change them, copy them."""
-    return {"two": recorded(recordings, TWO, 2), "four": recorded(recordings, ["fsdp-tensor"], 4)}
+    return {"two": recorded(recordings, TWO, 2), "four": recorded(recordings, FOUR, 4)}
 
 
 def job_here(path: Path, *, stop: tuple[int, int, int] | None = None) -> dict[str, Any]:
@@ -296,11 +297,14 @@ def test_the_commands_for_jobs_do_what_they_say(
 @pytest.fixture(scope="module")
 def false_job(jobs: dict[str, Path]) -> tuple[Path, Commitments, Kept]:
     """The job whose ranks agree on a false all-reduce, and what its Prover kept in order to go through with it."""
-    path = jobs["two"] / "false"
-    commitments = Commitments(path)
+    return with_kept(jobs["two"], "false")
+
+
+def with_kept(runs: Path, kind: str) -> tuple[Path, Commitments, Kept]:
+    commitments = Commitments(runs / kind)
     kept: Kept = {}
-    for rank in (0, 1):
-        file = TensorFile(jobs["two"] / f"kept-{rank}")
+    for rank in range(commitments.record.ranks):
+        file = TensorFile(runs / f"kept-{rank}")
         number = 0
         for step in range(commitments.transcript(rank).steps):
             for pairing, committed in commitments.step(rank, step).items():
@@ -310,7 +314,7 @@ def false_job(jobs: dict[str, Path]) -> tuple[Path, Commitments, Kept]:
                 ]
                 kept[rank, pairing] = sides[0], sides[1]
                 number += 1
-    return path, commitments, kept
+    return runs / kind, commitments, kept
 
 
 def test_a_full_replay_always_finds_a_false_sum(false_job: tuple[Path, Commitments, Kept]) -> None:
@@ -319,6 +323,23 @@ def test_a_full_replay_always_finds_a_false_sum(false_job: tuple[Path, Commitmen
     where = result.first_difference
     assert where is not None
     assert (where["rank"], where["step"], where["operation"]) == (1, 2, "weighbridge::all_reduce.default")
+
+
+def test_a_rank_that_sums_its_share_falsely_is_found_by_replay_and_by_chunks(jobs: dict[str, Path]) -> None:
+    """All four ranks go on with the false share that one of them gave away, so their results agree."""
+    path, commitments, kept = with_kept(jobs["four"], "lying")
+    result = job_here(path)
+    where = result["ranks"][result["rank"]]["first_difference"]
+    assert (result["verdict"], where["step"], where["operation"]) == ("mismatch", 2, "weighbridge::all_reduce.default")
+    assert commitments.equal_results(0, (1, 4)) == []
+    targets = list(commitments.targets(0, (2, 3)))
+    opened = collective_replay.opened(commitments, 0, targets, kept)
+    false = {t for t in targets if collective_openings.verify(commitments, 0, [t], opened)}
+    reduced = next(c.call for c in commitments.step(0, 2).values() if c.call.name == "all_reduce")
+    elements = math.prod(reduced.outs[0][2])
+    share = -(-elements // 4) * 4  # bytes of the liar's, the third one
+    inside = range(2 * share // CHUNK, -(-3 * share // CHUNK))
+    assert {(t.step, t.op, t.chunk) for t in false} == {(2, reduced.op, chunk) for chunk in inside}
 
 
 def test_a_false_sum_passes_its_cell_and_is_found_by_chunks_at_the_stated_rate(

@@ -61,6 +61,13 @@ def test_extremes_have_one_zero_and_one_nan() -> None:
         assert nans.view(torch.int32).tolist() == [0x7FC00000] * 2
 
 
+@pytest.mark.parametrize("reduction", ["sum", "avg", "product", "min", "max"])
+def test_a_float64_nan_is_the_canonical_one_wherever_it_lies(reduction: str) -> None:
+    """Kernels keep one payload or the other, and in vector code another one than in the tail."""
+    nans = [torch.full((37,), 0x7FF8000000000000 + i).view(torch.float64) for i in (1, 2)]
+    assert combine(reduction, nans).view(torch.int64).tolist() == [0x7FF8000000000000] * 37
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bits_are_summed_in_thirty_two(dtype: torch.dtype) -> None:
     parts = [torch.randn(100, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(5)]
