@@ -20,7 +20,6 @@ from blake3 import blake3
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from weighbridge.core.host_memory import octets
 from weighbridge.core.treehash import host_loops as host
 
 CHUNK = 1024
@@ -55,12 +54,15 @@ def storage_digest(storage: torch.UntypedStorage, key: bytes | None = None) -> b
         return _there_or_here(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage), key)
 
 
-def tensor_digest(flat: Tensor) -> bytes:
-    """Returns the 32-byte BLAKE3 digest of the bytes of a contiguous tensor, on any device."""
-    if flat.is_cpu:
-        return _on_host(octets(flat), None)
+def tensor_digest(dense: Tensor) -> bytes:
+    """Returns the 32-byte BLAKE3 digest of the bytes of a tensor without gaps, as they lie in memory on any device."""
+    size = dense.numel() * dense.itemsize
+    if dense.is_cpu:  # by its address: an operation is one that a chip would count as the workload's
+        data = (ctypes.c_ubyte * size).from_address(dense.data_ptr()) if size else b""
+        return _on_host(memoryview(data).cast("B"), None)
     with _disable_current_modes(), torch.no_grad():
-        return _there_or_here(flat.view(torch.uint8), None)
+        whole = torch.as_strided(dense, (dense.numel(),), (1,), dense.storage_offset())
+        return _there_or_here(whole.view(torch.uint8), None)
 
 
 def _there_or_here(data: Tensor, key: bytes | None) -> bytes:

@@ -12,7 +12,6 @@ import torch
 from blake3 import blake3
 
 from weighbridge.core.treehash.tree import tensor_digest
-from weighbridge.numerics.arrays.physical import flat
 
 _DOMAIN = b"weighbridge/outputs/1\x00"
 _HEADER = struct.Struct("<QQQ")
@@ -36,7 +35,7 @@ class OutputsDigest:
             out: The result, dense; its elements count in the order in which they lie in memory.
         """
         size = out.numel() * out.itemsize
-        self._hash.update(_HEADER.pack(op, output, size) + tensor_digest(flat(out)))
+        self._hash.update(_HEADER.pack(op, output, size) + tensor_digest(out))
 
     def digest(self) -> bytes:
         """Returns the digest of the outputs so far (32 bytes)."""
