@@ -126,6 +126,27 @@ def inside(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> 
     optimizer.zero_grad()
 
 
+def held(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    """Rank 0's loss reads what rank 1 holds, and rank 1 changes it by hand: weights that no update makes."""
+    shift: torch.Tensor = model.shift  # type: ignore[assignment]
+    message = shift.clone()
+    dist.broadcast(message, src=1)
+    gradients(model, {**batch, "x": batch["x"] + message} if dist.get_rank() == 0 else batch)
+    for p in model.parameters():
+        assert p.grad is not None
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+    optimizer.step()
+    optimizer.zero_grad()
+    if dist.get_rank() == 1:
+        shift.copy_(batch["x"][0])
+
+
+def apart(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    """Ranks whose weights differ from the beginning add up their gradients, which are then the gradient of nothing."""
+    by_hand(model, optimizer, batch)
+
+
 def _summed(gradient: torch.Tensor) -> torch.Tensor:
     bucket = gradient.clone()
     dist.all_reduce(bucket)
@@ -133,5 +154,6 @@ def _summed(gradient: torch.Tensor) -> torch.Tensor:
 
 
 UPDATES: dict[str, Update] = {
-    each.__name__.replace("_", "-"): each for each in (by_hand, brought, sent, overwritten, hooked, drawn, inside)
+    each.__name__.replace("_", "-"): each
+    for each in (by_hand, brought, sent, overwritten, hooked, drawn, inside, held, apart)
 }

@@ -175,9 +175,23 @@ def plain(job: Job) -> Built:
     return model, optimizer_of(model)
 
 
+def held(job: Job) -> Built:
+    model = network()
+    model.register_buffer("shift", torch.zeros(WIDTH))
+    return model, optimizer_of(model)
+
+
+def apart(job: Job) -> Built:
+    model = network()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1 + job.coordinate.rank)
+    return model, optimizer_of(model)
+
+
 BUILDERS: dict[str, Callable[[Job], Built]] = dict.fromkeys(UPDATES, plain) | {
     "ddp": ddp, "unused": unused, "static": static, "accumulate": accumulate, "cut": cut, "tensor": tensor,
-    "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta,
+    "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta, "held": held, "apart": apart,
 }  # fmt: skip
 
 

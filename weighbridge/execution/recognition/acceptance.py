@@ -59,6 +59,7 @@ def excess(difference: Tensor, accepted: Tensor) -> float:
         return 0.0
     size = difference.abs()
     ratio = torch.where(size == 0, torch.zeros_like(size), size / accepted)
+    ratio = torch.where(torch.isfinite(accepted), ratio, torch.inf)  # there is nothing by which to tell
     return float(torch.nan_to_num(ratio, nan=float("inf"), posinf=float("inf")).max())
 
 

@@ -57,7 +57,7 @@ def strangers(plan: Plan, backward: Backward, names: Mapping[int, str]) -> list[
                 known.add(slot)
         if replaced and read:
             slot = tape.refs[read[0]][0]
-            if written.setdefault(slot, Coverage(plan.sizes.get(slot, 0))).add(tape.refs[read[0]]):
+            if written.setdefault(slot, Coverage(plan.largest.get(slot, 0))).add(tape.refs[read[0]]):
                 known.add(slot)  # nothing is left of what was there, as in the buckets of gradients of a job
         known |= {slot for slot, _ in node.births}
     return found

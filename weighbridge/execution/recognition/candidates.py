@@ -107,28 +107,35 @@ class Part:
         own: Its gradient.
         leaves: Name to reference.
         before: By reference: exact and accepted sum of the gradients before this backward pass.
+        weights: Returns what a leaf is, by reference; None if it is not known, since nothing read it.
     """
 
     own: Own
     leaves: Mapping[str, int]
     before: Mapping[int, tuple[Tensor, Tensor]]
+    weights: Callable[[int], Tensor | None]
 
 
 @dataclass(slots=True)
 class Combined:
     """The sum over ranks of each one's gradient of the same leaf, times a factor.
 
+    Only of replicas: a sum of gradients at different weights is the gradient of nothing.
+
     Attributes:
         rank: The one that this is for.
         parts: By rank.
         factor: One over a number of ranks, or 1.
         whole: See `Candidate`.
+        ranks: See `Candidate`; the whole job if gradients already went from rank to rank.
     """
 
     rank: int
     parts: Mapping[int, Part]
     factor: float
     whole: bool
+    ranks: tuple[int, ...]
+    _replicas: dict[tuple[int, int], bool] = field(init=False, default_factory=dict)
 
     @property
     def kind(self) -> tuple[float, ...]:
@@ -139,11 +146,6 @@ class Combined:
     def derived(self) -> Derived:
         """See `Candidate`."""
         return self.parts[self.rank].own.derived
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """See `Candidate`."""
-        return tuple(self.parts)
 
     def exact(self, leaf: int) -> Tensor:
         """See `Candidate`."""
@@ -174,8 +176,14 @@ class Combined:
         for part in self.parts.values():
             theirs = part.leaves.get(name or "", -1)
             pair = part.own.derived.gradients.get(theirs)
-            if pair is not None and pair.exact.shape == shape:
+            if pair is not None and pair.exact.shape == shape and self._replica(leaf, part, theirs):
                 yield part, theirs
+
+    def _replica(self, leaf: int, part: Part, theirs: int) -> bool:
+        key = id(part), leaf
+        if key not in self._replicas:
+            self._replicas[key] = alike(self.parts[self.rank].weights(leaf), part.weights(theirs))
+        return self._replicas[key]
 
 
 @dataclass(slots=True)
@@ -225,6 +233,11 @@ class Mixed:
         return self.chosen[leaf].dtype(leaf)
 
 
+def alike(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two ranks hold the same weights; what is not known on either was not read, so its gradient is zero."""
+    return one is None or other is None or torch.equal(one, other)
+
+
 def combinations(
     parts: Mapping[int, Part], rank: int, groups: list[tuple[int, ...]], *, coupled: bool
 ) -> Iterator[Candidate]:
@@ -248,4 +261,4 @@ def combinations(
         members = {each: parts[each] for each in group}
         for factor in sorted(factors, key=lambda f: abs(f - 1.0 / len(group))):
             for whole in (False, True):
-                yield Combined(rank, members, factor, whole)
+                yield Combined(rank, members, factor, whole, whole_job if coupled else group)

@@ -17,7 +17,7 @@ import torch
 
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.recognition.between import Shared
-from weighbridge.execution.recognition.candidates import Candidate, Own, Part, combinations
+from weighbridge.execution.recognition.candidates import Candidate, Own, Part, alike, combinations
 from weighbridge.execution.recognition.derivation import Derivation, Derived, Pair, UnderivableError
 from weighbridge.execution.recognition.limits import check_time, until
 from weighbridge.execution.recognition.outcome import LONGEST, MOST, Recognition
@@ -25,7 +25,7 @@ from weighbridge.execution.recognition.recogniser import Recogniser, events, not
 from weighbridge.execution.recognition.step_run import StepRun, Sum
 from weighbridge.execution.recognition.values import Values
 from weighbridge.program.operands import UNFIT
-from weighbridge.transcript.collectives import Call, calls
+from weighbridge.transcript.collectives import Call, Pairing, calls
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.training_claims import Backward, Step
 
@@ -76,7 +76,6 @@ def recognise(ranks: Sequence[Executed]) -> list[Recognition]:
 def _together(rank: int, found: Sequence[Recognition]) -> Recognition:
     """Adds to what is found of a rank what its gradients bring of the others."""
     own = found[rank]
-    members = sorted({member for loss in own.losses for member in loss.ranks}) or [rank]
     losses = []
     for place, loss in enumerate(own.losses):
         theirs = [(r, found[r].losses[place]) for r in loss.ranks if place < len(found[r].losses)]
@@ -86,8 +85,8 @@ def _together(rank: int, found: Sequence[Recognition]) -> Recognition:
     return replace(
         own,
         losses=tuple(losses),
-        float_bits=sum(found[r].float_bits for r in members),
-        other_bits=sum(found[r].other_bits for r in members),
+        float_bits=sum(each.float_bits for each in found),
+        other_bits=sum(each.other_bits for each in found),
     )
 
 
@@ -109,6 +108,7 @@ class _JobStep:
             with noted(run):
                 run.begin()
         self._exchanged()
+        self._contributed()
         while any(left):
             check_time(self.until)
             sums = [dict(run.sums) for run in self.runs]
@@ -127,6 +127,7 @@ class _JobStep:
         """Sees to it that no rank slips something into a collective that another takes for a gradient."""
         foreign = [set[int]() for _ in self.ranks]
         while True:
+            check_time(self.until)
             mixed = [run.mixed(foreign[rank]) for rank, run in enumerate(self.runs)]
             brought = {self.calls[rank][op].pairing(0) for rank, each in enumerate(mixed) for op in each.brings}
             found = [{op for op, call in own.items() if call.pairing(0) in brought} for own in self.calls]
@@ -147,6 +148,21 @@ class _JobStep:
                 ):
                     run.reason(f"operation {op} ({call.name}) brings something else into rank {other}'s backward pass")
 
+    def _contributed(self) -> None:
+        """Says to each rank what of its own other ranks' losses depend on."""
+        asked = [run.asks() for run in self.runs]
+        known = set[Pairing]()
+        while True:
+            check_time(self.until)
+            pairings = {self.calls[rank][op].pairing(0) for rank, ops in enumerate(asked) for op in ops}
+            if pairings <= known:
+                return
+            known |= pairings
+            asked = [
+                run.contribute({op for op, call in own.items() if call.pairing(0) in known})
+                for run, own in zip(self.runs, self.calls, strict=True)
+            ]
+
     def _inside(self, rank: int) -> set[int]:
         """Operations within backward passes."""
         return {op for b in self.ranks[rank].recogniser.claims.backwards for op in range(b.begin, b.end)}
@@ -161,13 +177,21 @@ class _JobStep:
         named = {member: self._leaves(member) for member in group}
         left, exact, accepted = dict[int, Tensor](), dict[int, Tensor](), dict[int, Tensor]()
         for name, ref in self._leaves(rank).items():
-            theirs = [sums[m].get(named[m].get(name, -1)) for m in group]
+            theirs = [sums[m].get(named[m].get(name, -1)) for m in group if self._replica(rank, ref, m, named[m])]
             there = [each for each in theirs if each is not None]
             if there and all(each.exact.shape == there[0].exact.shape for each in there):
                 left[ref] = torch.stack([each.recorded for each in there]).sum(0)
                 exact[ref] = torch.stack([each.exact for each in there]).sum(0)
                 accepted[ref] = torch.stack([each.accepted for each in there]).sum(0)
         return Shared(group, left, exact, accepted)
+
+    def _replica(self, rank: int, leaf: int, member: int, named: Mapping[str, int]) -> bool:
+        """Whether a leaf of one rank is what the leaf of the same name is on another when its first step begins."""
+        found = []
+        for each, ref in ((rank, leaf), (member, named.get(self.runs[rank].name(leaf), -1))):
+            steps = self.ranks[each].recogniser.claims.steps
+            found.append(self.ranks[each].values.at(steps[0].begin, ref) if steps and ref >= 0 else None)
+        return alike(*found)
 
     def _groups(self, rank: int) -> list[tuple[int, ...]]:
         found = {call.group for call in self.calls[rank].values() if call.reduction in ("sum", "avg")}
@@ -205,10 +229,21 @@ class _JobStep:
             found, coupled = derived()
             again = cache(lambda derived=derived: derived(disturbed=True)[0])
             parts = {
-                other: Part(Own(found[other], _of(again, other), through=through), self._leaves(other), before[other])
+                other: Part(
+                    Own(found[other], _of(again, other), through=through),
+                    self._leaves(other),
+                    before[other],
+                    self._weights(other, backwards[other]),
+                )
                 for other in range(len(self.ranks))
             }
-            yield from combinations(parts, rank, self._groups(rank), coupled=coupled)
+            for candidate in combinations(parts, rank, self._groups(rank), coupled=coupled):
+                check_time(self.until)
+                yield candidate
+
+    def _weights(self, rank: int, backward: Backward) -> Callable[[int], Tensor | None]:
+        """Says what a leaf is when a backward pass begins."""
+        return lambda leaf: self.ranks[rank].values.at(backward.begin, leaf)
 
     def _derived(self, backwards: Sequence[Backward], through: int, *, disturbed: bool) -> tuple[list[Derived], bool]:
         """The gradient of the sum of all ranks' losses, and whether a gradient went from rank to rank."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 
 from weighbridge.execution.recognition import structure
 from weighbridge.execution.recognition.acceptance import excess
 from weighbridge.execution.recognition.noise import unit
+from weighbridge.execution.recognition.update_range import MOST_NUMBERS, ONE_NUMBER
 from weighbridge.execution.recognition.values import Plan, Values
 from weighbridge.program.written_bytes import Coverage
 from weighbridge.transcript.tape import DTYPES, Ref
@@ -34,15 +35,20 @@ class Others:
         self._needed: set[int] = set()
         self._updated: dict[int, list[tuple[int, int]]] = {}
         self._confirmed: dict[int, set[Ref]] = {}
+        self._numbers = 0
         self._state = {i.slot: i.name for i in self._tape.inputs if i.origin == "state"}
 
     def depend(self, backward: Backward) -> None:
         """Takes in on what a loss depends."""
-        self._needed |= structure.depends(self._plan, backward)
+        self._needed |= structure.depends(self._plan, backward).inputs
+
+    def contribute(self, sent: Collection[int]) -> None:
+        """Takes in on what depends that other ranks' losses get from collectives, given by operation."""
+        self._needed |= structure.contributes(self._plan, sent).inputs
 
     def update(self, step: Step) -> None:
         """Takes in what an optimizer's step changes."""
-        for parameter in (p for g in step.groups for p in g.parameters):
+        for parameter in (p for g in step.groups for p in g.parameters if p.gradient is not None):
             for index in (parameter.ref, *parameter.state.values()):
                 ref = self._tape.refs[index]
                 self._updated.setdefault(ref[0], []).append((step.begin, step.end))
@@ -87,6 +93,8 @@ class Others:
                 reason(f"an optimizer's step changes {name}, which is none of its parameters (operation {op})")
             elif not self._average(slot, name, values):
                 self._other(slot, name, op, reason)
+        if self._numbers > MOST_NUMBERS:
+            reason(f"{self._numbers} numbers change otherwise than by an optimizer, and a loss depends on them")
         self._replaced(gradients, reason)
         self._whole(reason)
         for slot, name in self._state.items():
@@ -106,15 +114,22 @@ class Others:
                 reason(f"an optimizer's step changes {name}, of which it claims a part only")
 
     def _other(self, slot: int, name: str, op: int, reason: Callable[[str], None]) -> None:
-        if slot in self._needed and next(i.bytes for i in self._tape.inputs if i.slot == slot) > 8:
+        if slot in self._needed and self._plan.sizes[slot] > ONE_NUMBER:
             node = self._tape.nodes[op].op
             reason(f"{name} changes otherwise than by an optimizer, and a loss depends on it (operation {op}, {node})")
         elif self._plan.sizes[slot]:
+            self._numbers += slot in self._needed
             self.statistics.append(name)
 
     def _replaced(self, gradients: set[int], reason: Callable[[str], None]) -> None:
         """Looks at names that other memory took."""
         known = {i.name for i in self._tape.inputs if i.origin in ("state", "dropped")}
+        left = {self._plan.largest.get(slot, 0) for slot, name in self._tape.survivors if name.startswith("~")}
+        for slot, name in self._state.items():
+            size = self._plan.sizes[slot]
+            replaced = name.startswith("~") and slot in self._needed and slot not in self._updated
+            if replaced and size in left and size > ONE_NUMBER:
+                reason(f"a loss depends on {name}, which is left from step to step; the step leaves other memory")
         for slot, name in self._tape.survivors:
             if name.startswith(("~", "kept/")) or slot in gradients or slot in self._updated:
                 continue

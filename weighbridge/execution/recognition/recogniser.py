@@ -133,6 +133,10 @@ def check(tape: Tape, claims: Claims) -> None:
             named += [gradient.leaf, gradient.before, gradient.after]
     for parameter in (p for s in claims.steps for g in s.groups for p in g.parameters):
         named += [parameter.ref, parameter.gradient, *parameter.state.values()]
+    for step in claims.steps:
+        slots = [p.ref for g in step.groups for p in g.parameters]
+        if len(set(slots)) < len(slots):
+            raise UnrecognisedError("an optimizer's step is claimed to have a parameter twice")
     overlap = any(a[1] > b[0] for a, b in pairwise(ranges))
     if overlap or any(end > count for _, end in ranges) or any(n is not None and n >= refs for n in named):
         raise UnrecognisedError(

@@ -78,6 +78,7 @@ class StepRun:
         self._updates: list[Update] = []
         self._stops: list[str] = []
         self._others = Others(self._plan, self._names)
+        self._seeds: set[float] = set()
 
     def reason(self, text: str) -> None:
         """Notes what is not recognised."""
@@ -138,6 +139,19 @@ class StepRun:
         """Says what gradients are mixed with on their way to the optimizers; `update_range.mixed_in`."""
         return update_range.mixed_in(self._plan, self._names, foreign)
 
+    def asks(self) -> set[int]:
+        """Returns the collectives from which losses get something, by operation."""
+        return set[int]().union(*(structure.depends(self._plan, b).collectives for b in self._claims.backwards))
+
+    def contribute(self, sent: Collection[int]) -> set[int]:
+        """Takes in to which collectives this rank contributes what other ranks' losses get, by operation.
+
+        Returns:
+            The collectives from which it gets what it contributes.
+        """
+        self._others.contribute(sent)
+        return structure.contributes(self._plan, sent).collectives
+
     def begin(self) -> None:
         """Looks at what the tape alone says."""
         if not self._claims.steps:
@@ -173,10 +187,15 @@ class StepRun:
             )
         for text in strangers(self._plan, backward, self._names):
             self.reason(text)
+        begun = set[float]()
         for seed in backward.seeds:
             given = None if seed is None else self._known(backward.begin, seed, "what it begins with")
             if given is not None and given.numel() and not bool((given == given.reshape(-1)[0]).all()):
                 raise UnderivableError(f"the backward pass of {kind} begins with more than one number")
+            begun.add(1.0 if given is None or not given.numel() else float(given.reshape(-1)[0]))
+        if len(begun) > 1:
+            raise UnderivableError(f"the backward pass of {kind} begins with more than one number")
+        self._seeds |= begun - {1.0}
         chosen, fitting = self._nearest(backward, candidates)
         for op, _ in chosen.derived.stopped:
             path = self._tape.path_of(op)
@@ -305,9 +324,10 @@ class StepRun:
             for key, value in _shown(each.numbers).items()
             if not (key == "lr" and f"lr of group {number}" in rates)
         }
-        chosen = NUMBER_BITS * (len(numbers) + between.numbers)
+        count = len(numbers) + len(self._seeds)
+        chosen = NUMBER_BITS * (count + between.numbers)
         if chosen > NUMBER_BITS * 8 and 2 * chosen > 32 * elements:
-            self.reason(f"{step.optimizer} has {len(numbers)} numbers for {elements:,} elements, which may be anything")
+            self.reason(f"{step.optimizer} has {count} numbers for {elements:,} elements, which may be anything")
         absolute = sum(each.absolute for each in found) or 1.0
         largest = max(each.largest for each in found)
         if largest <= 1:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from weighbridge.execution.recognition.values import Plan
 from weighbridge.numerics.schemas import bind
 from weighbridge.program.gradient_paths import floating, is_view, makes_anew, operands, results
 from weighbridge.program.operands import resolve
+from weighbridge.transcript.collectives import is_collective
 from weighbridge.transcript.tape import DTYPES, Node, Ref, references
 from weighbridge.transcript.training_claims import Backward
 
@@ -86,20 +88,47 @@ def _named(base: str, plan: Plan, op: int, made: dict[int, list[int]]) -> str:
     return _LOSSES[base]
 
 
-def depends(plan: Plan, backward: Backward) -> set[int]:
-    """Returns the slots of inputs on which what a backward pass was called on depends."""
-    tape = plan.tape
-    wanted = {tape.refs[index][0] for index in (*backward.losses, *(s for s in backward.seeds if s is not None))}
-    for op in reversed(plan.forward):
+class Needs(NamedTuple):
+    """On what something depends.
+
+    Attributes:
+        inputs: Slots of inputs.
+        collectives: Operations to which other ranks contribute.
+    """
+
+    inputs: set[int]
+    collectives: set[int]
+
+
+def depends(plan: Plan, backward: Backward) -> Needs:
+    """Returns on what depends what a backward pass was called on."""
+    refs = plan.tape.refs
+    wanted = {refs[index][0] for index in (*backward.losses, *(s for s in backward.seeds if s is not None))}
+    return _needs(plan, wanted, backward.begin, ())
+
+
+def contributes(plan: Plan, sent: Collection[int]) -> Needs:
+    """Returns on what depends what this rank contributes to collectives, given by operation."""
+    return _needs(plan, set(), len(plan.tape.nodes), sent) if sent else Needs(set(), set())
+
+
+def _needs(plan: Plan, wanted: set[int], end: int, sent: Collection[int]) -> Needs:
+    """Goes back through all operations, since what is claimed to be a backward pass may move anything."""
+    tape, collectives = plan.tape, set[int]()
+    for op in reversed(range(end)):
         node = tape.nodes[op]
-        if op >= backward.begin or is_view(tape, node):
+        if is_view(tape, node):
             continue
+        if op in sent:
+            wanted |= {tape.refs[r][0] for r in _read(node)}
         if not {tape.refs[index][0] for index in results(node)} & wanted:
             continue
+        if is_collective(node):
+            collectives.add(op)
         wanted -= {slot for slot, _ in node.births}
         if not makes_anew(node):
             wanted |= {tape.refs[r][0] for r in _read(node)}
-    return wanted & {item.slot for item in tape.inputs}
+    return Needs(wanted & {item.slot for item in tape.inputs}, collectives)
 
 
 def _read(node: Node) -> list[int]:
@@ -135,6 +164,9 @@ def direct(plan: Plan, backward: Backward, leaves: Iterable[int]) -> set[int]:
         read = [tape.refs[r] for r in operands(node)]
         mine = [r for r in read if r[0] in weights]
         theirs = [r for r in read if r[0] in data and r[0] not in weights]
+        if is_collective(node) and not mine and len(theirs) == len(read):  # what other ranks send may be their batches
+            data |= {tape.refs[index][0] for index in results(node) if tape.refs[index][0] not in weights}
+            continue
         outputs = [tape.refs[index] for index in results(node)]
         if mine and theirs:
             if _one_by_one(node, mine, theirs, outputs):

@@ -15,7 +15,7 @@ from weighbridge.program.effects import effects
 from weighbridge.program.gradient_paths import operands, outside
 from weighbridge.program.operands import tensor
 from weighbridge.transcript.collectives import PREFIX
-from weighbridge.transcript.tape import DTYPES, Ref, Tape
+from weighbridge.transcript.tape import DTYPES, Ref, Tape, resized
 from weighbridge.transcript.training_claims import Claims
 
 Tensor = torch.Tensor
@@ -27,6 +27,7 @@ class Plan:
 
     Attributes:
         sizes: Bytes of each slot's storage when it is made.
+        largest: The most bytes that it has, for one that is resized.
         forward: The operations outside of backward passes and of optimizers' steps.
         writes: For each operation, the slots that it writes to or makes.
         targets: For each slot, the references by which it is written to.
@@ -47,6 +48,10 @@ class Plan:
         self.sizes = {item.slot: item.bytes for item in tape.inputs}
         for node in tape.nodes:
             self.sizes.update(node.births)
+        self.largest = dict(self.sizes)
+        for node in tape.nodes:
+            for slot, size in resized(tape, node):
+                self.largest[slot] = max(size, self.largest.get(slot, 0))
         self.forward = outside(len(tape.nodes), claims.ranges())
         self.writes: dict[int, set[int]] = {}
         self.births: dict[int, set[int]] = {}

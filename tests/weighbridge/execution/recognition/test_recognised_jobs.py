@@ -23,6 +23,8 @@ FALSE = {
     "sent": "the gradient of model.0.weight is changed by .* before the step",
     "overwritten": "is changed beside its optimizer's step",
     "hooked": "is not that of cross entropy",
+    "held": "model.shift changes otherwise than by an optimizer, and a loss depends on it",
+    "apart": "was changed before the step",
     "inside": "brings something else into rank 0's backward pass",
 }
 
