@@ -30,6 +30,9 @@ from weighbridge.transcript.training_claims import Backward, Gradient, Group, Pa
 
 Tensor = torch.Tensor
 
+MOST_FREEDOM = 1.0
+"""How far apart the ends of what is accepted may be, over the update. The largest of honest programs was 0.91."""
+
 NUMBER_BITS = 64
 """What a hyperparameter could have told that no declared formula gives."""
 
@@ -330,6 +333,12 @@ class StepRun:
             self.reason(f"{step.optimizer} has {count} numbers for {elements:,} elements, which may be anything")
         absolute = sum(each.absolute for each in found) or 1.0
         largest = max(each.largest for each in found)
+        freedom = sum(each.freedom for each in found) / absolute
+        if freedom > MOST_FREEDOM:
+            self.reason(
+                f"the gradients are rounding errors rather than numbers: an update that is {freedom:.2g} times as large "
+                f"as that of {step.optimizer} would be taken for it"
+            )
         if largest <= 1:
             self._updates.append(
                 Update(
@@ -342,7 +351,7 @@ class StepRun:
                     elements=elements,
                     largest=largest,
                     moved=sum(each.moved for each in found) / absolute,
-                    freedom=sum(each.freedom for each in found) / absolute,
+                    freedom=freedom,
                     freedom_bits=sum(each.bits for each in found) + chosen,
                 )
             )

@@ -280,3 +280,20 @@ def test_a_constant_that_the_batch_overwrites_before_it_goes_into_a_gradient(
     found = recognised(tmp_path / "run", built(), step, rows(1))
     assert not found.recognised
     assert "the gradient of model.0.weight is changed by" in reasons(found)
+
+
+@pytest.mark.parametrize(("size", "accepted"), [(1e1, True), (1e6, False)])
+def test_gradients_that_drown_in_rounding_errors_are_not_recognised(
+    tmp_path: Path, size: float, accepted: bool
+) -> None:
+    """What cancels leaves its rounding errors, and so room for anything below them."""
+
+    def step(batch: Batch, model: Any, optimizer: optim.Optimizer) -> None:
+        one, other = (model(x).square().mean() for x in (batch["x"], batch["x"].flip(0)))
+        (loss_of(batch, model) + size * one - size * other).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = recognised(tmp_path / "run", built(optim.SGD), step, rows(1))
+    assert found.recognised == accepted
+    assert accepted or "rounding errors rather than numbers" in reasons(found)
