@@ -336,8 +336,8 @@ class StepRun:
         freedom = sum(each.freedom for each in found) / absolute
         if freedom > MOST_FREEDOM:
             self.reason(
-                f"the gradients are rounding errors rather than numbers: an update that is {freedom:.2g} times as large "
-                f"as that of {step.optimizer} would be taken for it"
+                f"the gradients are rounding errors rather than numbers: one {freedom:.2g} times as large as the update "
+                f"of {step.optimizer} would be taken for it too"
             )
         if largest <= 1:
             self._updates.append(
