@@ -336,8 +336,8 @@ class StepRun:
         freedom = sum(each.freedom for each in found) / absolute
         if freedom > MOST_FREEDOM:
             self.reason(
-                f"the gradients are rounding errors rather than numbers: one {freedom:.2g} times as large as the update "
-                f"of {step.optimizer} would be taken for it too"
+                "the gradients are rounding errors rather than numbers: "
+                f"a change {freedom:.2g} times as large as the update of {step.optimizer} would be taken for it too"
             )
         if largest <= 1:
             self._updates.append(
