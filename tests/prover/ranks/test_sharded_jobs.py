@@ -46,10 +46,12 @@ def jobs(recordings: RecordingStore) -> dict[str, Path]:
     return {"two": recorded(recordings, TWO, 2), "four": recorded(recordings, FOUR, 4)}
 
 
-def job_here(path: Path, *, stop: tuple[int, int, int] | None = None) -> dict[str, Any]:
+def job_here(
+    path: Path, *, stop: tuple[int, int, int] | None = None, steps: tuple[int, int] | None = None
+) -> dict[str, Any]:
     """Replays a job in this process: the code that the worker runs, without its start-up time."""
     request = {
-        "path": str(path), "steps": None, "device": "cpu", "stop": stop, "salt": SALT.hex(), "memory": 1 << 30,
+        "path": str(path), "steps": steps, "device": "cpu", "stop": stop, "salt": SALT.hex(), "memory": 1 << 30,
     }  # fmt: skip
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         return JobReplay(request, [], lambda message: None).run()
@@ -254,6 +256,13 @@ def test_a_rank_that_a_crash_cut_off_leaves_the_others_undecided(tmp_path: Path)
     assert [(f["id"], f["severity"]) for f in answer["ranks"][0]["findings"] if f["id"].startswith("job.")] == [
         ("job.tail", "info")
     ]
+    for steps in ((3, 4), (2, 4)):  # as an inspection replays a segment of the survivor's
+        part = job_here(tmp_path / "cut", steps=steps)
+        assert (part["verdict"], part["ranks"][0]["verdict"]) == ("inconclusive", "inconclusive")
+        assert "job.tail" in [finding["id"] for finding in part["ranks"][0]["findings"]]
+    assert job_here(tmp_path / "cut", steps=(1, 3))["verdict"] == "match"
+    with pytest.raises(WeighbridgeError, match="are not among them"):
+        job_here(tmp_path / "cut", steps=(3, 5))
     first = next(c.call.op for c in Commitments(tmp_path / "cut").step(0, 3).values())
     assert job_here(tmp_path / "cut", stop=(0, 3, first))["verdict"] == "match"
     assert job_here(tmp_path / "cut", stop=(0, 3, 0))["verdict"] == "match"
