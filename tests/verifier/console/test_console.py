@@ -94,10 +94,12 @@ def test_nothing_but_reading_is_answered(station: ConsoleStation, method: str) -
 def test_the_database_itself_refuses_changes(station: ConsoleStation) -> None:
     reading = Registry(station.root / "registry.sqlite", read_only=True)
     try:
+        before = [each.id for each in reading.inspections()]
+        assert len(before) >= 4
         for statement in ("DELETE FROM inspections", "UPDATE chips SET owner = ''", "CREATE TABLE more (one INTEGER)"):
             with pytest.raises(OperationalError, match="readonly"), reading.session.begin() as session:
                 session.execute(text(statement))
-        assert len(reading.inspections()) == 4
+        assert [each.id for each in reading.inspections()] == before
     finally:
         reading.close()
 
