@@ -70,7 +70,7 @@ class JobReplay:
                 # The others go on until what is asked for has been reached; they may have to finish that step.
                 others = {"steps": [0, min(stop[0] + 1, transcript.steps)]}
                 mine.update({"stop": stop} if rank == self._stop else others)
-            elif request["steps"] is not None and request["steps"][1] <= max(t.steps for t in transcripts):
+            elif request["steps"] is not None and first < request["steps"][1] <= max(t.steps for t in transcripts):
                 # A crash may have cut off a rank before; the others then wait for it in vain, and say so.
                 end = min(int(request["steps"][1]), transcript.steps)
                 mine["steps"] = [first if first < end else 0, end]
