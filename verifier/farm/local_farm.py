@@ -86,14 +86,7 @@ def execute(
             )  # fmt: skip
             result = replace(found, findings=[_of_rank(each, task.rank) for each in found.findings])
         else:
-            stop = None if task.stop is None else (task.rank, *task.stop)
-            count, seed = task.recognise
-            whole = replay_job(
-                task.path, steps=task.steps, device=device, stop=stop, salt=task.salt, limits=task.limits,
-                env=task.env, progress=progress, cancelled=cancelled, worker=worker, recognise=count,
-                recognise_seed=seed,
-            )  # fmt: skip
-            result = sharded_jobs.of_rank(whole, task.rank)
+            result = _job(task, task.rank, device, progress, cancelled, worker)
     except WeighbridgeError as error:
         result = error
     except OSError as error:  # no process could be started, or its pipes broke
@@ -109,18 +102,39 @@ def _run(
     How much recognition takes depends on claims and programs, so a Prover could make it fail. That must not cost the
     replay, and is no recognition.
     """
-    count, seed = task.recognise
     whole = partial(
         replay, task.path, steps=task.steps, device=device, stop=task.stop, salt=task.salt, limits=task.limits,
         env=task.env, progress=progress, cancelled=cancelled, worker=worker, sensitivity=task.sensitivity,
     )  # fmt: skip
+    return _or_without(task, cancelled, lambda count, seed: whole(recognise=count, recognise_seed=seed))
+
+
+def _job(
+    task: Task, rank: int, device: str, progress: Callable[[int, int], None], cancelled: Cancelled,
+    worker: Worker | None,
+) -> ReplayResult:  # fmt: skip
+    """Replays all ranks of a job, and says what that found of one; as `_run`."""
+    whole = partial(
+        replay_job, task.path, steps=task.steps, device=device,
+        stop=None if task.stop is None else (rank, *task.stop), salt=task.salt, limits=task.limits, env=task.env,
+        progress=progress, cancelled=cancelled, worker=worker,
+    )  # fmt: skip
+    return _or_without(
+        task, cancelled,
+        lambda count, seed: sharded_jobs.of_rank(whole(recognise=count, recognise_seed=seed), rank),
+    )  # fmt: skip
+
+
+def _or_without(task: Task, cancelled: Cancelled, replayed: Callable[[int, int | None], ReplayResult]) -> ReplayResult:
+    """Replays with recognition, and without if the worker fails."""
+    count, seed = task.recognise
     try:
-        return whole(recognise=count, recognise_seed=seed)
+        return replayed(count, seed)
     except WeighbridgeError as error:
         if not count or error.reason != ReplayWorkerError.code or cancelled():
             raise
         failed = error.message
-    return replace(whole(), recognition_failed=failed)
+    return replace(replayed(0, None), recognition_failed=failed)
 
 
 def _of_rank(finding: Finding, rank: int) -> Finding:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.forging import at_step, forge
+from support.forging import at_step, forge, resign
 from support.hostile_tapes import crash, endless
 from support.kills import is_worker, workers
+from support.recording_store import RecordingStore
+from support.sharded_runs import recorded
 from support.station import ROOT
 
 from verifier.farm.local_farm import CancelledError, LocalFarm, slots
 from verifier.model.replay_task import Outcome, Task
 from weighbridge.core.errors import ReplayWorkerError, UsageError, WeighbridgeError
 from weighbridge.execution.replay import Limits, ReplayResult
+from weighbridge.transcript.job_record import rank_name
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.training_claims import CLAIMS, encode
 
+TWO = ["primitives", "ddp", "unused", "static", "accumulate", "tensor", "fsdp", "meta", "pipeline", "false"]
+"""Jobs that other tests record too."""
 SALT = b"s" * 32
 ENV = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default"}
 
@@ -111,6 +120,25 @@ def test_a_worker_does_not_outlive_who_started_it(honest_run: Path, tmp_path: Pa
     while is_worker(worker):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_worker_that_fails_at_recognising_a_job_costs_no_replay(recordings: RecordingStore, tmp_path: Path) -> None:
+    """Claims of many backward passes on one rank outlast the worker; without them the job matches."""
+    job = shutil.copytree(recorded(recordings, TWO, 2) / "ddp", tmp_path / "ddp")
+    rank = job / rank_name(0)
+    claims = Transcript.open(rank).claims
+    for digest, each in claims.items():
+        (backward,) = each.backwards
+        empty = replace(backward, begin=backward.end, gradients=())
+        claims[digest] = replace(each, backwards=(backward, *[empty] * 20_000))
+    (rank / CLAIMS).write_bytes(encode(claims))
+    resign(rank)
+    usual = task("job", job, rank=0, stop=None, salt=None, steps=(1, 3))
+    assert list(LocalFarm().run([usual], lambda *_: None))  # whatever workers share is there after that
+    found = run(LocalFarm(), replace(usual, recognise=(2, 7), limits=Limits(4 << 30, 4)))["job"].result
+    assert isinstance(found, ReplayResult)
+    assert (found.verdict, found.recognised) == ("match", [])
+    assert "ended" in found.recognition_failed
 
 
 def test_devices_are_read_and_checked() -> None:
