@@ -323,15 +323,16 @@ class SegmentRecorder(Recorder):
         undeclared, before = dict(segment.capture.undeclared), self.step_number
         # Ranks draw from streams of their own in steps, and from one in edits.
         written = {a for a, slot in segment.capture.slots.items() if slot in segment.capture.written | segment.before}
-        self._finish(segment.capture, "step" if segment.stepped or self.in_job else "edit")
+        held = self._finish(segment.capture, "step" if segment.stepped or self.in_job else "edit")
+        if self.earlier.cut(segment.capture.tape, undeclared, before):
+            self._out.put_returned(self.earlier.returned)
+        if (self.step_number - 1) % self._every == 0:
+            self._checkpoint()  # of what the step left behind, so before anything of it is let go
+        held.clear()
         beside.clear()
         for address in segment.data - written - self._attached.storage_names().keys():
             if address in self._steps.state.names:
                 self._steps.expel(address)
-        if self.earlier.cut(segment.capture.tape, undeclared, before):
-            self._out.put_returned(self.earlier.returned)
-        if (self.step_number - 1) % self._every == 0:
-            self._checkpoint()
 
     @unseen
     def end(self, complete: bool) -> None:

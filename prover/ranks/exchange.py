@@ -33,20 +33,21 @@ class Exchange:
         """Prepares the exchange.
 
         Args:
-            alone: A process group of this rank alone.
+            alone: A process group of this rank alone, with one thread.
             device: Where the process group wants tensors.
         """
         self._alone, self._device = alone, device
         self._sent: list[tuple[Any, Tensor]] = []
 
     def done(self, tensor: Tensor | None) -> Any:
-        """Returns a completed `Work` whose future holds a tensor, as PyTorch's C++ code wants it.
-
-        The library's thread may let go of the tensor a little later, so it should be one that lasts.
-        """
+        """Returns a completed `Work` whose future holds a tensor, as PyTorch's C++ code wants it."""
         anything = tensor if tensor is not None and tensor.numel() else torch.zeros(1, device=self._device)
         work = self._alone.broadcast([anything], BroadcastOptions())
         work.wait()
+        if anything is tensor:
+            # The library's one thread lets go of a tensor after its work is complete, and before it begins another.
+            # Until then, a tensor that the program drops would live on: in some runs longer than its step.
+            self._alone.broadcast([torch.zeros(1, device=self._device)], BroadcastOptions()).wait()
         return work.boxed()
 
     def send(self, group: Any, tensor: Tensor, peer: int, tag: int) -> Any:

@@ -53,8 +53,8 @@ class Job(Exchange):
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         identity = torch.tensor(list(secrets.token_bytes(16)), dtype=torch.uint8, device=device)
         dist.broadcast(identity, 0)
-        alone = dist.new_group([rank], use_local_synchronization=True)
-        return Job(MeshCoordinate(JobRecord(bytes(identity.tolist()), record.mesh), rank), alone, device)
+        coordinate = MeshCoordinate(JobRecord(bytes(identity.tolist()), record.mesh), rank)
+        return Job(coordinate, alone_group(device, rank), device)
 
     def begin(self, path: Path) -> Path:
         """Returns the directory of this rank's transcript; the first rank writes the job's record.
@@ -80,3 +80,13 @@ class Job(Exchange):
     def layout(self, attached: Attached) -> bytes:
         """Returns the encoded layout of all attached tensors: which part of each this rank holds."""
         return layout.encode(layout_of(attached))
+
+
+def alone_group(device: torch.device, rank: int) -> Any:
+    """Returns a process group of one rank; on the CPU with one thread, which `new_group` does not offer."""
+    if device.type != "cpu":
+        return dist.new_group([rank], use_local_synchronization=True)
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_default_device()]
+    options._threads = 1
+    return dist.ProcessGroupGloo(dist.HashStore(), 0, 1, options)

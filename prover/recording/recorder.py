@@ -300,10 +300,10 @@ class Recorder:
                     change_guard.since_made(self._made, self._steps.state, self._attached)
             self._made = {}
             capture, self._pending = self._pending, None
-            self._finish(capture, "init")
         else:
             self._steps.state.begin(self._attached)
-            self._finish(self._steps.new_capture(Paths(self._attached), "init"), "init")  # an empty one
+            capture = self._steps.new_capture(Paths(self._attached), "init")  # an empty one
+        held = self._finish(capture, "init")
         if self._chip_session is not None:
             self._chip_session.declare_weights(self._attached)
             self._chip_session.note_weights(self._attached, self._steps.state)
@@ -312,6 +312,7 @@ class Recorder:
             if self._chip_session is not None:
                 self._chip_session.show([*self._attached.tensors().values(), *self._resuming.orphans.values()])
         self._checkpoint()
+        held.clear()
 
     @contextmanager
     def step(self, batch: Any = None, *, records: Sequence[int] | None = None) -> Iterator[None]:
@@ -338,9 +339,10 @@ class Recorder:
         if self._job is None:  # collectives change memory too, and sharded modules resize it
             with self._or_fail():
                 change_guard.while_running(capture, self._steps.memory, flat, stored, self.step_number)
-        self._finish(capture, "step", records)
+        held = self._finish(capture, "step", records)
         if (self.step_number - 1) % self._every == 0:
             self._checkpoint()
+        held.clear()
 
     @contextmanager
     def edit(self) -> Iterator[None]:
@@ -363,14 +365,18 @@ class Recorder:
     @unseen
     def _finish(
         self, capture: Capture, kind: Literal["init", "step", "edit"], records: Sequence[int] | None = None
-    ) -> None:
-        """Writes a captured step: names what survives, hashes the state, stores tape, log and batch."""
+    ) -> list[torch.UntypedStorage]:
+        """Writes a captured step: names what survives, hashes the state, stores tape, log and batch.
+
+        Returns:
+            The storages of the state of a job, to be held until the checkpoint of this state is written.
+        """
         out, steps, state = self._out, self._steps, self._steps.state
         steps.capture = None
         if self._job is not None:
             self._job.settle()
         steps.failed = True  # until the step is in the transcript: what comes after it could not be replayed without it
-        # Threads of a process group let go of tensors when they like; what is there now, the step leaves behind.
+        # Other threads let go of tensors when they like; what is there now, the step leaves behind.
         held = [] if self._job is None else steps.memory.storages([*state.names, *capture.slots])
         state.name_survivors(capture, self._attached, steps.number)
         context, tape = capture.context, capture.finish()
@@ -414,11 +420,11 @@ class Recorder:
             self._job is not None or steps.followed
         ):  # what each step uses (buckets, unsharded parameters) would age in every tape
             steps.lasting = lasting(tape, steps.number)
-        held.clear()
         steps.number += 1
         steps.updates += kind == "step"
         self.updates = steps.updates
         steps.failed = False
+        return held
 
     def _note_entries(self, out: TranscriptWriter, tape: bytes) -> None:
         """Writes where undeclared tensors came from, when a tape with some runs for the first time."""

@@ -156,4 +156,4 @@ def _summed(gradient: torch.Tensor) -> torch.Tensor:
 UPDATES: dict[str, Update] = {
     each.__name__.replace("_", "-"): each
     for each in (by_hand, brought, sent, overwritten, hooked, drawn, inside, held, apart)
-}
+} | {"lingering": by_hand}

@@ -292,7 +292,24 @@ class LyingGroup:
         return self.group.alltoall_base(received, sent, *rest)
 
 
-KEEPING = {"false": FalseJob, "lying": LyingJob}
+class LingeringJob(Job):
+    """A job in which something holds what was reduced until a checkpoint is made: threads of a library can."""
+
+    lingering: list[torch.Tensor]
+
+    def begin_keeping(self) -> None:
+        self.lingering = []
+
+    def exchange(self, group: Any, name: str, outs: Any, ins: Any, reduction: str, root: int, tag: int) -> None:
+        super().exchange(group, name, outs, ins, reduction, root, tag)
+        self.lingering += [out.detach() for out in outs]
+
+    def layout(self, attached: Any) -> bytes:
+        self.lingering.clear()
+        return super().layout(attached)
+
+
+KEEPING = {"false": FalseJob, "lying": LyingJob, "lingering": LingeringJob}
 
 
 def aside(t: torch.Tensor) -> tuple[bytes, torch.dtype]:
@@ -306,7 +323,7 @@ def wide(job: Job) -> Built:
     return (wrapped := nn.parallel.DistributedDataParallel(model)), torch.optim.SGD(wrapped.parameters(), lr=1e-2)
 
 
-BUILDERS.update(wide=wide, false=wide, lying=wide)
+BUILDERS.update(wide=wide, false=wide, lying=wide, lingering=plain)
 
 
 def primitives(recorder: Recorder, job: Job) -> None:

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.ranks_here import Ranks, ranks_here
 
+from prover.capture.storages import Memory
 from prover.ranks.exchange import Exchange
+from prover.ranks.job import alone_group
 from weighbridge.core.errors import RefusedOperationError, UsageError, WeighbridgeError
 from weighbridge.numerics import exchanges
 
@@ -206,3 +208,16 @@ def test_a_rank_sends_no_more_than_in_a_ring(ranks: dict[int, Ranks], name: str,
     data = sum(t.numel() * t.itemsize for t in ins[0])
     most = times * (members - 1) / members * data + 64 * members
     assert max(group.sent for group in groups) <= most
+
+
+def test_a_tensor_that_was_reduced_dies_when_the_program_drops_it() -> None:
+    """The library's thread does not hold it any longer, so births and deaths are the same in every run."""
+    exchange, memory, late = Exchange(alone_group(torch.device("cpu"), 0), torch.device("cpu")), Memory(), 0
+    for _ in range(1000):
+        t = torch.ones(3)
+        address = memory.watch(t.untyped_storage())
+        work = exchange.done(t)
+        del work, t
+        while memory.storage(address) is not None:
+            late += 1
+    assert late == 0
