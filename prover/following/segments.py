@@ -46,7 +46,7 @@ class _Segment:
         lent: Where the same lie: (name, address, slot, dtype, shape, strides, offset).
         batches: How many batches entered.
         stepped: Whether an optimizer has made a step.
-        marks: What storages held after that, by address: (which storage it was, digest).
+        marks: What storages held after that, by address: (which storage it was, mark).
         before: Slots that had been written by then.
         optimizers: Identities of those that have begun a step.
         data: Where tensors lie that a program without a loader has taken from outside.
@@ -237,8 +237,8 @@ class SegmentRecorder(Recorder):
         if self._verify:
             self._unmarked(segment)
             state = self._steps.state
-            digests = state.contents([*state.names, *segment.capture.slots])
-            segment.marks = {address: (self._which(address), digest) for address, digest in digests.items()}
+            marks = state.contents([*state.names, *segment.capture.slots])
+            segment.marks = {address: (self._which(address), mark) for address, mark in marks.items()}
             segment.before |= segment.capture.written
             segment.capture.written = set()
 
@@ -250,9 +250,9 @@ class SegmentRecorder(Recorder):
     def _unmarked(self, segment: _Segment) -> None:
         """Checks that what no operation has written since the mark is as it was then."""
         capture = segment.capture
-        for address, digest in self._steps.state.contents(segment.marks).items():
+        for address, mark in self._steps.state.contents(segment.marks).items():
             which, before = segment.marks[address]
-            if which == self._which(address) and capture.slots.get(address) not in capture.written and digest != before:
+            if which == self._which(address) and capture.slots.get(address) not in capture.written and mark != before:
                 name = self._attached.storage_names().get(address, "a tensor")
                 with self._or_fail():
                     raise StateChangedError(

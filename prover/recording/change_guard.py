@@ -53,13 +53,13 @@ def between_steps(held: StateTracker, step: int, remedy: Remedy = BLOCKS) -> Non
 
 
 def since_made(made: Mapping[int, bytes], held: StateTracker, attached: Attached) -> None:
-    """Checks that storages of which `made` has the digests, by address, are as initialisation() made them.
+    """Checks that storages of which `made` has the marks, by address, are as initialisation() made them.
 
     Raises:
         StateChangedError: One is not.
     """
-    for address, digest in held.contents(made).items():
-        if digest != made[address]:
+    for address, mark in held.contents(made).items():
+        if mark != made[address]:
             name = attached.storage_names().get(address, "a tensor")
             raise StateChangedError(
                 f"{name} was changed between initialisation() and attach(); make the change inside "
@@ -105,14 +105,14 @@ def _changed(
 
 
 def by_operations(
-    capture: Capture, held: StateTracker, before: Mapping[str, tuple[int, bytes]], step: int, remedy: Remedy = BLOCKS
+    capture: Capture, held: StateTracker, before: Mapping[str, bytes], step: int, remedy: Remedy = BLOCKS
 ) -> None:
     """Checks that no state changed in a step without an operation that wrote to it.
 
     Args:
         capture: The step.
         held: The state after it.
-        before: Digests of the state before it, as `StateTracker.digests`.
+        before: Marks of the state before it, as `StateTracker.marks`.
         step: The step's number.
         remedy: What the message says to do.
 
@@ -121,6 +121,6 @@ def by_operations(
     """
     entered = {i.slot for i in capture.tape.inputs} - capture.written
     for address, name in held.names.items():
-        slot, now = capture.slots.get(address), held.digests[name]
+        slot, now = capture.slots.get(address), held.marks[name]
         if (slot is None or slot in entered) and before.get(name, now) != now:
             raise StateChangedError(f"{name} was changed in step {step}{_UNSEEN}{remedy.within}", tensor=name)

@@ -107,7 +107,7 @@ class Recorder:
             key: Signs the transcript; by default a key that exists for this run only.
             metadata: What else should be fixed before the first step (hyperparameters, purpose); plain numbers, texts,
                 lists.
-            verify_state: Hash the state before each step to notice changes made outside steps.
+            verify_state: Look at the state before each step to notice changes made outside steps.
             policy: `mixed` (strict bounds for float32, calibrated ones for bfloat16 and float16), `strict` (only
                 bounds that hold for any order of summation; refuses 16-bit types) or `calibrated` (only measured
                 bounds: smaller logs).
@@ -380,7 +380,7 @@ class Recorder:
         held = [] if self._job is None else steps.memory.storages([*state.names, *capture.slots])
         state.name_survivors(capture, self._attached, steps.number)
         context, tape = capture.context, capture.finish()
-        before = state.digests
+        before = state.marks
         state.hash()
         if self._verify and self._job is None:
             with self._or_fail():

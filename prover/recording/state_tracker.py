@@ -11,6 +11,7 @@ from prover.capture.attached_objects import Attached
 from prover.capture.step_capture import Capture
 from prover.capture.storages import Memory
 from prover.capture.without_modes import storage_bytes, unseen
+from prover.recording.memory_marks import mark, storage_mark
 from weighbridge.core.digests import bytes_digest
 from weighbridge.transcript.state import Checkpoint, state_digest
 from weighbridge.transcript.tape import Tape, absolute_name
@@ -29,6 +30,7 @@ class StateTracker:
         names: Address to name.
         sizes: Name to bytes.
         digests: Name to (bytes, 32-byte digest) after the last step.
+        marks: Name to mark (`memory_marks`) after the last step.
         rng: Generator number to its counter.
         adopted: How many storages came from outside so far and stayed.
     """
@@ -38,6 +40,7 @@ class StateTracker:
         self.names: dict[int, str] = {}
         self.sizes: dict[str, int] = {}
         self.digests: dict[str, tuple[int, bytes]] = {}
+        self.marks: dict[str, bytes] = {}
         self.rng: dict[int, int] = {}
         self.adopted = 0
 
@@ -72,11 +75,14 @@ class StateTracker:
             capture.tape.survivors.append((slot, name if not name.startswith("kept/") else f"~0/{slot}"))
 
     def hash(self) -> None:
-        """Notes what the state holds now."""
-        self.digests = {}
+        """Notes what the state holds now; what is as it was when this was called last is not hashed again."""
+        digests, marks = self.digests, self.marks
+        self.digests, self.marks = {}, {}
         for address, name in self.names.items():
             data = storage_bytes(self._storage(address))
-            self.digests[name] = (data.size, bytes_digest(data.data))
+            now = self.marks[name] = mark(data.data)
+            same = marks.get(name) == now and name in digests
+            self.digests[name] = digests[name] if same else (data.size, bytes_digest(data.data))
 
     def digest(self) -> bytes:
         """Returns the digest of the state as it was noted last (32 bytes)."""
@@ -87,19 +93,15 @@ class StateTracker:
         """Returns the name of a storage that is not as it was noted last, if there is one."""
         for address, name in self.names.items():
             storage = self._memory.storage(address)
-            if storage is not None and bytes_digest(storage_bytes(storage).data) != self.digests[name][1]:
+            if storage is not None and storage_mark(storage) != self.marks[name]:
                 return name
         return None
 
     @unseen
     def contents(self, addresses: Iterable[int]) -> dict[int, bytes]:
-        """Returns the digest of every storage among `addresses` that is alive."""
+        """Returns the mark of every storage among `addresses` that is alive."""
         storages = {address: self._memory.storage(address) for address in addresses}
-        return {
-            a: bytes_digest(storage_bytes(s).data)
-            for a, s in storages.items()
-            if s is not None and s.device.type != "meta"
-        }
+        return {a: storage_mark(s) for a, s in storages.items() if s is not None and s.device.type != "meta"}
 
     def checkpoint(self, step: int, attached: Attached) -> Checkpoint:
         """Returns the state before `step`."""

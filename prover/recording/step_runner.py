@@ -273,6 +273,7 @@ class StepRunner:
         name = self.state.names.pop(address, None)
         if name is not None:
             self.state.digests.pop(name, None)
+            self.state.marks.pop(name, None)
         if self.capture is None:
             if name is not None:
                 self.dropped.append(name)
