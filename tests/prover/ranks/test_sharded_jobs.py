@@ -33,7 +33,19 @@ from weighbridge.transcript.job_record import MeshCoordinate, rank_name, read_jo
 from weighbridge.transcript.reader import Transcript, recover
 from weighbridge.transcript.tensor_file import TensorFile
 
-TWO = ["primitives", "ddp", "unused", "static", "accumulate", "tensor", "fsdp", "meta", "pipeline", "lingering", "false"]
+TWO = [
+    "primitives",
+    "ddp",
+    "unused",
+    "static",
+    "accumulate",
+    "tensor",
+    "fsdp",
+    "meta",
+    "pipeline",
+    "lingering",
+    "false",
+]
 FOUR = ["fsdp-tensor", "wide", "lying"]
 HONEST = [("two", kind) for kind in TWO if kind != "false"] + [("four", kind) for kind in FOUR if kind != "lying"]
 SALT = bytes(32)
