@@ -86,7 +86,7 @@ def alone_group(device: torch.device, rank: int) -> Any:
     """Returns a process group of one rank; on the CPU with one thread, which `new_group` does not offer."""
     if device.type != "cpu":
         return dist.new_group([rank], use_local_synchronization=True)
-    options = dist.ProcessGroupGloo._Options()
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [dist.ProcessGroupGloo.create_default_device()]
     options._threads = 1
-    return dist.ProcessGroupGloo(dist.HashStore(), 0, 1, options)
+    return dist.ProcessGroupGloo(dist.HashStore(), 0, 1, options)  # type: ignore[attr-defined]
