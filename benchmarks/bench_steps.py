@@ -145,7 +145,7 @@ def request(path: Path) -> dict[str, Any]:
 
 def replayed(path: Path) -> None:
     """Replays a transcript, one step for every line on stdin."""
-    from weighbridge.execution.workers import replay_worker
+    from weighbridge.execution.workers import replay_worker, serving
 
     begin = 0.0
 
@@ -158,7 +158,7 @@ def replayed(path: Path) -> None:
             raise SystemExit
         begin = time.perf_counter()
 
-    replay_worker._prepare("cpu")
+    serving.prepare("cpu")
     result = replay_worker.Replay(request(path), [], wait).run()
     if result["verdict"] != "match":
         raise SystemExit(f"the replay ended in {result['verdict']}: {result['first_difference']}")

@@ -17,7 +17,8 @@ import torch
 
 from benchmarks import machine, soak
 from prover import Recorder
-from weighbridge.execution.replay import Limits, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.export import export
 
 SUBJECTS = ("gpt2-124m", "gpt2")

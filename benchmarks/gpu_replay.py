@@ -24,7 +24,8 @@ from benchmarks import gpu_subjects, machine
 from benchmarks.gpu_subjects import SEED, SUBJECTS
 from prover import Recorder
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.replay import Limits, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.reader import Transcript
 
 PAIRS = ("cpu,cuda", "cuda,cpu")

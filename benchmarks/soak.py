@@ -24,7 +24,8 @@ from benchmarks import machine, models
 from benchmarks.models import Batch, Step
 from prover import Recorder
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.replay import Limits, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.reader import Transcript
 
 SEED = 11

@@ -31,7 +31,7 @@ from verifier.store.cache import Cache
 from verifier.units import Units
 from weighbridge.attest.identity import Credentials
 from weighbridge.core.errors import UsageError
-from weighbridge.execution.replay import Limits
+from weighbridge.execution.worker_process import Limits
 
 __all__ = ["Inspection", "InspectionStoppedError", "Progress"]
 

@@ -52,8 +52,8 @@ from weighbridge.attest.identity import Credentials
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core import secret_files
 from weighbridge.core.errors import OwnCredentialsError, UsageError, WeighbridgeError
-from weighbridge.execution.replay import Limits
 from weighbridge.execution.transcript_facts import QUESTIONS
+from weighbridge.execution.worker_process import Limits
 from weighbridge.rpc import endpoints
 from weighbridge.rpc.guards import CallLimits
 from weighbridge.rpc.metrics import Metrics

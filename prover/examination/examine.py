@@ -23,7 +23,8 @@ from prover.following.jobs import has_ranks
 from prover.following.script import require_script
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.job_replay import replay_job
-from weighbridge.execution.replay import ReplayResult, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.transcript.job_record import RECORD
 
 CHILD = "prover.examination.child"

@@ -23,7 +23,8 @@ from support.peaks import peak
 from prover.keeping import collective_replay
 from weighbridge.execution import collective_openings, comparison, job_questions, job_replay, transcript_facts
 from weighbridge.execution.collective_openings import Commitments
-from weighbridge.execution.replay import Limits, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.worker_process import Limits
 from weighbridge.program import tape_description
 from weighbridge.transcript.job_record import RECORD, rank_name
 from weighbridge.transcript.reader import Transcript

@@ -28,7 +28,7 @@ from weighbridge.attest.dsse import seal
 from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json, decompress, expand_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution import collective_openings, job_questions, replay, run_facts
+from weighbridge.execution import collective_openings, job_questions, replay_answer, run_facts
 from weighbridge.execution.worker_answers import MALFORMED, shaped
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.program import passport as passports
@@ -252,7 +252,7 @@ def answer(data: bytes) -> None:
     """Answers of confined workers, which a Prover may have taken over."""
     message = decode_json(data)
     if isinstance(message, dict):
-        for read in (replay.parse, run_facts.parse):
+        for read in (replay_answer.parse, run_facts.parse):
             with suppress(WeighbridgeError):
                 read(message)
         for shape in (tape_description.SHAPE, job_questions.DESCRIPTION, passports.SHAPE):

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.replay import ReplayResult, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.transcript.steps import Scalar
 
 FORMULAS = {"descent": "-0.1 / t", "clip": "min(1, 1 / host)"}

@@ -24,7 +24,7 @@ from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import DifferenceError
 from weighbridge.execution.workers import confinement
-from weighbridge.execution.workers.replay_worker import _prepare
+from weighbridge.execution.workers.serving import prepare
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
@@ -60,7 +60,7 @@ def main() -> None:
     os.dup2(2, 1)
     runs = [case for path in sys.argv[1:] for case in steps_of(Transcript.open(Path(path)))]
     examples = [example for key in sorted(EXAMPLES) for example in EXAMPLES[key](Maker("plain"))]
-    _prepare("cpu")
+    prepare("cpu")
     torch.set_num_threads(1)
     confinement.limit_resources(2 << 30, 100_000, address_space=True)
     confinement.restrict_files(confinement.program_paths(), Path(tempfile.gettempdir()))

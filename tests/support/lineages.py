@@ -16,7 +16,7 @@ from verifier.model import lineage
 from verifier.model.facts import TranscriptFacts
 from verifier.model.lineage import Lineage
 from weighbridge.core.errors import Finding, TranscriptError, WeighbridgeError
-from weighbridge.execution.replay import ReplayResult, parse
+from weighbridge.execution.replay_answer import ReplayResult, parse
 from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
 from weighbridge.transcript.parentage import Parent
 

@@ -22,7 +22,7 @@ from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tokens import Verified
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import ChipError, Finding, TranscriptError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.run_facts import Program, RunFacts
 from weighbridge.execution.transcript_facts import open_confined
 

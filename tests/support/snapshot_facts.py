@@ -13,7 +13,7 @@ from weighbridge.attest.identity import CertificateAuthority, verify_device_chai
 from weighbridge.attest.tokens import Verified
 from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
 LEAVES: list[Leaf] = [(8, b"a" * 32), (8, b"a" * 32), (100, b"b" * 32)]

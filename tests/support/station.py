@@ -26,7 +26,7 @@ from verifier.store.cache import Cache
 from verifier.units import Units
 from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority
-from weighbridge.execution.replay import Limits
+from weighbridge.execution.worker_process import Limits
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("train_job.py")

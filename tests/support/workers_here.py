@@ -47,7 +47,7 @@ WORKERS: dict[str, Answered] = {
 
 
 def run_worker(module: str, request: Mapping[str, Any], *_: Any) -> dict[str, Any]:
-    """Answers as `weighbridge.execution.replay.run_worker` does, without confinement and limits on time."""
+    """Answers as `weighbridge.execution.worker_process.run_worker` does, without confinement and limits on time."""
     try:
         with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
             result = WORKERS[module](json.loads(json.dumps(request)), lambda message: None)

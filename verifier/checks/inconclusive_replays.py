@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from verifier.model.collected import Collected
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
 from weighbridge.core.errors import Finding
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 
 REPLAY = "replay.inconclusive"
 

@@ -10,7 +10,7 @@ from verifier.model.facts import MATCHES, Explanation, Opening, SnapshotFacts, d
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.core.errors import ChipError, Finding, Severity, WeighbridgeError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,7 @@ from weighbridge.execution import job_questions
 from weighbridge.execution.collective_openings import Opening, Target, encode
 from weighbridge.execution.given_results import write_results
 from weighbridge.execution.job_questions import CellPlan, Side
-from weighbridge.execution.replay import Limits
+from weighbridge.execution.worker_process import Limits
 
 Connect = Callable[[], AbstractContextManager[ProverClient]]
 """Opens a connection to the Prover."""

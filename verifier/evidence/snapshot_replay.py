@@ -26,8 +26,10 @@ from weighbridge.attest import tokens
 from weighbridge.attest.chip_log import Directory
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.errors import Finding, TranscriptError, WeighbridgeError
-from weighbridge.execution.replay import Limits, ReplayResult, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
+from weighbridge.execution.worker_process import Limits
 
 _DIFFERENCE = ("step", "op", "operation")
 

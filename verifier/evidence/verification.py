@@ -33,7 +33,7 @@ from weighbridge.attest.tlog import NoteKey
 from weighbridge.core import merkle
 from weighbridge.core.bounded import decode_json
 from weighbridge.core.errors import Finding, WeighbridgeError
-from weighbridge.execution.replay import Limits
+from weighbridge.execution.worker_process import Limits
 
 Outcome = Literal["verified", "not contained", "failed"]
 _MAX_SMALL = 256 << 20

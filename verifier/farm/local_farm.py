@@ -21,7 +21,9 @@ from verifier.farm import sharded_jobs
 from verifier.model.replay_task import Outcome, Task
 from weighbridge.core.errors import Finding, ReplayWorkerError, UsageError, WeighbridgeError
 from weighbridge.execution.job_replay import replay_cell, replay_job
-from weighbridge.execution.replay import ReplayResult, Worker, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.replay_answer import ReplayResult
+from weighbridge.execution.worker_process import Worker
 from weighbridge.transcript.job_record import rank_name
 
 Progress = Callable[["Task", int, int], None]

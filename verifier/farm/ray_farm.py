@@ -30,7 +30,7 @@ import torch
 from verifier.farm.local_farm import Cancelled, Farm, LocalFarm, Progress, execute, side_by_side, slots
 from verifier.model.replay_task import Outcome, Task
 from weighbridge.core.errors import ReplayWorkerError, UsageError
-from weighbridge.execution.replay import Limits
+from weighbridge.execution.worker_process import Limits
 
 LOCAL = "local"
 OLDEST = (2, 52)
@@ -182,7 +182,7 @@ class _Driver:
         progress: Callable[[int, int], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
-        """Runs a worker process on some node; as `weighbridge.execution.replay.run_worker`, whose answer is hostile.
+        """Runs a worker process on some node; as `execution.worker_process.run_worker`, whose answer is hostile.
 
         Raises:
             ReplayWorkerError: As there; or Ray, or what it ran on, died.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weighbridge.core.errors import ReplayWorkerError
-from weighbridge.execution.replay import Limits, run_worker
+from weighbridge.execution.worker_process import Limits, run_worker
 
 MODULES = frozenset({"weighbridge.execution.workers.replay_worker", "weighbridge.execution.workers.job_worker"})
 """What a node runs, and nothing else."""
@@ -25,7 +25,7 @@ def work(task: bytes) -> Iterator[bytes]:
 
     Args:
         task: `module`, `request`, `limits` (bytes of memory, seconds) and `env`, as
-        `weighbridge.execution.replay.run_worker`
+        `weighbridge.execution.worker_process.run_worker`
             takes them.
 
     Yields:

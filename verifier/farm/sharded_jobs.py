@@ -13,7 +13,7 @@ from verifier.model.facts import Shard, TranscriptFacts
 from verifier.store.cache import Cache
 from weighbridge.core.errors import ReplayWorkerError, TranscriptError, WeighbridgeError
 from weighbridge.execution.job_replay import JobReplayResult
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.job_record import MeshCoordinate, check_coordinate
 

@@ -23,7 +23,7 @@ from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution import sensitivity
 from weighbridge.execution.recognition import outcome as recognition
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.run_facts import Amount, Program, Repetition, RunFacts
 
 

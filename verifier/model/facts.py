@@ -30,7 +30,7 @@ from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import Finding, UsageError, WeighbridgeError
 from weighbridge.core.merkle import EMPTY_ROOT
 from weighbridge.execution.given_terms import GIVEN, MAX_OPENINGS
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.transcript.job_record import MeshCoordinate
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from verifier.model.facts import TranscriptFacts
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import ReplayWorkerError, WeighbridgeError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.parentage import Parent, unexplained
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.replay import Limits, ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
+from weighbridge.execution.worker_process import Limits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ from verifier.model.weight_change import Changes
 from weighbridge.core import secret_files
 from weighbridge.core.digests import DIGEST_SIZE, record_digest
 from weighbridge.core.errors import FormatError, ProofError, UsageError, WeighbridgeError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
 Reason = Literal["snapshot", "random", "change", "returned", "secret"]

@@ -14,7 +14,7 @@ from verifier.model.segments import Replayed
 from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution.recognition.outcome import Recognition
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.run_facts import RunFacts
 from weighbridge.program.tape_policy import INSENSITIVE
 

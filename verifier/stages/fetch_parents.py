@@ -12,7 +12,7 @@ from verifier.stages import fetch
 from verifier.stages.replay_runner import replayed, task
 from verifier.stages.setting import Setting
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
 

@@ -16,7 +16,7 @@ from verifier.stages.setting import Setting
 from verifier.units import key_of
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import TranscriptError, UsageError, WeighbridgeError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
 

@@ -20,7 +20,7 @@ from verifier.report.regime import NO_RULES, Regime
 from verifier.store.cache import Cache
 from verifier.units import Units, key_of
 from weighbridge.attest.identity import Credentials
-from weighbridge.execution.replay import Limits
+from weighbridge.execution.worker_process import Limits
 
 T = TypeVar("T")
 

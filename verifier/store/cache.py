@@ -20,8 +20,8 @@ from verifier.store.cache_room import CELLS, JOB, PARTIAL, Budget, Room, Storage
 from weighbridge.core.digests import bytes_digest
 from weighbridge.core.durable import sync
 from weighbridge.core.errors import ReplayWorkerError, TranscriptError, WeighbridgeError
-from weighbridge.execution.replay import Limits
 from weighbridge.execution.transcript_facts import OPENING, QUESTIONS, OpenedTranscript, open_confined
+from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.job_record import RECORD, JobRecord, rank_name
 
 _ID = re.compile(r"[0-9a-f]{64}")

@@ -16,7 +16,7 @@ from weighbridge.core.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weighbridge.execution.replay import ReplayResult
+    from weighbridge.execution.replay_answer import ReplayResult
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 

@@ -152,7 +152,7 @@ def verifier(
     from verifier.store.cache_room import Budget
     from weighbridge.attest.certificates import load_certificate
     from weighbridge.attest.identity import Credentials
-    from weighbridge.execution.replay import Limits
+    from weighbridge.execution.worker_process import Limits
     from weighbridge.rpc.metrics import Metrics, shown
 
     logging.basicConfig(level=logging.WARNING)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.core.errors import ReplayWorkerError
-from weighbridge.execution.replay import Limits, raise_error, run_worker
+from weighbridge.execution.worker_process import Limits, raise_error, run_worker
 
 _DEFAULT = Limits()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from weighbridge.core.errors import ReplayWorkerError, UsageError
 from weighbridge.execution import location
-from weighbridge.execution.replay import Limits, raise_error, run_worker
+from weighbridge.execution.worker_process import Limits, raise_error, run_worker
 
 MAX_ELEMENTS = 1000
 _LIMITS = Limits()

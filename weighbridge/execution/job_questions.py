@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from weighbridge.core.errors import Finding
 from weighbridge.execution.collective_openings import Target
-from weighbridge.execution.replay import MOST_FINDINGS, Limits, finding_of, raise_error, run_worker
+from weighbridge.execution.replay_answer import MOST_FINDINGS, finding_of
 from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, natural, shaped
+from weighbridge.execution.worker_process import Limits, raise_error, run_worker
 from weighbridge.transcript.collectives import chunk_count
 
 T = TypeVar("T")

@@ -9,21 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.core.errors import ReplayWorkerError, UsageError
-from weighbridge.execution.replay import (
-    Limits,
-    ReplayResult,
-    Verdict,
-    Worker,
-    parse,
-    raise_error,
-    replay,
-    request_of,
-    run_worker,
-)
+from weighbridge.execution.replay import DEFAULT_LIMITS, replay, request_of
+from weighbridge.execution.replay_answer import ReplayResult, Verdict, parse
+from weighbridge.execution.worker_process import Limits, Worker, raise_error, run_worker
 from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
 from weighbridge.transcript.job_record import MeshCoordinate, rank_name, read_job
-
-DEFAULT_LIMITS = Limits()
 
 
 @dataclass(slots=True)

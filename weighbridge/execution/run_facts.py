@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.core.errors import ReplayWorkerError
-from weighbridge.execution.replay import Limits, raise_error, run_worker
 from weighbridge.execution.worker_answers import digest
+from weighbridge.execution.worker_process import Limits, raise_error, run_worker
 
 KINDS = ("init", "step", "edit")
 _MOST = 100_000

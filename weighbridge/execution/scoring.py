@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from weighbridge.core.errors import ReplayWorkerError, WeighbridgeError
-from weighbridge.execution.replay import Limits, raise_error, run_worker
+from weighbridge.execution.worker_process import Limits, raise_error, run_worker
 
 Metric = Literal["cross_entropy", "accuracy"]
 EXPECTED = "expected"

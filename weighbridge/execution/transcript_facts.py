@@ -22,8 +22,9 @@ from weighbridge.attest.manifest import Manifest
 from weighbridge.core import bounded
 from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, FormatError, ReplayWorkerError, TranscriptError, UsageError
-from weighbridge.execution.replay import MOST_FINDINGS, Limits, finding_of, raise_error, run_worker
+from weighbridge.execution.replay_answer import MOST_FINDINGS, finding_of
 from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, natural, shaped, share, text, truth
+from weighbridge.execution.worker_process import Limits, raise_error, run_worker
 from weighbridge.program.chosen_bits import CHANNELS
 from weighbridge.transcript.files import read_manifest, verify_files
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate

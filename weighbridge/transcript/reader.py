@@ -30,6 +30,7 @@ from weighbridge.transcript import log_kinds
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.chip_notes import decode as decode_notes
 from weighbridge.transcript.data import DataCommitment, batch_digest, record_digests
+from weighbridge.transcript.data_files import compare, read_commitment
 from weighbridge.transcript.entry_notes import ENTERED, EntryNote
 from weighbridge.transcript.entry_notes import decode as decode_entered
 from weighbridge.transcript.files import altered, read_manifest, verify_files
@@ -59,7 +60,7 @@ from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.tensor_file import TensorFile
 from weighbridge.transcript.training_claims import CLAIMS, Claims
 from weighbridge.transcript.training_claims import decode as decode_claims
-from weighbridge.transcript.writer import DRAFT, LEAVES, ORDER, RESUMPTIONS
+from weighbridge.transcript.writer import DRAFT, RESUMPTIONS
 
 __all__ = ["Transcript", "recover"]
 
@@ -329,7 +330,7 @@ class Transcript:
                 findings.append(error.finding(subject=f"step {step}"))
             record = self.step(step)
             if self.data is not None:
-                findings += _compare(record, self.data, order[used : used + len(record.record_digests)])
+                findings += compare(record, self.data, order[used : used + len(record.record_digests)])
                 used += len(record.record_digests)
         return findings
 
@@ -375,7 +376,7 @@ class Transcript:
         if not known or draft["format"] != log_kinds.draft_format(draft):
             raise TranscriptError("draft.cbor is not a draft of format 1 or 2; use a matching version of Weighbridge")
         self.draft, self.on_demand = draft, log_kinds.on_demand(draft)
-        self.data = self._load_data(draft["data"])
+        self.data = read_commitment(self.path, self._listed, draft["data"], self.limits)
         if RESUMPTIONS in self._listed:
             self.resumptions = decode_resumptions(read_file(self.path / RESUMPTIONS, max_bytes=self.limits.manifest))
         if CHIPS in self._listed:
@@ -386,25 +387,6 @@ class Transcript:
             self.entered = decode_entered(read_file(self.path / ENTERED, max_bytes=self.limits.manifest))
         if CLAIMS in self._listed:
             self.claims = decode_claims(read_file(self.path / CLAIMS, max_bytes=self.limits.manifest))
-
-    def _load_data(self, summary: Any) -> DataCommitment | None:
-        present = {path for path in (LEAVES, ORDER) if path in self._listed}
-        if summary is None and not present:
-            return None
-        if present != {LEAVES, ORDER}:
-            raise TranscriptError("data/ does not hold what the draft calls for; fetch the transcript again")
-        leaves = read_file(self.path / LEAVES, max_bytes=self.limits.file)
-        order = read_file(self.path / ORDER, max_bytes=self.limits.file)
-        match summary:
-            case {"order": {"seed": int(seed), "epochs": int(epochs)}} | {
-                "order": {"random": bytes(seed), "epochs": int(epochs)}
-            } if len(order) * 4 == len(leaves) * epochs:
-                data = DataCommitment.from_parts(leaves, (seed, epochs))
-            case _:
-                data = DataCommitment.from_parts(leaves, order)
-        if digests.cbor(data.summary()) != digests.cbor(summary) or data.order_bytes() != order:  # 1 == True == 1.0
-            raise TranscriptError("data/ is not the commitment that the draft names; fetch the transcript again")
-        return data
 
     def _load_steps(self) -> None:
         """Checks segments and checkpoints against the manifest and chains all step records."""
@@ -478,32 +460,3 @@ def open_unchanged(path: str | Path, limits: Limits) -> Transcript:
         WeighbridgeError: As `Transcript.open`.
     """
     return Transcript._open(Path(path), limits, unchanged=True)
-
-
-def _compare(record: StepRecord, data: DataCommitment, expected: list[int]) -> list[Finding]:
-    """Compares the records of one step with the commitment."""
-    findings, subject = [], f"step {record.step}"
-    if record.records != expected:
-        findings.append(
-            Finding(
-                id="data.order.differs",
-                message=f"Step {record.step} uses other records than the committed order says.",
-                expected=str(expected[:16]),
-                found=str(record.records[:16]),
-                subject=subject,
-            )
-        )
-    for identity, digest in zip(record.records, record.record_digests, strict=False):
-        known = data.leaf(identity).hex() if identity < len(data) else "no such record"
-        if known != digest.hex():
-            findings.append(
-                Finding(
-                    id="data.record.differs",
-                    message=f"Record {identity} in step {record.step} is not the one that was committed to.",
-                    expected=known,
-                    found=digest.hex(),
-                    subject=subject,
-                )
-            )
-            break
-    return findings

@@ -16,7 +16,7 @@ from verifier.model.policies import SnapshotPolicy
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.errors import Finding, UsageError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
 from weighbridge.transcript.chip_notes import ChipNotes
 from weighbridge.transcript.writer import TranscriptWriter

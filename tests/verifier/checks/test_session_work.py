@@ -17,7 +17,7 @@ from verifier.model.facts import Explanation, Plan, SnapshotFacts
 from verifier.model.policies import SnapshotPolicy
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.core.errors import Finding, WeighbridgeError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.run_facts import Amount, Repetition, RunFacts
 from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
 

@@ -21,7 +21,7 @@ from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import Finding, ProverError, ReplayWorkerError, TranscriptError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
 from weighbridge.transcript.resumption_notes import Resumption
 from weighbridge.transcript.tape import Tape

@@ -21,7 +21,7 @@ from verifier.checks import replay_outcome as replay_check
 from verifier.checks import tapes as tapes_check
 from verifier.model.facts import SnapshotFacts
 from weighbridge.core.errors import Finding
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.program.tape_checks import check
 from weighbridge.program.tape_policy import BUDGETS, IDS, TapePolicy
 from weighbridge.transcript.reader import Transcript

@@ -18,7 +18,7 @@ from verifier.stages.read_logs import snapshots_in
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.work import NONE, Work
 from weighbridge.core.errors import Finding
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.run_facts import Amount, Repetition, RunFacts
 
 LEAF = [(8, b"a" * 32)]

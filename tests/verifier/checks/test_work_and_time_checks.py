@@ -17,7 +17,7 @@ from verifier.model.facts import Explanation, SnapshotFacts, TranscriptFacts
 from verifier.model.peak_flops import peak_of
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.core.errors import Finding
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
 from weighbridge.transcript.resumption_notes import Resumption
 

@@ -35,7 +35,7 @@ from weighbridge.core.errors import IdentityError, ProverError, TranscriptError,
 from weighbridge.execution.collective_openings import Commitments, Opening, Piece, Target
 from weighbridge.execution.given_terms import GIVEN
 from weighbridge.execution.job_replay import replay_job
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.rpc import endpoints
 from weighbridge.transcript.job_record import MeshCoordinate, rank_name, read_job
 from weighbridge.transcript.reader import Transcript

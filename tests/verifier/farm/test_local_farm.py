@@ -24,7 +24,8 @@ from support.station import ROOT
 from verifier.farm.local_farm import CancelledError, LocalFarm, slots
 from verifier.model.replay_task import Outcome, Task
 from weighbridge.core.errors import ReplayWorkerError, UsageError, WeighbridgeError
-from weighbridge.execution.replay import Limits, ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
+from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.job_record import rank_name
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.training_claims import CLAIMS, encode

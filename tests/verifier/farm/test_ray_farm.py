@@ -26,7 +26,7 @@ from verifier.farm.local_farm import CancelledError, Farm, LocalFarm
 from verifier.farm.ray_farm import RayFarm, chosen
 from verifier.model.replay_task import Outcome, Task
 from weighbridge.core.errors import UsageError, WeighbridgeError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.transcript.job_record import RECORD, JobRecord, MeshCoordinate, rank_name
 
 pytest.importorskip("ray", reason="Ray is not installed; pip install 'weighbridge[ray]'")

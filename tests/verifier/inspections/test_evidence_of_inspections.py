@@ -19,7 +19,7 @@ from verifier.model.segments import Replayed, select
 from verifier.report import statistical_evidence
 from verifier.report.page import render_html
 from weighbridge.core.errors import ReplayWorkerError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.sensitivity import Numbers, Response, Sensitivity
 from weighbridge.execution.transcript_facts import open_confined
 from weighbridge.transcript.data import DataCommitment, VerifiableOrder

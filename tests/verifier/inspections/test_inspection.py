@@ -20,7 +20,7 @@ from prover.keeping.archive import Archive
 from prover.service import ALLOW, ProverService
 from verifier.report.page import render_html
 from verifier.store.cache import Cache
-from weighbridge.execution.replay import Limits
+from weighbridge.execution.worker_process import Limits
 from weighbridge.rpc import endpoints
 from weighbridge.transcript.reader import Transcript
 

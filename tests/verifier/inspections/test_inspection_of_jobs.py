@@ -24,7 +24,7 @@ from verifier.store.cache import Cache
 from weighbridge.attest.identity import Credentials
 from weighbridge.core.errors import Finding, ReplayWorkerError
 from weighbridge.execution.job_replay import JobReplayResult
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.rpc import endpoints
 from weighbridge.transcript.job_record import read_job
 from weighbridge.transcript.reader import Transcript

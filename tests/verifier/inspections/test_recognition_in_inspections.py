@@ -32,7 +32,8 @@ from verifier.rules.judge import judge
 from weighbridge.cli.report import as_text
 from weighbridge.execution.recognition import limits
 from weighbridge.execution.recognition.in_replay import choose
-from weighbridge.execution.replay import Limits, ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
+from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.training_claims import CLAIMS, Claims, encode

@@ -21,7 +21,7 @@ from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tokens import verify
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import ChipError, Finding, ProofError, TokenError, UsageError, WeighbridgeError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.run_facts import Amount, Program, Repetition, RunFacts
 
 names = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -20,7 +20,7 @@ from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tokens import Verified
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import ChipError, UsageError
-from weighbridge.execution.replay import ReplayResult
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import open_confined
 
 LEAVES: list[Leaf] = [(8, b"a" * 32)]

@@ -15,8 +15,8 @@ from support.forging import resign
 
 from prover import Recorder
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
-from weighbridge.execution.replay import Limits
 from weighbridge.execution.run_facts import Amount, Repetition, RunFacts, examine, parse
+from weighbridge.execution.worker_process import Limits
 from weighbridge.program.passport import passport
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.resumption_notes import Resumption, encode

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from prover import Recorder
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.replay import Limits
 from weighbridge.execution.scoring import Metric, parse, score
+from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers import scoring_worker
 from weighbridge.transcript.tensor_file import write_tensors
 

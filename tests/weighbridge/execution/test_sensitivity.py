@@ -19,9 +19,11 @@ from typer.testing import CliRunner
 from weighbridge.cli.main import app
 from weighbridge.core.errors import ReplayWorkerError, UsageError
 from weighbridge.execution import sensitivity
-from weighbridge.execution.replay import Limits, parse, replay
+from weighbridge.execution.replay import replay
+from weighbridge.execution.replay_answer import parse
 from weighbridge.execution.sensitivity import Numbers, Response, Sensitivity, judge
 from weighbridge.execution.worker_answers import MALFORMED
+from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers.replay_worker import Replay
 from weighbridge.program.tape_policy import AS_DESIGNED
 

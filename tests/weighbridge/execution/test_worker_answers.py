@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.core.errors import ReplayWorkerError
-from weighbridge.execution import job_questions, replay, transcript_facts
+from weighbridge.execution import job_questions, transcript_facts, worker_process
 from weighbridge.execution.job_questions import Side, chunks_of
 from weighbridge.execution.worker_answers import MALFORMED, digest, natural, shaped, text, truth
 from weighbridge.transcript.collectives import CHUNK
@@ -90,7 +90,7 @@ def test_truth_values_and_digests() -> None:
 def test_an_answer_of_many_items_is_refused_before_it_becomes_objects() -> None:
     line = b'{"result": [' + b"[]," * (1 << 24) + b"[]]}\n"
     with pytest.raises(ReplayWorkerError, match="not a result"):
-        replay._read(BytesIO(line), None)
+        worker_process.read_answer(BytesIO(line), None)
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from weighbridge.execution.differences import Difference, Pair, at, difference, 
 from weighbridge.execution.elements import Result, compare, keep, plain
 from weighbridge.execution.following import Seen
 from weighbridge.execution.location import locate
-from weighbridge.execution.workers.replay_worker import Replay, serve
+from weighbridge.execution.workers.replay_worker import Replay
+from weighbridge.execution.workers.serving import serve
 from weighbridge.numerics.arrays.physical import dense_strides
 from weighbridge.numerics.conformance.device_kind import device_kind
 from weighbridge.program.operands import tensor

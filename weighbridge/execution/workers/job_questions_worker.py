@@ -22,8 +22,8 @@ from weighbridge.execution.collective_openings import (
 )
 from weighbridge.execution.given_terms import MAX_OPENINGS
 from weighbridge.execution.job_questions import MOST_SIDES
-from weighbridge.execution.replay import told
-from weighbridge.execution.workers.replay_worker import serve
+from weighbridge.execution.replay_answer import told
+from weighbridge.execution.workers.serving import serve
 from weighbridge.transcript import layout as layouts
 from weighbridge.transcript.reader import Transcript
 

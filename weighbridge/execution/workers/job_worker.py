@@ -12,7 +12,8 @@ from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.recognition.in_replay import choose
 from weighbridge.execution.recognition.meetings import Meeting, Meetings
 from weighbridge.execution.virtual_ranks import AbandonedError, Rendezvous, VirtualRank
-from weighbridge.execution.workers.replay_worker import Replay, serve
+from weighbridge.execution.workers.replay_worker import Replay
+from weighbridge.execution.workers.serving import serve
 from weighbridge.transcript.job_record import MeshCoordinate, check_coordinate, rank_name, read_job
 from weighbridge.transcript.reader import Transcript
 

@@ -13,8 +13,8 @@ import torch
 
 from weighbridge.core.errors import TapeError
 from weighbridge.execution.scoring import ScoringError
-from weighbridge.execution.workers.replay_worker import serve
 from weighbridge.execution.workers.scoring_worker import Evaluator, operand, place_of_loss
+from weighbridge.execution.workers.serving import serve
 from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.rounding.rounding_log import LogReader
 from weighbridge.transcript.reader import Transcript

@@ -1,34 +1,21 @@
-"""The process in which a replay runs: `workers.replay_worker`, request on stdin, answer on stdout.
-
-It reads the request, gives up what it does not need (`confinement`), and only then opens the transcript.
-"""
+"""Replays a transcript in a worker process (`workers.serving`): one step after another, to the first difference."""
 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import sys
-import tempfile
-import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from weighbridge.core.bounded import read_file
 from weighbridge.core.errors import (
     Finding,
     LogError,
-    ReplayWorkerError,
     Severity,
     TapeError,
     TranscriptError,
     WeighbridgeError,
 )
-from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution import given_results, rounding_findings
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import DifferenceError, Following
@@ -38,17 +25,13 @@ from weighbridge.execution.given_terms import GIVEN
 from weighbridge.execution.location import locate
 from weighbridge.execution.recognition.in_replay import Recognising
 from weighbridge.execution.recognition.meetings import Meeting
-from weighbridge.execution.replay import MAX_LINE, told
+from weighbridge.execution.replay_answer import told
 from weighbridge.execution.sampled_steps import SampledSteps
-from weighbridge.execution.workers import confinement
-from weighbridge.numerics import custom
+from weighbridge.execution.workers.serving import serve
 from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.conformance import probes
 from weighbridge.numerics.conformance.device_kind import device_kind
-from weighbridge.numerics.conformance.switches import switch_off
-from weighbridge.numerics.rounding import device_passes
 from weighbridge.numerics.rule_table import table_digest
-from weighbridge.numerics.warm import warm, warm_decoders
 from weighbridge.program import chosen_counts, chosen_findings, tape_checks
 from weighbridge.program.chosen_bits import ChosenBits
 from weighbridge.program.flops import flops, narrow
@@ -447,70 +430,6 @@ class Replay:
             use["free_bytes"] = entered.undeclared_bytes if entered else 0
             use["once_bytes"] = entered.once_bytes if entered else 0
             use["derived"] = sum(name is not None for name in entered.changing.values()) if entered else 0
-
-
-def _prepare(device: str, compiling: Callable[[int, int], None] | None = None, *, executes: bool = True) -> None:
-    """Switches off algorithms that no bound covers, and warms up what must be loaded before files are out of reach."""
-    keep_freed()
-    if not executes:
-        warm_decoders()
-        return
-    switch_off()
-    device_kind(device)  # it reads a file
-    torch.set_grad_enabled(False)
-    warm(compiling)
-    there = torch.ones(2, device=device)
-    there.sum().item()
-    if device_passes.fused(there.device) is not None:  # it is compiled now; what else may be, goes where it may be kept
-        os.environ["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / "triton")
-
-
-def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]], *, executes: bool = True) -> None:
-    """Answers one request.
-
-    Args:
-        answered: Gives the answer to (request, restrictions in force, a function that sends other messages).
-        executes: Whether it evaluates operations. To load their loops takes longer than most answers of a worker that
-            only reads, unless torch has one thread and the fork server has loaded them.
-    """
-    warnings.filterwarnings("ignore")
-    request = json.loads(sys.stdin.buffer.read())
-    answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints goes to stderr: stdout carries the answer only
-
-    def send(message: dict[str, Any]) -> None:
-        line = json.dumps(message).encode() + b"\n"
-        if len(line) > MAX_LINE:
-            raise ReplayWorkerError(f"the answer has {len(line)} bytes, more than {MAX_LINE}; ask for less")
-        answer.write(line)
-        answer.flush()
-
-    cpu = not str(request["device"]).startswith("cuda")
-    try:
-        _prepare(request["device"], lambda done, total: send({"compiling": [done, total]}), executes=executes)
-        for name in request.get("op_rules", ()):
-            custom.load(name)
-        confined = confinement.limit_resources(
-            2 * int(request["memory"]) + (2 << 30), int(request["seconds"]), address_space=cpu
-        )
-        confined += confinement.restrict_files(
-            [*confinement.program_paths(), *map(Path, request.get("paths") or [request["path"]])],
-            Path(tempfile.gettempdir()),
-        )
-        confined += confinement.deny_system_calls(allow_exec=not cpu)
-        send({"result": answered(request, confined, send)})
-    except WeighbridgeError as error:
-        send({"error": {"code": error.reason, "message": error.message}})
-    except (MemoryError, RuntimeError) as error:
-        text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-        send(
-            {
-                "error": {
-                    "code": "replay.worker",
-                    "message": f"the replay ran out of memory or the device failed: {text}",
-                }
-            }
-        )
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from weighbridge.attest.approved_passport import passport_digest
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.run_facts import KINDS
-from weighbridge.execution.workers.replay_worker import serve
+from weighbridge.execution.workers.serving import serve
 from weighbridge.program.flops import flops, narrow
 from weighbridge.program.origins import TapeValues, analyse
 from weighbridge.program.passport import facts

@@ -13,7 +13,8 @@ from weighbridge.core.errors import TapeError
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.free_run import Free, FreeExecutor
 from weighbridge.execution.scoring import EXPECTED, ScoringError
-from weighbridge.execution.workers.replay_worker import Replay, serve
+from weighbridge.execution.workers.replay_worker import Replay
+from weighbridge.execution.workers.serving import serve
 from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.rounding.rounding_log import LogReader
 from weighbridge.program.operands import tensor

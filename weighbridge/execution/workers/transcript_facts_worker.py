@@ -15,7 +15,7 @@ from typing import Any
 
 from weighbridge.core.digests import region_digest
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
-from weighbridge.execution.replay import told
+from weighbridge.execution.replay_answer import told
 from weighbridge.execution.transcript_facts import (
     INSPECTED,
     MOST_DECLARED,
@@ -25,7 +25,7 @@ from weighbridge.execution.transcript_facts import (
     MOST_WEIGHTS,
 )
 from weighbridge.execution.weight_distance import distances
-from weighbridge.execution.workers.replay_worker import serve
+from weighbridge.execution.workers.serving import serve
 from weighbridge.program import chosen_counts, tape_description
 from weighbridge.program import passport as program_passport
 from weighbridge.program.chosen_bits import CHANNELS, ChosenBits

@@ -12,7 +12,8 @@ import pytest
 
 from weighbridge.core.errors import ReplayWorkerError
 from weighbridge.execution.choice_statistics import Tally
-from weighbridge.execution.replay import _read, parse
+from weighbridge.execution.replay_answer import parse
+from weighbridge.execution.worker_process import read_answer
 
 SIGNALS = """
 import ctypes, json, os, sys
@@ -48,7 +49,7 @@ FINDING = {"id": "a", "message": "b", "expected": "", "found": "", "subject": ""
 
 
 def test_an_answer_in_order_is_taken() -> None:
-    message = _read(BytesIO(json.dumps({"result": {**RESULT, "findings": [FINDING]}}).encode()), None)
+    message = read_answer(BytesIO(json.dumps({"result": {**RESULT, "findings": [FINDING]}}).encode()), None)
     assert message is not None
     assert parse(message).findings[0].id == "a"
 
@@ -56,7 +57,7 @@ def test_an_answer_in_order_is_taken() -> None:
 @pytest.mark.parametrize("line", [b'{"progress": [Infinity, 1]}', b'{"progress": [NaN, 1]}', b'{"progress": 1}', b"7"])
 def test_progress_that_is_none_is_refused(line: bytes) -> None:
     with pytest.raises(ReplayWorkerError):
-        _read(BytesIO(line + b"\n"), lambda *_: None)
+        read_answer(BytesIO(line + b"\n"), lambda *_: None)
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "x", None, [], 1 << 80])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from weighbridge.core.errors import Finding, ReplayWorkerError
-from weighbridge.execution.replay import MOST_FINDINGS, _read, parse, told
+from weighbridge.execution.replay_answer import MOST_FINDINGS, parse, told
+from weighbridge.execution.worker_process import read_answer
 
 
 class Terminal(io.StringIO):
@@ -47,19 +48,19 @@ def test_odd_counts_are_refused(kind: str, counts: Any, monkeypatch: pytest.Monk
     terminal, told = Terminal(), []
     monkeypatch.setattr(sys, "stderr", terminal)
     with pytest.raises(ReplayWorkerError, match="something that is not a result"):
-        _read(said({kind: counts}, {"result": {}}), lambda done, total: told.append((done, total)))
+        read_answer(said({kind: counts}, {"result": {}}), lambda done, total: told.append((done, total)))
     assert (terminal.getvalue(), told) == ("", [])
 
 
 def test_a_flood_of_announcements_is_one_line_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     flood = [{"compiling": [each, each]} for each in range(1, 10_000)]
-    assert _read(said(*flood, {"result": {}}), None) == {"result": {}}
+    assert read_answer(said(*flood, {"result": {}}), None) == {"result": {}}
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_honest_counts_are_passed_on() -> None:
     told: list[tuple[int, int]] = []
-    _read(said({"progress": [0, 2]}, {"progress": [2, 2]}, {"result": {}}), lambda *counts: told.append(counts))
+    read_answer(said({"progress": [0, 2]}, {"progress": [2, 2]}, {"result": {}}), lambda *counts: told.append(counts))
     assert told == [(0, 2), (2, 2)]
 
 
