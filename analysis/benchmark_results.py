@@ -51,12 +51,21 @@ class StepTime:
 
 @dataclass(frozen=True)
 class LogSize:
-    """The log of one recorded shape: rounded elements of a step, contested ones among them, bytes of its log."""
+    """What one recorded shape keeps for a step.
+
+    Attributes:
+        shape: The model and its batch.
+        elements: Rounded elements.
+        contested: Contested ones among them.
+        log_bytes: Bytes of the rounding log.
+        record_bytes: Bytes of the step record of a run with its logs on demand.
+    """
 
     shape: Shape
     elements: float
     contested: float
     log_bytes: float
+    record_bytes: float
 
 
 def step_times(results: Path) -> tuple[Machine, tuple[StepTime, ...]]:
@@ -97,6 +106,30 @@ def log_sizes(results: Path) -> tuple[Machine, dict[str, tuple[LogSize, ...]]]:
     return _machine(content, path), found
 
 
+def regenerations(results: Path) -> tuple[Machine, dict[str, tuple[float, float]]]:
+    """Reads `logs_on_demand.json`: by model and precision, times of a step over the plain one.
+
+    Args:
+        results: Directory of the result files.
+
+    Returns:
+        What it was measured on; and of each model how long recording with logs on demand takes, and making a log later.
+
+    Raises:
+        ResultError: It is not there or not what it should be.
+    """
+    path = results / "logs_on_demand.json"
+    content = _read(path)
+    found = {}
+    for name, model in _mapping(content, "models", path).items():
+        times = _mapping(model, "milliseconds", path)
+        plain, recorded, again = (
+            _number(_mapping(times, way, path), "median", path) for way in ("plain", "on-demand", "regenerated")
+        )
+        found[name] = recorded / plain, again / plain
+    return _machine(content, path), found
+
+
 def stalls(results: Path) -> tuple[Machine, tuple[tuple[float, float], ...]]:
     """Reads from `chip.json` how long a snapshot stops a chip: pairs of bytes of memory and seconds.
 
@@ -127,6 +160,7 @@ def _size(row: Any, path: Path) -> LogSize:
         elements=rounded / steps,
         contested=_number(row, "logged", path) / steps,
         log_bytes=_number(row, "log_bytes", path) / steps,
+        record_bytes=_number(row, "record_bytes", path) / steps,
     )
 
 

@@ -176,13 +176,53 @@ def fit_counts(shapes: Sequence[Shape], counted: Numbers, *, growths: Sequence[f
     return best[1]
 
 
+@dataclass(frozen=True)
+class RecordSize:
+    """Bytes of the record of a step, as a line over the number of layers: a record has a checksum for each result.
+
+    Attributes:
+        constant: Bytes of a step without layers.
+        per_layer: Bytes that a layer adds.
+        worst: Largest relative difference between the line and what was recorded.
+    """
+
+    constant: float
+    per_layer: float
+    worst: float
+
+    def of(self, shape: Shape) -> float:
+        """Returns the bytes of one step's record on one chip that computes all layers."""
+        return self.constant + self.per_layer * shape.layers
+
+
+def fit_records(shapes: Sequence[Shape], counted: Numbers) -> RecordSize:
+    """Returns the line over the layers that comes nearest to what was recorded, relatively, in least squares.
+
+    Args:
+        shapes: What was recorded, with at least two numbers of layers.
+        counted: Bytes of a step's record of each; shape (number of shapes,).
+
+    Raises:
+        DetectionDomainError: All shapes have as many layers, or the sizes are not one for each shape.
+    """
+    values = positive("counted", counted, "bytes")
+    if values.shape != (len(shapes),) or len({shape.layers for shape in shapes}) < 2:
+        raise DetectionDomainError(
+            f"{len(shapes)} shapes and {values.size} sizes: give a size for each shape, and two numbers of layers"
+        )
+    terms = np.array([[1.0, shape.layers] for shape in shapes]) / values[:, None]
+    (constant, per_layer), _ = nnls(terms, np.ones(len(shapes)))
+    worst = np.abs(terms @ np.array([constant, per_layer]) - 1).max()
+    return RecordSize(float(constant), float(per_layer), float(worst))
+
+
 def transcript_bytes(
     *, log_bytes: Numbers, parameters: Numbers, bytes_per_parameter: Numbers, checkpoints: Numbers, tokens: Numbers,
-    bytes_per_token: Numbers = 8.0,
+    bytes_per_token: Numbers = 8.0, record_bytes: Numbers = 0.0,
 ) -> FloatArray:  # fmt: skip
     """Returns what a Prover keeps of a run until inspections allow it to be deleted, in bytes.
 
-    Rounding logs, checkpoints and batches. Tapes and records are left out: tens of kilobytes a step at most.
+    Rounding logs, checkpoints, batches and records. Tapes are left out: a run has a few, whatever its length.
 
     Args:
         log_bytes: Rounding logs of all steps.
@@ -191,19 +231,21 @@ def transcript_bytes(
         checkpoints: How many are kept.
         tokens: Tokens that the run sees (D).
         bytes_per_token: Bytes that a token takes in a batch.
+        record_bytes: Step records of all steps on all chips.
 
     Raises:
         DetectionDomainError: An argument is out of range.
     """
-    logs, size, each, kept, seen, token = together(
+    logs, size, each, kept, seen, token, records = together(
         not_negative("log_bytes", log_bytes, "bytes"),
         positive("parameters", parameters, "parameters"),
         positive("bytes_per_parameter", bytes_per_parameter, "bytes"),
         not_negative("checkpoints", checkpoints, "checkpoints"),
         not_negative("tokens", tokens, "tokens"),
         not_negative("bytes_per_token", bytes_per_token, "bytes"),
+        not_negative("record_bytes", record_bytes, "bytes"),
     )
-    return plain(logs + size * each * kept + seen * token)
+    return plain(logs + size * each * kept + seen * token + records)
 
 
 def replayed_fraction(

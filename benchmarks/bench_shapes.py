@@ -1,10 +1,10 @@
-"""How the size of rounding logs depends on a model's shape: rounded elements and log bytes of GPT-2s, one thing varied.
+"""How what a run keeps depends on a model's shape: rounded elements and bytes of GPT-2s, one thing varied.
 
 `python -m benchmarks.bench_shapes` records two updates of each shape, in float32 under strict and in bfloat16 under
-calibrated bounds, from random weights. `analysis.economics` fits the counts and extrapolates them to runs too large
+calibrated bounds, from random weights; once with full logs, and once with logs on demand, of which only records stay. `analysis.economics` fits the counts and extrapolates them to runs too large
 to record here; `docs/economics.md` shows how well the fit describes what was measured.
 
-Results go to benchmarks/results/shapes.json (two minutes).
+Results go to benchmarks/results/shapes.json (four minutes).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -51,8 +51,8 @@ SHAPES = (
 )  # fmt: skip
 
 
-def measure(shape: Shape, precision: str) -> dict[str, Any]:
-    """Records updates of one shape; returns counts and bytes of all of them together."""
+def record(shape: Shape, precision: str, path: Path, logs: Literal["full", "on-demand"]) -> int:
+    """Records updates of one shape; returns the number of its parameters."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     policy, weights = POLICIES[precision]
@@ -63,30 +63,42 @@ def measure(shape: Shape, precision: str) -> dict[str, Any]:
     )  # fmt: skip
     model = GPT2LMHeadModel(config).to(weights).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with Recorder(path, seed=SEED, checkpoint_every=STEPS + 1, policy=policy, logs=logs) as recorder:
+        recorder.attach(model, optimizer)
+        for number in range(STEPS):
+            tokens = np.random.RandomState(number).randint(0, shape.vocabulary, (shape.rows, shape.context))
+            batch = {"input_ids": torch.from_numpy(tokens)}
+            with recorder.step(batch):
+                logits = model(input_ids=batch["input_ids"]).logits[:, :-1].float()
+                torch.nn.functional.cross_entropy(
+                    logits.flatten(0, 1), batch["input_ids"][:, 1:].flatten()
+                ).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def measure(shape: Shape, precision: str) -> dict[str, Any]:
+    """Returns counts and bytes of all updates of one shape together."""
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
-        path = Path(directory) / "run"
-        with Recorder(path, seed=SEED, checkpoint_every=STEPS + 1, policy=policy) as recorder:
-            recorder.attach(model, optimizer)
-            for number in range(STEPS):
-                tokens = np.random.RandomState(number).randint(0, shape.vocabulary, (shape.rows, shape.context))
-                batch = {"input_ids": torch.from_numpy(tokens)}
-                with recorder.step(batch):
-                    logits = model(input_ids=batch["input_ids"]).logits[:, :-1].float()
-                    torch.nn.functional.cross_entropy(
-                        logits.flatten(0, 1), batch["input_ids"][:, 1:].flatten()
-                    ).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
-        transcript = Transcript.open(path)
+        full, without = Path(directory) / "full", Path(directory) / "on-demand"
+        parameters = record(shape, precision, full, "full")
+        record(shape, precision, without, "on-demand")
+        transcript = Transcript.open(full)
         records = [transcript.step(number) for number in range(transcript.steps)]
-        size = sum(file.stat().st_size for file in (path / "rounding").iterdir())
+        size, kept, tapes = (
+            sum(file.stat().st_size for file in folder.iterdir())
+            for folder in (full / "rounding", without / "steps", without / "tapes")
+        )
     return {
         **asdict(shape),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": parameters,
         "steps": STEPS,
         "rounded": sum(record.rounded for record in records),
         "logged": sum(record.logged for record in records),
         "log_bytes": size,
+        "record_bytes": kept,
+        "tape_bytes": tapes,
     }
 
 

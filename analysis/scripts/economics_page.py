@@ -47,6 +47,11 @@ def page(results: Path) -> str:
     shaped, logs = benchmark_results.log_sizes(results)
     stalled, stalls = benchmark_results.stalls(results)
     fits = {precision: fitted(rows) for precision, rows in logs.items()}
+    records = {
+        precision: economics.fit_records([row.shape for row in rows], [row.record_bytes for row in rows])
+        for precision, rows in logs.items()
+    }
+    again_on, again = benchmark_results.regenerations(results)
     widths = [row.shape.width for rows in logs.values() for row in rows]
     environment = Environment(
         loader=PackageLoader("analysis"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -63,8 +68,11 @@ def page(results: Path) -> str:
         widths=(min(widths), max(widths)),
         stalled=stalled,
         stall=stalls[-1],
-        runs=_runs(fits),
-        example=run(1e25, fits),
+        records=table(_RECORDS, [_records(name, fit) for name, fit in records.items()]),
+        again_on=again_on,
+        again=table(_AGAIN, [[name, *map(figure, ratios)] for name, ratios in again.items()]),
+        runs=_runs(fits, records),
+        example=run(1e25, fits, records),
         inspected=inspected(),
         chip_flops=CHIP_FLOPS,
         chip_day=CHIP_DAY_COST,
@@ -77,6 +85,8 @@ def page(results: Path) -> str:
 
 _PUBLISHED = ("system", "kind", "what was measured", "prover", "verifier", "evidence", "time over plain", "source")
 _TIMES = ("model", "plain, ms", "computed wide", "recorded", "replayed", "as published")
+_RECORDS = ("counted", "bytes of a step", "bytes more for each layer", "largest error")
+_AGAIN = ("model", "recorded with logs on demand / plain", "log made later / plain")
 _FITS = ("counted", "a", "b", "c", "e", "i", "g", "largest error")
 
 
@@ -111,9 +121,13 @@ def _fits(name: str, fit: dict[str, economics.Counts]) -> list[list[str]]:
     ]
 
 
-def _runs(fits: dict[str, dict[str, economics.Counts]]) -> str:
+def _records(name: str, fit: economics.RecordSize) -> list[str]:
+    return [f"{name}, record", figure(fit.constant), figure(fit.per_layer), percent(fit.worst)]
+
+
+def _runs(fits: dict[str, dict[str, economics.Counts]], records: dict[str, economics.RecordSize]) -> str:
     """Returns the table of runs, a column for each size."""
-    found = [run(flops, fits) for flops in SIZES]
+    found = [run(flops, fits, records) for flops in SIZES]
 
     def row(name: str, cell: Callable[[dict[str, Any]], str]) -> list[str]:
         return [name, *(cell(each) for each in found)]
@@ -141,6 +155,13 @@ def _runs(fits: dict[str, dict[str, economics.Counts]]) -> str:
             row("the same, a chip and second", partial(_cell, "per_second", name, size)),
             row("the same, cost a month", partial(_cell, "month", name, figure)),
         ]
+    for name in records:
+        rows += [
+            row(f"records with logs on demand, {name} (extrapolated)", partial(_cell, "records", name, size)),
+            row("all that is kept then", partial(_cell, "kept", name, size)),
+            row("the same, a chip and second", partial(_cell, "kept_per_second", name, size)),
+            row("the same, cost a month", partial(_cell, "kept_month", name, figure)),
+        ]
     for number, proving in enumerate(found[0]["proofs"]):
         label = f"{proving.system.name}, one machine (extrapolated)"
         rows.append([label, *(seconds(each["proofs"][number].seconds) for each in found)])
@@ -161,16 +182,19 @@ def fitted(rows: tuple[benchmark_results.LogSize, ...]) -> dict[str, economics.C
     }
 
 
-def run(flops: float, fits: dict[str, dict[str, economics.Counts]]) -> dict[str, Any]:
+def run(
+    flops: float, fits: dict[str, dict[str, economics.Counts]], recorded: dict[str, economics.RecordSize]
+) -> dict[str, Any]:
     """Returns the sizes and costs of a compute-optimal run, by the rules that the page states."""
     training = economics.compute_optimal(flops)
     shape, steps = training.shape, training.steps
     chip_days = flops / (CHIP_FLOPS * 86400)
     checkpoints = steps / SEGMENT_STEPS
 
-    def kept(log_bytes: float, count: float, tokens: float) -> float:
+    def kept(log_bytes: float, count: float, tokens: float, record_bytes: float = 0.0) -> float:
         return float(
             economics.transcript_bytes(
+                record_bytes=record_bytes,
                 log_bytes=log_bytes,
                 parameters=shape.parameters,
                 bytes_per_parameter=BYTES_PER_PARAMETER,
@@ -182,7 +206,17 @@ def run(flops: float, fits: dict[str, dict[str, economics.Counts]]) -> dict[str,
     proofs = scenario_answers.proofs(flops, RUN_DAYS)
     logs = {precision: fit["bytes"].of(shape) * steps for precision, fit in fits.items()}
     elements = {precision: fit["elements"].of(shape) * steps for precision, fit in fits.items()}
+    chips = chip_days / RUN_DAYS
+    records = {precision: fit.of(shape) * steps * max(1.0, chips) for precision, fit in recorded.items()}
+    all_kept = {precision: kept(0.0, checkpoints, training.tokens, each) for precision, each in records.items()}
+    part = (SEGMENT_STEPS + 1) / 2
     return {
+        "chips": chips,
+        "records": records,
+        "kept": all_kept,
+        "kept_per_second": {precision: total / (chip_days * 86400) for precision, total in all_kept.items()},
+        "kept_month": {precision: total / 1e9 * GIGABYTE_MONTH for precision, total in all_kept.items()},
+        "log_of_snapshot": {precision: total / steps * part for precision, total in logs.items()},
         "flops": flops,
         "training": training,
         "shape": shape,

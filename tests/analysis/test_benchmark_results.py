@@ -19,6 +19,7 @@ READERS = {
     "steps": benchmark_results.step_times,
     "shapes": benchmark_results.log_sizes,
     "chip": benchmark_results.stalls,
+    "logs_on_demand": benchmark_results.regenerations,
 }
 
 
@@ -37,6 +38,11 @@ def test_committed_results_are_read_as_they_are() -> None:
     first, row = sizes["fp32 strict"][0], rows["fp32 strict"][0]
     assert first.elements * row["steps"] == row["rounded"]
     assert first.shape.tokens == row["rows"] * row["context"]
+    _, again = benchmark_results.regenerations(RESULTS)
+    models = json.loads((RESULTS / "logs_on_demand.json").read_text())["models"]
+    assert set(again) == set(models)
+    for name, model in models.items():
+        assert again[name][1] == model["milliseconds"]["regenerated"]["median"] / model["milliseconds"]["plain"]["median"]
     _, stalls = benchmark_results.stalls(RESULTS)
     assert all(seconds > 0 and memory >= 2**20 for memory, seconds in stalls)
 
@@ -71,6 +77,8 @@ def _change(path: Path, *keys: Any, value: Any) -> None:
         ("steps", ("models", "gpt2", "milliseconds", "plain", "median"), 10**400, "no positive number"),
         ("steps", ("processor",), None, "what it was measured on"),
         ("steps", ("threads",), "one", "no number 'threads'"),
+        ("logs_on_demand", ("models", "gpt2, fp32", "milliseconds", "regenerated"), None, "no object 'regenerated'"),
+        ("shapes", ("precisions", "fp32 strict", 0, "record_bytes"), None, "no number 'record_bytes'"),
         ("shapes", ("precisions", "fp32 strict"), {}, "no list of shapes"),
         ("shapes", ("precisions", "fp32 strict", 0), 3, "no number 'parameters'"),
         ("shapes", ("precisions", "fp32 strict", 0, "log_bytes"), 0, "log_bytes is 0"),

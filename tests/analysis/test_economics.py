@@ -13,6 +13,7 @@ from analysis.economics import (
     compute_optimal,
     dispute_rounds,
     fit_counts,
+    fit_records,
     machines_to_keep_up,
     proving_seconds,
     replayed_fraction,
@@ -90,9 +91,28 @@ def test_counts_that_are_not_one_for_each_shape() -> None:
         fit_counts(_shapes(), np.zeros(8))
 
 
+@given(st.floats(0, 1e6), st.floats(1, 1e6))
+def test_sizes_of_records_on_a_line_are_that_line(constant: float, per_layer: float) -> None:
+    fit = fit_records(_shapes(), [constant + per_layer * shape.layers for shape in _shapes()])
+    assert fit.worst < 1e-6
+    assert fit.of(compute_optimal(1e25).shape) == pytest.approx(
+        constant + per_layer * compute_optimal(1e25).shape.layers, rel=1e-5, abs=1e-3
+    )
+
+
+def test_a_line_of_records_says_how_far_off_it_is_and_needs_two_numbers_of_layers() -> None:
+    shapes = _shapes()
+    assert fit_records(shapes, [1000.0, *[500.0 * shape.layers for shape in shapes[1:]]]).worst > 0
+    same = [shape for shape in shapes if shape.layers == 2]
+    for chosen, sizes in ((same, np.ones(len(same))), (shapes, np.ones(3))):
+        with pytest.raises(DetectionDomainError, match="two numbers of layers"):
+            fit_records(chosen, sizes)
+
+
 def test_bytes_of_a_transcript_add_up() -> None:
     parts = {"log_bytes": 7.0, "parameters": 10.0, "bytes_per_parameter": 12.0, "checkpoints": 3.0, "tokens": 5.0}
     assert transcript_bytes(**parts) == 7 + 10 * 12 * 3 + 5 * 8
+    assert transcript_bytes(**parts, record_bytes=11) == 7 + 10 * 12 * 3 + 5 * 8 + 11
     many = transcript_bytes(**parts | {"checkpoints": np.array([0.0, 3.0])})
     assert many.tolist() == [47.0, 407.0]
 
