@@ -70,9 +70,7 @@ def record(shape: Shape, precision: str, path: Path, logs: Literal["full", "on-d
             batch = {"input_ids": torch.from_numpy(tokens)}
             with recorder.step(batch):
                 logits = model(input_ids=batch["input_ids"]).logits[:, :-1].float()
-                torch.nn.functional.cross_entropy(
-                    logits.flatten(0, 1), batch["input_ids"][:, 1:].flatten()
-                ).backward()
+                torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["input_ids"][:, 1:].flatten()).backward()
                 optimizer.step()
                 optimizer.zero_grad()
     return sum(parameter.numel() for parameter in model.parameters())

@@ -42,7 +42,9 @@ def test_committed_results_are_read_as_they_are() -> None:
     models = json.loads((RESULTS / "logs_on_demand.json").read_text())["models"]
     assert set(again) == set(models)
     for name, model in models.items():
-        assert again[name][1] == model["milliseconds"]["regenerated"]["median"] / model["milliseconds"]["plain"]["median"]
+        assert (
+            again[name][1] == model["milliseconds"]["regenerated"]["median"] / model["milliseconds"]["plain"]["median"]
+        )
     _, stalls = benchmark_results.stalls(RESULTS)
     assert all(seconds > 0 and memory >= 2**20 for memory, seconds in stalls)
 
