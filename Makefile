@@ -5,6 +5,7 @@
 #   TORCH_LOCK=FILE        hashes of that build; those of CPU builds are in torch-cpu.lock, others are written by `make torch-lock`
 #   MINUTES=N  ONLY=NAME   how long the first part of `make soak` takes, and which of its subjects; then there is no second
 #   DEVICE=cuda  OUT=DIR   device and directory of `make demo`
+#   ONLY=WORDS             which subjects of `make arm`
 #   GPU_PYTHON=python3     interpreter of `make gpu`, if a CUDA build of torch is installed there and not in .venv
 #   MODELS="NAME ..."  DEVICES=cpu,cuda   which subjects of `make gpu-bench` and `gpu-steps`, and which way; all by default
 
@@ -44,7 +45,7 @@ GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install dist docs lock torch-lock demo test test-all failed durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps interop proto clean
+.PHONY: help install dist docs lock torch-lock demo test test-all failed durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps arm interop proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +127,7 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip)
 	$(if $(ONLY),,PYTHONPATH=tests:. OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_flood)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.arm --where-possible --on cortex-a72 --only golden --only zoo)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) --apart tests/findings)
 	$(BIN)/python -m benchmarks.tables
 
@@ -142,6 +144,9 @@ gpu-bench: $(GPU_NEEDS)
 gpu-steps: $(GPU_NEEDS)
 	$(GPU_PYTHON) -W ignore -m benchmarks.gpu_steps $(MODELS:%=--only %)
 
+arm: $(STAMP) ## Replay on emulated ARM processors and record there (Debian, 3 GB in .arm/, two hours at first; ONLY=WORDS of a subject)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.arm $(if $(ONLY),--only "$(ONLY)")
+
 docs: $(STAMP) ## Build the documentation site in site/ (open site/index.html)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
@@ -152,7 +157,7 @@ proto: $(STAMP) ## Regenerate the code of protos/weighbridge/v1
 	$(BIN)/python -m protos.generate
 
 clean: ## Remove .venv and caches (never runs/)
-	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) .arm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 # torch comes first and alone, so that TORCH_INDEX decides its build and nothing else's. Without TORCH_INDEX it is a CPU build if pip
 # is configured to find one, and else the plain one, which on Linux needs CUDA's libraries; a lock of another index lists those

@@ -10,7 +10,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import machine, tables_chips, tables_collectives, tables_inspection, tables_logs, tables_replays
+from benchmarks import (
+    machine,
+    tables_arm,
+    tables_chips,
+    tables_collectives,
+    tables_inspection,
+    tables_logs,
+    tables_replays,
+)
 from benchmarks.page import Result
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -25,6 +33,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "differences": tables_replays.differences,
     "soak_checkpoints": tables_replays.checkpoints,
     "soak": tables_replays.soak,
+    "arm": tables_arm.arm,
     "resume": tables_replays.resume,
     "soak_chip": tables_chips.chip_power,
     "chip": tables_chips.chip,
@@ -67,7 +76,7 @@ def render(page: str) -> str:
 
 def module(name: str) -> str:
     """Returns the script that makes a result file."""
-    other = {"resume": "soak_resume", "fuzz": "soak_fuzz"}
+    other = {"arm": "arm", "resume": "soak_resume", "fuzz": "soak_fuzz"}
     other |= {"chip_crashes": "soak_chip_crashes", "honest": "soak_honest", "inspection_small": "bench_inspection"}
     return other.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
 

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from weighbridge.core.errors import TapeError
 from weighbridge.execution.location import operands
+from weighbridge.program.same_operations import digest_of_operations
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Node, Tape, references
@@ -24,6 +26,8 @@ Difference = dict[str, Any]
 
 _MOST = 8
 """Differences of one kind that are listed for a step."""
+
+_NUMBERS = "numbers of references"
 
 
 def difference(kind: str, step: int, name: str, a: object, b: object, **where: Any) -> Difference:
@@ -184,7 +188,10 @@ def programs(step: int, a: Tape, b: Tape) -> Difference:
     """The first operation that differs between two programs, or which other part of them."""
     for op, (ours, theirs) in enumerate(zip(a.nodes, b.nodes, strict=False)):
         if _meaning(a, ours) != _meaning(b, theirs):
-            return difference("program", step, *_unlike(a, b, op), **at(a, op))
+            name, *shown = _unlike(a, b, op)
+            if name != _NUMBERS and _reordered(a, b):
+                name = "order of the operations, which are the same"
+            return difference("program", step, name, *shown, **at(a, op))
     if len(a.nodes) != len(b.nodes):
         shorter = min(len(a.nodes), len(b.nodes))
         longer = a if len(a.nodes) > shorter else b
@@ -216,7 +223,15 @@ def _unlike(a: Tape, b: Tape, op: int) -> tuple[str, Any, Any]:
         ("random draw of the operation", ours.draw, theirs.draw),
     ]
     numbers = [(node.args, node.kwargs, node.outputs) for node in (ours, theirs)]
-    return next((field for field in fields if field[1] != field[2]), ("numbers of references", numbers[0], numbers[1]))
+    return next((field for field in fields if field[1] != field[2]), (_NUMBERS, numbers[0], numbers[1]))
+
+
+def _reordered(a: Tape, b: Tape) -> bool:
+    """Whether two programs are the same operations on the same data, which the compiler of PyTorch may order."""
+    try:
+        return len(a.nodes) == len(b.nodes) and digest_of_operations(a) == digest_of_operations(b)
+    except TapeError:
+        return False  # one of them is no program that could run
 
 
 def _spelled(tape: Tape, value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Transcripts replayed on emulated ARM processors and recorded there: `make arm`."""
