@@ -18,6 +18,7 @@ from benchmarks import (
     tables_inspection,
     tables_logs,
     tables_replays,
+    tables_sketches,
 )
 from benchmarks.page import Result
 
@@ -27,6 +28,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "logs": tables_logs.logs,
     "chosen_bits": tables_logs.chosen_bits,
     "logs_on_demand": tables_logs.logs_on_demand,
+    "sketches": tables_sketches.sketches,
     "entries": tables_logs.entries,
     "roundings": tables_logs.roundings,
     "steps": tables_replays.steps,
@@ -76,7 +78,7 @@ def render(page: str) -> str:
 
 def module(name: str) -> str:
     """Returns the script that makes a result file."""
-    other = {"arm": "arm", "resume": "soak_resume", "fuzz": "soak_fuzz"}
+    other = {"arm": "arm", "sketches": "sketches", "resume": "soak_resume", "fuzz": "soak_fuzz"}
     other |= {"chip_crashes": "soak_chip_crashes", "honest": "soak_honest", "inspection_small": "bench_inspection"}
     return other.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
 
