@@ -9,7 +9,7 @@ The smallest, two stages of power sums (`benchmarks.sketches.codec`), is put to 
 machine's kernels makes sketches of all steps, and one with others replays the run with these in place of the log of
 16-bit outputs, comparing every checksum and state. What a log says of 32-bit outputs stays, and is counted.
 
-Results go to benchmarks/results/sketches.json, unless only some models were measured.
+Results go to benchmarks/results/sketches.json after each model, beside what it has of others on the same machine.
 """
 
 from __future__ import annotations
@@ -129,13 +129,19 @@ def main() -> None:
         print(json.dumps(child(options.way, options.subject, options.precision, options.steps, options.path)))
         return
     torch.set_num_threads(1)
-    result: dict[str, Any] = {**machine.about(), "seed": subjects.SEED, "models": {}}
     for name in options.only or subjects.SUBJECTS:
         for precision in subjects.PRECISIONS:
-            found = result["models"][f"{name}, {precision}"] = measure(name, precision, options.steps)
+            found = measure(name, precision, options.steps)
             print(f"{name}, {precision}: {json.dumps(found)}", flush=True)
-    if not options.only:
-        machine.save("sketches", result)
+            keep({f"{name}, {precision}": found})
+
+
+def keep(found: dict[str, Any]) -> None:
+    """Saves what was found, beside what is known of other models on the same machine: a table has one machine."""
+    about = {**machine.about(), "seed": subjects.SEED}
+    known = machine.load("sketches") or {}
+    same = all(known.get(key) == value for key, value in about.items() if key != "date")
+    machine.save("sketches", {**about, "models": {**(known["models"] if same else {}), **found}})
 
 
 if __name__ == "__main__":

@@ -79,6 +79,13 @@ def prepare(elements: int, capacity: Capacity) -> None:
     remainders.divide(np.zeros(1, dtype=np.int16), degree_of(elements), capacity.parities, capacity.values)
 
 
+def warm() -> None:
+    """Compiles all that sketches need, by making one and decoding it."""
+    recorded, own = np.array([1, 4, 0], dtype=np.int16), np.array([0, 2, 0], dtype=np.int16)
+    low, high = np.zeros(3, dtype=np.int64), np.full(3, 9, dtype=np.int64)
+    recover(make(recorded, Capacity(3, 2)), own, np.arange(3), low, high, low == 0)
+
+
 def make(ordered: Array, capacity: Capacity) -> Sketch:
     """Makes the sketch of an output from its ordered integers (int16), in physical order."""
     degree = degree_of(ordered.size)

@@ -58,14 +58,11 @@ def _tables(degree: int, capacity: int) -> tuple[Array, int]:
     bits = g.bit_length() - 1
     words = -(-bits // 64)
     tables = np.zeros((8, 256, words), dtype=np.uint64)
-    rest = g ^ (1 << bits)
+    every, rest = np.arange(256), g ^ (1 << bits)
     for power in range(64):
         aligned = rest << (64 * words - bits)
         row = np.array([aligned >> (64 * (words - 1 - k)) & _WORD for k in range(words)], dtype=np.uint64)
-        bit = 1 << power % 8
-        for byte in range(256):
-            if byte & bit:
-                tables[power // 8, byte] ^= row
+        tables[power // 8, every >> (power % 8) & 1 == 1] ^= row
         rest <<= 1
         if rest >> bits & 1:
             rest ^= g

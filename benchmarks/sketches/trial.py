@@ -42,6 +42,7 @@ def make(path: Path, capacities: Capacities, folder: Path) -> dict[str, float]:
     Returns:
         Bits and processor seconds a step, and nanoseconds for each 16-bit element.
     """
+    codec.warm()
     transcript = Transcript.open(path)
     made: dict[int, codec.Sketch] = {}
     spent, elements, bits = 0.0, 0, 0
@@ -144,6 +145,7 @@ def follow(path: Path, folder: Path) -> Decoded:
         FailedError: A sketch does not explain what differs.
         DifferenceError: An output does not come out with its checksum.
     """
+    codec.warm()
     decoded = Decoded()
 
     def context(record: StepRecord, log: LogReader | None, seed: int, policy: Policy) -> Following:
