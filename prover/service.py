@@ -15,6 +15,7 @@ from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
 from prover.keeping.archive import Archive
 from prover.keeping.cell_requests import Cells
 from prover.keeping.record_requests import Records
+from prover.keeping.supplement_requests import AT_ONCE, Progress, Regenerations
 from weighbridge.attest.identity import Credentials
 from weighbridge.execution.collective_openings import Target
 from weighbridge.rpc import endpoints
@@ -22,7 +23,10 @@ from weighbridge.rpc.guards import CallLimits
 from weighbridge.rpc.metrics import Metrics
 
 _SERVICE = "/weighbridge.v1.ProverService/"
-_METHODS = ("ListTranscripts", "Explain", "FetchTranscript", "FetchResults", "OpenContributions", "OpenRecords")
+_METHODS = (
+    "ListTranscripts", "Explain", "FetchTranscript", "FetchResults", "OpenContributions", "OpenRecords",
+    "FetchSupplements",
+)  # fmt: skip
 ALLOW = {_SERVICE + method: {"verifier"} for method in _METHODS}
 """Only Verifiers may ask a Prover."""
 
@@ -32,9 +36,16 @@ GRACE_SECONDS = 5.0
 class ProverService(prover_pb2_grpc.ProverServiceServicer):
     """Answers for the transcripts of one archive; see `protos/weighbridge/v1/prover.proto`."""
 
-    def __init__(self, archive: Archive, device: str = "cpu") -> None:
-        """Serves what `archive` holds at the moment of each call, and recomputes results on `device`."""
+    def __init__(self, archive: Archive, device: str = "cpu", regenerations: Regenerations | None = None) -> None:
+        """Serves what `archive` holds at the moment of each call, and recomputes results on `device`.
+
+        Args:
+            archive: The transcripts.
+            device: A torch device.
+            regenerations: What makes rounding logs; by default one process at a time.
+        """
         self._archive, self._cells, self._records = archive, Cells(archive, device), Records(archive)
+        self._regenerations = regenerations or Regenerations(archive)
 
     def ListTranscripts(  # noqa: N802 (gRPC names the methods)
         self, request: prover_pb2.ListTranscriptsRequest, context: grpc.ServicerContext
@@ -97,6 +108,18 @@ class ProverService(prover_pb2_grpc.ProverServiceServicer):
         for each in self._records.open(request.id, list(request.records)):
             yield prover_pb2.OpenRecordsResponse(record=each.record, content=each.content, path=each.proof)
 
+    def FetchSupplements(  # noqa: N802
+        self, request: prover_pb2.FetchSupplementsRequest, context: grpc.ServicerContext
+    ) -> Iterator[prover_pb2.FetchSupplementsResponse]:
+        """Streams the rounding logs of some steps, and makes those that are not there yet."""
+        for each in self._regenerations.pieces(request.id, (request.begin, request.end), context.is_active):
+            if isinstance(each, Progress):
+                progress = prover_pb2.RegenerationProgress(done=each.done, total=each.total)
+                yield prover_pb2.FetchSupplementsResponse(progress=progress)
+            else:
+                piece = prover_pb2.SupplementPiece(step=each.step, offset=each.offset, data=each.data, last=each.last)
+                yield prover_pb2.FetchSupplementsResponse(piece=piece)
+
 
 @contextmanager
 def serve(
@@ -107,17 +130,22 @@ def serve(
     *,
     limits: CallLimits | None = None,
     metrics: Metrics | None = None,
+    regenerations: int = AT_ONCE,
+    key: Path | None = None,
 ) -> Iterator[str]:
     """Serves the transcripts below `runs` until the block ends; yields the address as host:port.
 
-    `limits` is what each caller may do; calls are counted in `metrics`.
+    `limits` is what each caller may do; calls are counted in `metrics`. As many processes as `regenerations` may make
+    rounding logs at a time; `key` signs those of recordings that keep no key beside them.
 
     Raises:
         UsageError: `runs` is no directory, or the address cannot be bound.
     """
+    archive = Archive(runs)
+    making = Regenerations(archive, at_once=regenerations, key=key)
     server, bound = endpoints.server(credentials, allow=ALLOW, address=address, limits=limits, metrics=metrics)
     prover_pb2_grpc.add_ProverServiceServicer_to_server(  # type: ignore[no-untyped-call]
-        ProverService(Archive(runs), device), server
+        ProverService(archive, device, making), server
     )
     server.start()
     try:

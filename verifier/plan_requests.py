@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from protos.weighbridge.v1 import verifier_pb2
-from verifier.model.facts import CHUNKS, Plan, Sharded
+from verifier.model.facts import CHUNKS, REGENERATION_SECONDS, Plan, Sharded
 from verifier.model.policies import DrawPolicy, SegmentPolicy, TranscriptPolicy, Weight
 from verifier.model.strata import Allocation, check_attributes
 
@@ -53,4 +53,5 @@ def plan_of(request: verifier_pb2.StartInspectionRequest, *, commitment: str = "
             speeds=dict(request.type_flops_per_day),
             cutoff_s=request.cutoff_s if request.HasField("cutoff_s") else None,
         ),
+        regeneration_s=request.regeneration_s or REGENERATION_SECONDS,
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prover.keeping import unfinished_recordings
-from weighbridge.attest.manifest import SigningKey, open_manifest
+from weighbridge.attest.manifest import SigningKey, load_or_create_key, open_manifest
 from weighbridge.core.bounded import DEFAULT_LIMITS, decode_cbor, read_file, walk_files
 from weighbridge.core.digests import bytes_digest, chain
 from weighbridge.core.errors import NotFoundError, TranscriptError, UsageError, WeighbridgeError
@@ -25,6 +25,7 @@ from weighbridge.transcript.chip_notes import decode as decode_notes
 from weighbridge.transcript.job_record import MeshCoordinate
 from weighbridge.transcript.resumption_notes import decode
 from weighbridge.transcript.steps import read_records
+from weighbridge.transcript.supplements import key_path
 from weighbridge.transcript.writer import DRAFT, RESUMPTIONS
 
 MANIFEST = "manifest.json"
@@ -175,7 +176,7 @@ class Archive:
                 if seen == reached or 0 <= step < declared.steps or time.monotonic() - when < REFRESH_SECONDS:
                     continue
             copy = self.root / OPEN / f"{number}-{time.monotonic_ns()}"
-            if not unfinished_recordings.close_copy(run, copy, self._key):
+            if not unfinished_recordings.close_copy(run, copy, _key_of(run) or self._key):
                 continue
             kept.append((reached, time.monotonic(), _declare(copy / MANIFEST, run)))
             new = True
@@ -223,6 +224,14 @@ class Archive:
             raise UsageError("an offset needs the path of its file; give both, or neither")
         for each in files:
             yield from _file_pieces(declared.path, each, offset if each == path else 0)
+
+
+def _key_of(run: Path) -> SigningKey | None:
+    """The key of a recording that keeps one beside it: what is regenerated of it must be signed by the same."""
+    try:
+        return load_or_create_key(key_path(run)) if key_path(run).is_file() else None
+    except WeighbridgeError:
+        return None  # whoever wants something regenerated is told
 
 
 def not_declared(transcript_id: str) -> NotFoundError:

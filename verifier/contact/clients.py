@@ -295,6 +295,37 @@ class ProverClient(_Client):
             found.append(OpenedRecord(record=int(message.record), content=bytes(message.content), proof=path))
         return found
 
+    def supplements(
+        self, transcript_id: str, steps: tuple[int, int], *, deadline_s: float,
+        progress: Callable[[int, int], None],
+    ) -> Iterator[tuple[int, int, bytes, bool]]:  # fmt: skip
+        """Yields the rounding logs of some steps in pieces: (step, offset, data, last); not verified.
+
+        The Prover makes them meanwhile, and may do so until the deadline as long as it shows signs of life.
+
+        Args:
+            transcript_id: The transcript.
+            steps: (first, last + 1).
+            deadline_s: Seconds for all of it; the Prover is told.
+            progress: Told how many steps the Prover says that it has executed, and of how many.
+
+        Raises:
+            WeighbridgeError: As `explain`.
+        """
+        request = prover_pb2.FetchSupplementsRequest(id=transcript_id, begin=steps[0], end=steps[1])
+        for message in endpoints.stream(
+            self._stub.FetchSupplements,
+            request,
+            deadline_s=deadline_s,
+            unreachable=ProverError,
+            patience=Patience(FETCH_IDLE_S, 0.0),
+        ):
+            if message.HasField("piece"):
+                piece = message.piece
+                yield int(piece.step), int(piece.offset), bytes(piece.data), bool(piece.last)
+            elif message.HasField("progress"):
+                progress(int(message.progress.done), int(message.progress.total))
+
     def cell_results(
         self, transcript_id: str, ranks: Sequence[str], steps: tuple[int, int], *, limit: int, deadline_s: float
     ) -> Iterator[bytes]:

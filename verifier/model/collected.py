@@ -10,6 +10,7 @@ from verifier.model.facts import CONTRADICTED, EXPLAINED, LogFacts, Shard, Snaps
 from verifier.model.lineage import Lineage
 from verifier.model.opened_records import RecordFacts
 from verifier.model.segments import Replayed
+from verifier.model.supplement_facts import Asked, Count
 from verifier.model.training import Training
 from verifier.model.training import of as training_of
 from verifier.registry import Chip
@@ -44,6 +45,8 @@ class Collected:
         findings: All findings, in the order in which they were made.
         sound: UEIDs of the chips whose logs have nothing against them.
         lost: UEIDs of the chips that something ran on which they could not look at; they do not count as verified.
+        supplements: Requests for rounding logs that are made on demand.
+        earlier: By Prover's address: how many such requests earlier inspections made, and how many were answered.
         silent: By address: why a chip or a Prover did not answer. It is not asked again; that may cost a deadline.
     """
 
@@ -62,6 +65,8 @@ class Collected:
     findings: list[Finding] = field(default_factory=list)
     sound: set[bytes] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)
+    supplements: list[Asked] = field(default_factory=list)
+    earlier: dict[str, Count] = field(default_factory=dict)
     silent: dict[str, WeighbridgeError] = field(default_factory=dict)
     _known: set[tuple[str, str, str, str]] = field(default_factory=set)
 

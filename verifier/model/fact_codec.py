@@ -16,6 +16,7 @@ from cryptography.x509 import Certificate
 from verifier.model.check_runner import Judgement
 from verifier.model.facts import Anchor, Cell, Entry, Explanation, Held, LogFacts, Opening, Report
 from verifier.model.replay_task import Outcome
+from verifier.model.supplement_facts import Asked
 from verifier.registry import Chip
 from weighbridge.attest import chip_log
 from weighbridge.attest.tokens import Verified, entry_digest, verify
@@ -259,6 +260,22 @@ def cell_of(raw: Any) -> Cell | WeighbridgeError:
     results = Path(raw["results"])
     results.stat()
     return Cell(**{**raw, "steps": (begin, end), "results": results, "findings": findings_of(raw["findings"])})
+
+
+def asked_to(asked: Asked) -> Any:
+    """Returns what became of a request for rounding logs; the logs stay in their files."""
+    fields = {name: getattr(asked, name) for name in ("prover", "transcript", "came", "deadline_s", "seconds")}
+    return {
+        **fields, "steps": list(asked.steps), "why": None if asked.why is None else error_to(asked.why),
+        "findings": findings_to(asked.findings),
+    }  # fmt: skip
+
+
+def asked_of(raw: Any) -> Asked:
+    """Inverse of `asked_to`."""
+    begin, end = raw["steps"]
+    why = None if raw["why"] is None else error_of(raw["why"])
+    return Asked(**{**raw, "steps": (begin, end), "why": why, "findings": findings_of(raw["findings"])})
 
 
 def examined_to(facts: RunFacts | WeighbridgeError) -> Any:

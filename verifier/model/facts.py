@@ -41,6 +41,7 @@ REPLAY_VARIABLES = frozenset(
         "ATEN_CPU_CAPABILITY",
         "CUBLAS_WORKSPACE_CONFIG",
         "CUDA_VISIBLE_DEVICES",
+        "MKL_CBWR",
         "MKL_ENABLE_INSTRUCTIONS",
         "MKL_NUM_THREADS",
         "NUMBA_NUM_THREADS",
@@ -57,6 +58,9 @@ Sharded = Literal["all", "cells"]
 
 CHUNKS = 300
 """Chunks that are checked of each cell: a false share of one in a hundred is found 95 times in a hundred."""
+
+REGENERATION_SECONDS = 3600.0
+"""For the rounding logs of one segment. The Prover executes it again for them, which takes as long as recording it."""
 
 
 def number(token: Token, name: str) -> int:
@@ -93,6 +97,8 @@ class Plan:
         peak_flops: The most FLOPs that a chip can do a second; None if the catalogue's figure for its type holds.
         segments: Which segments to replay whole.
         draw: How the chips are drawn, if no seed is given.
+        regeneration_s: Seconds that a Prover has to make the rounding logs of one segment of a run that has its logs on
+            demand.
     """
 
     samples: int
@@ -110,6 +116,7 @@ class Plan:
     segments: SegmentPolicy = SEGMENTS_AS_DESIGNED
     transcripts: TranscriptPolicy = TRANSCRIPTS_AS_DESIGNED
     draw: DrawPolicy = field(default_factory=DrawPolicy)
+    regeneration_s: float = REGENERATION_SECONDS
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -117,7 +124,9 @@ class Plan:
         Raises:
             UsageError: A field is out of range.
         """
-        for name in ("flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day"):
+        for name in (
+            "regeneration_s", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day",
+        ):  # fmt: skip
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise UsageError(f"{name} must be a positive finite number, not {value!r}")

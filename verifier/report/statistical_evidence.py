@@ -11,6 +11,7 @@ from typing import Any
 
 from verifier.checks import data_records
 from verifier.checks.order import order_of, seed_follows
+from verifier.model import supplement_facts
 from verifier.model.collected import Collected
 from verifier.model.lineage import Lineage
 from verifier.model.opened_records import RecordFacts
@@ -40,6 +41,8 @@ def build(collected: Collected, lists: Mapping[str, Sequence[str]] | None = None
     - `memories`: whether weights remember the batches of their segments, with p-values
     (`verifier.report.memorisation`).
     - `segments`: those replayed whole, with all that their choice follows from (`verifier.model.segments.verify`).
+    - `supplements`: rounding logs that Provers were asked to make on demand, and by Prover how many such requests were
+    answered, in this inspection and in earlier ones (`verifier.model.supplement_facts`).
     - `training`: what was recognised of each run's steps (`verifier.report.training`).
     """
     opened = {facts.id: facts.opened for facts in collected.transcripts.values()}
@@ -54,6 +57,7 @@ def build(collected: Collected, lists: Mapping[str, Sequence[str]] | None = None
         "records": [_records(each) for each in collected.records],
         "memories": collected.memories,
         "segments": [each.to_json() for each in collected.segments],
+        "supplements": supplement_facts.section(collected.supplements, collected.earlier),
         "training": training.section(collected.trainings(), _roots(opened), lists or {}),
     }
 

@@ -8,7 +8,7 @@ from functools import partial
 from verifier.model import lineage
 from verifier.model.collected import Collected
 from verifier.model.facts import TranscriptFacts
-from verifier.stages import fetch
+from verifier.stages import fetch, supplement_requests
 from verifier.stages.replay_runner import replayed, task
 from verifier.stages.setting import Setting
 from weighbridge.core.errors import WeighbridgeError
@@ -29,19 +29,21 @@ def run(setting: Setting, collected: Collected) -> None:
     setting.progress("lineage", 0, len(known), f"finding out where {len(known)} runs began")
     salt = setting.units.once("lineage", "salt", lambda: secrets.token_bytes(32), to=bytes, of=bytes)
     collected.lineages = lineage.trace(
-        known, parent, partial(_replay_to, setting), partial(_replay_steps, setting), salt=salt
+        known, parent, partial(_replay_to, setting, collected), partial(_replay_steps, setting, collected), salt=salt
     )
 
 
 def _replay_to(
-    setting: Setting, transcript: OpenedTranscript, step: int, salt: bytes
+    setting: Setting, collected: Collected, transcript: OpenedTranscript, step: int, salt: bytes
 ) -> ReplayResult | WeighbridgeError:
+    supplement_requests.ask(setting, collected, transcript, (step - 1, step))
     each = task(setting, transcript, stop=(step, 0), salt=salt)
     return replayed(setting, "lineage", [each])[each.key].result
 
 
 def _replay_steps(
-    setting: Setting, transcript: OpenedTranscript, steps: tuple[int, int]
+    setting: Setting, collected: Collected, transcript: OpenedTranscript, steps: tuple[int, int]
 ) -> ReplayResult | WeighbridgeError:
+    supplement_requests.ask(setting, collected, transcript, steps)
     each = task(setting, transcript, steps=steps)
     return replayed(setting, "lineage", [each])[each.key].result

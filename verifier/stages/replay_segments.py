@@ -10,6 +10,7 @@ from verifier.model.facts import Explanation
 from verifier.model.replay_task import Task
 from verifier.model.segments import Replayed, select
 from verifier.model.training import draw_seed
+from verifier.stages import supplement_requests
 from verifier.stages.replay_runner import replayed, task
 from verifier.stages.setting import Setting
 from verifier.units import key_of
@@ -31,6 +32,8 @@ def run(setting: Setting, collected: Collected) -> None:
             largest=policy.largest,
             secret=setting.secret,
         )
+        for chosen in selection.chosen:
+            supplement_requests.ask(setting, collected, transcript, (chosen.begin, chosen.end))
         tasks = {
             chosen.begin: _of_job(
                 task(

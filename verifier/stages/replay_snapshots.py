@@ -11,6 +11,8 @@ from verifier.model import fact_codec
 from verifier.model.collected import Collected
 from verifier.model.facts import MATCHES, Cell, Explanation, Opening, SnapshotFacts
 from verifier.model.replay_task import Outcome, Task
+from verifier.model.segments import segments
+from verifier.stages import supplement_requests
 from verifier.stages.replay_runner import replayed, task
 from verifier.stages.setting import Setting
 from verifier.units import key_of
@@ -36,6 +38,9 @@ def run(setting: Setting, collected: Collected) -> None:
         if isinstance(opening, WeighbridgeError):
             collected.remember_silence(snapshot.chip.address, opening)
     tasks = {id(s): found for s in claimed if (found := _task(setting, s)) is not None}
+    for snapshot in claimed:
+        if id(snapshot) in tasks:
+            _supplement(setting, collected, snapshot)
     setting.progress("replay", 0, len(tasks), f"replaying to {len(tasks)} positions")
     outcomes = replayed(setting, "replay", list(tasks.values()))
     further: dict[int, Task] = {}
@@ -87,6 +92,19 @@ def _task(setting: Setting, snapshot: SnapshotFacts, *, further: int = 0) -> Tas
         return None
     key = key_of("cell", list(claim.ranks), rank, list(snapshot.cell.steps), stop, salt)
     return replace(alone, key=key, path=path, rank=rank, results=snapshot.cell.results)
+
+
+def _supplement(setting: Setting, collected: Collected, snapshot: SnapshotFacts) -> None:
+    """Asks for the rounding logs on the way to a snapshot; for those of its whole segment if that is replayed too."""
+    claim, facts = snapshot.explanation, snapshot.transcript
+    assert isinstance(claim, Explanation)
+    assert facts is not None
+    assert not isinstance(facts.opened, WeighbridgeError)
+    at = min(claim.step, facts.opened.steps - 1)
+    steps = at, at + 1
+    if setting.plan.segments and snapshot.shard is None:
+        steps = next(each for each in segments(facts.opened) if each[0] <= at < each[1])
+    supplement_requests.ask(setting, collected, facts.opened, steps)
 
 
 def _take(snapshot: SnapshotFacts, outcome: Outcome) -> None:

@@ -25,7 +25,9 @@ CELLS = "-cells"
 PARTIAL = "partial-"
 """Begins the names of what is being written or removed; nothing of it is left when a Verifier starts."""
 _HELD = "held"
-_PRUNABLE = re.compile(rf"[0-9a-f]{{64}}|{JOB}[0-9a-f]{{64}}{CELLS}")
+SUPPLEMENTS = ".supplements"
+"""Behind the name of a transcript: where its rounding logs that were made on demand lie."""
+_PRUNABLE = re.compile(rf"[0-9a-f]{{64}}({re.escape(SUPPLEMENTS)})?|{JOB}[0-9a-f]{{64}}{CELLS}")
 
 
 class StorageError(OSError):
@@ -40,7 +42,8 @@ class Budget:
     """What the cache may take.
 
     Attributes:
-        total: Bytes of fetched transcripts and of what Provers sent for cells; None for any number.
+        total: Bytes of fetched transcripts, of their supplements, and of what Provers sent for cells; None for any
+            number.
         reserve: Bytes that must stay free on the disk.
     """
 

@@ -219,3 +219,26 @@ class DrawRow(Base):
     aim: Mapped[str]
     record: Mapped[bytes]
     outcome: Mapped[str | None]
+
+
+class RegenerationRow(Base):
+    """A request for rounding logs, and how many came; see `verifier.contact.supplement_records`."""
+
+    __tablename__ = "regenerations"
+    inspection: Mapped[str] = mapped_column(ForeignKey("inspections.id"), primary_key=True)
+    prover: Mapped[str] = mapped_column(primary_key=True)
+    transcript: Mapped[str] = mapped_column(primary_key=True)
+    begin: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    wanted: Mapped[int]
+    came: Mapped[int]
+
+
+class SupplementRow(Base):
+    """What a Prover signed about the rounding log of one step; see `verifier.contact.supplement_records`."""
+
+    __tablename__ = "supplements"
+    draft: Mapped[bytes] = mapped_column(primary_key=True)
+    signer: Mapped[bytes] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    rounding: Mapped[bytes] = mapped_column(primary_key=True)
+    envelope: Mapped[bytes]

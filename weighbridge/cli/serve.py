@@ -47,6 +47,12 @@ def prover(
     runs: Annotated[Path, typer.Option(help="Directory with the transcripts.")],
     credentials: Annotated[Path, typer.Option(help="Directory of the Prover's role certificate.")],
     device: Annotated[str, typer.Option(help="Device to replay jobs on when a Verifier asks for a cell.")] = "cpu",
+    regenerations: Annotated[
+        int, typer.Option(help="Processes that may make rounding logs on demand at a time.", min=1)
+    ] = 1,
+    key: Annotated[
+        Path | None, typer.Option(help="Key file that signs these logs of recordings that keep none beside them.")
+    ] = None,
     address: _Address = "127.0.0.1:0",
     address_file: _AddressFile = None,
     metrics: _Metrics = None,
@@ -58,7 +64,7 @@ def prover(
     request_memory: _RequestMemory = _CALLS.memory >> 20,
     idle_seconds: _IdleSeconds = _CALLS.idle_s,
 ) -> None:
-    """Serve transcripts to Verifiers: explain snapshots, hand out files, open records and collectives."""
+    """Serve transcripts to Verifiers: explain snapshots, hand out files, open records and collectives, make logs."""
     from prover.service import serve
     from weighbridge.attest.identity import Credentials
     from weighbridge.rpc.metrics import Metrics, shown
@@ -71,7 +77,10 @@ def prover(
         memory=request_memory << 20,
     )  # fmt: skip
     with shown(counted, metrics):
-        service = serve(runs, Credentials.load(credentials), address, device, limits=calls, metrics=counted)
+        service = serve(
+            runs, Credentials.load(credentials), address, device, limits=calls, metrics=counted,
+            regenerations=regenerations, key=key,
+        )  # fmt: skip
         _until_stopped("Prover", service, stop, address_file, as_json)
 
 

@@ -102,6 +102,7 @@ class OpenedTranscript:
         resumptions: The crashes that the recording survived, without their snapshots.
         returned: Steps the state before which entered again later, as the transcript says, ascending.
         declared: Texts of the draft's metadata.
+        on_demand: Whether its rounding logs are made on demand.
     """
 
     path: Path
@@ -114,6 +115,7 @@ class OpenedTranscript:
     resumptions: list[Resumption]
     returned: list[int]
     declared: dict[str, str]
+    on_demand: bool
 
     def __init__(self, path: Path, manifest: Manifest, checkpoint_steps: list[int], limits: Limits) -> None:
         """Use `open_confined`; this takes over what it has verified."""
@@ -128,6 +130,10 @@ class OpenedTranscript:
     def state(self, step: int) -> bytes:
         """Returns the digest of the state after `step`, as its record names it (32 bytes)."""
         return self._of_step(self._states, step)
+
+    def outputs(self, step: int) -> bytes:
+        """Returns the digest of the rounded outputs of `step` of a run with logs on demand, as its record names it."""
+        return self._of_step(self._outputs, step)
 
     def snapshots(self, step: int) -> list[tuple[bytes, int, int]]:
         """Returns (chip UEID, log index, operations complete) of every snapshot that was taken in `step`.
@@ -333,6 +339,8 @@ class OpenedTranscript:
         self._heads, self._states = (_packed(raw[name], self.steps) for name in ("heads", "states"))
         if self.head(self.steps - 1).hex() != self.manifest.head:
             raise ValueError("head")
+        self.on_demand = raw["outputs"] is not None
+        self._outputs = _packed(raw["outputs"], self.steps) if self.on_demand else b""
         self._recorded, self._beside = (_places(raw[name]) for name in ("recorded", "beside"))
         self.resumptions = [Resumption(natural(step), natural(begin)) for step, begin in raw["resumptions"]]
         self.returned = [natural(step, self.steps + 1) for step in raw["returned"]]

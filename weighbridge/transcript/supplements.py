@@ -167,6 +167,36 @@ def decode(data: bytes) -> Supplement:
     return Supplement(_read(envelope.payload), envelope.signers[0], packed)
 
 
+def read_statement(path: Path) -> tuple[Statement, bytes, bytes]:
+    """Reads what a supplement says, who signed it, and the signed envelope; passes over the log, however large it is.
+
+    Law: of a file that `decode` takes these are the same, and it takes no other.
+
+    Raises:
+        FormatError: As `decode`.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(len(_BEFORE) + 1)
+        width = {0x58: 1, 0x59: 2, 0x5A: 4, 0x5B: 8}.get(head[-1] if head else 0, 0)
+        size = int.from_bytes(file.read(width), "big") if width else max(0, head[-1] - 0x40 if head else 0)
+        if head[:-1] != _BEFORE or not 0x40 <= head[-1] <= 0x5B or size >= 1 << 62:
+            raise _malformed("it does not hold exactly a log and a statement")
+        file.seek(size, 1)
+        rest = file.read(_MAX_STATEMENT + _AROUND + 1)
+    if len(rest) > _MAX_STATEMENT + _AROUND:
+        raise _malformed("it does not hold exactly a log and a statement")
+    without = _BEFORE + b"\x40" + rest
+    read = decode(without)
+    return read.statement, read.signer, bytes(decode_cbor(without, max_items=8)["statement"])
+
+
+_BEFORE = b"\xa2\x63log"
+"""A map of two, and its first key: keys are sorted by length."""
+_AROUND = 16
+"""Bytes of CBOR around a statement: its key and its length."""
+
+
 def _read(payload: bytes) -> Statement:
     try:
         said = decode_json(payload, max_items=64)

@@ -148,3 +148,41 @@ class OpenRecordsResponse(_message.Message):
     content: bytes
     path: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, record: _Optional[int] = ..., content: _Optional[bytes] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class FetchSupplementsRequest(_message.Message):
+    __slots__ = ("id", "begin", "end")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    begin: int
+    end: int
+    def __init__(self, id: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class FetchSupplementsResponse(_message.Message):
+    __slots__ = ("progress", "piece")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    progress: RegenerationProgress
+    piece: SupplementPiece
+    def __init__(self, progress: _Optional[_Union[RegenerationProgress, _Mapping]] = ..., piece: _Optional[_Union[SupplementPiece, _Mapping]] = ...) -> None: ...
+
+class RegenerationProgress(_message.Message):
+    __slots__ = ("done", "total")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    done: int
+    total: int
+    def __init__(self, done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
+
+class SupplementPiece(_message.Message):
+    __slots__ = ("step", "offset", "data", "last")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    offset: int
+    data: bytes
+    last: bool
+    def __init__(self, step: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...

@@ -65,6 +65,11 @@ class ProverServiceStub:
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsRequest.SerializeToString,
                 response_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsResponse.FromString,
                 _registered_method=True)
+        self.FetchSupplements = channel.unary_stream(
+                '/weighbridge.v1.ProverService/FetchSupplements',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchSupplementsRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchSupplementsResponse.FromString,
+                _registered_method=True)
 
 
 class ProverServiceServicer:
@@ -114,6 +119,15 @@ class ProverServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchSupplements(self, request, context):
+        """FetchSupplements streams the rounding logs of some steps of a transcript that has its logs on demand
+        (docs/formats/supplement.md). Those that the Prover does not have yet it makes by executing the steps again. It has
+        until the call's deadline for that, and stops when the caller goes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProverServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -146,6 +160,11 @@ def add_ProverServiceServicer_to_server(servicer, server):
                     servicer.OpenRecords,
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsRequest.FromString,
                     response_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsResponse.SerializeToString,
+            ),
+            'FetchSupplements': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchSupplements,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchSupplementsRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchSupplementsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -311,6 +330,33 @@ class ProverService:
             '/weighbridge.v1.ProverService/OpenRecords',
             protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsRequest.SerializeToString,
             protos_dot_weighbridge_dot_v1_dot_prover__pb2.OpenRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchSupplements(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/weighbridge.v1.ProverService/FetchSupplements',
+            protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchSupplementsRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_prover__pb2.FetchSupplementsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -96,7 +96,7 @@ class ListedInspection(_message.Message):
     def __init__(self, inspection_id: _Optional[str] = ..., created_at: _Optional[str] = ..., stage: _Optional[str] = ..., verdict: _Optional[str] = ..., p: _Optional[float] = ..., samples: _Optional[int] = ..., violations: _Optional[int] = ..., warnings: _Optional[int] = ..., snapshots: _Optional[int] = ..., explained: _Optional[int] = ...) -> None: ...
 
 class StartInspectionRequest(_message.Message):
-    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks", "strata_by", "allocation", "type_flops_per_day", "cutoff_s", "random_segments", "largest_segments", "memorisation", "records", "peak_flops", "chosen_order", "sensitivity", "recognise")
+    __slots__ = ("samples", "seed", "flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day", "replay_device", "replay_env", "sharded", "chunks", "strata_by", "allocation", "type_flops_per_day", "cutoff_s", "random_segments", "largest_segments", "memorisation", "records", "peak_flops", "chosen_order", "sensitivity", "recognise", "regeneration_s")
     class ReplayEnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class StartInspectionRequest(_message.Message):
     CHOSEN_ORDER_FIELD_NUMBER: _ClassVar[int]
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     RECOGNISE_FIELD_NUMBER: _ClassVar[int]
+    REGENERATION_S_FIELD_NUMBER: _ClassVar[int]
     samples: int
     seed: bytes
     flops_threshold: float
@@ -155,7 +156,8 @@ class StartInspectionRequest(_message.Message):
     chosen_order: str
     sensitivity: int
     recognise: int
-    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ..., strata_by: _Optional[_Iterable[str]] = ..., allocation: _Optional[str] = ..., type_flops_per_day: _Optional[_Mapping[str, float]] = ..., cutoff_s: _Optional[float] = ..., random_segments: _Optional[int] = ..., largest_segments: _Optional[int] = ..., memorisation: _Optional[int] = ..., records: _Optional[int] = ..., peak_flops: _Optional[float] = ..., chosen_order: _Optional[str] = ..., sensitivity: _Optional[int] = ..., recognise: _Optional[int] = ...) -> None: ...
+    regeneration_s: float
+    def __init__(self, samples: _Optional[int] = ..., seed: _Optional[bytes] = ..., flops_threshold: _Optional[float] = ..., chip_flops_per_day: _Optional[float] = ..., period_days: _Optional[float] = ..., snapshot_rate_per_day: _Optional[float] = ..., replay_device: _Optional[str] = ..., replay_env: _Optional[_Mapping[str, str]] = ..., sharded: _Optional[str] = ..., chunks: _Optional[int] = ..., strata_by: _Optional[_Iterable[str]] = ..., allocation: _Optional[str] = ..., type_flops_per_day: _Optional[_Mapping[str, float]] = ..., cutoff_s: _Optional[float] = ..., random_segments: _Optional[int] = ..., largest_segments: _Optional[int] = ..., memorisation: _Optional[int] = ..., records: _Optional[int] = ..., peak_flops: _Optional[float] = ..., chosen_order: _Optional[str] = ..., sensitivity: _Optional[int] = ..., recognise: _Optional[int] = ..., regeneration_s: _Optional[float] = ...) -> None: ...
 
 class StartInspectionResponse(_message.Message):
     __slots__ = ("inspection_id",)

@@ -17,7 +17,7 @@ from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 from weighbridge.transcript.log_kinds import draft_format, on_demand
 from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.supplements import Statement, decode, encode
+from weighbridge.transcript.supplements import Statement, Supplement, decode, encode, read_statement
 
 KEY = SigningKey.generate()
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
@@ -34,6 +34,12 @@ def statements(draw: st.DrawFn) -> Statement:
         draft=own[0], step=step, before=before, state=own[1], outputs=own[2], rounding=own[3],
         logged=draw(st.integers(0, (1 << 62) - 1)), device=draw(devices),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where files are written."""
+    return tmp_path_factory.mktemp("supplements")
 
 
 def of(statement: Statement, log: bytes) -> Statement:
@@ -78,6 +84,55 @@ def taken(data: bytes) -> str:
 def test_bytes_of_anyone_raise_nothing_else(data: bytes) -> None:
     with pytest.raises(FormatError):
         decode(data)
+
+
+# -- the statement alone -----------------------------------------------------------------------------------------------
+
+
+def agree(path: Path, data: bytes) -> bool:
+    """Whether the statement is read alone exactly where all is read, and is the same; returns whether it is read."""
+    path.write_bytes(data)
+    try:
+        whole: object = decode(data)
+    except FormatError:
+        with pytest.raises(FormatError):
+            read_statement(path)
+        return False
+    said, signer, envelope = read_statement(path)
+    assert isinstance(whole, Supplement)
+    assert (said, signer, envelope) == (whole.statement, whole.signer, decode_cbor(data)["statement"])
+    return True
+
+
+@given(statements(), st.integers(0, 70_000))
+@settings(max_examples=30)
+def test_a_statement_is_read_without_its_log(folder: Path, statement: Statement, size: int) -> None:
+    """The law in the docstring of `read_statement`, over all widths of a length."""
+    data = encode(statement, b"", KEY)
+    assert agree(folder / "one", cbor({**decode_cbor(data), "log": bytes(size)}))
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255), st.booleans())
+@settings(max_examples=200)
+def test_of_altered_bytes_no_more_is_read_alone(folder: Path, at: int, change: int, cut: bool) -> None:
+    data = bytearray(WHOLE)
+    data[at] ^= change
+    agree(folder / "one", bytes(data[: at if cut else None]))
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=50)
+def test_of_bytes_of_anyone_no_more_is_read_alone(folder: Path, data: bytes) -> None:
+    assert not agree(folder / "one", data)
+    assert not agree(folder / "one", b"\xa2\x63log" + data)
+
+
+def test_a_log_of_terabytes_is_passed_over(folder: Path) -> None:
+    """Its length is stated and it is not there; nothing is allocated for it."""
+    place = folder / "one"
+    place.write_bytes(b"\xa2\x63log\x5b" + (1 << 42).to_bytes(8, "big") + b"x")
+    with pytest.raises(FormatError):
+        read_statement(place)
 
 
 @pytest.mark.parametrize(

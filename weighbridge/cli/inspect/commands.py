@@ -151,6 +151,10 @@ def start(
     peak: Annotated[
         float, typer.Option("--peak-flops", help="Most FLOP/s that a chip can do; 0: by its type.", min=0)
     ] = 0,
+    regeneration: Annotated[
+        float,
+        typer.Option("--regeneration-seconds", help="For a Prover to make a segment's logs; 0: an hour.", min=0),
+    ] = 0,
     chosen_order: Annotated[
         str, typer.Option("--chosen-order", help="Severity of an order of data that the Prover chose; default none.")
     ] = "",
@@ -187,6 +191,7 @@ def start(
             sensitivity=sensitivity,
             peak_flops=peak,
             chosen_order=chosen_order,
+            regeneration_s=regeneration,
         )
         if as_json:
             print_json({"inspection": identifier, "seed": given.hex() or None})

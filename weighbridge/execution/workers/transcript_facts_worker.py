@@ -55,6 +55,7 @@ def facts(transcript: Transcript) -> dict[str, Any]:
         "draft": transcript.draft_digest.hex(),
         "heads": _packed(transcript.head(step) for step in range(transcript.steps)),
         "states": _packed(record.state for record in transcript.records()),
+        "outputs": _packed(record.outputs for record in transcript.records()) if transcript.on_demand else None,
         "recorded": recorded,
         "beside": [[ueid.hex(), index, step, op] for ueid, index, step, op in beside],
         "resumptions": [[r.step, r.begin] for r in transcript.resumptions],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,10 @@ SETTINGS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "CUBLAS
 
 MOST = 500
 """Characters of a kind."""
+
+_THREADS = re.compile(r"[0-9]{1,6} threads")
+_SETS = ("DEFAULT", "AVX2", "AVX512")
+"""Instruction sets of x86, each of which includes those before it."""
 
 
 def device_kind(device: str | torch.device) -> str:
@@ -45,3 +50,23 @@ def processor() -> str:
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration, IndexError):
         return platform.processor() or platform.machine()
+
+
+def settings_of(kind: str) -> dict[str, str]:
+    """Returns the environment in which a process of this machine is of a kind, as far as settings decide that.
+
+    Those are the threads, an instruction set that this process has too, and the variables of `SETTINGS`. Whether the
+    process is of that kind, only its `device_kind` tells.
+
+    Args:
+        kind: What `device_kind` returned, here or elsewhere.
+    """
+    parts = kind.split(", ")
+    said = dict(part.split("=", 1) for part in parts if "=" in part)
+    found = {name: said[name] for name in SETTINGS if name in said}
+    if threads := next((part.split()[0] for part in parts if _THREADS.fullmatch(part)), None):
+        found["OMP_NUM_THREADS"] = threads
+    here, there = torch.backends.cpu.get_cpu_capability(), parts[0].removeprefix("cpu ")
+    if there in _SETS and here in _SETS and _SETS.index(there) <= _SETS.index(here):
+        found["ATEN_CPU_CAPABILITY"] = there.lower()
+    return found

@@ -1,0 +1,150 @@
+"""The Prover's side of rounding logs on demand, over gRPC: who waits, who has gone, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from support import on_demand
+from support.on_demand import copied, place
+
+from benchmarks.resume_job import train
+from protos.weighbridge.v1 import prover_pb2, prover_pb2_grpc
+from prover.keeping import supplement_requests
+from prover.keeping.archive import Archive
+from prover.keeping.supplement_requests import Progress, Regenerations, SupplementPiece
+from prover.service import serve
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.errors import UsageError
+from weighbridge.rpc import endpoints
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.supplements import decode, folder_of, key_path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without logs."""
+    return on_demand.record(tmp_path_factory.mktemp("bare") / "run")
+
+
+def always() -> bool:
+    return True
+
+
+def asked(run: Path, steps: tuple[int, int], **options: Any) -> list[Progress | SupplementPiece]:
+    """What the service of a run answers, without the network."""
+    making = Regenerations(Archive(run.parent), **options)
+    return list(making.pieces(Transcript.open(run).manifest.digest, steps, always))
+
+
+def processes() -> list[str]:
+    """Command lines of the processes on this machine that make logs."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = each.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if supplement_requests.MODULE in words:
+            found.append(each.parent.name)
+    return found
+
+
+def test_a_caller_who_leaves_ends_the_process_and_the_next_has_its_turn(run: Path, tmp_path: Path) -> None:
+    """The deadline of the first caller passes while its process starts; the second one's logs are made."""
+    there, authority = copied(run, tmp_path), CertificateAuthority.create("Station")
+    before = set(processes())
+    request = prover_pb2.FetchSupplementsRequest(id=Transcript.open(there).manifest.digest, begin=3, end=4)
+    with (
+        serve(there.parent, authority.issue_role("prover", "p")) as address,
+        endpoints.channel(address, authority.issue_role("verifier", "v"), "prover") as channel,
+    ):
+        stub = prover_pb2_grpc.ProverServiceStub(channel)  # type: ignore[no-untyped-call]
+        hasty = stub.FetchSupplements(request, timeout=1.5)
+        assert next(hasty).HasField("progress")
+        patient = stub.FetchSupplements(request, timeout=120)
+        assert next(patient).progress.total == 0, "it waits for its turn"
+        with pytest.raises(grpc.RpcError) as ended:
+            list(hasty)
+        assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        data = b"".join(each.piece.data for each in patient if each.HasField("piece"))
+    assert decode(data).statement.step == 3
+    assert data == place(there, 3).read_bytes()
+    assert set(processes()) <= before
+
+
+def test_two_runs_are_made_at_once_and_one_run_never_twice(run: Path, tmp_path: Path) -> None:
+    others = [copied(run, tmp_path / name) for name in ("a", "b")]
+    making = Regenerations(Archive(tmp_path), at_once=2)
+    with making._alone(others[0], always) as first, making._alone(others[1], always) as second:
+        assert (list(first), list(second)) == ([], [])
+        for taken in others:
+            with making._alone(taken, always) as waiting:
+                assert next(waiting) == Progress(0, 0)
+    with making._alone(others[0], always) as again:
+        assert list(again) == []
+
+
+def test_who_waits_for_a_turn_may_leave(run: Path) -> None:
+    making = Regenerations(Archive(run.parent))
+    with making._alone(run, always) as first, making._alone(run, lambda: False) as waiting:
+        assert list(first) == []
+        with pytest.raises(UsageError, match="the caller has gone"):
+            list(waiting)
+
+
+@pytest.mark.parametrize("steps", [(0, 0), (2, 1), (0, 5), (4, 5), (1 << 40, 1 << 41)])
+def test_steps_that_are_not_there_are_refused(run: Path, steps: tuple[int, int]) -> None:
+    with pytest.raises(UsageError, match="are not among them"):
+        asked(run, steps)
+
+
+def test_a_run_with_its_logs_in_full_has_none_to_make(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="in full"):
+        asked(on_demand.record(tmp_path / "run", logs="full"), (0, 1))
+
+
+@pytest.mark.finding("record.regenerate.key")
+def test_without_its_key_nothing_is_made_but_what_is_there_is_handed_out(run: Path, tmp_path: Path) -> None:
+    there = copied(run, tmp_path)
+    on_demand.regenerated(there, steps=(3, 4))
+    key_path(there).unlink()
+    with pytest.raises(UsageError) as refused:
+        asked(there, (2, 4))
+    assert refused.value.reason == "record.regenerate.key"
+    (piece,) = asked(there, (3, 4))
+    assert isinstance(piece, SupplementPiece)
+    assert (piece.step, piece.data, piece.last) == (3, place(there, 3).read_bytes(), True)
+
+
+def test_logs_of_a_run_that_lay_there_before_are_not_handed_out(run: Path, tmp_path: Path) -> None:
+    """The process is asked to make them, and refuses here for want of the right key."""
+    there = copied(run, tmp_path)
+    other = on_demand.record(tmp_path / "other" / "run", seed=9)
+    on_demand.regenerated(other)
+    folder_of(other).rename(folder_of(there))
+    key_path(there).unlink()
+    with pytest.raises(UsageError) as refused:
+        asked(there, (3, 4))
+    assert refused.value.reason == "record.regenerate.key"
+
+
+def test_logs_of_a_recording_that_goes_on_are_signed_by_its_own_key(tmp_path: Path) -> None:
+    """Its whole steps are declared under a manifest of their own. What is made of them holds for the finished run."""
+    running = train(tmp_path / "run", logs="on-demand")
+    for _ in range(6):
+        next(running)
+    archive = Archive(tmp_path)
+    archive.explain(bytes(17), 0, step=1)
+    (declared,) = archive.transcripts()
+    assert declared.home != declared.path
+    pieces = list(Regenerations(archive).pieces(declared.id, (1, 2), always))
+    for _ in running:
+        pass
+    transcript = Transcript.open(tmp_path / "run")
+    assert transcript.manifest.digest != declared.id
+    read = decode(b"".join(each.data for each in pieces if isinstance(each, SupplementPiece)))
+    assert (read.signer, read.statement.draft) == (transcript.manifest.public, transcript.draft_digest.hex())
+    assert asked(tmp_path / "run", (1, 2)) == [each for each in pieces if isinstance(each, SupplementPiece)]

@@ -1,0 +1,305 @@
+"""Inspections of runs with logs on demand: Provers who make the logs, and those who make them falsely, late, or never.
+
+The Prover answers over gRPC and makes logs in a process of their own. Where it says so, replays are processes of
+another kind of machine, which cannot do without the logs. Nothing stands in for anything but the chips, whose logs a
+test writes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from support import on_demand
+from support.exactly import found
+from support.forging import at_step, forge
+from support.on_demand import ELSEWHERE, copied, flipped, key_of, regenerated, resigned
+from support.workers_here import workers_here
+from support.written_chips import Bench, WrittenChip
+
+from protos.weighbridge.v1 import prover_pb2
+from prover.service import ProverService
+from verifier.checks.regenerated_logs import MISSING
+from verifier.contact import supplement_receiving
+from verifier.model.policies import SegmentPolicy
+from verifier.model.supplement_facts import LATE, REFUSED
+from verifier.registry import Chip
+from verifier.store.cache import Cache
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.errors import UsageError
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.supplements import folder_of, key_path
+
+needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this PyTorch multiplies without MKL")
+
+WHOLE = SegmentPolicy(random=0, largest=1, recognise=0)
+"""The segment of the snapshot, from step 3 on, and the only one with checkpoints at both ends, from step 1 on."""
+USUAL = {"data.not_precommitted"}
+"""Findings (info) of these runs, whatever becomes of their logs."""
+
+
+@pytest.fixture(scope="module")
+def run(bench: Bench) -> Path:
+    """A run without logs, with its key beside it."""
+    return on_demand.record(bench.runs / "on-demand" / "run")
+
+
+@pytest.fixture(scope="module")
+def supplemented(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, and supplements that its Prover made."""
+    there = copied(run, tmp_path_factory.mktemp("supplemented"))
+    regenerated(there)
+    return there
+
+
+@pytest.fixture
+def chip(bench: Bench, run: Path) -> WrittenChip:
+    """A chip that has the run in memory; its clock stands still from here on, which is noticed after a minute."""
+    return bench.at_end(run)
+
+
+def inspected(bench: Bench, run: Path, chip: WrittenChip, **also: Any) -> dict[str, Any]:
+    """The report on a chip whose Prover shows a run."""
+    return bench.inspected(run.parent, chip, **also)
+
+
+def elsewhere(bench: Bench, run: Path, chip: WrittenChip, **also: Any) -> dict[str, Any]:
+    """The same, of a Verifier with a machine of another kind."""
+    return inspected(bench, run, chip, apart=True, replay_env=ELSEWHERE, **also)
+
+
+def outcome(report: dict[str, Any]) -> tuple[str, bool, set[str]]:
+    """Verdict, whether the chip counts as verified, and what was found."""
+    return report["verdict"], report["chips"][0]["verified"], found(report) - USUAL
+
+
+def requests(report: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """What was asked for, and how much came: (first step, step after the last one, supplements)."""
+    return [(each["begin"], each["end"], each["came"]) for each in report["evidence"]["supplements"]["requests"]]
+
+
+def counts(report: dict[str, Any]) -> tuple[int, int, int, int]:
+    """The Prover's requests: asked for and made in this inspection, and in earlier ones."""
+    (row,) = report["evidence"]["supplements"]["provers"]
+    return row["asked"], row["regenerated"], row["asked_before"], row["regenerated_before"]
+
+
+def said(report: dict[str, Any], identifier: str) -> str:
+    """What the findings of a kind say, all together."""
+    return " ".join(f"{each['message']} {each['found']}" for each in report["findings"] if each["id"] == identifier)
+
+
+# -- honest ------------------------------------------------------------------------------------------------------------
+
+
+@needs_mkl
+def test_an_honest_prover_makes_the_logs_and_is_verified(bench: Bench, run: Path, chip: WrittenChip) -> None:
+    assert not folder_of(run).exists()
+    report = elsewhere(bench, run, chip)
+    assert outcome(report) == ("clean", True, set()), report["findings"]
+    assert requests(report) == [(3, 4, 1)], "a snapshot alone needs the steps from the checkpoint before it on"
+    assert [each.name for each in folder_of(run).iterdir()] == ["00000003.wsup"], "the next one need not wait"
+
+
+def test_nothing_is_asked_about_a_run_with_its_logs_in_full(bench: Bench, honest: Path) -> None:
+    report = inspected(bench, honest, bench.at_end(honest))
+    assert (report["verdict"], report["evidence"]["supplements"]) == ("clean", {"requests": [], "provers": []})
+
+
+def test_what_is_there_is_handed_out_at_once(bench: Bench, supplemented: Path, chip: WrittenChip) -> None:
+    key_path(supplemented).rename(key_path(supplemented).with_suffix(".away"))
+    try:
+        report = inspected(bench, supplemented, chip, segments=WHOLE)
+    finally:
+        key_path(supplemented).with_suffix(".away").rename(key_path(supplemented))
+    assert outcome(report) == ("clean", True, set()), report["findings"]
+    assert requests(report) == [(3, 4, 1), (1, 3, 2)]
+    assert {each["verdict"] for each in report["evidence"]["segments"][0]["verdicts"]} == {"match"}
+
+
+# -- falsely, and twice ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.finding("replay.mismatch")
+def test_a_false_log_is_a_mismatch(bench: Bench, tmp_path: Path) -> None:
+    """Signed by the run's key, with the true digests, and an element that is rounded the other way."""
+    there = on_demand.record(tmp_path / "run")  # of its own: what is known of another does not count
+    regenerated(there)
+    resigned(there, 3, entries=flipped)
+    report = inspected(bench, there, bench.at_end(there))
+    assert outcome(report) == ("findings", False, {"replay.mismatch"}), report["findings"]
+    assert requests(report) == [(3, 4, 1)], "it came; that it is false only the replay sees"
+
+
+@pytest.mark.finding("transcript.supplement.equivocation")
+def test_two_logs_of_one_step_are_found_over_inspections(bench: Bench, tmp_path: Path) -> None:
+    """Though the Verifier's cache was emptied in between, and though the second log leads to the same results here."""
+    there = on_demand.record(tmp_path / "run")  # of its own: what is known of another does not count
+    regenerated(there)
+    chip = bench.at_end(there)
+    assert outcome(inspected(bench, there, chip)) == ("clean", True, set())
+    resigned(there, 3, entries=lambda _: None)
+    for _ in range(2):  # and again: it is not forgotten
+        report = inspected(bench, there, chip)
+        assert outcome(report)[0] == "findings"
+        assert "transcript.supplement.equivocation" in found(report)
+    (finding,) = [each for each in report["findings"] if each["id"] == "transcript.supplement.equivocation"]
+    assert (finding["severity"], finding["expected"] != finding["found"]) == ("violation", True)
+    assert finding["subject"] == f"transcript {Transcript.open(there).manifest.digest}: step 3"
+
+
+@pytest.mark.parametrize(
+    ("lie", "identifier"),
+    [
+        pytest.param({"key": SigningKey.generate()}, "transcript.supplement.signature", id="another key"),
+        pytest.param({"said": lambda s: replace(s, outputs="ab" * 32)}, "transcript.supplement.foreign", id="outputs"),
+        pytest.param({"said": lambda s: replace(s, state="ab" * 32)}, "transcript.supplement.foreign", id="state"),
+        pytest.param({"said": lambda s: replace(s, before="ab" * 32)}, "transcript.supplement.foreign", id="before"),
+        pytest.param({"said": lambda s: replace(s, step=2)}, "transcript.supplement.foreign", id="step"),
+    ],
+)
+def test_what_is_not_the_steps_own_is_not_kept(
+    bench: Bench, supplemented: Path, chip: WrittenChip, tmp_path: Path, lie: dict[str, Any], identifier: str
+) -> None:
+    """On a machine of the recording's kind the run matches all the same; it is not clean."""
+    there = copied(supplemented, tmp_path / "runs")
+    resigned(there, 3, **lie)
+    cache = Cache(tmp_path / "cache")
+    report = inspected(bench, there, chip, cache=cache)
+    assert outcome(report) == ("findings", True, {identifier, REFUSED, MISSING}), report["findings"]
+    assert requests(report) == [(3, 4, 0)]
+    assert list(cache.root.glob("*.supplements/*")) == []
+
+
+@pytest.mark.finding("prover.supplements.refused")
+@needs_mkl
+def test_a_prover_whose_repeat_differs_verifies_nothing(bench: Bench, run: Path, tmp_path: Path) -> None:
+    """It committed to a result that it did not compute. The process that makes its logs says so itself."""
+    key = key_of(run)
+
+    def lie(_: Any, fields: dict[str, Any]) -> None:
+        sums = np.frombuffer(fields["checksums"], dtype="<u8").copy()
+        sums[0] ^= np.uint64(1 << 20)
+        fields["checksums"] = sums.tobytes()
+
+    forged = forge(run, tmp_path / "run", at_step(3, lie), key=key)
+    shutil.copy(key_path(run), key_path(forged))
+    report = elsewhere(bench, forged, bench.at_end(forged, replays=False))
+    assert outcome(report)[:2] == ("findings", False)
+    assert found(report) >= {REFUSED, MISSING, "replay.log.absent"}, report["findings"]
+    assert "step 3, operation 1 (mm.default)" in said(report, REFUSED)
+
+
+# -- late, and never ---------------------------------------------------------------------------------------------------
+
+
+class Stalls(ProverService):
+    """Says every moment that it is working on it."""
+
+    asked = 0
+
+    def FetchSupplements(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        type(self).asked += 1
+        while context.is_active():
+            progress = prover_pb2.RegenerationProgress(done=1, total=2)
+            yield prover_pb2.FetchSupplementsResponse(progress=progress)
+            time.sleep(0.05)
+
+
+class Refuses(ProverService):
+    """Says that its repeat differs, and does not try."""
+
+    def FetchSupplements(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        raise UsageError("the repeat differs", code="replay.mismatch")
+        yield
+
+
+class Older(ProverService):
+    """A Prover's service from before there were logs on demand."""
+
+    def FetchSupplements(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        yield
+
+
+@pytest.mark.finding("prover.supplements.late")
+@needs_mkl
+def test_a_prover_that_never_ends_is_late_once(bench: Bench, supplemented: Path, chip: WrittenChip) -> None:
+    """And it costs the Verifier one deadline, however many segments it draws."""
+    Stalls.asked = 0
+    report = elsewhere(bench, supplemented, chip, service=Stalls, regeneration_s=1.0, segments=WHOLE)
+    assert outcome(report)[:2] == ("findings", False)
+    assert found(report) >= {LATE, MISSING, "replay.log.absent"}, report["findings"]
+    assert (Stalls.asked, requests(report)) == (1, [(3, 4, 0), (1, 3, 0)])
+    assert counts(report)[:2] == (2, 0), "what it was not asked any more counts as well"
+    assert [each["seconds"] >= 1 for each in report["evidence"]["supplements"]["requests"]] == [True, False]
+    assert "1 rounding logs within 1 s" in [f["expected"] for f in report["findings"]]
+
+
+@pytest.mark.finding("prover.supplements.missing")
+def test_a_prover_that_never_makes_logs_is_counted_over_inspections(
+    bench: Bench, supplemented: Path, chip: WrittenChip
+) -> None:
+    """Here the run matches without. The Prover gains nothing by the Verifier's having the same kind of machine."""
+    with bench.shown(supplemented.parent, Refuses) as address:
+        bench.ueids[chip.ueid.hex()] = chip.ueid
+        bench.registry.register(Chip(ueid=chip.ueid, address=bench.address, prover_address=address))
+        with workers_here():
+            reports = [bench.inspect(chip.ueid.hex()) for _ in range(3)]
+    assert [outcome(each) for each in reports] == [("findings", True, {REFUSED, MISSING})] * 3, reports[0]["findings"]
+    assert [counts(each) for each in reports] == [(1, 0, 0, 0), (1, 0, 1, 0), (1, 0, 2, 0)]
+    assert "of 3 segments whose rounding logs this Prover was asked for, 3 were not made" in said(reports[2], MISSING)
+
+
+def test_a_prover_of_an_older_version_refuses(bench: Bench, supplemented: Path, chip: WrittenChip) -> None:
+    report = inspected(bench, supplemented, chip, service=Older)
+    assert outcome(report) == ("findings", True, {REFUSED, MISSING}), report["findings"]
+
+
+# -- nonsense ----------------------------------------------------------------------------------------------------------
+
+
+def sends(*pieces: tuple[int, int, bytes, bool]) -> type[ProverService]:
+    """A Prover's service that sends these pieces whatever is asked for."""
+
+    class Sends(ProverService):
+        def FetchSupplements(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+            for step, offset, data, last in pieces:
+                piece = prover_pb2.SupplementPiece(step=step, offset=offset, data=data, last=last)
+                yield prover_pb2.FetchSupplementsResponse(piece=piece)
+
+    return Sends
+
+
+@pytest.mark.parametrize(
+    ("pieces", "word"),
+    [
+        pytest.param([(2, 0, b"x", True)], "step 2 came, which was not asked for", id="another step"),
+        pytest.param([(4, 0, b"x", True)], "step 4 came", id="no such step"),
+        pytest.param([(3, 0, b"x", True)] * 2, "step 3 came", id="twice"),
+        pytest.param([(3, 1, b"x", True)], "did not come in order", id="offset"),
+        pytest.param([(3, 0, b"x", False), (2, 1, b"x", True)], "did not come in order", id="mixed"),
+        pytest.param([(3, 0, b"x", False)], "ended before its last piece", id="cut off"),
+        pytest.param([(3, 0, b"x" * 100, False), (3, 100, b"x" * 100, True)], "more than 150 bytes", id="too large"),
+        pytest.param([], "it sent fewer", id="nothing"),
+    ],
+)
+def test_nonsense_costs_the_prover_its_own(
+    bench: Bench, supplemented: Path, chip: WrittenChip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    pieces: list[tuple[int, int, bytes, bool]], word: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(supplement_receiving, "MAX_BYTES", 150)
+    cache = Cache(tmp_path / "cache")
+    report = inspected(bench, supplemented, chip, service=sends(*pieces), cache=cache)
+    assert found(report) >= {REFUSED, MISSING}, report["findings"]
+    assert word in said(report, REFUSED)
+    assert (report["verdict"], requests(report)) == ("findings", [(3, 4, 0)])
+    assert not [each for each in cache.root.rglob("*") if each.is_file() and "arriving" in str(each)]
