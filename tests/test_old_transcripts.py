@@ -12,6 +12,7 @@ import pytest
 from support.command_line import answer
 
 from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.supplements import read_statement
 
 GOLDEN = Path(__file__).parent / "golden"
 KEYS = GOLDEN / "keys"
@@ -46,6 +47,15 @@ def test_an_old_transcript_replays(name: str, capability: str | None, monkeypatc
         monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
     replayed = answer("replay", GOLDEN / name)
     assert (replayed["verdict"], replayed["state"]) == ("match", RECORDED[name]["state"])
+
+
+def test_old_supplements_are_read() -> None:
+    """Those of every step, and none of them is refused."""
+    replayed = answer("replay", GOLDEN / "on-demand")
+    statements = [read_statement(each)[0] for each in sorted((GOLDEN / "on-demand.supplements").iterdir())]
+    assert [each.step for each in statements] == [0, 1, 2, 3]
+    assert replayed["logged"] == sum(each.logged for each in statements) > 0
+    assert not [each for each in replayed["findings"] if each["id"].startswith("transcript.supplement")]
 
 
 @pytest.mark.parametrize("capability", [None, "default"])

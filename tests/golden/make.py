@@ -133,6 +133,27 @@ def bfloat16(out: Path) -> None:
                 optimizer.zero_grad()
 
 
+def on_demand(out: Path) -> None:
+    """Logs on demand, by autocast to bfloat16, with the supplements of all steps."""
+    generator = torch.Generator().manual_seed(10)
+    with Recorder(out, seed=10, policy="calibrated", checkpoint_every=2, logs="on-demand", device="cpu") as recorder:
+        with recorder.initialisation():
+            model = Language()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        recorder.attach(model, optimizer)
+        for _ in range(STEPS):
+            ids = torch.randint(0, 12, (ROWS, 9), generator=generator)
+            with recorder.step(ids):
+                with torch.autocast("cpu", torch.bfloat16):
+                    logits = model(ids[:, :-1])
+                    loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    weighbridge("regenerate", out)
+    out.with_name(f"{out.name}.key").unlink()
+
+
 def chance(out: Path) -> None:
     """Dropout and other random operations, a generator of the program's own, and an edit between two steps."""
     noise = torch.Generator().manual_seed(3)
@@ -286,8 +307,8 @@ def made(out: Path) -> Iterator[str]:
     yield "digits"
     fine_tuned(out / "fine-tuned", out / "digits", model)
     yield "fine-tuned"
-    for make in (bfloat16, chance, resumed, job):
-        make(out / make.__name__)
+    for make in (bfloat16, chance, resumed, job, on_demand):
+        make(out / make.__name__.replace("_", "-"))
         yield make.__name__
 
 

@@ -1,7 +1,7 @@
 """Did Provers make the rounding logs that they were asked for, and only one of each step?
 
 A Prover may have logs made on demand, and says then that it can make them. That a repeat differs, takes too long, or is
-not made accuses nobody by itself: machines break. But a Prover who committed to what it did not compute would say the
+not made accuses no party by itself: machines break. But a Prover who committed to what it did not compute would say the
 same. So it is a warning each time, and requests are counted by Prover over all inspections of this Verifier.
 """
 

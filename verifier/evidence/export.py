@@ -37,6 +37,7 @@ from weighbridge.execution.transcript_facts import INSPECTED
 from weighbridge.numerics.rule_table import table_digest
 from weighbridge.transcript.files import read_manifest
 from weighbridge.transcript.steps import checkpoint_path
+from weighbridge.transcript.supplements import SUFFIX, folder_of
 from weighbridge.transcript.writer import MANIFEST
 
 MAX_TRANSCRIPT_BYTES = 1 << 30
@@ -281,6 +282,23 @@ def _transcript(cache: Cache, report: Mapping[str, Any], subject: Subject, most:
     else:
         for path in (*wanted, MANIFEST):
             found.parts[f"transcript/{path}"] = root / path
+        _supplements(root, None if row is None else row["step"], most - total, found)
+
+
+def _supplements(root: Path, step: int | None, most: int, found: _Collected) -> None:
+    """Takes the rounding logs that were made on demand: without them the replay comes out otherwise elsewhere."""
+    folder = folder_of(root)
+    here = [file for file in folder.iterdir() if file.suffix == SUFFIX] if folder.is_dir() else []
+    wanted = sorted(file for file in here if step is None or int(file.stem) <= step)
+    total = sum(file.stat().st_size for file in wanted)
+    if total > most:
+        why = (
+            "with it the transcript is larger than it may be; ask the Verifier for it, and put it beside the transcript"
+        )
+        found.left_out.append(LeftOut(what=f"rounding logs of transcript {root.name}", bytes=total, why=why))
+        return
+    for file in wanted:
+        found.parts[f"transcript.supplements/{file.name}"] = file
 
 
 def _checkpoints(root: Path, kept: Sequence[int], step: int | None) -> set[str]:

@@ -1,7 +1,7 @@
 """Asks Provers for the rounding logs of steps that are about to be replayed, of runs that have their logs on demand.
 
 They are asked for whether or not the replay would match without. Else a Prover could tell by the Verifier's hardware
-when it will need them, and a run whose logs nobody can make would look like any other until it matters.
+when it will need them, and a run whose logs no Prover can make would look like any other until it matters.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def ask(setting: Setting, collected: Collected, transcript: OpenedTranscript, st
 
 
 def _read(transcript: OpenedTranscript, raw: Any) -> Asked:
-    """Reads a request that was made before; one whose logs are gone is made again."""
+    """Reads a request that was stored; one whose logs are gone is done anew."""
     asked = fact_codec.asked_of(raw)
     if asked.came:
         folder_of(transcript.path).stat()

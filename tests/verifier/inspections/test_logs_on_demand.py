@@ -29,9 +29,13 @@ from protos.weighbridge.v1 import prover_pb2
 from prover.service import ProverService
 from verifier.checks.regenerated_logs import MISSING
 from verifier.contact import supplement_receiving
+from verifier.evidence import bundle, verification
+from verifier.evidence.export import Source, export
+from verifier.evidence.verification import Reader
 from verifier.model.policies import SegmentPolicy
 from verifier.model.supplement_facts import LATE, REFUSED
 from verifier.registry import Chip
+from verifier.report.page import render_html
 from verifier.store.cache import Cache
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.errors import UsageError
@@ -123,6 +127,32 @@ def test_what_is_there_is_handed_out_at_once(bench: Bench, supplemented: Path, c
     assert outcome(report) == ("clean", True, set()), report["findings"]
     assert requests(report) == [(3, 4, 1), (1, 3, 2)]
     assert {each["verdict"] for each in report["evidence"]["segments"][0]["verdicts"]} == {"match"}
+
+
+@needs_mkl
+def test_evidence_holds_the_logs_that_its_replay_needs(
+    bench: Bench, supplemented: Path, chip: WrittenChip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever verifies it on another machine would find that the Verifier had said otherwise."""
+    cache, key = Cache(tmp_path / "cache"), SigningKey.generate()
+    report = inspected(bench, supplemented, chip, cache=cache)
+    name = report["inspection"]
+    bench.registry.set_stage(name, "done", report=report)
+    source = Source(registry=bench.registry, cache=cache, report_key=key, manufacturer=bench.manufacturer.certificate)
+    entry = report["chips"][0]["snapshots"][0]["index"]
+    for variable, value in ELSEWHERE.items():
+        monkeypatch.setenv(variable, value)
+    reader, outcomes = Reader(key=key.public, manufacturer=bench.manufacturer.certificate), []
+    for logs in ("with", "without"):
+        file = tmp_path / f"{logs}.zip"
+        statement = export(source, name, file, snapshot=(chip.ueid.hex(), entry))
+        assert ("transcript.supplements/00000003.wsup" in statement.parts) is (logs == "with")
+        (tmp_path / logs).mkdir()
+        claims = verification.verify(bundle.read(file, tmp_path / logs), tmp_path / logs, reader)
+        outcomes += [each.outcome for each in claims if each.name == "replay"]
+        for folder in cache.root.glob("*.supplements"):
+            shutil.rmtree(folder)
+    assert outcomes == ["verified", "failed"]
 
 
 # -- falsely, and twice ------------------------------------------------------------------------------------------------
@@ -257,6 +287,8 @@ def test_a_prover_that_never_makes_logs_is_counted_over_inspections(
     assert [outcome(each) for each in reports] == [("findings", True, {REFUSED, MISSING})] * 3, reports[0]["findings"]
     assert [counts(each) for each in reports] == [(1, 0, 0, 0), (1, 0, 1, 0), (1, 0, 2, 0)]
     assert "of 3 segments whose rounding logs this Prover was asked for, 3 were not made" in said(reports[2], MISSING)
+    page = render_html(reports[2])
+    assert "of 1 segments, of which 0 were made; in earlier inspections for those of 2, of which 0 were made" in page
 
 
 def test_a_prover_of_an_older_version_refuses(bench: Bench, supplemented: Path, chip: WrittenChip) -> None:

@@ -14,7 +14,7 @@ _INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Makes the tables; nobody was asked before."""
+    """Makes the tables; no Prover was asked before."""
     op.create_table(
         "regenerations",
         sa.Column("inspection", sa.String(), nullable=False),
