@@ -47,10 +47,7 @@ def page(results: Path) -> str:
     shaped, logs = benchmark_results.log_sizes(results)
     stalled, stalls = benchmark_results.stalls(results)
     fits = {precision: fitted(rows) for precision, rows in logs.items()}
-    records = {
-        precision: economics.fit_records([row.shape for row in rows], [row.record_bytes for row in rows])
-        for precision, rows in logs.items()
-    }
+    records = recorded(logs)
     again_on, again = benchmark_results.regenerations(results)
     widths = [row.shape.width for rows in logs.values() for row in rows]
     environment = Environment(
@@ -182,8 +179,19 @@ def fitted(rows: tuple[benchmark_results.LogSize, ...]) -> dict[str, economics.C
     }
 
 
+def recorded(logs: dict[str, tuple[benchmark_results.LogSize, ...]]) -> dict[str, economics.RecordSize]:
+    """Returns what describes the sizes of step records, which depend on types and not on bounds: once for each type."""
+    found: dict[str, economics.RecordSize] = {}
+    for precision, rows in logs.items():
+        kind = precision.split()[0]
+        sizes = economics.fit_records([row.shape for row in rows], [row.record_bytes for row in rows])
+        if kind not in found or sizes.worst > found[kind].worst:
+            found[kind] = sizes
+    return found
+
+
 def run(
-    flops: float, fits: dict[str, dict[str, economics.Counts]], recorded: dict[str, economics.RecordSize]
+    flops: float, fits: dict[str, dict[str, economics.Counts]], sizes: dict[str, economics.RecordSize]
 ) -> dict[str, Any]:
     """Returns the sizes and costs of a compute-optimal run, by the rules that the page states."""
     training = economics.compute_optimal(flops)
@@ -207,7 +215,7 @@ def run(
     logs = {precision: fit["bytes"].of(shape) * steps for precision, fit in fits.items()}
     elements = {precision: fit["elements"].of(shape) * steps for precision, fit in fits.items()}
     chips = chip_days / RUN_DAYS
-    records = {precision: fit.of(shape) * steps * max(1.0, chips) for precision, fit in recorded.items()}
+    records = {precision: fit.of(shape) * steps * max(1.0, chips) for precision, fit in sizes.items()}
     all_kept = {precision: kept(0.0, checkpoints, training.tokens, each) for precision, each in records.items()}
     part = (SEGMENT_STEPS + 1) / 2
     return {

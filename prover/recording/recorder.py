@@ -109,8 +109,9 @@ class Recorder:
                 lists.
             verify_state: Look at the state before each step to notice changes made outside steps.
             policy: `mixed` (strict bounds for float32, calibrated ones for bfloat16 and float16), `strict` (only
-                bounds that hold for any order of summation; refuses 16-bit types) or `calibrated` (only measured
-                bounds: smaller logs).
+                bounds that hold for any order of summation; refuses 16-bit types), `calibrated` (only measured
+                bounds: smaller logs) or `probabilistic` (as `mixed`, but bounds for float32 that fail with a stated
+                probability: smaller logs of wide models).
             resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
             formulas: How numbers that change from step to step follow from its number; see `prover.formulas`. By

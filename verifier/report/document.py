@@ -341,6 +341,7 @@ def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]
             "logged": answer.logged,
             "rounded": answer.rounded,
             "calibrated": answer.calibrated,
+            "probable": answer.probable,
             "evidence": answer.evidence,
             "first_difference": answer.first_difference,
             "seconds": round(snapshot.seconds, 3),
@@ -383,6 +384,7 @@ def _transcript(
         "logged": sum(result.logged for result in replays),
         "rounded": sum(result.rounded for result in replays),
         "calibrated": sum(result.calibrated for result in replays),
+        "probable": sum(result.probable for result in replays),
         "tapes": tapes,
         "chosen": chosen,
     }

@@ -11,7 +11,7 @@ import typer
 
 from weighbridge.cli._exits import Exit, one_line, print_json
 from weighbridge.cli._inputs import Json
-from weighbridge.cli.record import EVALUATIONS, POLICIES
+from weighbridge.cli.record import EVALUATIONS, POLICIES, POLICY
 from weighbridge.core.errors import Finding, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def command(
     script: Annotated[Path, typer.Argument(help="The script; its arguments follow.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
     steps: Annotated[int, typer.Option(help="Steps to look at; times are those of the third and later.", min=1)] = 5,
-    policy: Annotated[str, typer.Option(help="Error bounds: mixed, strict (no 16-bit types) or calibrated.")] = "mixed",
+    policy: Annotated[str, typer.Option(help=POLICY)] = "mixed",
     seed: Annotated[int, typer.Option(help="As for `record`.", min=0)] = 0,
     evaluation: Annotated[str, typer.Option(help="Evaluations: native, or recorded like training.")] = "native",
     ranks: Annotated[int, typer.Option(help="Start the script on so many ranks by torchrun.", min=1)] = 1,

@@ -14,7 +14,8 @@ from weighbridge.cli.bench.layout import DEFAULT, Bench
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.log_kinds import KINDS
 
-POLICIES = ("mixed", "strict", "calibrated")
+POLICIES = ("mixed", "strict", "calibrated", "probabilistic")
+POLICY = "Error bounds: mixed, strict (no 16-bit types), calibrated or probabilistic."
 EVALUATIONS = ("native", "recorded")
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
@@ -23,7 +24,7 @@ def command(
     script: Annotated[Path, typer.Argument(help="The script; its arguments follow.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
     out: Annotated[Path | None, typer.Option(help="New or empty directory for the transcript.")] = None,
-    policy: Annotated[str, typer.Option(help="Error bounds: mixed, strict (no 16-bit types) or calibrated.")] = "mixed",
+    policy: Annotated[str, typer.Option(help=POLICY)] = "mixed",
     seed: Annotated[int, typer.Option(help="Fixes all randomness of what is recorded.", min=0)] = 0,
     logs: Annotated[
         str, typer.Option(help="Rounding logs: full, or on-demand: much faster, `regenerate` makes them later.")

@@ -189,6 +189,25 @@ def _chosen(chosen: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
+def _bounds(result: ReplayResult) -> str:
+    """Says on which kinds of bounds the roundings rest."""
+    from weighbridge.numerics.bounds import failure
+
+    strict = result.rounded - result.calibrated - result.probable
+    if strict == result.rounded:
+        return "strict (proven) for all roundings"
+    kinds = [f"strict (proven) for {strict:,} of the roundings"] if strict or not result.probable else []
+    if result.probable:
+        chance = failure(result.probable)
+        kinds.append(
+            f"probabilistic for {result.probable:,} (one is too small with a probability of {chance:.0e} at most, if "
+            "rounding errors are independent)"
+        )
+    if result.calibrated:
+        kinds.append(f"calibrated (measured) for {result.calibrated:,}")
+    return ", ".join(kinds)
+
+
 def _print(result: ReplayResult) -> None:
     """Prints a result for a person."""
     from rich.console import Console
@@ -209,14 +228,8 @@ def _print(result: ReplayResult) -> None:
         f"{result.followed:,} would have gone the other way on this device without it",
         soft_wrap=True,
     )
-    if result.calibrated:
-        console.print(
-            f"bounds: strict (proven) for {result.rounded - result.calibrated:,} of the roundings, "
-            f"calibrated (measured) for {result.calibrated:,}",
-            soft_wrap=True,
-        )
-    elif result.rounded:
-        console.print("bounds: strict (proven) for all roundings")
+    if result.rounded:
+        console.print(f"bounds: {_bounds(result)}", soft_wrap=True)
     if result.logged and result.evidence:
         chances = ", ".join(f"{name} {test['p']:.2g}" for name, test in result.evidence["tests"].items())
         console.print(

@@ -57,6 +57,7 @@ class Executor:
         followed: Roundings that the log changed so far.
         rounded: Elements rounded so far.
         calibrated: Those of them that were rounded within a calibrated bound.
+        probable: Those of them that were rounded within a probabilistic bound.
         watch: Called with every result that has a checksum, once it was compared.
         before: Called before each operation, and after the last one, with its number and the storages by slot.
         tally: What rounding logs chose so far.
@@ -83,6 +84,7 @@ class Executor:
         self.followed = 0
         self.rounded = 0
         self.calibrated = 0
+        self.probable = 0
         self.watch: Callable[[Seen], None] | None = None
         self.before: Callable[[int, Mapping[int, Tensor]], None] | None = None
         self.tally = Tally()
@@ -190,6 +192,7 @@ class Executor:
         self.followed += context.followed
         self.rounded += context.rounded_elements
         self.calibrated += context.calibrated_elements
+        self.probable += context.probable_elements
         if self.before is not None:
             self.before(last, slots)
         if stop is not None and stop <= len(tape.nodes) and last == stop:

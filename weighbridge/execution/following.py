@@ -79,6 +79,7 @@ class Following(Context):
     followed: int = 0
     rounded_elements: int = 0
     calibrated_elements: int = 0
+    probable_elements: int = 0
     checked: int = 0
     hosts: int = 0
     rng: dict[int, int] = field(default_factory=dict)
@@ -127,7 +128,9 @@ class Following(Context):
         """See `Context.rounded`."""
         entries = self._entries(wide.numel())
         self.rounded_elements += wide.numel()
-        self.calibrated_elements += wide.numel() if self.policy.at(wide.dtype).calibrated else 0
+        policy = self.policy.at(wide.dtype)
+        self.calibrated_elements += wide.numel() if policy.calibrated else 0
+        self.probable_elements += wide.numel() if policy.probabilistic else 0
         wanted = self._next_checksum()
         small = dtype in formats.NARROW
         result = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)

@@ -38,7 +38,9 @@ class ReplayResult:
         followed: Roundings that the log changed: without the log this replay would have differed there.
         logged: Entries in the rounding logs of the executed steps.
         rounded: Elements rounded.
-        calibrated: Those of them whose bounds are calibrated (measured); the bounds of the others are strict (proven).
+        calibrated: Those of them whose bounds are calibrated (measured).
+        probable: Those of them whose bounds are probabilistic (`weighbridge.numerics.bounds.failure`); the bounds of
+            the others are strict (proven).
         evidence: What the rounding logs chose (`weighbridge.execution.choice_statistics`): counts, and `tests` with
             p-values.
         tapes: By hex digest of each tape that this replay ran: `kind`, `count` of executions, `operations`; and over
@@ -75,6 +77,7 @@ class ReplayResult:
     logged: int = 0
     rounded: int = 0
     calibrated: int = 0
+    probable: int = 0
     evidence: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, dict[str, Any]] = field(default_factory=dict)
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -123,6 +126,7 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             logged=int(raw["logged"]),
             rounded=int(raw["rounded"]),
             calibrated=int(raw["calibrated"]),
+            probable=int(raw["probable"]),
             evidence=counted.report(counted.parse(raw["evidence"])),
             tapes={
                 bytes.fromhex(k).hex(): {

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -30,22 +30,62 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-_GROWTH: ContextVar[bool] = ContextVar("growth", default=True)
+_Growth = Literal["all", "probable", "none"]
+_GROWTH: ContextVar[_Growth] = ContextVar("growth", default="all")
+
+SPREAD = 14.0
+"""Standard deviations that probabilistic bounds allow: lambda in Higham and Mary 2019."""
+_NO_ROUNDINGS = 64
+"""Units of errors of functions that rules count as roundings: they are no sums, so they may all have one sign."""
+MOST_TERMS = 2.0**40
+"""Terms that a sum has at most: positions in a result are below that too."""
 
 
 @contextmanager
-def without_growth() -> Iterator[None]:
-    """Within it, `gamma` is one unit roundoff whatever n is: the form that calibrated bounds are multiples of."""
-    token = _GROWTH.set(False)
+def _growing(growth: _Growth) -> Iterator[None]:
+    token = _GROWTH.set(growth)
     try:
         yield
     finally:
         _GROWTH.reset(token)
 
 
+def without_growth() -> AbstractContextManager[None]:
+    """Within it, `gamma` is one unit roundoff whatever n is: the form that calibrated bounds are multiples of."""
+    return _growing("none")
+
+
+def probable_growth() -> AbstractContextManager[None]:
+    """Within it, `gamma` grows with the root of n, and fails with the probability that `failure` gives.
+
+    The bound is that of N. J. Higham and T. Mary, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J.
+    Sci. Comput. 41 (2019), theorem 2.4: exp(lambda sqrt(n) u + n u^2/(1 - u)) - 1, if roundings err independently
+    with mean zero.
+    """
+    return _growing("probable")
+
+
 def gamma(n: float) -> float:
     """Bounds the relative error of n successive roundings."""
-    return n * U / (1 - n * U) if _GROWTH.get() else U
+    growth = _GROWTH.get()
+    if growth == "none":
+        return U
+    certain = n * U / (1 - n * U)
+    if growth == "all":
+        return certain
+    return min(certain, math.expm1(SPREAD * math.sqrt(n) * U + n * U * U / (1 - U)) + _NO_ROUNDINGS * U)
+
+
+def failure(rounded: int) -> float:
+    """Returns the probability, at most, that one of so many probabilistic bounds is too small.
+
+    2 exp(-lambda^2 (1 - u)^2 / 2) for each term of each sum (ibid., theorem 3.1), of which a sum has at most
+    `MOST_TERMS`.
+
+    Args:
+        rounded: Rounded elements.
+    """
+    return min(1.0, rounded * MOST_TERMS * 2 * math.exp(-((SPREAD * (1 - U)) ** 2) / 2))
 
 
 def drift(n: float) -> float:
@@ -53,7 +93,7 @@ def drift(n: float) -> float:
 
     Where terms add up instead of cancelling, n roundings of growing partial sums err by about sqrt(n) units at random.
     """
-    return 0.0 if _GROWTH.get() else math.sqrt(n) * U
+    return math.sqrt(n) * U if _GROWTH.get() == "none" else 0.0
 
 
 @dataclass(slots=True)

@@ -207,6 +207,7 @@ class Replay:
             "logged": self._logged,
             "rounded": self._executor.rounded,
             "calibrated": self._executor.calibrated,
+            "probable": self._executor.probable,
             "evidence": self._executor.tally.to_json(),
             "chosen": self._chosen.to_json(self._policy.budgets, self._weights),
             "tapes": {d.hex(): use for d, use in self._uses.items()},

@@ -1,4 +1,4 @@
-"""What a bound claims: `strict`, `calibrated`, or each where it belongs: `mixed`.
+"""What a bound claims: `strict`, `calibrated`, or each where it belongs: `mixed`; or `probabilistic`.
 
 *Strict* bounds hold for any order of summation, with or without fused multiply-add, rounding to nearest. *Calibrated*
 bounds are measured: in them, the growth gamma(n) of a strict bound is one unit roundoff whatever n is, and the whole
@@ -10,6 +10,11 @@ draft, and a replay refuses a table that it does not have.
 calibrated ones for all that is computed in float32, so for those on 16-bit types, for which no strict ones exist. Which
 it is follows from the types on the tape; neither side chooses it for an operation. A mixed run that computes nothing in
 16 bits needs no table, and replays whatever table there is.
+
+*Probabilistic* is mixed with other bounds for what is computed in float64: they grow with the root of n, hold if
+rounding errors are independent with mean zero, and fail with a stated probability (`weighbridge.numerics.bounds`).
+Logs of wide models are smaller. Like calibrated ones, these bounds are no proof: sums whose rounding errors all have
+one sign (of constants, say) can leave them.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import UsageError, WeighbridgeError
 
 TABLE = Path(__file__).parent / "calibration.json"
-NAMES = ("mixed", "strict", "calibrated")
+NAMES = ("mixed", "strict", "calibrated", "probabilistic")
 """The policies; the first is the default."""
 
 
@@ -36,7 +41,7 @@ class Policy:
     """How far two conforming results may lie apart.
 
     Attributes:
-        name: `mixed`, `strict` or `calibrated`.
+        name: One of `NAMES`.
         factors: Unless it is `strict`: factor of each operation's calibrated bound, by operator name; 8 where it was
             not measured.
         digest: Hex digest of the factors; empty for `strict`.
@@ -54,17 +59,25 @@ class Policy:
         return self.name == "calibrated"
 
     @property
+    def probabilistic(self) -> bool:
+        """Whether bounds of what is computed in float64 hold with a stated probability only."""
+        return self.name == "probabilistic"
+
+    @property
     def narrow(self) -> bool:
         """Whether there are bounds for what is computed in float32: operations on 16-bit types."""
         return self.name != "strict"
 
     def at(self, wide: torch.dtype) -> Policy:
-        """Returns the policy, `strict` or `calibrated`, of what is computed in a wide type.
+        """Returns the policy, `strict`, `calibrated` or `probabilistic`, of what is computed in a wide type.
 
         Raises:
             WeighbridgeError: It needs a table of factors that is not here (`replay.calibration.unknown`).
         """
-        found = self if self.name != "mixed" else STRICT if wide is torch.float64 else calibrated()
+        found = self
+        if self.name == "mixed" or self.probabilistic:
+            float64 = self if self.probabilistic else STRICT
+            found = float64 if wide is torch.float64 else calibrated()
         if found.calibrated and not self.known:
             raise WeighbridgeError(
                 "the run was recorded with a calibration table that this version does not have",

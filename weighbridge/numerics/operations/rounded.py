@@ -10,7 +10,7 @@ import torch
 
 from weighbridge.core.errors import RefusedOperationError
 from weighbridge.numerics.arrays.physical import dense_strides, lay_out
-from weighbridge.numerics.bounds import Call, reduced, without_growth
+from weighbridge.numerics.bounds import Call, probable_growth, reduced, without_growth
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context, Layout, Strides
 from weighbridge.numerics.operand_types import all_float32, floats, is_float, result_types, widen
@@ -127,7 +127,8 @@ def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[B
 
 def growth(policy: Policy, wide: torch.dtype) -> AbstractContextManager[None]:
     """How bounds of what is computed in a wide type count roundings under a policy."""
-    return without_growth() if policy.at(wide).calibrated else _STRICT
+    found = policy.at(wide)
+    return without_growth() if found.calibrated else probable_growth() if found.probabilistic else _STRICT
 
 
 def scaled(limits: list[Bound], name: str, policy: Policy, wide: torch.dtype) -> list[Bound]:
