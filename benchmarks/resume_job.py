@@ -1,8 +1,10 @@
-"""A training that may be killed at any moment and started again: `python -m benchmarks.resume_job RUN [KILL_AT]`.
+"""A training that may be killed at any moment and started again.
 
-It has the habits that make resuming hard: a schedule, gradients that outlive a step, an average of the weights, its own
-generator of random numbers, edits, tensors kept in a list, a tensor made outside any step. With KILL_AT it kills itself
-at so many-th change of a file: before a file is opened for writing, renamed or removed.
+`python -m benchmarks.resume_job RUN [KILL_AT [WIDTH]]` has the habits that make resuming hard: a schedule, gradients
+that outlive a step, an average of the weights, its own generator of random numbers, edits, tensors kept in a list, a
+tensor made outside any step. With KILL_AT it kills itself at so many-th change of a file: before a file is opened for
+writing, renamed or removed. With a WIDTH of 40,000 the state is so large that segments and checkpoints are written
+beside the training.
 """
 
 from __future__ import annotations
@@ -129,7 +131,8 @@ def main() -> None:
     run = str(Path(sys.argv[1]).resolve())
     changes = _Changes(run, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     print("ready", flush=True)
-    for _ in train(Path(run)):
+    width = int(sys.argv[3]) if len(sys.argv) > 3 else 16
+    for _ in train(Path(run), width=width):
         pass
     print(changes.count)
 

@@ -1,13 +1,13 @@
-"""Writes the tables of docs/benchmarks.md from the result files.
+"""Writes the tables of docs/benchmarks.md and docs/performance.md from the result files.
 
 `python -m benchmarks.tables` replaces what stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, so that no
-figure in the page is typed by hand; a test compares the page with the files.
+figure in a page is typed by hand; a test compares the pages with the files.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks import (
@@ -17,6 +17,7 @@ from benchmarks import (
     tables_collectives,
     tables_inspection,
     tables_logs,
+    tables_parts,
     tables_replays,
     tables_sketches,
 )
@@ -59,14 +60,18 @@ TABLES: dict[str, Callable[[Result], str]] = {
 }
 """By name of the result file and of the place in the page."""
 
+PERFORMANCE = PAGE.with_name("performance.md")
+PARTS: dict[str, Callable[[Result], str]] = {"parts": tables_parts.parts}
+"""The tables of docs/performance.md."""
 
-def render(page: str) -> str:
-    """Returns the page with every table as the result files give it.
+
+def render(page: str, tables: Mapping[str, Callable[[Result], str]] = TABLES) -> str:
+    """Returns a page with every table as the result files give it.
 
     Raises:
         ValueError: The page lacks the place of a table.
     """
-    for name, make in TABLES.items():
+    for name, make in tables.items():
         result = machine.load(name)
         text = make(result) if result else f"Not measured yet: `python -m benchmarks.{module(name)}`."
         place = re.compile(f"(<!-- begin {name} -->\n).*?(\n<!-- end {name} -->)", re.DOTALL)
@@ -84,9 +89,10 @@ def module(name: str) -> str:
 
 
 def main() -> None:
-    """Rewrites the page."""
-    PAGE.write_text(render(PAGE.read_text()))
-    print(f"wrote the tables of {PAGE}")
+    """Rewrites the pages."""
+    for page, tables in ((PAGE, TABLES), (PERFORMANCE, PARTS)):
+        page.write_text(render(page.read_text(), tables))
+        print(f"wrote the tables of {page}")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,10 @@ from pathlib import Path
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import walk_files
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.transcript.journal import JOURNAL
+from weighbridge.transcript.placing import TEMPORARY
 from weighbridge.transcript.reader import recover
-from weighbridge.transcript.writer import DRAFT, JOURNAL, MANIFEST, TEMPORARY
+from weighbridge.transcript.writer import DRAFT, MANIFEST
 
 _ATTEMPTS = 3
 _MAX_FILES = 1 << 20

@@ -204,6 +204,7 @@ class Recorder:
             **self._declares,
         }
         self._writer = writer = self._open(draft)
+        writer.background = True
         self._steps.open(writer, self._resuming)
         if self._chip is not None:
             self._chip_session = self._steps.chip = ChipSession(

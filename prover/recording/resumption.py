@@ -35,10 +35,11 @@ from weighbridge.execution.continuing import Continuation, open_writer
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.transcript.data import DataCommitment
 from weighbridge.transcript.entry_notes import EntryNote
+from weighbridge.transcript.placing import TEMPORARY
 from weighbridge.transcript.state import View
 from weighbridge.transcript.tape import Tape, absolute_name
 from weighbridge.transcript.training_claims import Claims
-from weighbridge.transcript.writer import TEMPORARY, TranscriptWriter
+from weighbridge.transcript.writer import TranscriptWriter
 
 Tensor = torch.Tensor
 _PENDING = "snapshots.cbor"
@@ -187,6 +188,7 @@ class Resuming:
     def close(self, complete: bool) -> None:
         """Signs a transcript that is complete; leaves any other as a crash would, to be resumed or recovered."""
         if not complete:
+            self.writer.settle()
             self.writer.flush()
             return
         self.writer.close(complete=True)

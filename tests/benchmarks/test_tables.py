@@ -1,4 +1,4 @@
-"""The page of the benchmarks says what the result files say."""
+"""The pages of the benchmarks say what the result files say."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from benchmarks import machine, tables
 
 
-def test_the_page_is_what_the_results_give() -> None:
-    page = tables.PAGE.read_text()
-    assert tables.render(page) == page, "run python -m benchmarks.tables"
+def test_the_pages_are_what_the_results_give() -> None:
+    for place, made in ((tables.PAGE, tables.TABLES), (tables.PERFORMANCE, tables.PARTS)):
+        page = place.read_text()
+        assert tables.render(page, made) == page, "run python -m benchmarks.tables"
 
 
 def test_a_changed_result_changes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ from weighbridge.transcript.data import DataCommitment, batch_digest
 from weighbridge.transcript.declared_device import DEVICE
 from weighbridge.transcript.entry_notes import ENTERED, EntryNote
 from weighbridge.transcript.entry_notes import decode as decode_entered
+from weighbridge.transcript.journal import journal_path
+from weighbridge.transcript.placing import TEMPORARY
 from weighbridge.transcript.recovery import Recovery
 from weighbridge.transcript.resumption_notes import Resumption, decode, encode, recomputed
 from weighbridge.transcript.state import Checkpoint, read_checkpoint
@@ -55,10 +57,8 @@ from weighbridge.transcript.writer import (
     MANIFEST,
     ORDER,
     RESUMPTIONS,
-    TEMPORARY,
     TranscriptWriter,
     draft_bytes,
-    journal_path,
 )
 
 _DIFFERS = "record.resume.differs"

@@ -15,6 +15,8 @@ from weighbridge.core.errors import TranscriptError, UsageError, WeighbridgeErro
 from weighbridge.transcript.chip_notes import CHIPS
 from weighbridge.transcript.data import batch_digest
 from weighbridge.transcript.entry_notes import ENTERED
+from weighbridge.transcript.journal import journal_path
+from weighbridge.transcript.placing import TEMPORARY
 from weighbridge.transcript.returned_state import RETURNED
 from weighbridge.transcript.state import checkpoint_digest, read_checkpoint
 from weighbridge.transcript.steps import (
@@ -38,9 +40,7 @@ from weighbridge.transcript.writer import (
     ORDER,
     RANK_LAYOUT,
     RESUMPTIONS,
-    TEMPORARY,
     TranscriptWriter,
-    journal_path,
 )
 
 

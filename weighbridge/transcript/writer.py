@@ -7,11 +7,10 @@ every whole step, and nothing else.
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +21,25 @@ from torch import Tensor
 
 from weighbridge.attest.manifest import Predicate, SigningKey, sign_manifest, timestamp, valid_name
 from weighbridge.core import digests
-from weighbridge.core.bounded import compress, decode_cbor, file_digest
-from weighbridge.core.durable import sync
-from weighbridge.core.errors import FormatError, TranscriptError, UsageError
+from weighbridge.core.background import Background, Task
+from weighbridge.core.bounded import compress, decode_cbor
+from weighbridge.core.errors import FormatError, UsageError
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
 from weighbridge.transcript.data import DataCommitment, batch_digest, micro_batches, record_digests
 from weighbridge.transcript.entry_notes import ENTERED, EntryNote
 from weighbridge.transcript.entry_notes import encode as encode_entered
+from weighbridge.transcript.journal import JOURNAL, end_segment, journal_path, put_checkpoint
 from weighbridge.transcript.log_kinds import draft_format, on_demand
+from weighbridge.transcript.placing import Files
 from weighbridge.transcript.returned_state import RETURNED, Returned
-from weighbridge.transcript.state import Checkpoint, checkpoint_digest, write_checkpoint
+from weighbridge.transcript.state import Checkpoint
 from weighbridge.transcript.steps import (
     Kind,
     Scalar,
     StepRecord,
-    batches_path,
-    checkpoint_path,
-    pack_logs,
-    pack_records,
-    rounding_path,
-    steps_path,
     tape_path,
 )
-from weighbridge.transcript.tensor_file import TensorFile, write_tensors
+from weighbridge.transcript.tensor_file import write_tensors
 from weighbridge.transcript.training_claims import CLAIMS, Claims
 from weighbridge.transcript.training_claims import encode as encode_claims
 
@@ -54,9 +49,9 @@ LEAVES = "data/leaves.bin"
 ORDER = "data/order.bin"
 RESUMPTIONS = "resumptions.cbor"
 RANK_LAYOUT = "layout.cbor"
-JOURNAL = "journal"
-TEMPORARY = ".tmp"
 _RESERVED = ("format", "data")
+_LARGE = 4 << 20
+"""Bytes for which it is worth while to write them in a thread."""
 _SEGMENT_BYTES = 64 << 20
 """A segment ends when its journal is this large: readers limit what they decode at once."""
 
@@ -68,11 +63,15 @@ class TranscriptWriter:
         draft_digest: Digest of `draft.cbor`, which fixes what was agreed before the first step (32 bytes).
         head: Running head after the last whole step (32 bytes); the draft's digest before any.
         steps: Number of whole steps so far; the number of the next step.
+        background: Whether large segments and checkpoints are written beside the program, until the next step is to be
+            written. So a crash finds what it could find without, and a step is whole when `append_step` returns in any
+            case. What goes wrong beside the program is raised by the next call.
     """
 
     draft_digest: bytes
     head: bytes
     steps: int
+    background: bool
 
     def __init__(
         self,
@@ -122,9 +121,12 @@ class TranscriptWriter:
             raise UsageError("the transcript needs a name of 1 to 200 printable characters; set `name` in the draft")
         self.draft_digest = self.head = digests.bytes_digest(draft)
         self.steps = 0
-        self._files: dict[str, tuple[int, str]] = {}
-        self._dirty: list[Path] = []
+        self._placed = Files(root)
+        self._files = self._placed.listed
+        self._beside = Background()
+        self.background = False
         self._open_segment: list[int] = []
+        self._ending: list[int] = []
         self._segment_bytes = 0
         self._checkpoints: list[int] = []
         self._tapes: set[bytes] = set()
@@ -140,7 +142,7 @@ class TranscriptWriter:
     @property
     def durable(self) -> int:
         """Number of steps that are in finished segments, which a loss of power does not take away."""
-        return self._open_segment[0] if self._open_segment else self.steps
+        return min([*self._ending[:1], *self._open_segment[:1], self.steps])
 
     def put_tape(self, data: bytes) -> bytes:
         """Stores a tape durably, once.
@@ -248,7 +250,7 @@ class TranscriptWriter:
         contents = {"record": _as_tensor(record.to_cbor()), "rounding": _as_tensor(rounding)}
         contents.update({f"batch/{name}": tensor for name, tensor in batch.items()})
         contents.update({f"free/{name}": tensor for name, tensor in undeclared.items()})
-        journal = self._place(journal_path(self.steps), lambda file: write_tensors(file, contents))
+        journal = self._placed.place(journal_path(self.steps), lambda file: write_tensors(file, contents))
         self._adopt(record)
         self._open_segment.append(record.step)
         self._segment_bytes += journal.stat().st_size
@@ -257,7 +259,9 @@ class TranscriptWriter:
 
     def _finish_large_segment(self) -> None:
         if len(self._open_segment) >= self._segment_steps or self._segment_bytes >= _SEGMENT_BYTES:
-            self.finish_segment()
+            self.settle()
+            beside = self.background and self._segment_bytes >= _LARGE
+            self._beside.do(*self._segment_task(), beside=beside)
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
         """Stores the state before the next step and ends the segment.
@@ -268,11 +272,10 @@ class TranscriptWriter:
         self._check_open()
         if checkpoint.step != self.steps or checkpoint.step in self._checkpoints:
             raise UsageError(f"the next checkpoint must be the first one before step {self.steps}")
-        if self._state is not None and checkpoint_digest(checkpoint) != self._state:
-            raise UsageError(f"checkpoint {self.steps} is not the state after step {self.steps - 1}; store that state")
-        self.finish_segment()
-        self._publish(checkpoint_path(checkpoint.step), lambda file: write_checkpoint(file, checkpoint))
-        self._checkpoints.append(checkpoint.step)
+        size = self._segment_bytes + sum(data.numel() for data in checkpoint.storages.values())
+        # Without the first one, nothing that comes after it could be replayed.
+        beside = self.background and bool(self._checkpoints) and size >= _LARGE
+        self._beside.do(*self._segment_task(), self._checkpoint_task(checkpoint), beside=beside)
 
     def put_notes(self, notes: ChipNotes) -> None:
         """Stores what is to be known about the run's chips beside the step records, in place of an earlier version."""
@@ -300,31 +303,51 @@ class TranscriptWriter:
 
     def flush(self) -> None:
         """Makes everything written so far survive a loss of power."""
-        folders = {self._root, *(path.parent for path in self._dirty)}
-        for path in (*self._dirty, *sorted(folders)):
-            if path.exists():
-                sync(path)
-        self._dirty.clear()
+        self._placed.flush()
 
     def finish_segment(self) -> None:
         """Turns the journal of the open segment into its three files; does nothing if it has no steps."""
+        self.settle()
+        self._beside.do(*self._segment_task(), beside=False)
+
+    def settle(self) -> None:
+        """Waits for what is written in the background.
+
+        Raises:
+            TranscriptError: It cannot be written.
+        """
+        self._beside.settle()
+
+    def _segment_task(self) -> tuple[Task, ...]:
+        """Takes the steps out of the open segment and returns what ends it."""
         if not self._open_segment:
-            return
-        first = self._open_segment[0]
-        records, logs, tensors = [], [], {}
-        for step in self._open_segment:
-            journal = TensorFile(self._root / journal_path(step))
-            records.append(StepRecord.from_cbor(journal.read("record").numpy().tobytes()))
-            logs.append(journal.read("rounding").numpy().tobytes())
-            tensors.update({f"{step}/{name}": journal.read(name) for name in journal if "/" in name})
-        self._publish(batches_path(first), lambda file: write_tensors(file, tensors))
-        self._publish(rounding_path(first), lambda file: _write(file, pack_logs(logs)))
-        # The steps file comes last: where it is, the segment is whole.
-        self._publish(steps_path(first), lambda file: _write(file, pack_records(records)))
-        self.flush()
-        done, self._open_segment, self._segment_bytes = self._open_segment, [], 0
-        for step in done:
-            (self._root / journal_path(step)).unlink()
+            return ()
+        steps, size = self._open_segment, self._segment_bytes
+        self._open_segment, self._segment_bytes, self._ending = [], 0, steps
+        files = Files(self._root, self._placed.dirty(outside=JOURNAL))
+
+        def done() -> None:
+            self._ending = []
+            self._files.update(files.listed)
+            self._placed.forget(self._root / journal_path(step) for step in steps)
+
+        def undone() -> None:
+            self._open_segment, self._ending = steps + self._open_segment, []
+            self._segment_bytes += size
+
+        return (Task(partial(end_segment, files, self._root, steps), done, undone),)
+
+    def _checkpoint_task(self, checkpoint: Checkpoint) -> Task:
+        files, expected = Files(self._root), self._state
+
+        def done() -> None:
+            self._files.update(files.listed)
+
+        def undone() -> None:
+            self._checkpoints.remove(checkpoint.step)
+
+        self._checkpoints.append(checkpoint.step)
+        return Task(partial(put_checkpoint, files, checkpoint, expected), done, undone)
 
     def close(self, complete: bool = True) -> str:
         """Ends the transcript and signs its manifest; calling it again does nothing.
@@ -358,7 +381,7 @@ class TranscriptWriter:
             complete=complete,
         )
         text = sign_manifest(predicate, self._key)
-        self._place(MANIFEST, lambda file: _write(file, text))
+        self._placed.place(MANIFEST, lambda file: _write(file, text))
         self.flush()
         self._digest = digests.bytes_digest(text).hex()
         return self._digest
@@ -370,6 +393,7 @@ class TranscriptWriter:
     def _check_open(self) -> None:
         if self._digest is not None:
             raise UsageError("this transcript is closed; start another one")
+        self.settle()
 
     def _record_hashes(self, batch: Mapping[str, Tensor], records: Sequence[int] | None) -> list[bytes]:
         """Returns the digests of a batch's records; those of micro-batches if the commitment has these next."""
@@ -416,32 +440,12 @@ class TranscriptWriter:
         self._rounded += record.rounded
         self._logged += record.logged
 
-    def _place(self, path: str, write: Callable[[Path], None]) -> Path:
-        """Writes a file under a temporary name and renames it when it is complete."""
-        target = self._root / path
-        temporary = target.with_name(target.name + TEMPORARY)
-        try:
-            target.parent.mkdir(exist_ok=True)
-            write(temporary)
-            os.replace(temporary, target)
-        except OSError as error:
-            raise TranscriptError(
-                f"cannot write {path} ({error.strerror}); make room, then close or recover the transcript",
-                code="transcript.write",
-            ) from None
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-        self._dirty.append(target)
-        return target
-
     def _publish(self, path: str, write: Callable[[Path], None]) -> None:
         """Places a file that the manifest will list."""
-        self._list(path, self._place(path, write))
+        self._placed.publish(path, write)
 
     def _list(self, path: str, file: Path) -> None:
-        size, digest = file_digest(file)
-        self._files[path] = (size, digest.hex())
+        self._placed.take(path, file)
 
 
 def draft_bytes(draft: Mapping[str, Any], data: DataCommitment | None) -> bytes:
@@ -460,11 +464,6 @@ def draft_bytes(draft: Mapping[str, Any], data: DataCommitment | None) -> bytes:
     except (FormatError, cbor2.CBORError, ValueError) as error:
         raise UsageError(f"the draft cannot be written as plain CBOR ({error}); use text, numbers, lists") from None
     return text
-
-
-def journal_path(step: int) -> str:
-    """Returns the relative path of the journal file of one step of the open segment."""
-    return f"{JOURNAL}/{step:08d}.safetensors"
 
 
 def _as_tensor(data: bytes) -> Tensor:

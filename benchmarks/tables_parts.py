@@ -1,0 +1,44 @@
+"""The tables of docs/performance.md: where the time of a recorded step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.page import Result, measured_on, table
+
+
+def parts(result: Result) -> str:
+    """Processor time of a recorded step part by part, and what its state costs before and now."""
+    models = result["models"]
+    steps = {name: found["step_cpu_ms"] for name, found in models.items()}
+    names = {part: None for found in models.values() for part in found["parts_cpu_ms"]}
+    rows: list[Sequence[object]] = [("**whole step**", *(f"**{step:,.0f}**" for step in steps.values()))]
+    for part in names:
+        spent = {name: found["parts_cpu_ms"].get(part, 0.0) for name, found in models.items()}
+        rows.append((part, *(f"{_ms(ms)} ({100 * ms / steps[name]:.1f} %)" for name, ms in spent.items())))
+    return "\n\n".join((
+        measured_on(result),
+        table(("ms of processor time (share)", *models), rows),
+        "The state beside it, and a checkpoint:",
+        table(("model", *_STATE), [(name, *_state(found)) for name, found in models.items()]),
+    ))  # fmt: skip
+
+
+_STATE = (
+    "state, MB", "digest, ms", "mark, ms", "before: two digests", "now: a digest, two marks", "checkpoint before, ms",
+    "now, ms",
+)  # fmt: skip
+
+
+def _state(found: Result) -> Sequence[str]:
+    digest, mark, step = found["digest_of_state_cpu_ms"], found["mark_of_state_cpu_ms"], found["step_cpu_ms"]
+    whole = step - digest - 2 * mark
+    before, now = 2 * digest / (whole + 2 * digest), (digest + 2 * mark) / step
+    return (
+        f"{found['state_megabytes']:,.0f}", _ms(digest), _ms(mark), f"{100 * before:.1f} % of a step",
+        f"{100 * now:.1f} %", f"{found['checkpoint_takes_ms']:,.0f}", f"{found['checkpoint_holds_up_ms']:,.0f}",
+    )  # fmt: skip
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
