@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +42,15 @@ def asked(run: Path, steps: tuple[int, int], **options: Any) -> list[Progress | 
 
 
 def processes() -> list[str]:
-    """Command lines of the processes on this machine that make logs."""
+    """Numbers of this process's children that make logs."""
     found = []
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = each.read_bytes().decode(errors="replace").split("\0")
+            parent = (each.parent / "stat").read_text().rpartition(") ")[2].split()[1]
         except OSError:
             continue
-        if supplement_requests.MODULE in words:
+        if supplement_requests.MODULE in words and int(parent) == os.getpid():
             found.append(each.parent.name)
     return found
 
@@ -73,6 +76,21 @@ def test_a_caller_who_leaves_ends_the_process_and_the_next_has_its_turn(run: Pat
     assert decode(data).statement.step == 3
     assert data == place(there, 3).read_bytes()
     assert set(processes()) <= before
+
+
+@pytest.mark.finding("record.regenerate.died")
+def test_a_process_that_dies_says_so_and_the_next_has_its_turn(run: Path, tmp_path: Path) -> None:
+    there = copied(run, tmp_path)
+    before, making = set(processes()), Regenerations(Archive(there.parent))
+    pieces = making.pieces(Transcript.open(there).manifest.digest, (3, 4), always)
+    assert next(pieces) == Progress(0, 0)
+    (number,) = set(processes()) - before
+    os.kill(int(number), signal.SIGKILL)
+    with pytest.raises(UsageError) as died:
+        list(pieces)
+    assert died.value.reason == "record.regenerate.died"
+    with making._alone(there, always) as waiting:
+        assert list(waiting) == []
 
 
 def test_two_runs_are_made_at_once_and_one_run_never_twice(run: Path, tmp_path: Path) -> None:

@@ -155,6 +155,22 @@ def test_evidence_holds_the_logs_that_its_replay_needs(
     assert outcomes == ["verified", "failed"]
 
 
+def test_a_verifier_that_goes_on_does_not_ask_twice(
+    bench: Bench, supplemented: Path, chip: WrittenChip, tmp_path: Path
+) -> None:
+    """Nor does it count a request twice. Logs that were lost meanwhile are asked for anew."""
+    cache = Cache(tmp_path / "cache")
+    first = inspected(bench, supplemented, chip, cache=cache)
+    same = {"identifier": first["inspection"]}
+    again = inspected(bench, supplemented, chip, cache=cache, service=Refuses, given=same)
+    assert outcome(again) == outcome(first) == ("clean", True, set())
+    assert (requests(again), counts(again)) == (requests(first), (1, 1, *counts(first)[2:]))
+    for folder in cache.root.glob("*.supplements"):
+        shutil.rmtree(folder)
+    lost = inspected(bench, supplemented, chip, cache=cache, service=Refuses, given=same)
+    assert (requests(lost), counts(lost)) == ([(3, 4, 0)], (1, 0, *counts(first)[2:]))
+
+
 # -- falsely, and twice ------------------------------------------------------------------------------------------------
 
 

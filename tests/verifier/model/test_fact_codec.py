@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from verifier.model import fact_codec
 from verifier.model.check_runner import Judgement
 from verifier.model.facts import Cell, Entry, Explanation, LogFacts, Opening
 from verifier.model.replay_task import Outcome
+from verifier.model.supplement_facts import Asked
 from verifier.registry import Chip
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tokens import verify
@@ -128,6 +130,20 @@ run_facts = st.builds(
 def test_facts_of_runs(facts: RunFacts | WeighbridgeError) -> None:
     """examined_of(examined_to(f)) == f."""
     assert alike(facts, fact_codec.examined_of(through(fact_codec.examined_to(facts))))
+
+
+@given(
+    st.builds(
+        Asked, prover=names, transcript=names, steps=st.tuples(numbers, numbers), came=numbers,
+        deadline_s=st.floats(0, 1e9), seconds=st.floats(0, 1e9), why=st.none() | errors(),
+        findings=st.lists(findings, max_size=2),
+    )
+)  # fmt: skip
+def test_requests_for_rounding_logs(asked: Asked) -> None:
+    """asked_of(asked_to(a)) == a."""
+    again = fact_codec.asked_of(through(fact_codec.asked_to(asked)))
+    assert replace(again, why=None) == replace(asked, why=None)
+    assert alike(again.why, asked.why)
 
 
 def test_cells_whose_results_are_gone_are_asked_for_again(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import DEFAULT_LIMITS, Limits, compress, decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError
+from weighbridge.transcript.job_record import JobRecord, MeshCoordinate
 from weighbridge.transcript.log_kinds import draft_format, on_demand
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.supplements import Statement, Supplement, decode, encode, read_statement
@@ -177,6 +178,17 @@ def test_a_writer_holds_steps_to_the_kind_of_the_draft(tmp_path: Path) -> None:
         append(bare, [])
     with pytest.raises(UsageError, match="unknown kind of rounding logs"):
         start(tmp_path / "other", logs="sometimes")
+
+
+def test_a_rank_of_a_job_that_has_its_logs_on_demand_is_refused(tmp_path: Path) -> None:
+    """No Recorder makes one, and no Prover could be asked for its logs."""
+    writer = start(
+        tmp_path / "run", logs="on-demand", job=MeshCoordinate(JobRecord(bytes(16), (("data", 2),)), 0).to_map()
+    )
+    append(writer, [], logged=0, outputs=bytes(32))
+    writer.close()
+    with pytest.raises(TranscriptError, match="ranks of jobs have theirs in full"):
+        Transcript.open(tmp_path / "run")
 
 
 def test_a_reader_of_the_first_format_is_told_by_its_number(tmp_path: Path) -> None:
