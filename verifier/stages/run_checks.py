@@ -6,11 +6,13 @@ from verifier import checks
 from verifier.checks.snapshot_status import status
 from verifier.model.collected import Collected
 from verifier.model.training import restated
+from verifier.stages import supplement_requests
 from verifier.stages.setting import Setting
 
 
 def run(setting: Setting, collected: Collected) -> None:
     """Judges each snapshot, the snapshots of each chip, and everything together."""
+    supplement_requests.settle(setting, collected)
     policy = setting.plan.snapshots
     for done, snapshot in enumerate(collected.snapshots):
         setting.progress("judge", done, len(collected.snapshots), f"judging {snapshot.subject}")

@@ -6,7 +6,10 @@ when it will need them, and a run whose logs no Prover can make would look like 
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,12 +18,16 @@ from verifier.contact.supplement_receiving import receive
 from verifier.contact.supplement_records import SupplementRecords
 from verifier.model import fact_codec
 from verifier.model.collected import Collected
-from verifier.model.supplement_facts import LATE, Asked, Steps
+from verifier.model.supplement_facts import LATE, REFUSED, Asked, Steps
 from verifier.stages.setting import Setting
 from verifier.units import key_of
 from weighbridge.core.errors import Finding, ProverError, WeighbridgeError
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
-from weighbridge.transcript.supplements import folder_of
+from weighbridge.transcript.supplements import SUFFIX, folder_of
+
+_FILE = re.compile(rf"([0-9]{{8}}){re.escape(SUFFIX)}", re.ASCII)
+"""A supplement in the cache, which a replay may refuse by its name."""
 
 
 def ask(setting: Setting, collected: Collected, transcript: OpenedTranscript, steps: Steps) -> None:
@@ -51,6 +58,35 @@ def ask(setting: Setting, collected: Collected, transcript: OpenedTranscript, st
     if prover and asked.why is not None:
         collected.remember_silence(prover, asked.why)
     collected.supplements.append(asked)
+
+
+def settle(setting: Setting, collected: Collected) -> None:
+    """Counts requests anew whose logs no replay could read: a signed statement with something else beside it is no log.
+
+    What the statement is signed over is the log's digest before compression, so only the confined workers can tell.
+    """
+    unusable: dict[str, set[int]] = {}
+    for transcript, result in _replays(collected):
+        for finding in result.findings if isinstance(result, ReplayResult) else ():
+            file = _FILE.fullmatch(finding.subject)
+            if file is not None and finding.id.startswith("transcript.supplement."):
+                unusable.setdefault(transcript, set()).add(int(file[1]))
+    for place, asked in enumerate(collected.supplements):
+        bad = sum(asked.steps[0] <= step < asked.steps[1] for step in unusable.get(asked.transcript, ()))
+        if bad:
+            why = asked.why or ProverError("what it sent is not the logs that it signed", code=REFUSED)
+            collected.supplements[place] = settled = replace(asked, came=max(0, asked.came - bad), why=why)
+            SupplementRecords(setting.registry.session).note(setting.id, settled)
+
+
+def _replays(collected: Collected) -> Iterator[tuple[str, ReplayResult | WeighbridgeError | None]]:
+    """Yields what became of every replay, with the transcript's identifier."""
+    for snapshot in collected.snapshots:
+        if snapshot.transcript is not None:
+            yield snapshot.transcript.id, snapshot.replayed
+    for segment in collected.segments:
+        for result in segment.results.values():
+            yield segment.selection.transcript, result
 
 
 def _read(transcript: OpenedTranscript, raw: Any) -> Asked:

@@ -21,7 +21,7 @@ import torch
 from support import on_demand
 from support.exactly import found
 from support.forging import at_step, forge
-from support.on_demand import ELSEWHERE, copied, flipped, key_of, regenerated, resigned
+from support.on_demand import ELSEWHERE, copied, flipped, key_of, place, regenerated, resigned
 from support.workers_here import workers_here
 from support.written_chips import Bench, WrittenChip
 
@@ -38,6 +38,8 @@ from verifier.registry import Chip
 from verifier.report.page import render_html
 from verifier.store.cache import Cache
 from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.bounded import compress, decode_cbor
+from weighbridge.core.digests import cbor
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.supplements import folder_of, key_path
@@ -106,8 +108,11 @@ def said(report: dict[str, Any], identifier: str) -> str:
 
 @needs_mkl
 def test_an_honest_prover_makes_the_logs_and_is_verified(bench: Bench, run: Path, chip: WrittenChip) -> None:
+    """By `weighbridge serve prover`, as a Prover runs it."""
     assert not folder_of(run).exists()
-    report = elsewhere(bench, run, chip)
+    bench.ueids[chip.ueid.hex()] = chip.ueid
+    bench.registry.register(Chip(ueid=chip.ueid, address=bench.address, prover_address=bench.prover()))
+    report = bench.inspect(chip.ueid.hex(), replay_env=ELSEWHERE)
     assert outcome(report) == ("clean", True, set()), report["findings"]
     assert requests(report) == [(3, 4, 1)], "a snapshot alone needs the steps from the checkpoint before it on"
     assert [each.name for each in folder_of(run).iterdir()] == ["00000003.wsup"], "the next one need not wait"
@@ -223,6 +228,19 @@ def test_what_is_not_the_steps_own_is_not_kept(
     assert outcome(report) == ("findings", True, {identifier, REFUSED, MISSING}), report["findings"]
     assert requests(report) == [(3, 4, 0)]
     assert list(cache.root.glob("*.supplements/*")) == []
+
+
+@pytest.mark.parametrize("frame", [b"no frame", compress(bytes(1 << 24)), compress(b"another log")], ids=len)
+def test_a_signed_statement_with_no_log_beside_it_counts_for_nothing(
+    bench: Bench, supplemented: Path, chip: WrittenChip, tmp_path: Path, frame: bytes
+) -> None:
+    """Signed in the true form, so that only the worker that expands it can tell: the request is counted as refused."""
+    there = copied(supplemented, tmp_path / "runs")
+    parts = decode_cbor(place(there, 3).read_bytes())
+    place(there, 3).write_bytes(cbor({**parts, "log": frame}))
+    report = inspected(bench, there, chip)
+    assert outcome(report) == ("findings", True, {"transcript.supplement.malformed", REFUSED, MISSING})
+    assert (requests(report), counts(report)[:2]) == ([(3, 4, 0)], (1, 0))
 
 
 @pytest.mark.finding("prover.supplements.refused")
