@@ -161,10 +161,13 @@ class StepRun:
             self.reason("no optimizer's step is claimed")
         for text in self.mixed().reasons:
             self.reason(text)
+        numbers = set[update_range.Number]()
         for step in self._claims.steps:
             self._others.update(step)
-            for text in update_range.strangers(self._plan, step, self._names):
+            for text in update_range.strangers(self._plan, step, self._names, numbers):
                 self.reason(text)
+        if len(numbers) > update_range.MOST_NUMBERS:
+            self.reason(f"optimizers read {len(numbers)} numbers from elsewhere, which may be anything")
 
     def end(self) -> None:
         """Accounts for all other state, after the last event."""

@@ -2,7 +2,8 @@
 
 Numbers confirm the steps that are looked at, with their data. What a program may do with other data is for its
 structure to say: a term that a number in the batch switches on adds nothing in one step, and a model in the next. So no
-tensor enters a step, or a gradient on its way to the step, beside what belongs there; single numbers may.
+tensor enters a step, or a gradient on its way to the step, beside what belongs there; single numbers may. Neither does
+anything but single numbers come from one parameter to another.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from weighbridge.execution.recognition.lanes import NOBODY, Lanes, Whose
 from weighbridge.execution.recognition.values import Plan
 from weighbridge.program.gradient_paths import operands, results
 from weighbridge.program.written_bytes import Coverage
@@ -20,49 +22,119 @@ from weighbridge.transcript.training_claims import Step
 ONE_NUMBER = 8
 """Bytes of a storage that holds one number: a rate, a factor, a norm."""
 
-_Number = tuple[int, int]
+Number = tuple[int, int]
 """A single number from elsewhere: its slot, and how often that was written to before."""
 
 MOST_NUMBERS = 16
 """Numbers that a step may read from elsewhere: rates of groups, a loss's scale, whether gradients are finite."""
 
+_MOVING = frozenset({"cat", "stack", "copy_", "clone", "_to_copy", "split_with_sizes_copy", "_foreach_copy_"})
+"""Operations that put gradients of several parameters beside each other, as buckets do, and take them apart."""
 
-def strangers(plan: Plan, step: Step, names: Mapping[int, str]) -> list[str]:
-    """Names what an optimizer's step reads that is not its own.
+_SCALING = frozenset(
+    {"mul", "mul_", "div", "div_", "clamp", "clamp_", "neg", "neg_", "nan_to_num", "nan_to_num_", "isfinite", "isnan",
+     "isinf", "abs", "square", "pow", "logical_not", "eq", "ne"}
+)  # fmt: skip
+"""Operations that leave each element where it is."""
+
+
+def strangers(plan: Plan, step: Step, names: Mapping[int, str], numbers: set[Number]) -> list[str]:
+    """Names what an optimizer's step reads that is not its own, and what it brings from one parameter to another.
 
     Args:
         plan: That of the tape.
         step: The step.
         names: Slot to name.
+        numbers: Takes the single numbers that it reads from elsewhere.
     """
-    tape, sizes = plan.tape, plan.largest
-    own = {
-        tape.refs[index][0]
-        for group in step.groups
-        for p in group.parameters
-        if p.gradient is not None
-        for index in (p.ref, p.gradient, *p.state.values())
-    } - _shared(plan)
-    found, numbers = list[str](), set[int]()
-    for op in range(step.begin, step.end):
-        node = tape.nodes[op]
-        if is_collective(node):
-            found.append(f"{step.optimizer} exchanges with other ranks within its step (operation {op}, {node.op})")
-        for slot in _read(plan, node):
-            if slot in own:
+    return _Step(plan, step, names, numbers).found()
+
+
+@dataclass(slots=True)
+class _Step:
+    plan: Plan
+    step: Step
+    names: Mapping[int, str]
+    numbers: set[Number]
+    _lanes: Lanes = field(default_factory=Lanes)
+    _own: set[int] = field(default_factory=set)
+    _carried: dict[int, dict[Number, Whose]] = field(default_factory=dict)
+    """By slot: single numbers that are in it, and whose they are."""
+
+    def found(self) -> list[str]:
+        tape, found = self.plan.tape, list[str]()
+        for p in (p for group in self.step.groups for p in group.parameters if p.gradient is not None):
+            for index in (p.ref, p.gradient, *p.state.values()):
+                assert index is not None
+                self._lanes.put(tape.refs[index], [p.ref])
+                self._own.add(tape.refs[index][0])
+        self._own -= _shared(self.plan)
+        for op in range(self.step.begin, self.step.end):
+            node = tape.nodes[op]
+            if is_collective(node):
+                found.append(
+                    f"{self.step.optimizer} exchanges with other ranks within its step (operation {op}, {node.op})"
+                )
+            found += self._foreign(op, node)
+            found += self._crossing(op, node)
+            self._own |= {slot for slot, _ in node.births}
+        return found
+
+    def _foreign(self, op: int, node: Node) -> list[str]:
+        found = []
+        for slot in _read(self.plan, node):
+            if slot in self._own:
                 continue
-            if sizes.get(slot, 0) <= ONE_NUMBER:
-                numbers.add(slot)
+            if self._small(slot):
+                self.numbers.add((slot, self.plan.version(slot, op)))
                 continue
             found.append(
-                f"{step.optimizer} reads {names.get(slot, f'slot {slot}')}, which is none of its parameters, gradients "
+                f"{self.step.optimizer} reads {self._name(slot)}, which is none of its parameters, gradients "
                 f"and state (operation {op}, {node.op})"
             )
-            own.add(slot)
-        own |= {slot for slot, _ in node.births}
-    if len(numbers) > MOST_NUMBERS:
-        found.append(f"{step.optimizer} reads {len(numbers)} numbers from elsewhere, which may be anything")
-    return found
+            self._own.add(slot)
+        return found
+
+    def _crossing(self, op: int, node: Node) -> list[str]:
+        refs = self.plan.tape.refs
+        read = [refs[index] for index in operands(node)]
+        born = {slot for slot, _ in node.births}
+        whose = NOBODY.union(*(self._lanes.of(ref) for ref in read if not self._small(ref[0])))
+        single: dict[Number, Whose] = {}
+        for ref in read:
+            single |= self._carried.get(ref[0], {})
+            if self._small(ref[0]) and (owner := self._lanes.of(ref)):
+                single[ref[0], self.plan.version(ref[0], op)] = owner
+        found = []
+        for ref in self.plan.places.get(op, ()):
+            if ref[0] in born:
+                continue
+            to = self._lanes.of(ref)
+            if not to or self._small(ref[0]):  # made in this step, or a count of steps
+                self._lanes.put(ref, whose.union(*single.values()) if self._small(ref[0]) else whose)
+                self._carried.setdefault(ref[0], {}).update(single)
+                continue
+            if not whose <= to or (len(to) > 1 and len(read) > 1):
+                other = next(iter(sorted(whose - to)), None)
+                what = "one" if other is None else self._name(refs[other][0])
+                found.append(
+                    f"{self.step.optimizer} brings numbers of {what} into another parameter or its state "
+                    f"(operation {op}, {node.op})"
+                )
+            self.numbers |= {number for number, owner in single.items() if not owner <= to}
+        for index in results(node):
+            ref = refs[index]
+            if ref[0] in born:
+                self._lanes.put(ref, whose.union(*single.values()) if self._small(ref[0]) else whose)
+                if not self._small(ref[0]):
+                    self._carried.setdefault(ref[0], {}).update(single)
+        return found
+
+    def _small(self, slot: int) -> bool:
+        return self.plan.largest.get(slot, 0) <= ONE_NUMBER
+
+    def _name(self, slot: int) -> str:
+        return self.names.get(slot, f"slot {slot}")
 
 
 @dataclass(slots=True)
@@ -87,28 +159,31 @@ def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()
         foreign: Collectives to which another rank contributes what does not come from gradients alone, by operation.
     """
     tape, claims, sizes = plan.tape, plan.claims, plan.largest
-    made = {
-        tape.refs[i][0] for b in claims.backwards for g in b.gradients for i in (g.before, g.after) if i is not None
-    }
     read = {
         tape.refs[p.gradient][0] for s in claims.steps for g in s.groups for p in g.parameters if p.gradient is not None
     }
-    gradients, found, whose = made | read, Mixed(), _leaves(plan, names)
+    made = read | {
+        tape.refs[i][0] for b in claims.backwards for g in b.gradients for i in (g.before, g.after) if i is not None
+    }
+    gradients, found, whose = set(made), Mixed(), _leaves(plan, names)
     made -= _shared(plan)
-    numbers, entered = dict[int, set[_Number]](), set[_Number]()
+    made -= {slot for slot in made - read if not _left(plan, slot)}
+    lanes = _gradients(plan)
+    numbers, entered = dict[int, set[Number]](), set[Number]()
     for op in plan.forward:
         node = tape.nodes[op]
         slots = set(_read(plan, node))
         other = {slot for slot in slots if slot not in made and sizes.get(slot, 0) > ONE_NUMBER}
+        crossing = set[int]() if other else _crossing(plan, op, node, lanes)
         few = {(slot, plan.version(slot, op)) for slot in slots - made - other}
-        few = few.union(*(numbers.get(slot, ()) for slot in slots & made))
+        few = few.union(*(numbers.get(slot, ()) for slot in slots & made), _numbers(plan, op, node, lanes))
         if len(few) > MOST_NUMBERS:  # so many may be anything
             other |= {slot for slot, _ in few}
         collective = is_collective(node)
         written = {tape.refs[i][0] for i in results(node)} if collective else plan.writes.get(op, set())
         if collective and other:
             found.brings.add(op)
-        if not other and op not in foreign:
+        if not other and not crossing and op not in foreign:
             born = plan.births.get(op, set())
             made |= {slot for slot in born if not few or sizes.get(slot, 0) > ONE_NUMBER}
             for slot in written & made if few else ():
@@ -117,9 +192,8 @@ def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()
                 entered |= few
             continue
         for slot in sorted(written & gradients):
-            what = (
-                ", ".join(names.get(each, f"slot {each}") for each in sorted(other)[:2]) or "what other ranks brought"
-            )
+            what = ", ".join(names.get(each, f"slot {each}") for each in sorted(other)[:2])
+            what = what or ("that of another parameter" if crossing else "what other ranks brought")
             found.reasons.append(
                 f"the gradient {whose.get(slot, f'in slot {slot}')} is changed by {what} before the step "
                 f"(operation {op}, {node.op})"
@@ -128,6 +202,60 @@ def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()
     if len(entered) > MOST_NUMBERS:
         found.reasons.append(f"{len(entered)} numbers from elsewhere go into gradients before the step")
     return found
+
+
+def _left(plan: Plan, slot: int) -> bool:
+    """Whether a backward pass writes to a slot; that a gradient of zeros lies somewhere, claims may say of anything."""
+    return any(b.begin <= op < b.end for b in plan.claims.backwards for op in plan.writers.get(slot, ()))
+
+
+def _gradients(plan: Plan) -> Lanes:
+    """Of which leaf the gradients are, by its reference."""
+    lanes, refs = Lanes(), plan.tape.refs
+    for gradient in (g for b in plan.claims.backwards for g in b.gradients):
+        for index in (gradient.before, gradient.after):
+            if index is not None:
+                lanes.put(refs[index], [gradient.leaf])
+    for parameter in (p for s in plan.claims.steps for g in s.groups for p in g.parameters):
+        if parameter.gradient is not None:
+            lanes.put(refs[parameter.gradient], [parameter.ref])
+    return lanes
+
+
+def _crossing(plan: Plan, op: int, node: Node, lanes: Lanes) -> set[int]:
+    """The slots of several leaves' gradients that an operation combines; notes whose its results are, if it does not.
+
+    To put gradients beside each other or to take them apart is none, nor is to scale those of several leaves together.
+    """
+    refs, sizes = plan.tape.refs, plan.largest
+    read = [refs[index] for index in operands(node)]
+    owners = {ref: owner for ref in read if (owner := lanes.of(ref))}
+    large = {ref: owner for ref, owner in owners.items() if sizes.get(ref[0], 0) > ONE_NUMBER}
+    written = [refs[index] for index in results(node)] + plan.places.get(op, [])
+    base = node.op.partition(".")[0]
+    several = len(set(large.values())) > 1 or any(len(owner) > 1 for owner in large.values())
+    if several and not is_collective(node) and any(sizes.get(ref[0], 0) > ONE_NUMBER for ref in written):
+        if base not in _MOVING and not (base in _SCALING and len(large) == 1):
+            return {ref[0] for ref in large}
+    sources = [ref for ref in (read[1:] if base == "copy_" else read) if ref in owners]
+    moved = NOBODY.union(*(owners[ref] for ref in sources if ref in large))
+    for ref in written:
+        is_small = sizes.get(ref[0], 0) <= ONE_NUMBER
+        lanes.put(ref, NOBODY.union(*(owners[each] for each in sources)) if is_small or not moved else moved)
+    return set()
+
+
+def _numbers(plan: Plan, op: int, node: Node, lanes: Lanes) -> set[Number]:
+    """Single numbers made of gradients that an operation brings into those of other leaves, as a norm is."""
+    refs, sizes = plan.tape.refs, plan.largest
+    read = [refs[index] for index in operands(node)]
+    single = {ref: lanes.of(ref) for ref in read if sizes.get(ref[0], 0) <= ONE_NUMBER}
+    to = [lanes.of(ref) for ref in plan.places.get(op, []) if sizes.get(ref[0], 0) > ONE_NUMBER]
+    large = [lanes.of(ref) for ref in read if sizes.get(ref[0], 0) > ONE_NUMBER]
+    into = NOBODY.union(*to, *large)
+    if not to and not any(sizes.get(refs[i][0], 0) > ONE_NUMBER for i in results(node)):
+        return set()
+    return {(ref[0], plan.version(ref[0], op)) for ref, owner in single.items() if owner and not owner <= into}
 
 
 def _shared(plan: Plan) -> set[int]:

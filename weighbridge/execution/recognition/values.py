@@ -31,6 +31,7 @@ class Plan:
         forward: The operations outside of backward passes and of optimizers' steps.
         writes: For each operation, the slots that it writes to or makes.
         targets: For each slot, the references by which it is written to.
+        places: For each operation, the references by which it writes to memory that was there.
         writers: For each slot, the operations that write to it or make it, ascending.
     """
 
@@ -56,7 +57,10 @@ class Plan:
         self.writes: dict[int, set[int]] = {}
         self.births: dict[int, set[int]] = {}
         self.targets: dict[int, set[Ref]] = {}
+        self.places: dict[int, list[Ref]] = {}
         for effect in effects(tape):
+            if effect.targets:
+                self.places[effect.op] = list(effect.targets)
             for ref in effect.targets:
                 self.targets.setdefault(ref[0], set()).add(ref)
             written = {ref[0] for ref in effect.targets} | {slot for slot, _ in effect.grows}
