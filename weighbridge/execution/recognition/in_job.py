@@ -122,6 +122,8 @@ class _JobStep:
         for run in self.runs:
             with noted(run):
                 run.end()
+        for each, run in zip(self.ranks, self.runs, strict=True):
+            each.recogniser.changed |= run.changed
 
     def _exchanged(self) -> None:
         """Sees to it that no rank slips something into a collective that another takes for a gradient."""

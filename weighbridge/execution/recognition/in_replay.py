@@ -9,10 +9,12 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from weighbridge.core.errors import TapeError, WeighbridgeError
+from weighbridge.execution.recognition.across_programs import conflict, trained_on
 from weighbridge.execution.recognition.in_job import Executed
 from weighbridge.execution.recognition.meetings import Meeting
 from weighbridge.execution.recognition.outcome import Recognition
@@ -123,11 +125,27 @@ class Recognising:
         self._values = None
 
     def enter(self, chosen: ChosenBits) -> None:
-        """Charges what recognised steps could have brought in within what is accepted."""
+        """Holds programs against each other, and charges what recognised steps could have brought in."""
+        self._settle()
         for step in self.found:
             for update in step.updates if step.recognised else ():
                 what = f"what else would be accepted of {update.optimizer}"
                 chosen.add("recognition", step.step, update.freedom_bits, what)
+
+    def _settle(self) -> None:
+        """Takes back what is recognised of programs that change what other programs train on."""
+        trained: dict[str, set[str]] = {}
+        for digest in self._transcript.claims if any(step.recognised for step in self.found) else ():
+            recogniser = self._recogniser(digest)
+            if not isinstance(recogniser, str):
+                trained[digest.hex()] = trained_on(recogniser.plan)
+        for number, step in enumerate(self.found):
+            recogniser = self._recogniser(bytes.fromhex(step.tape))
+            if isinstance(recogniser, str):
+                continue
+            why = conflict(recogniser.changed, [names for tape, names in trained.items() if tape != step.tape])
+            if why is not None and step.known:
+                self.found[number] = replace(step, reasons=(*step.reasons, why))
 
     def _recogniser(self, digest: bytes) -> Recogniser | str:
         if digest not in self._recognisers:

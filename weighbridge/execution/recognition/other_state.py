@@ -11,7 +11,9 @@ from weighbridge.execution.recognition.acceptance import excess
 from weighbridge.execution.recognition.noise import unit
 from weighbridge.execution.recognition.update_range import MOST_NUMBERS, ONE_NUMBER
 from weighbridge.execution.recognition.values import Plan, Values
+from weighbridge.program.gradient_paths import operands
 from weighbridge.program.written_bytes import Coverage
+from weighbridge.transcript.collectives import is_collective
 from weighbridge.transcript.tape import DTYPES, Ref
 from weighbridge.transcript.training_claims import Backward, Step
 
@@ -139,7 +141,10 @@ class Others:
                 self.statistics.append(name)
 
     def _average(self, slot: int, name: str, values: Values) -> bool:
-        """Whether state moved by one factor towards the weights after the step, or before it, as averages do."""
+        """Whether state moved by one factor towards the weights after the step, or before it, as averages do.
+
+        And by nothing else, whatever number in the batch may switch it on.
+        """
         refs = [ref for ref in self._tape.refs if ref[0] == slot and DTYPES[ref[1]].is_floating_point]
         whole = max(refs, key=lambda ref: ref[2], default=None)
         if whole is None:
@@ -157,10 +162,35 @@ class Others:
                 if weights is None:
                     continue
                 factor = _factor(old.double(), new.double(), weights.double(), unit(new.dtype))
-                if factor is not None:
+                if factor is not None and self._follows(slot, other):
                     self.averages.append(f"{name} of {self._names.get(other, other)} by {factor:.4g}")
                     return True
         return False
+
+    def _follows(self, slot: int, other: int) -> bool:
+        """Whether nothing but a parameter, the average itself and single numbers is ever written to an average."""
+        tape, known, numbers = self._tape, {slot, other}, set[tuple[int, int]]()
+        carried: dict[int, set[tuple[int, int]]] = {}
+        for op, node in enumerate(tape.nodes):
+            read = {tape.refs[r][0] for r in operands(node)}
+            born = {birth for birth, _ in node.births}
+            few = {(each, self._plan.version(each, op)) for each in read - known
+                   if self._plan.largest.get(each, 0) <= ONE_NUMBER}  # fmt: skip
+            few = few.union(*(carried.get(each, ()) for each in read & known))
+            strange = any(each not in known and self._plan.largest.get(each, 0) > ONE_NUMBER for each in read)
+            written = self._plan.writes.get(op, set())
+            if slot in written:
+                if strange or is_collective(node):
+                    return False
+                numbers |= few
+            if strange or is_collective(node):
+                known -= written - {slot, other}
+                continue
+            if not few or any(self._plan.largest.get(each, 0) > ONE_NUMBER for each in born):
+                known |= born
+            for each in written & known - {other} if few else ():
+                carried.setdefault(each, set()).update(few)
+        return len(numbers) <= MOST_NUMBERS
 
     def _weights(self, slot: int, like: Ref) -> int | None:
         """A reference of a parameter with the form of an average."""

@@ -43,6 +43,7 @@ class Recogniser:
         claims: What is claimed of it.
         device: Where to calculate.
         formulas: Says which declared formula gives a number in a step.
+        changed: Names of state that steps changed otherwise than by training, so far.
     """
 
     tape: Tape
@@ -50,6 +51,7 @@ class Recogniser:
     device: torch.device
     formulas: Callable[[StepRecord, float], str | None] = lambda record, number: None
     plan: Plan = field(init=False)
+    changed: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         check(self.tape, self.claims)
@@ -78,6 +80,7 @@ class Recogniser:
                 except UnderivableError as error:
                     run.reason(error.message)
             run.end()
+        self.changed |= run.changed
         return run.result(digest, time.perf_counter() - began, replayed)
 
     def _candidates(self, backward: Backward, record: StepRecord, values: Values, limit: float) -> Iterator[Candidate]:

@@ -93,6 +93,11 @@ class StepRun:
         self._unknown, self.reasons = True, [text]
 
     @property
+    def changed(self) -> set[str]:
+        """Names of the state that it changes otherwise than by training."""
+        return set(self._others.statistics)
+
+    @property
     def is_unknown(self) -> bool:
         """Whether it was given up."""
         return self._unknown
