@@ -94,6 +94,8 @@ class Recognition:
         losses: In order.
         updates: In order.
         stops: Where gradients stop on their way from a loss to a parameter.
+        by_hand: What gradients meet in backward passes that no derivative there has, with the operation: hooks and
+            backward passes of the program's own, which may do something else with other data.
         averages: State that follows weights as an average, with its factor.
         statistics: State that changes otherwise, and on which no loss depends.
         carried: State from before the step on which a loss depends and that no update of the step changes.
@@ -119,6 +121,7 @@ class Recognition:
     seconds: float = 0.0
     replayed: float = 0.0
     known: bool = True
+    by_hand: tuple[str, ...] = ()
 
     @property
     def recognised(self) -> bool:
@@ -155,6 +158,7 @@ def parse(raw: Any) -> Recognition:
         seconds=_number(raw["seconds"]),
         replayed=_number(raw["replayed"]),
         known=known,
+        by_hand=_texts(raw.get("by_hand", [])),
     )
 
 
@@ -263,6 +267,7 @@ class Summary:
             lines.append(f"and {len(distinct) - _SHOWN} more reasons")
         for what, names in (
             ("gradients stop at", _union(each.stops for each in self.steps)),
+            ("in backward passes, no derivative explains", _union(each.by_hand for each in self.steps)),
             ("averages of weights", _union(each.averages for each in self.steps)),
             ("changed otherwise, and no loss depends on it", _union(each.statistics for each in self.steps)),
             ("state that losses depend on and no update changes", _union(each.carried for each in self.steps)),

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weighbridge.execution.recognition import structure, update_range
+from weighbridge.execution.recognition import by_hand, structure, update_range
 from weighbridge.execution.recognition.acceptance import excess
 from weighbridge.execution.recognition.backward_range import strangers
 from weighbridge.execution.recognition.between import Between, Pair, Shared, solve
@@ -24,6 +24,7 @@ from weighbridge.execution.recognition.other_state import Others
 from weighbridge.execution.recognition.outcome import LONGEST, MOST, Loss, Recognition, Update
 from weighbridge.execution.recognition.updates import Confirmed, Member, confirm
 from weighbridge.execution.recognition.values import Plan, Values
+from weighbridge.transcript.collectives import is_collective
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import DTYPES
 from weighbridge.transcript.training_claims import Backward, Gradient, Group, Parameter, Step
@@ -80,6 +81,7 @@ class StepRun:
         self._losses: list[Loss] = []
         self._updates: list[Update] = []
         self._stops: list[str] = []
+        self._by_hand: list[str] = []
         self._others = Others(self._plan, self._names)
         self._seeds: set[float] = set()
 
@@ -119,6 +121,7 @@ class StepRun:
             losses=tuple(self._losses),
             updates=tuple(self._updates),
             stops=_listed(self._stops),
+            by_hand=_listed(self._by_hand),
             averages=_listed(self._others.averages),
             statistics=_listed(self._others.statistics),
             carried=_listed(self._others.carried),
@@ -198,6 +201,13 @@ class StepRun:
             )
         for text in strangers(self._plan, backward, self._names):
             self.reason(text)
+        if not any(is_collective(node) for node in self._tape.nodes):
+            found_by_hand = by_hand.find(self._plan, backward, self._names)
+            for text in found_by_hand.added:
+                self.reason(f"the backward pass adds what is no gradient to one: {text}")
+            self._by_hand += found_by_hand.foreign
+            if found_by_hand.numbers > update_range.MOST_NUMBERS:
+                self.reason(f"the backward pass reads {found_by_hand.numbers} numbers from elsewhere")
         begun = set[float]()
         for seed in backward.seeds:
             given = None if seed is None else self._known(backward.begin, seed, "what it begins with")

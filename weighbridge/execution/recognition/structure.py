@@ -125,18 +125,18 @@ def _needs(plan: Plan, wanted: set[int], end: int, sent: Collection[int]) -> Nee
         if is_view(tape, node):
             continue
         if op in sent:
-            wanted |= {tape.refs[r][0] for r in _read(node)}
+            wanted |= {tape.refs[r][0] for r in read_by(node)}
         if not {tape.refs[index][0] for index in results(node)} & wanted:
             continue
         if is_collective(node):
             collectives.add(op)
         wanted -= {slot for slot, _ in node.births}
         if not makes_anew(node):
-            wanted |= {tape.refs[r][0] for r in _read(node)}
+            wanted |= {tape.refs[r][0] for r in read_by(node)}
     return Needs(wanted & {item.slot for item in tape.inputs}, collectives)
 
 
-def _read(node: Node) -> list[int]:
+def read_by(node: Node) -> list[int]:
     """The operands on which a node's results depend: batch norm that trains only writes to its statistics."""
     if "batch_norm" not in node.op and "instance_norm" not in node.op:
         return operands(node)

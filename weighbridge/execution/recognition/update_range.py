@@ -234,9 +234,10 @@ def _crossing(plan: Plan, op: int, node: Node, lanes: Lanes) -> set[int]:
     written = [refs[index] for index in results(node)] + plan.places.get(op, [])
     base = node.op.partition(".")[0]
     several = len(set(large.values())) > 1 or any(len(owner) > 1 for owner in large.values())
-    if several and not is_collective(node) and any(sizes.get(ref[0], 0) > ONE_NUMBER for ref in written):
-        if base not in _MOVING and not (base in _SCALING and len(large) == 1):
-            return {ref[0] for ref in large}
+    makes_large = any(sizes.get(ref[0], 0) > ONE_NUMBER for ref in written)
+    beside = is_collective(node) or base in _MOVING or (base in _SCALING and len(large) == 1)
+    if several and makes_large and not beside:
+        return {ref[0] for ref in large}
     sources = [ref for ref in (read[1:] if base == "copy_" else read) if ref in owners]
     moved = NOBODY.union(*(owners[ref] for ref in sources if ref in large))
     for ref in written:
