@@ -14,22 +14,15 @@ from weighbridge.execution.recognition.values import Plan
 
 
 def trained_on(plan: Plan) -> set[str]:
-    """Returns the names of the state on which the weights depend that a program trains, these included.
+    """Returns the names of the weights that a program trains, and of the state on which its losses depend.
 
-    Single numbers, and the memory of gradients that a backward pass writes to, are left out.
+    Single numbers are left out.
     """
     tape, claims = plan.tape, plan.claims
-    updated = {
+    needed = {
         tape.refs[p.ref][0] for s in claims.steps for g in s.groups for p in g.parameters if p.gradient is not None
     }
-    gradients = {
-        slot
-        for b in claims.backwards
-        for g in b.gradients
-        for slot in [tape.refs[g.after][0]]
-        if any(b.begin <= op < b.end for op in plan.writers.get(slot, ()))
-    }
-    needed = structure.needed(plan, updated) - gradients
+    needed = needed.union(*(structure.depends(plan, backward).inputs for backward in claims.backwards))
     return {i.name for i in tape.inputs if i.origin == "state" and i.slot in needed and plan.sizes[i.slot] > ONE_NUMBER}
 
 

@@ -112,11 +112,6 @@ def contributes(plan: Plan, sent: Collection[int]) -> Needs:
     return _needs(plan, set(), len(plan.tape.nodes), sent) if sent else Needs(set(), set())
 
 
-def needed(plan: Plan, slots: Collection[int]) -> set[int]:
-    """Returns the slots of inputs on which what some slots hold at the end depends, these included."""
-    return _needs(plan, set(slots), len(plan.tape.nodes), ()).inputs
-
-
 def _needs(plan: Plan, wanted: set[int], end: int, sent: Collection[int]) -> Needs:
     """Goes back through all operations, since what is claimed to be a backward pass may move anything."""
     tape, collectives = plan.tape, set[int]()
