@@ -75,7 +75,7 @@ RECORDINGS: dict[str, Recording] = {
     "resnet": Recording(_model(models.resnet), "strict", 1),
     "llama in bfloat16": Recording(_model(models.llama, torch.bfloat16), "calibrated", 1),
     "wide perceptron": Recording(_model(models.mlp_2m), "strict", 3),
-    "wide perceptron, longer": Recording(_model(models.mlp_2m), "strict", 30),
+    "wide perceptron, longer": Recording(_model(models.mlp_2m), "strict", 100),
 }
 """Trainings of ordinary size. The last ones have the most roundings for the time that they take."""
 
