@@ -33,7 +33,7 @@ class Network(nn.Module):
         return self.head(F.gelu(mixed))
 
 
-def batches(count: int = 3) -> list[Batch]:
+def batches(count: int) -> list[Batch]:
     """Eight sequences of six vectors, and a class for each."""
     made = []
     for number in range(count):
@@ -43,14 +43,14 @@ def batches(count: int = 3) -> list[Batch]:
     return made
 
 
-def record(path: Path) -> None:
+def record(path: Path, updates: int = 3) -> None:
     """Records the training into a directory that does not exist yet."""
     with Recorder(path, seed=23, policy="strict", checkpoint_every=50) as recorder:
         with recorder.initialisation():
             model = Network()
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         recorder.attach(model, optimizer)
-        for batch in batches():
+        for batch in batches(updates):
             with recorder.step(batch):
                 F.cross_entropy(model(batch["x"]), batch["y"]).backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -102,14 +102,12 @@ def test_draws_do_not_change_places() -> None:
 @pytest.mark.skipif(older_than_pinned(), reason="another release of PyTorch has other operations")
 def test_a_recording_on_arm_is_the_same_program_in_another_order(tmp_path: Path) -> None:
     """PyTorch for ARM was built by a compiler that evaluates arguments the other way round."""
-    arm_recording.record(tmp_path / "run")
-    there, here = Transcript.open(ON_ARM), Transcript.open(tmp_path / "run")
-    assert there.steps == here.steps
-    pairs = list(tapes(here, there))
+    arm_recording.record(tmp_path / "run", updates=1)
+    pairs = list(tapes(Transcript.open(tmp_path / "run"), Transcript.open(ON_ARM)))
     for ours, theirs in pairs:
         assert digest_of_operations(ours) == digest_of_operations(theirs)
     if platform.machine() == "x86_64":
-        assert [ours == theirs for ours, theirs in pairs] == [True, False, False, False]
+        assert [ours == theirs for ours, theirs in pairs] == [True, False]
         found = compare_here(tmp_path / "run", ON_ARM)["differences"]
         assert [(each["step"], each["name"]) for each in found] == [(1, "order of the operations, which are the same")]
 
