@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import torch
 
@@ -38,6 +39,8 @@ class Others:
         self._updated: dict[int, list[tuple[int, int]]] = {}
         self._confirmed: dict[int, set[Ref]] = {}
         self._numbers = 0
+        self._forms: dict[tuple[Any, ...], int] = {}
+        self._large = {i.slot for i in self._tape.inputs if plan.largest.get(i.slot, 0) > ONE_NUMBER}
         self._state = {i.slot: i.name for i in self._tape.inputs if i.origin == "state"}
 
     def depend(self, backward: Backward) -> None:
@@ -171,7 +174,8 @@ class Others:
         """Whether nothing but a parameter, the average itself and single numbers is ever written to an average."""
         tape, known, numbers = self._tape, {slot, other}, set[tuple[int, int]]()
         carried: dict[int, set[tuple[int, int]]] = {}
-        for op, node in enumerate(tape.nodes):
+        for op in self._makers(slot, other):
+            node = tape.nodes[op]
             read = {tape.refs[r][0] for r in operands(node)}
             born = {birth for birth, _ in node.births}
             few = {(each, self._plan.version(each, op)) for each in read - known
@@ -192,12 +196,27 @@ class Others:
                 carried.setdefault(each, set()).update(few)
         return len(numbers) <= MOST_NUMBERS
 
+    def _makers(self, slot: int, other: int) -> list[int]:
+        """The operations that make what an average is made of, ascending; not those that make the parameter.
+
+        What an operation is made of that reads any other large input is left out: it is none of an average's.
+        """
+        wanted, seen, found = [slot], {slot, other}, set[int]()
+        while wanted:
+            for op in set(self._plan.writers.get(wanted.pop(), ())) - found:
+                found.add(op)
+                read = {self._tape.refs[index][0] for index in operands(self._tape.nodes[op])} - seen
+                if not read & self._large:
+                    seen |= read
+                    wanted += read
+        return sorted(found)
+
     def _weights(self, slot: int, like: Ref) -> int | None:
         """A reference of a parameter with the form of an average."""
-        for index, ref in enumerate(self._tape.refs):
-            if ref[0] == slot and ref[1:4] == like[1:4]:
-                return index
-        return None
+        if not self._forms:
+            for index, ref in enumerate(self._tape.refs):
+                self._forms.setdefault((ref[0], *ref[1:4]), index)
+        return self._forms.get((slot, *like[1:4]))
 
 
 def _factor(old: Tensor, new: Tensor, weights: Tensor, error: float) -> float | None:
