@@ -116,5 +116,7 @@ def test_float32_cannot_take_the_wider_of_two_bounds(plain: Path, tmp_path: Path
     """Outcomes that another policy would admit are judged by the one that the types say."""
     strict = replay_here(forged(plain, tmp_path / "strict", policy="strict", calibration=""))
     mixed = replay_here(plain)
-    same = ("verdict", "rounded", "logged", "followed", "evidence")
+    same = ("verdict", "rounded", "logged", "followed")
     assert [strict[name] for name in same] == [mixed[name] for name in same]
+    counted = ("rounded", "entries", "overruled")  # the others follow float64 sums, in the order of memory's alignment
+    assert [strict["evidence"][name] for name in counted] == [mixed["evidence"][name] for name in counted]
