@@ -72,7 +72,8 @@ def _transcripts(
 def of_rank(result: JobReplayResult, rank: int) -> ReplayResult:
     """Returns what the replay of a job says about one rank's snapshot: the rank's own result on a match.
 
-    Otherwise that of the rank that decided, with that rank in every finding and in the first difference.
+    Beside it stands what training each rank's steps are. Otherwise it returns the result of the rank that decided, with
+    that rank in every finding and in the first difference.
 
     Raises:
         ReplayWorkerError: The worker's answer has nothing about the rank.
@@ -82,6 +83,6 @@ def of_rank(result: JobReplayResult, rank: int) -> ReplayResult:
     if found is None:
         raise ReplayWorkerError(f"the replay worker says nothing about rank {decided}")
     if result.verdict == "match":
-        return found
+        return replace(found, of_ranks=[each.recognised if each is not None else [] for each in result.ranks])
     findings = [replace(each, subject=f"rank {decided}: {each.subject}".rstrip(": ")) for each in found.findings]
     return replace(found, findings=findings, first_difference=result.first_difference, live=None)

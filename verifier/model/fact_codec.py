@@ -199,6 +199,7 @@ def result_of(raw: Any) -> ReplayResult | WeighbridgeError:
             "live": _storages(raw["live"]),
             "weights": _storages(raw["weights"]),
             "recognised": [recognition.parse(each) for each in raw.get("recognised", ())],
+            "of_ranks": [[recognition.parse(each) for each in rank] for rank in raw.get("of_ranks", ())],
             "sensitivity": sensitivity.parse(raw.get("sensitivity")),
         }
     )

@@ -118,40 +118,94 @@ def of(replayed: Replayed, draft: str, counted: RunFacts | WeighbridgeError | No
     """
     if not replayed.recognise:
         return None
-    found: dict[str, dict[int, Recognition]] = {}
-    failures: list[str] = []
+    found, failures = _Found(), list[str]()
     begins = [chosen.begin for chosen in replayed.selection.chosen]
-    for begin in begins:
-        result = replayed.results.get(begin)
-        if isinstance(result, ReplayResult) and result.verdict == "match":
-            failures += [result.recognition_failed] if result.recognition_failed else []
-            for each in result.recognised:
-                found.setdefault(each.tape, {})[each.step] = each
-        elif result is not None:
-            failures.append(f"the segment that begins with step {begin} was not replayed to its end")
-    ran: dict[str, int | None] = dict.fromkeys(found)
-    if isinstance(counted, RunFacts):
-        stepped = {each.digest: each.steps for each in counted.programs if each.steps}
-        ran = {**stepped, **{tape: stepped.get(tape) for tape in found}}
-        if sum(each or 0 for each in stepped.values()) < counted.steps:
-            failures.append(UNCOUNTED)  # more programs than are listed
-    else:
-        failures.append(UNCOUNTED)
+    for result in _matching(replayed, failures):
+        found.take(0, result.recognised)
     return Training(
         transcript=replayed.selection.transcript,
         draft=draft,
         seed=replayed.selection.seed,
         asked=replayed.recognise,
         begins=tuple(begins),
-        programs=tuple(
-            Program(digest=tape, ran=count, steps=_ordered(found.get(tape, {}))) for tape, count in ran.items()
-        ),
+        programs=found.programs([counted], failures),
         failures=tuple(dict.fromkeys(failures)),
     )
 
 
-def _ordered(steps: dict[int, Recognition]) -> tuple[Recognition, ...]:
-    return tuple(steps[number] for number in sorted(steps))
+def of_job(replayed: Sequence[Replayed], counted: Sequence[RunFacts | WeighbridgeError | None]) -> Training | None:
+    """Puts together what the replays of a job's segments recognised, of all of its ranks.
+
+    A step of a job is recognised on each rank or on none. But a rank may have run other programs in steps that were
+    not looked at, so the job is `recognised` only if every program of every rank is.
+
+    Args:
+        replayed: The segments of those of its transcripts that explain snapshots.
+        counted: By rank, which programs ran.
+
+    Returns:
+        What is known, with the names of the first of these transcripts, and all ranks' recognitions of each step; None
+        if nothing was to be recognised.
+    """
+    asked = [each for each in replayed if each.recognise]
+    if not asked:
+        return None
+    found, failures = _Found(), list[str]()
+    for result in [result for each in asked for result in _matching(each, failures)]:
+        if len(result.of_ranks) != len(counted):
+            failures.append(f"the replay of {result.steps[0]}:{result.steps[1]} says nothing about other ranks")
+        for rank, steps in enumerate(result.of_ranks):
+            found.take(rank, steps)
+    first = asked[0]
+    return Training(
+        transcript=first.selection.transcript,
+        draft="",
+        seed=first.selection.seed,
+        asked=first.recognise,
+        begins=tuple(sorted({chosen.begin for each in asked for chosen in each.selection.chosen})),
+        programs=found.programs(counted, failures),
+        failures=tuple(dict.fromkeys(failures)),
+    )
+
+
+def _matching(replayed: Replayed, failures: list[str]) -> Iterable[ReplayResult]:
+    """Yields the results of segments that matched; says of the others why nothing is known of them."""
+    for begin in [chosen.begin for chosen in replayed.selection.chosen]:
+        result = replayed.results.get(begin)
+        if isinstance(result, ReplayResult) and result.verdict == "match":
+            failures += [result.recognition_failed] if result.recognition_failed else []
+            yield result
+        elif result is not None:
+            failures.append(f"the segment that begins with step {begin} was not replayed to its end")
+
+
+class _Found:
+    """What was recognised, by program, step and rank."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, dict[tuple[int, int], Recognition]] = {}
+
+    def take(self, rank: int, steps: Iterable[Recognition]) -> None:
+        """Takes in what was recognised of a rank's steps."""
+        for each in steps:
+            self._steps.setdefault(each.tape, {})[each.step, rank] = each
+
+    def programs(
+        self, counted: Sequence[RunFacts | WeighbridgeError | None], failures: list[str]
+    ) -> tuple[Program, ...]:
+        """Returns every program that a step of some rank ran, and notes if others may have run."""
+        ran: dict[str, int | None] = {}
+        for each in counted:
+            stepped = {p.digest: p.steps for p in each.programs if p.steps} if isinstance(each, RunFacts) else {}
+            ran |= {tape: count + (ran.get(tape) or 0) for tape, count in stepped.items()}
+            if not isinstance(each, RunFacts) or sum(stepped.values()) < each.steps:
+                failures.append(UNCOUNTED)  # more programs than are listed
+        ran = {**ran, **{tape: ran.get(tape) for tape in self._steps}}
+        return tuple(
+            Program(digest=tape, ran=count, steps=tuple(steps[key] for key in sorted(steps)))
+            for tape, count in ran.items()
+            for steps in [self._steps.get(tape, {})]
+        )
 
 
 def restated(findings: Iterable[Finding], trainings: Sequence[Training]) -> list[Finding]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from verifier.model.collected import Collected
 from verifier.model.facts import Explanation, SnapshotFacts, TranscriptFacts
-from verifier.model.training import Training
+from verifier.model.training import Training, of_job
 from verifier.report import training
 from verifier.report.ledger import CATEGORIES, ChipLedger
 from weighbridge.core.errors import Finding, WeighbridgeError
@@ -48,7 +48,6 @@ def build(
     }
     if fleet_bound is not None:
         account["fleet_unexplained_flops"] = fleet_bound
-    trained = {each.transcript: each for each in collected.trainings()}
     return {
         "period_days": period_days,
         "fleet": {
@@ -57,7 +56,7 @@ def build(
             "verified": len(collected.verified()),
         },
         "ledger": account,
-        "runs": [_run(name, ranks, collected, ledger, trained) for name, ranks in grouped(collected).items()],
+        "runs": [_run(name, ranks, collected, ledger) for name, ranks in grouped(collected).items()],
         "findings": [
             {"id": each.id, "severity": each.severity, "subject": each.subject[:4000]} for each in collected.findings
         ],
@@ -99,7 +98,6 @@ def _run(
     ranks: Sequence[TranscriptFacts],
     collected: Collected,
     ledger: Sequence[ChipLedger],
-    trained: Mapping[str, Training],
 ) -> dict[str, Any]:
     transcripts = [facts.opened for facts in ranks if isinstance(facts.opened, OpenedTranscript)]
     first, coordinate = transcripts[0], _coordinate(ranks[0])
@@ -123,13 +121,22 @@ def _run(
     if whole and len(counted) == count:
         out |= _counted(counted)
         out["data"] |= {"used": counted[0].used, "seen": counted[0].seen}
-    if count == 1 and (known := trained.get(ranks[0].id)) is not None:
-        out["training"] = training.facts(known, counted[0] if counted else None)
+    if whole and (known := _training(ranks, count, collected)) is not None:
+        out["training"] = training.facts(known, out.get("parameters"))
         outcomes = {each.digest: each.outcome for each in known.programs if each.outcome != "not known"}
         for program in out.get("programs", ()):
             if program["digest"] in outcomes:
                 program["training"] = outcomes[program["digest"]]
     return out
+
+
+def _training(ranks: Sequence[TranscriptFacts], count: int, collected: Collected) -> Training | None:
+    """What is known of a run's training, or of a job's if all of its transcripts are there."""
+    ids = [facts.id for facts in ranks]
+    if count == 1:
+        return next((each for each in collected.trainings() if each.transcript == ids[0]), None)
+    replayed = [each for each in collected.segments if each.selection.transcript in ids]
+    return of_job(replayed, [collected.examined.get(each) for each in ids])
 
 
 def _counted(ranks: Sequence[RunFacts]) -> dict[str, Any]:

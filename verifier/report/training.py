@@ -10,7 +10,6 @@ from typing import Any
 
 from verifier.model.training import Program, Training, draw_seed, reasons
 from weighbridge.execution.recognition.outcome import Recognition, Summary
-from weighbridge.execution.run_facts import RunFacts
 
 MOST_PROGRAMS = 200
 """Programs that are listed; those that are not recognised come first."""
@@ -133,12 +132,20 @@ def charged(steps: Sequence[Recognition]) -> dict[str, Any] | None:
     }
 
 
-def facts(training: Training, counted: RunFacts | None) -> dict[str, Any]:
-    """Returns a run's fact `training`, in the form of `verifier.rules.schema`."""
+def facts(training: Training, parameters: int | None) -> dict[str, Any]:
+    """Returns a run's fact `training`, in the form of `verifier.rules.schema`.
+
+    Args:
+        training: What is known of the run; of a job, of all of its ranks.
+        parameters: Elements of its weights, on all ranks; None if it names none.
+    """
     steps = training.steps
+    by_step: dict[int, list[Recognition]] = {}
+    for each in steps:
+        by_step.setdefault(each.step, []).append(each)
     out: dict[str, Any] = {
-        "looked_at": len(steps),
-        "recognised": sum(each.recognised for each in steps),
+        "looked_at": len(by_step),
+        "recognised": sum(all(each.recognised for each in ranks) for ranks in by_step.values()),
         "programs": len(training.programs),
         "programs_recognised": sum(each.outcome == "recognised" for each in training.programs),
     }
@@ -157,9 +164,12 @@ def facts(training: Training, counted: RunFacts | None) -> dict[str, Any]:
         out["data_share"] = max(each.float_bits / each.weight_bits for each in steps)
     if all(each.recognised for each in steps):
         out["freedom"] = float(Summary(steps).freedom())
-    if counted is not None and counted.parameters:
-        elements = [sum(u.elements for u in each.updates) if each.recognised else 0 for each in steps]
-        out["verified_share"] = min(1.0, min(elements) / counted.parameters)
+    if parameters:
+        elements = [
+            sum(update.elements for each in ranks if each.recognised for update in each.updates)
+            for ranks in by_step.values()
+        ]
+        out["verified_share"] = min(1.0, min(elements) / parameters)
     return out
 
 

@@ -104,8 +104,8 @@ FACTS: Schema = {
         "passport": (STRING, "digest of the passport of its programs (docs/passports.md); of rank 0 of a job"),
         "training": (
             record("training"),
-            "what was recognised of its training (docs/recognition.md); of runs on one chip whose segments were "
-            "replayed whole",
+            "what was recognised of its training (docs/recognition.md); of runs whose segments were replayed whole, "
+            "jobs with all of their ranks",
         ),
         "programs": (listed(record("program")), "the tapes that ran, in order of first use; of rank 0 of a job"),
         "operations": (listed(STRING), "every ATen overload in its tapes"),

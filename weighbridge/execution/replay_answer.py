@@ -51,6 +51,7 @@ class ReplayResult:
             Its `roundings` are those of the executed steps.
         findings: What is wrong or worth knowing.
         recognised: What training the steps that were looked at are; see docs/recognition.md.
+        of_ranks: The same by rank, of a replay of all ranks of a job; else empty.
         first_difference: `step`, `op`, `operation`, `expected`, `found`; `path` and `upstream` (see
             `weighbridge.execution.location.locate`): the module, by the Prover's word, and what the operands came
             from. None on a match.
@@ -83,6 +84,7 @@ class ReplayResult:
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     recognised: list[Recognition] = field(default_factory=list)
+    of_ranks: list[list[Recognition]] = field(default_factory=list)
     first_difference: dict[str, Any] | None = None
     live: list[tuple[int, str]] | None = None
     running: str | None = None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_each_ranks_chip_is_explained_by_a_replay_of_all_ranks(station: Station,
 
 
 def test_segments_of_a_rank_are_replayed_with_all_ranks_and_recognised(station: Station, tmp_path: Path) -> None:
-    policy = SegmentPolicy(random=1, largest=1, recognise=2, memorisation=0, records=0)
+    policy = SegmentPolicy(random=1, largest=1, recognise=3, memorisation=0, records=0)
     with prover(station, honest):
         report = station.inspect("rank-0", "rank-1", cache=Cache(tmp_path), segments=policy)
     assert [each for each in ids(report) if not each.startswith("recognition.")] == []
@@ -105,6 +106,10 @@ def test_segments_of_a_rank_are_replayed_with_all_ranks_and_recognised(station: 
         assert each["looked_at"] == each["recognised"] > 0
         assert each["losses"] == ["negative log likelihood"] or each["losses"] == ["cross entropy"]
         assert any("batches of 2 ranks" in line for line in each["found"]), each["found"]
+    (run,) = report["facts"]["runs"]
+    assert run["training"]["outcome"] == "recognised"
+    assert (run["training"]["looked_at"], run["training"]["verified_share"]) == (training[0]["looked_at"], 1)
+    assert [each["training"] for each in run["programs"] if each["kind"] == "step"] == ["recognised"] * 3
 
 
 def swap_ranks(response: prover_pb2.ExplainResponse, archive: Archive) -> None:
@@ -164,7 +169,7 @@ def result(verdict: str, *findings: str) -> ReplayResult:
 
 def test_another_ranks_difference_counts_against_every_shard() -> None:
     match = JobReplayResult("00", "match", None, [None, result("match")])
-    assert of_rank(match, 1) == result("match")
+    assert of_rank(match, 1) == replace(result("match"), of_ranks=[[], []])
     with pytest.raises(ReplayWorkerError):
         of_rank(match, 0)
     differs = JobReplayResult("00", "mismatch", 1, [result("match"), result("mismatch", "replay.mismatch")])
