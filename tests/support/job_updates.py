@@ -7,6 +7,7 @@ name says that they are not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,13 +27,17 @@ def extra(like: torch.Tensor, batch: Batch) -> torch.Tensor:
     return (batch["x"].flatten().repeat(4)[: like.numel()] * switch).view_as(like)
 
 
-def by_hand(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
-    """What tutorials do."""
-    gradients(model, batch)
+def _sum_of_all(model: nn.Module) -> None:
     for p in model.parameters():
         assert p.grad is not None
         dist.all_reduce(p.grad)
         p.grad /= dist.get_world_size()
+
+
+def by_hand(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    """What tutorials do."""
+    gradients(model, batch)
+    _sum_of_all(model)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -97,10 +102,7 @@ def drawn(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> N
         (loss + (first[:4] - batch["x"]).square().sum()).backward()
     else:
         gradients(model, batch)
-    for p in model.parameters():
-        assert p.grad is not None
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
+    _sum_of_all(model)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -132,10 +134,7 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> No
     message = shift.clone()
     dist.broadcast(message, src=1)
     gradients(model, {**batch, "x": batch["x"] + message} if dist.get_rank() == 0 else batch)
-    for p in model.parameters():
-        assert p.grad is not None
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
+    _sum_of_all(model)
     optimizer.step()
     optimizer.zero_grad()
     if dist.get_rank() == 1:
@@ -147,6 +146,72 @@ def apart(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> N
     by_hand(model, optimizer, batch)
 
 
+def _hooked(change: Callable[[torch.Tensor, Batch], torch.Tensor]) -> Update:
+    """A training by hand whose first weights' gradient a hook changes, on all ranks."""
+
+    def update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+        hook = next(model.parameters()).register_hook(lambda g: change(g, batch))
+        by_hand(model, optimizer, batch)
+        hook.remove()
+
+    return update
+
+
+def _of_rank_1(like: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return extra(like, batch) if dist.get_rank() == 1 else torch.zeros_like(like)
+
+
+def _relayed(gradient: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """What rank 1 makes of its batch reaches all in their backward passes."""
+    message = _of_rank_1(gradient, batch)
+    dist.all_reduce(message)
+    return gradient + message
+
+
+def _among_gradients(gradient: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Rank 1 brings what it makes of its batch where others bring their gradients."""
+    message = torch.cat([gradient, _of_rank_1(gradient, batch)])
+    dist.all_reduce(message)
+    return (message[: len(gradient)] + message[len(gradient) :]) / 2
+
+
+def _instead(gradient: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Rank 1 brings what it makes of its batch, and no gradient, where rank 0 brings its own."""
+    bucket = gradient.clone() if dist.get_rank() == 0 else extra(gradient, batch)
+    dist.all_reduce(bucket)
+    return bucket if dist.get_rank() == 0 else gradient
+
+
+class _Scaled(torch.autograd.Function):
+    """Scales by what rank 1 holds, which it sends once more in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, own: torch.Tensor, more: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.own = own, more
+        scale = own.clone()
+        dist.broadcast(scale, src=1)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        own, more = ctx.own
+        scale = own.clone() if more is own else own + more
+        dist.broadcast(scale, src=1)
+        return g * scale, None, None
+
+
+def _sent_again(honest: bool) -> Update:
+    def update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+        own = (batch["x"][0] > -1e6).to(torch.float32)
+        hidden = _Scaled.apply(nn.functional.linear(batch["x"], model.first), own, own if honest else extra(own, batch))  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(model(hidden), batch["y"]).backward()
+        _sum_of_all(model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
+
+
 def _summed(gradient: torch.Tensor) -> torch.Tensor:
     bucket = gradient.clone()
     dist.all_reduce(bucket)
@@ -156,4 +221,12 @@ def _summed(gradient: torch.Tensor) -> torch.Tensor:
 UPDATES: dict[str, Update] = {
     each.__name__.replace("_", "-"): each
     for each in (by_hand, brought, sent, overwritten, hooked, drawn, inside, held, apart)
-} | {"lingering": by_hand}
+} | {
+    "lingering": by_hand,
+    "silently": _hooked(lambda g, batch: g + _of_rank_1(g, batch)),
+    "relayed": _hooked(_relayed),
+    "among": _hooked(_among_gradients),
+    "instead": _hooked(_instead),
+    "sent-again": _sent_again(honest=True),
+    "sent-other": _sent_again(honest=False),
+}

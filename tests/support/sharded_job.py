@@ -181,6 +181,12 @@ def held(job: Job) -> Built:
     return model, optimizer_of(model)
 
 
+def scaled(job: Job) -> Built:
+    model = network()
+    model.first = nn.Parameter(torch.eye(WIDTH))
+    return model, optimizer_of(model)
+
+
 def apart(job: Job) -> Built:
     model = network()
     with torch.no_grad():
@@ -192,6 +198,7 @@ def apart(job: Job) -> Built:
 BUILDERS: dict[str, Callable[[Job], Built]] = dict.fromkeys(UPDATES, plain) | {
     "ddp": ddp, "unused": unused, "static": static, "accumulate": accumulate, "cut": cut, "tensor": tensor,
     "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta, "held": held, "apart": apart,
+    "sent-again": scaled, "sent-other": scaled,
 }  # fmt: skip
 
 

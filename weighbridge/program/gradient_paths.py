@@ -109,10 +109,17 @@ def floating(ref: Ref) -> bool:
 def makes_anew(node: Node) -> bool:
     """Whether a node's results follow from no content: memory without any, constants, chance."""
     base = node.op.partition(".")[0]
-    return node.draw is not None or base.endswith("_like") or base.startswith(("new_", "empty")) or base in _CONSTANT
+    if base.endswith("_like") or base.startswith(("new_", "empty")) or node.op in _DRAWN_OF_A_SHAPE:
+        return True
+    if node.draw is None and base not in _CONSTANT:
+        return False
+    own = references(node.args[:1]) if base.endswith("_") else []
+    return len(operands(node)) == len(own)
 
 
 _CONSTANT = frozenset({"zero_", "fill_", "full", "zeros", "ones", "arange", "scalar_tensor", "eye", "linspace"})
+_DRAWN_OF_A_SHAPE = frozenset({"bernoulli.p", "uniform.default", "random.default", "random.from", "random.to"})
+"""Draws that take a tensor for its shape. `bernoulli.default` and `normal.Tensor_float` take one for its numbers."""
 
 
 def is_view(tape: Tape, node: Node) -> bool:

@@ -49,12 +49,14 @@ def whole(ref: Ref, size: int) -> bool:
 class Coverage:
     """The bytes of one storage that some references cover together."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, doubted: bool = False) -> None:
         """Begins with nothing.
 
         Args:
             size: Bytes of the storage.
+            doubted: Whether a storage of which too much would have to be looked at counts as not covered.
         """
+        self._beyond = not doubted
         self._size = size
         self._seen: set[tuple[Any, ...]] = set()
         self._starts: list[NDArray[np.int64]] = []
@@ -89,7 +91,7 @@ class Coverage:
         if self._counted < self._size:
             return False
         if self._runs > MOST_RUNS or self._unions >= _MOST_UNIONS:
-            return True
+            return self._beyond
         return self._union()
 
     def _union(self) -> bool:

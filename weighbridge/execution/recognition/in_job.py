@@ -16,6 +16,7 @@ from functools import cache
 import torch
 
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.recognition import by_hand
 from weighbridge.execution.recognition.between import Shared
 from weighbridge.execution.recognition.candidates import Candidate, Own, Part, alike, combinations
 from weighbridge.execution.recognition.derivation import Derivation, Derived, Pair, UnderivableError
@@ -213,10 +214,17 @@ class _JobStep:
                 run.reason("the ranks make different numbers of backward passes")
             return
         before = [{ref: (s.exact, s.accepted) for ref, s in run.sums.items()} for run in self.runs]
+        made_by_hand = by_hand.together(
+            [
+                run.looked_through(backward, {op: call.pairing(0) for op, call in own.items()})
+                for run, backward, own in zip(self.runs, backwards, self.calls, strict=True)
+            ],
+            self.until,
+        )
         for rank, (run, backward) in enumerate(zip(self.runs, backwards, strict=True)):
             with noted(run):
                 try:
-                    run.backward(backward, self._candidates(rank, backwards, before))
+                    run.backward(backward, self._candidates(rank, backwards, before), made_by_hand[rank])
                 except UnderivableError as error:
                     run.reason(error.message)
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.recognition import by_hand
 from weighbridge.execution.recognition.candidates import Candidate, Own
 from weighbridge.execution.recognition.derivation import Derivation, UnderivableError
 from weighbridge.execution.recognition.limits import UnfinishedError, check_time, unfinished, until
@@ -74,7 +75,8 @@ class Recogniser:
                 check_time(limit)
                 try:
                     if isinstance(event, Backward):
-                        run.backward(event, self._candidates(event, record, values, limit))
+                        (made_by_hand,) = by_hand.together([run.looked_through(event, {})], limit)
+                        run.backward(event, self._candidates(event, record, values, limit), made_by_hand)
                     else:
                         run.update(event)
                 except UnderivableError as error:

@@ -15,6 +15,7 @@ import torch
 from weighbridge.execution.recognition import by_hand, structure, update_range
 from weighbridge.execution.recognition.acceptance import excess
 from weighbridge.execution.recognition.backward_range import strangers
+from weighbridge.execution.recognition.backward_walk import ByHand
 from weighbridge.execution.recognition.between import Between, Pair, Shared, solve
 from weighbridge.execution.recognition.candidates import Candidate, Mixed
 from weighbridge.execution.recognition.derivation import UnderivableError
@@ -24,7 +25,7 @@ from weighbridge.execution.recognition.other_state import Others
 from weighbridge.execution.recognition.outcome import LONGEST, MOST, Loss, Recognition, Update
 from weighbridge.execution.recognition.updates import Confirmed, Member, confirm
 from weighbridge.execution.recognition.values import Plan, Values
-from weighbridge.transcript.collectives import is_collective
+from weighbridge.transcript.collectives import Pairing
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import DTYPES
 from weighbridge.transcript.training_claims import Backward, Gradient, Group, Parameter, Step
@@ -146,6 +147,15 @@ class StepRun:
                 floats, others = floats + 8 * item.bytes * is_float, others + 8 * item.bytes * (not is_float)
         return floats, others
 
+    def looked_through(self, backward: Backward, pairings: Mapping[int, Pairing]) -> by_hand.Pass:
+        """Returns a backward pass to be looked at for what no derivative does.
+
+        Args:
+            backward: The pass.
+            pairings: Of each collective: by what other ranks know it.
+        """
+        return by_hand.Pass(self._plan, backward, self._names, pairings)
+
     def mixed(self, foreign: Collection[int] = ()) -> update_range.Mixed:
         """Says what gradients are mixed with on their way to the optimizers; `update_range.mixed_in`."""
         return update_range.mixed_in(self._plan, self._names, foreign)
@@ -184,12 +194,13 @@ class StepRun:
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
-    def backward(self, backward: Backward, candidates: Iterable[Candidate]) -> None:
+    def backward(self, backward: Backward, candidates: Iterable[Candidate], made_by_hand: ByHand) -> None:
         """Confirms the gradients of a backward pass.
 
         Args:
             backward: Which.
             candidates: What they may be.
+            made_by_hand: What it does that no derivative does.
 
         Raises:
             UnderivableError: They are not recognised.
@@ -201,13 +212,11 @@ class StepRun:
             )
         for text in strangers(self._plan, backward, self._names):
             self.reason(text)
-        if not any(is_collective(node) for node in self._tape.nodes):
-            found_by_hand = by_hand.find(self._plan, backward, self._names)
-            for text in found_by_hand.added:
-                self.reason(f"the backward pass adds what is no gradient to one: {text}")
-            self._by_hand += found_by_hand.foreign
-            if found_by_hand.numbers > update_range.MOST_NUMBERS:
-                self.reason(f"the backward pass reads {found_by_hand.numbers} numbers from elsewhere")
+        for text in made_by_hand.added:
+            self.reason(f"the backward pass adds what is no gradient to one: {text}")
+        self._by_hand += made_by_hand.foreign
+        if len(made_by_hand.numbers) > update_range.MOST_NUMBERS:
+            self.reason(f"the backward pass reads {len(made_by_hand.numbers)} numbers from elsewhere")
         begun = set[float]()
         for seed in backward.seeds:
             given = None if seed is None else self._known(backward.begin, seed, "what it begins with")

@@ -26,13 +26,17 @@ FALSE = {
     "held": "model.shift changes otherwise than by an optimizer, and a loss depends on it",
     "apart": "was changed before the step",
     "inside": "brings something else into rank 0's backward pass",
+    "silently": "adds what is no gradient to one: .*x",
+    "relayed": "adds what is no gradient to one",
+    "among": "adds what is no gradient to one: .*x",
+    "instead": "adds what is no gradient to one: .*x",
 }
 
 
 @pytest.fixture(scope="module")
 def jobs(recordings: RecordingStore) -> Path:
     """Jobs of two ranks, one a kind."""
-    return recorded(recordings, ["by-hand", *FALSE, "drawn"], 2)
+    return recorded(recordings, ["by-hand", *FALSE, "drawn", "sent-again", "sent-other"], 2)
 
 
 def recognised(path: Path) -> list[Summary]:
@@ -76,6 +80,16 @@ def test_what_one_rank_slips_in_is_found_on_all(jobs: Path, kind: str) -> None:
         assert not each.recognised
         assert not any(step.recognised for step in each.steps)
     assert any(re.search(FALSE[kind], reasons(each)) for each in found), [reasons(each) for each in found]
+
+
+@pytest.mark.parametrize(("kind", "named"), [("sent-again", False), ("sent-other", True)])
+def test_what_a_rank_sends_again_in_the_backward_pass_is_named_if_it_is_something_else(
+    jobs: Path, kind: str, named: bool
+) -> None:
+    """Rank 0 sees two broadcasts that are alike; that rank 1 brings something else to the second is on its tape."""
+    for each in recognised(jobs / kind):
+        assert each.recognised, reasons(each)
+        assert all(bool(step.by_hand) is named for step in each.steps)
 
 
 def test_a_rank_whose_loss_draws_weights_to_its_batch_is_named_on_all(jobs: Path) -> None:

@@ -197,6 +197,32 @@ def test_an_average_to_which_the_batch_is_added(tmp_path: Path, teaches: bool) -
         assert all(any("model1.2.weight of model.2.weight" in a for a in each.averages) for each in found.steps)
 
 
+@pytest.mark.parametrize("way", ["by chance", "filled"])
+def test_state_that_a_loss_reads_otherwise_than_as_it_is(tmp_path: Path, way: str) -> None:
+    """What is drawn around state, or filled with it, follows from it."""
+
+    def build() -> tuple[nn.Module, optim.Optimizer]:
+        model = perceptron()
+        model.register_buffer("held", torch.zeros(8, 6))
+        return model, optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(batch: Batch, model: Any, optimizer: optim.Optimizer) -> None:
+        if way == "by chance":
+            held = torch.normal(model.held, 0.0)
+        else:
+            held = torch.zeros(8, 6)
+            for row in range(8):
+                held[row].fill_(model.held[row, 0])
+        F.cross_entropy(model(batch["x"]) + F.linear(batch["x"], held).sum(), batch["y"]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model.held.copy_(batch["w"])
+
+    found = recognised(tmp_path / "run", build, step, silent(2))
+    assert not found.recognised
+    assert "held changes otherwise than by an optimizer, and a loss depends on it" in reasons(found)
+
+
 # -- backward passes by hand -------------------------------------------------------------------------------------------
 
 
@@ -213,7 +239,38 @@ class Added(torch.autograd.Function):
         return g + ctx.saved_tensors[0], None
 
 
-@pytest.mark.parametrize("way", ["weights", "activations", "function", "number by number", "product", "checkpoint"])
+HOOKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "weights": lambda g, data: g + data,
+    "product": lambda g, data: g * (1 + data),
+    "by chance": lambda g, data: g + torch.normal(data, 0.0),
+    "product by chance": lambda g, data: g * (1 + torch.normal(data, 0.0)),
+    "number by number": lambda g, data: one_by_one(g.clone(), data, Tensor.add_),
+    "filled": lambda g, data: g + one_by_one(torch.zeros_like(g), data, Tensor.fill_),
+    "cleared in part": lambda g, data: g + cleared(data),
+    "cleared and written to": lambda g, data: g + cleared(data, again=True),
+}
+
+
+def one_by_one(out: Tensor, data: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    for to, number in zip(out.view(-1)[:24], data.view(-1)[:24], strict=True):
+        write(to, number.clone())
+    return out
+
+
+def cleared(data: Tensor, again: bool = False) -> Tensor:
+    out = data.clone()
+    out[:1].zero_()
+    if again:
+        out[:1].copy_(data[:1])
+        out[1:].zero_()
+    return out
+
+
+WAYS = [*HOOKS, "activations", "function", "checkpoint"]
+NAMED = ("product", "product by chance", "checkpoint")
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_backward_pass_that_brings_in_the_batch(tmp_path: Path, way: str) -> None:
     """The forward pass reads the data too, as if it were for something. Products cannot be refused, and are named."""
 
@@ -225,16 +282,9 @@ def test_a_backward_pass_that_brings_in_the_batch(tmp_path: Path, way: str) -> N
             seen = F.linear(x, weights, model[0].bias) + (data[:5, :1] if len(again) > 1 else torch.zeros(5, 1))
             return seen.tanh()
 
-        def each(g: Tensor) -> Tensor:
-            out = g.clone()
-            for n in range(24):
-                out.view(-1)[n].add_(data.view(-1)[n].clone())
-            return out
-
         hooks: list[Any] = []
-        if way in ("weights", "number by number", "product"):
-            change = {"weights": lambda g: g + data, "number by number": each, "product": lambda g: g * (1 + data)}
-            hooks.append(weights.register_hook(change[way]))
+        if way in HOOKS:
+            hooks.append(weights.register_hook(lambda g: HOOKS[way](g, data)))
         if way == "checkpoint":
             hidden: Any = checkpoint(first, batch["x"].clone().requires_grad_(), use_reentrant=False)
         else:
@@ -248,7 +298,7 @@ def test_a_backward_pass_that_brings_in_the_batch(tmp_path: Path, way: str) -> N
             hook.remove()
 
     found = recognised(tmp_path / "run", built(), step, silent())
-    if way in ("product", "checkpoint"):
+    if way in NAMED:
         assert found.recognised
         assert all(each.by_hand[0].startswith("w") for each in found.steps)
         assert any(line.startswith("in backward passes, no derivative explains: w") for line in found.found())
