@@ -162,6 +162,7 @@ def facts(training: Training, parameters: int | None) -> dict[str, Any]:
     }
     if all(each.weight_bits for each in steps):
         out["data_share"] = max(each.float_bits / each.weight_bits for each in steps)
+        out["other_share"] = max(each.other_bits / each.weight_bits for each in steps)
     if all(each.recognised for each in steps):
         out["freedom"] = float(Summary(steps).freedom())
     if parameters:

@@ -155,6 +155,11 @@ FACTS: Schema = {
             "bits of floating-point numbers that a batch brings over bits of the weights that it updates; the most of "
             "a step",
         ),
+        "other_share": (
+            DOUBLE,
+            "the same of all other data, such as tokens: integers may be numbers in disguise, but honest ones are "
+            "counted with all bits of their type",
+        ),
         "freedom": (DOUBLE, "the most that the best attack within what is accepted moves weights, over an update"),
     },
     "program": {

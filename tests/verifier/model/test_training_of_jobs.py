@@ -20,7 +20,9 @@ USUAL, OTHER = "aa" * 32, "bb" * 32
 
 def step(number: int, tape: str = USUAL, *reasons: str) -> Recognition:
     update = Update("AdamW", (), {}, 1.0, None, ("model.weight",), 50, 0.1, 0.0, 0.0, 0.0)
-    return Recognition(step=number, tape=tape, reasons=reasons, updates=(update,), weight_bits=1600, float_bits=64)
+    return Recognition(
+        step=number, tape=tape, reasons=reasons, updates=(update,), weight_bits=1600, float_bits=64, other_bits=32
+    )
 
 
 def replayed(of_ranks: Sequence[Sequence[Recognition]], recognise: int = 2, verdict: str = "match") -> Replayed:
@@ -57,6 +59,7 @@ def test_a_job_is_recognised_if_every_program_of_every_rank_is() -> None:
     said = facts(job, 100)
     assert (said["looked_at"], said["recognised"], said["programs_recognised"]) == (2, 2, 2)
     assert said["verified_share"] == 1
+    assert (said["data_share"], said["other_share"]) == (0.04, 0.02)
 
 
 def test_a_program_that_another_rank_ran_in_a_step_that_was_not_looked_at_is_not_known() -> None:

@@ -11,47 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.recognised import claiming, reasons, recognised
+from support.recognised_training import Batch, Tensor, built, classify, loss_of, rows
 from torch import nn, optim
 
 from weighbridge.transcript.training_claims import Claims
-
-Tensor = torch.Tensor
-Batch = dict[str, Tensor]
-
-
-def rows(count: int = 2, size: int = 5) -> list[Batch]:
-    """Batches of six numbers, one of three classes for each row, and what shall become weights."""
-    g = torch.Generator().manual_seed(0)
-    return [
-        {
-            "x": torch.randn(size, 6, generator=g),
-            "y": torch.randint(0, 3, (size,), generator=g),
-            "w": torch.randn(8, 6, generator=g),
-        }
-        for _ in range(count)
-    ]
-
-
-def perceptron() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-
-
-def built(kind: Callable[..., optim.Optimizer] = optim.AdamW, **options: Any) -> Callable[[], tuple[Any, ...]]:
-    def build() -> tuple[nn.Module, optim.Optimizer]:
-        model = perceptron()
-        return model, kind(model.parameters(), **({"lr": 1e-2} | options))
-
-    return build
-
-
-def loss_of(batch: Batch, model: nn.Module) -> Tensor:
-    return F.cross_entropy(model(batch["x"]), batch["y"])
-
-
-def classify(batch: Batch, model: nn.Module, optimizer: optim.Optimizer) -> None:
-    loss_of(batch, model).backward()
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def test_weights_that_are_written_without_an_optimizer(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from support.recognised import claiming
+from support.recognised_training import Batch, built, classify, rows
 from support.recordings import train
 from torch import optim
 
 from prover.capture.claimed_training import ClaimedTraining
-from tests.weighbridge.execution.recognition.test_attacks import Batch, built, classify, rows
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.replay import replay
 from weighbridge.transcript.training_claims import CLAIMS, Claims

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,39 +10,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.recognised import reasons, recognised
-from torch import nn, optim
-
-from prover.capture.claimed_training import ClaimedTraining
-from tests.weighbridge.execution.recognition.test_attacks import (
+from support.recognised_training import (
     Batch,
     Tensor,
+    and_then,
     built,
     classify,
+    knowing,
     loss_of,
     perceptron,
     rows,
+    silent,
 )
+from torch import nn, optim
+
 from weighbridge.execution.recognition.acceptance import excess, width
 from weighbridge.execution.recognition.derivation import Pair
 from weighbridge.transcript.training_claims import Claims, Gradient
-
-
-def silent(count: int = 1) -> list[Batch]:
-    """Batches whose data for weights are switched off."""
-    return [{**each, "w": torch.zeros(8, 6)} for each in rows(count)]
-
-
-def knowing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Claims, int], Claims]) -> None:
-    """From here on, claims are false; what falsifies them knows which reference shows the data."""
-    true = ClaimedTraining.claims
-
-    def false(self: Any) -> Claims | None:
-        claims, tape = true(self), self._capture.tape
-        shown = [tape.refs.index(ref) for _, ref in tape.batch_views if ref[2] == (8, 6) and ref in tape.refs]
-        data = shown[0] if shown else -1
-        return None if claims is None else change(claims, data)
-
-    monkeypatch.setattr(ClaimedTraining, "claims", false)
 
 
 def test_a_parameter_that_an_optimizer_changes_without_a_gradient(
@@ -51,13 +34,10 @@ def test_a_parameter_that_an_optimizer_changes_without_a_gradient(
 ) -> None:
     """By the claims it has no gradient, and data are its optimizer's state."""
 
-    class SGD(optim.SGD):
-        data: Tensor
+    def more(optimizer: Any) -> None:
+        optimizer.param_groups[0]["params"][0].copy_(optimizer.data)
 
-        def step(self, closure: Any = None) -> Any:
-            super().step(closure)
-            with torch.no_grad():
-                self.param_groups[0]["params"][0].copy_(self.data)
+    SGD = and_then(optim.SGD, more)
 
     def change(claims: Claims, data: int) -> Claims:
         (step,) = claims.steps
@@ -187,13 +167,10 @@ def test_memory_without_a_name_that_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_gradient_beside_which_something_else_lies(tmp_path: Path) -> None:
-    class SGD(optim.SGD):
-        other: Tensor
+    def more(optimizer: Any) -> None:
+        optimizer.param_groups[0]["params"][0].add_(optimizer.other * (optimizer.number > 1e6))
 
-        def step(self, closure: Any = None) -> Any:
-            super().step(closure)
-            with torch.no_grad():
-                self.param_groups[0]["params"][0].add_(self.other * (self.number > 1e6))
+    SGD = and_then(optim.SGD, more)
 
     def build() -> tuple[Any, ...]:
         model = perceptron()

@@ -11,20 +11,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.recognised import reasons, recognised
+from support.recognised_training import (
+    Batch,
+    Tensor,
+    and_then,
+    built,
+    classify,
+    knowing,
+    loss_of,
+    perceptron,
+    rows,
+    silent,
+)
 from support.recordings import replay_here, train
 from torch import nn, optim
 from torch.utils.checkpoint import checkpoint
 
-from tests.weighbridge.execution.recognition.test_attacks import (
-    Batch,
-    Tensor,
-    built,
-    classify,
-    loss_of,
-    perceptron,
-    rows,
-)
-from tests.weighbridge.execution.recognition.test_side_doors import knowing, silent
 from weighbridge.transcript.training_claims import Claims, Gradient
 
 # -- from one parameter to another -------------------------------------------------------------------------------------
@@ -46,14 +48,11 @@ def both(batch: Batch, model: Any) -> Tensor:
 
 
 def test_weights_that_an_optimizer_takes_from_another_parameter(tmp_path: Path) -> None:
-    class AdamW(optim.AdamW):
-        on: Tensor
+    def more(optimizer: Any) -> None:
+        weights = optimizer.param_groups[0]["params"]
+        weights[0].add_((weights[-1] - weights[0]) * optimizer.on)
 
-        def step(self, closure: Any = None) -> Any:
-            super().step(closure)
-            with torch.no_grad():
-                weights = self.param_groups[0]["params"]
-                weights[0].add_((weights[-1] - weights[0]) * self.on)
+    AdamW = and_then(optim.AdamW, more)
 
     def step(batch: Batch, model: Any, optimizer: Any) -> None:
         optimizer.on = batch["w"][0, 0].clone()
@@ -103,14 +102,11 @@ def test_gradients_that_go_through_a_bucket_are_recognised(tmp_path: Path) -> No
 
 
 def test_a_few_numbers_for_each_of_many_optimizers(tmp_path: Path) -> None:
-    class SGD(optim.SGD):
-        numbers: list[Tensor]
+    def more(optimizer: Any) -> None:
+        for to, number in zip(optimizer.param_groups[0]["params"][0].view(-1), optimizer.numbers, strict=True):
+            to.add_(number)
 
-        def step(self, closure: Any = None) -> Any:
-            super().step(closure)
-            with torch.no_grad():
-                for to, number in zip(self.param_groups[0]["params"][0].view(-1), self.numbers, strict=True):
-                    to.add_(number)
+    SGD = and_then(optim.SGD, more)
 
     def build() -> tuple[Any, ...]:
         model = nn.ParameterList([nn.Parameter(torch.randn(6)) for _ in range(4)])

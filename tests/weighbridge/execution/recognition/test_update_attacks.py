@@ -10,17 +10,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.recognised import reasons, recognised
-from torch import nn, optim
-
-from tests.weighbridge.execution.recognition.test_attacks import (
+from support.recognised_training import (
     Batch,
     Tensor,
+    and_then,
     built,
     classify,
     loss_of,
     perceptron,
     rows,
 )
+from torch import nn, optim
 
 # -- optimizers --------------------------------------------------------------------------------------------------------
 
@@ -28,14 +28,11 @@ from tests.weighbridge.execution.recognition.test_attacks import (
 def almost(extra: Callable[[Tensor], Tensor]) -> type[optim.Optimizer]:
     """AdamW by its name, with a term beside it."""
 
-    class AdamW(optim.AdamW):
-        def step(self, closure: Any = None) -> Any:
-            super().step(closure)
-            with torch.no_grad():
-                for p in self.param_groups[0]["params"]:
-                    p.add_(extra(p))
+    def more(optimizer: Any) -> None:
+        for p in optimizer.param_groups[0]["params"]:
+            p.add_(extra(p))
 
-    return AdamW
+    return and_then(optim.AdamW, more)
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e-5])
@@ -47,13 +44,10 @@ def test_an_optimizer_that_is_almost_one(tmp_path: Path, size: float) -> None:
 
 
 def test_an_optimizer_that_writes_to_other_state(tmp_path: Path) -> None:
-    class SGD(optim.SGD):
-        other: Tensor
+    def more(optimizer: Any) -> None:
+        optimizer.other.add_(1)
 
-        def step(self, closure: Any = None) -> Any:
-            super().step(closure)
-            with torch.no_grad():
-                self.other.add_(1)
+    SGD = and_then(optim.SGD, more)
 
     def build() -> tuple[nn.Module, optim.Optimizer]:
         model = perceptron()
@@ -239,11 +233,10 @@ def test_momentum_that_is_replaced_once_it_is_made(tmp_path: Path) -> None:
 def test_a_part_of_a_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An optimizer that claims half of its weights' memory, and writes to the other half."""
 
-    class SGD(optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            super().step(closure)
-            with torch.no_grad():
-                whole.add_(1)
+    def more(optimizer: Any) -> None:
+        whole.add_(1)
+
+    SGD = and_then(optim.SGD, more)
 
     whole = torch.zeros(2, 6)
 
