@@ -85,11 +85,19 @@ class StepRun:
         self._by_hand: list[str] = []
         self._others = Others(self._plan, self._names)
         self._seeds: set[float] = set()
+        self._numbers = 0
+        """Single numbers from elsewhere that its updates may depend on."""
 
     def reason(self, text: str) -> None:
         """Notes what is not recognised."""
         if text not in self.reasons and len(self.reasons) < MOST:
             self.reasons.append(text[:LONGEST])
+
+    def _count(self, numbers: int) -> None:
+        """Counts single numbers from elsewhere: many may be anything."""
+        self._numbers += numbers
+        if numbers and self._numbers > update_range.MOST_NUMBERS:
+            self.reason(f"backward passes and optimizers read {self._numbers} numbers from elsewhere")
 
     def unknown(self, text: str) -> None:
         """Notes why the step was not looked at to the end: whatever else was found, it says nothing of the step."""
@@ -177,15 +185,15 @@ class StepRun:
         """Looks at what the tape alone says."""
         if not self._claims.steps:
             self.reason("no optimizer's step is claimed")
-        for text in self.mixed().reasons:
+        mixed = self.mixed()
+        for text in mixed.reasons:
             self.reason(text)
-        numbers = set[update_range.Number]()
+        numbers = set(mixed.numbers)
         for step in self._claims.steps:
             self._others.update(step)
             for text in update_range.strangers(self._plan, step, self._names, numbers):
                 self.reason(text)
-        if len(numbers) > update_range.MOST_NUMBERS:
-            self.reason(f"optimizers read {len(numbers)} numbers from elsewhere, which may be anything")
+        self._count(len(numbers))
 
     def end(self) -> None:
         """Accounts for all other state, after the last event."""
@@ -215,8 +223,7 @@ class StepRun:
         for text in made_by_hand.added:
             self.reason(f"the backward pass adds what is no gradient to one: {text}")
         self._by_hand += made_by_hand.foreign
-        if len(made_by_hand.numbers) > update_range.MOST_NUMBERS:
-            self.reason(f"the backward pass reads {len(made_by_hand.numbers)} numbers from elsewhere")
+        self._count(len(made_by_hand.numbers))
         begun = set[float]()
         for seed in backward.seeds:
             given = None if seed is None else self._known(backward.begin, seed, "what it begins with")

@@ -26,7 +26,8 @@ Number = tuple[int, int]
 """A single number from elsewhere: its slot, and how often that was written to before."""
 
 MOST_NUMBERS = 16
-"""Numbers that a step may read from elsewhere: rates of groups, a loss's scale, whether gradients are finite."""
+"""Numbers that backward passes, what lies between, and optimizers may read from elsewhere in a step, all together:
+rates of groups, a loss's scale, the factor of a clipping, whether gradients are finite."""
 
 _MOVING = frozenset({"cat", "stack", "copy_", "clone", "_to_copy", "split_with_sizes_copy", "_foreach_copy_"})
 """Operations that put gradients of several parameters beside each other, as buckets do, and take them apart."""
@@ -144,10 +145,12 @@ class Mixed:
     Attributes:
         reasons: What is written into gradients that does not come from gradients alone.
         brings: Collectives to which this rank contributes something else, by operation.
+        numbers: Single numbers from elsewhere that go into gradients.
     """
 
     reasons: list[str] = field(default_factory=list)
     brings: set[int] = field(default_factory=set)
+    numbers: set[Number] = field(default_factory=set)
 
 
 def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()) -> Mixed:
@@ -169,7 +172,7 @@ def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()
     made -= _shared(plan)
     made -= {slot for slot in made - read if not _left(plan, slot)}
     lanes = _gradients(plan)
-    numbers, entered = dict[int, set[Number]](), set[Number]()
+    numbers = dict[int, set[Number]]()
     for op in plan.forward:
         node = tape.nodes[op]
         slots = set(_read(plan, node))
@@ -189,7 +192,7 @@ def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()
             for slot in written & made if few else ():
                 numbers[slot] = numbers.get(slot, set()) | few
             if written & gradients:
-                entered |= few
+                found.numbers |= few
             continue
         for slot in sorted(written & gradients):
             what = ", ".join(names.get(each, f"slot {each}") for each in sorted(other)[:2])
@@ -199,8 +202,6 @@ def mixed_in(plan: Plan, names: Mapping[int, str], foreign: Collection[int] = ()
                 f"(operation {op}, {node.op})"
             )
         made -= written - gradients
-    if len(entered) > MOST_NUMBERS:
-        found.reasons.append(f"{len(entered)} numbers from elsewhere go into gradients before the step")
     return found
 
 
