@@ -93,7 +93,8 @@ class Tally:
     both: int = 0
     surprise: Surprise = field(default_factory=Surprise)
     _outputs: int = 0
-    _drawn: int = 0
+    _drawn: int = -1
+    _put_aside: int = 0
     _waiting: list[tuple[torch.dtype, np.ndarray[Any, np.dtype[np.uint8]], Choices]] = field(default_factory=list)
 
     def add(
@@ -114,8 +115,7 @@ class Tally:
         small = dtype in formats.NARROW
         self.rounded += wide.numel()
         self.narrow += wide.numel() if small else 0
-        if self._outputs % EVERY == 0:
-            self._drawn = self._outputs + secrets.randbelow(EVERY)
+        self._draw()
         mine: Positions | None = None
         if self._outputs == self._drawn:
             mine = _contested(wide, bound, dtype)
@@ -129,13 +129,36 @@ class Tally:
                 overruled = _overruled(wide.numel(), mine, entries.positions[changed], choices.admissible[changed])
             self.entries += len(entries.widths)
             self._waiting.append((dtype, entries.widths, choices))
-            if sum(len(widths) for _, widths, _ in self._waiting) >= _BATCH:
+            self._put_aside += len(entries.widths)
+            if self._put_aside >= _BATCH:
                 self.settle()
         self.surprise.add(step, wide.numel(), small, operation, overruled)
 
+    def _draw(self) -> None:
+        """Draws which of the next outputs is looked at, if the next one begins another 64."""
+        if self._outputs % EVERY == 0 and self._drawn < self._outputs:
+            self._drawn = self._outputs + secrets.randbelow(EVERY)
+
+    def looks(self, outputs: int) -> bool:
+        """Whether one of the next outputs, so many, may be one whose elements are looked at."""
+        self._draw()
+        return self._outputs <= self._drawn < self._outputs + outputs or self._outputs % EVERY + outputs > EVERY
+
+    def pass_by(self, step: int, operation: str, elements: int) -> None:
+        """Counts a float32 output without entries that `looks` has excepted.
+
+        Args:
+            step: Its step.
+            operation: What made it.
+            elements: Its elements.
+        """
+        self.rounded += elements
+        self._outputs += 1
+        self.surprise.add(step, elements, False, operation, None)
+
     def settle(self) -> None:
         """Counts the entries that were put aside; to be called before counts are read."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._put_aside = self._waiting, [], 0
         for dtype in {dtype for dtype, _, _ in waiting}:
             self._count([(widths, choices) for other, widths, choices in waiting if other == dtype])
         if self.surprise.steps:

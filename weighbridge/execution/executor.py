@@ -9,6 +9,7 @@ executor in the process that `replay` makes for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -16,6 +17,9 @@ from weighbridge.core.digests import Leaf, bytes_digest, region_digest
 from weighbridge.core.errors import LogError, RefusedOperationError, TapeError, UnknownOperationError, WeighbridgeError
 from weighbridge.execution.choice_statistics import Tally
 from weighbridge.execution.following import DifferenceError, Following, Seen
+from weighbridge.execution.results import take
+from weighbridge.execution.straight_line.frame import Frame
+from weighbridge.execution.straight_line.program import Program, straight
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.rounding.rounding_log import LogReader
@@ -25,14 +29,12 @@ from weighbridge.program.invocation import invocation
 from weighbridge.program.operands import (
     UNFIT,
     Operands,
-    adopt,
     check_indices,
     check_shapes,
     check_sizes,
-    same,
-    storages,
     tensor,
     unfit,
+    whole,
 )  # fmt: skip
 from weighbridge.transcript.collectives import Exchange, calls
 from weighbridge.transcript.job_record import MeshCoordinate
@@ -45,6 +47,9 @@ Tensor = torch.Tensor
 
 MAX_OPERATIONS = 1 << 22
 """Most operations of one step that are executed; a full-size GPT-2 takes some 3,000."""
+
+MOST_PROGRAMS = 16
+"""Most tapes that are held as straight-line programs."""
 
 
 class Executor:
@@ -61,6 +66,8 @@ class Executor:
         watch: Called with every result that has a checksum, once it was compared.
         before: Called before each operation, and after the last one, with its number and the storages by slot.
         tally: What rounding logs chose so far.
+        programs: Whether steps may run as straight-line programs (`straight_line.program`) once their tape was executed
+            operation by operation. That changes no result, no finding and no count.
     """
 
     def __init__(
@@ -91,6 +98,9 @@ class Executor:
         self._lingering: list[Tensor] = []
         self._seed, self._max_bytes, self._policy = seed, max_bytes, policy
         self._checked: set[tuple[bytes, int]] = set()
+        self._complete: set[bytes] = set()
+        self._made: dict[bytes, Program | None] = {}
+        self.programs = True
         self._coordinate, self._exchange = coordinate, exchange
 
     def load(self, checkpoint: Checkpoint) -> None:
@@ -171,7 +181,11 @@ class Executor:
         if last > len(tape.nodes):
             raise TapeError(f"step {record.step} has {len(tape.nodes)} operations; position {last} does not exist")
         operands = Operands(self.device, tape, slots, record.values)
-        for index in range(last):
+        program = self._program(tape, tape_digest, context) if stop is None else None
+        if program is not None:
+            release = partial(self._release, slots=slots, names=names, operands=operands)
+            program.run(Frame(self.device, slots, operands, record.values, context, release), record.step)
+        for index in range(last if program is None else 0):
             if self.before is not None:
                 self.before(index, slots)
             for slot in frees.get(index, ()):
@@ -199,7 +213,21 @@ class Executor:
             self.live = dict(slots)
             return context
         self._finish(tape, record, context, slots, names, frees, operands, entered)
+        self._complete.add(tape_digest)
         return context
+
+    def _program(self, tape: Tape, tape_digest: bytes, context: Following) -> Program | None:
+        """Returns a tape's straight-line program, if this step can run as one: all of it was executed before."""
+        watched = self.before is not None or self.watch is not None
+        if not self.programs or watched or self.device.type != "cpu" or type(context) is not Following:
+            return None
+        if tape_digest not in self._complete:
+            return None
+        if tape_digest not in self._made:
+            while len(self._made) >= MOST_PROGRAMS:
+                self._made.pop(next(iter(self._made)))
+            self._made[tape_digest] = Program(tape) if straight(tape) else None
+        return self._made[tape_digest]
 
     def _context(self, record: StepRecord, log: LogReader | None) -> Following:
         """Returns what a step is evaluated in."""
@@ -307,31 +335,11 @@ class Executor:
             raise
         except UNFIT as error:
             raise unfit(f"operation {context.op} ({node.op})", error) from None
-        returned = list(out) if isinstance(out, (list, tuple)) else [out]
-        if len(returned) != len(refs):
-            raise TapeError(
-                f"operation {context.op} ({node.op}) returned {len(returned)} values; the tape says {len(refs)}"
-            )
-        births = dict(node.births)
         changed = {id(bound[name]) for name in mutated(op)}
-        for value, ref in zip(returned, refs, strict=True):
-            if ref is None:
-                continue
-            if not isinstance(value, Tensor):
-                raise TapeError(f"operation {context.op} ({node.op}) returned no tensor where the tape has one")
-            if DTYPES[ref[1]] != value.dtype or ref[2] != tuple(value.shape):
-                raise TapeError(
-                    f"operation {context.op} ({node.op}) made {tuple(value.shape)} {value.dtype}; "
-                    f"the tape says {ref[1:3]}"
-                )
-            if ref[0] in births:
-                if value.untyped_storage()._cdata in storages([*args, *kwargs.values()]):
-                    raise TapeError(f"operation {context.op} ({node.op}) makes no memory where the tape says it does")
-                slots[ref[0]] = adopt(value, ref, births[ref[0]], self.device)
-            elif id(value) not in changed and not same(value, slots[ref[0]]):
-                raise TapeError(f"operation {context.op} ({node.op}) did not return the storage that the tape names")
-        if set(births) - set(slots):
-            raise TapeError(f"operation {context.op} ({node.op}) did not make a storage that the tape says it makes")
+        take(
+            out, refs, dict(node.births), [*args, *kwargs.values()], changed, slots, self.device,
+            f"{context.op} ({node.op})",
+        )  # fmt: skip
 
     def _finish(
         self, tape: Tape, record: StepRecord, context: Following, slots: dict[int, Tensor], names: dict[int, str],
@@ -352,7 +360,7 @@ class Executor:
                 raise TapeError(f"step {record.step}: slot {slot} survives but does not exist or is state already")
             if name in self.state:
                 raise TapeError(f"step {record.step}: two storages would be the state {name!r}")
-            self.state[name], names[slot] = slots[slot], name
+            self.state[name], names[slot] = whole(slots[slot]), name
         drawn = {str(number): after for number, after in context.rng.items()}
         if drawn != {number: after for number, (_, after) in record.rng.items()}:
             raise TapeError(f"step {record.step}: the record's counters of randomness are not those after its draws")

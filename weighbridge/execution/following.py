@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from weighbridge.core.errors import LogError, TapeError, TranscriptError, WeighbridgeError
 from weighbridge.execution.choice_statistics import Tally
+from weighbridge.execution.straight_line.frame import Line
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.context import Context
 from weighbridge.numerics.exchanges import CANONICAL
@@ -84,11 +86,11 @@ class Following(Context):
     hosts: int = 0
     rng: dict[int, int] = field(default_factory=dict)
     outputs: OutputsDigest | None = None
-    _expected: Any = None
+    _wanted: list[int] = field(default_factory=list)
     _output: int = 0
 
     def __post_init__(self) -> None:
-        self._expected = np.frombuffer(self.record.checksums, dtype="<u8")
+        self._wanted = np.frombuffer(self.record.checksums, dtype="<u8").tolist()
         self.outputs = OutputsDigest() if self.record.outputs else None
 
     def begin(self, op: int, node: Node) -> None:
@@ -108,10 +110,10 @@ class Following(Context):
         )
 
     def _next_checksum(self) -> int:
-        if self.checked >= self._expected.size:
+        if self.checked >= len(self._wanted):
             raise self._difference("no further result", "one more rounded result")
         self.checked += 1
-        return int(self._expected[self.checked - 1])
+        return self._wanted[self.checked - 1]
 
     def _entries(self, elements: int) -> OpEntries | None:
         if self.log is None:
@@ -170,6 +172,50 @@ class Following(Context):
         if own.entries is None:
             error.message += "; none of its elements lies next to a rounding boundary, so no rounding log explains that"
         return error
+
+    # -- what a straight-line program gives (`straight_line.frame.Taker`) ----------------------------------------------
+
+    def wants_bounds(self, outputs: int) -> bool:
+        """Whether the log or the tally looks at one of the next outputs, of which the next operation has so many."""
+        return self.log is not None and (self.log.reaches(self.op) or self.tally.looks(outputs))
+
+    def take_rounded(self, results: Sequence[tuple[Tensor, int]]) -> bool:
+        """Takes the float32 outputs of an operation and their checksums; nothing if one is not as it was recorded."""
+        expected = self._wanted[self.checked : self.checked + len(results)]
+        if [checksum for _, checksum in results] != expected:
+            return False
+        policy = self.policy.at(torch.float64)
+        for out, _ in results:
+            elements = out.numel()
+            self.rounded_elements += elements
+            self.calibrated_elements += elements if policy.calibrated else 0
+            self.probable_elements += elements if policy.probabilistic else 0
+            if self.outputs is not None:
+                self.outputs.add(self.op, self._output, out)
+            if self.log is not None:
+                self.tally.pass_by(self.record.step, self.operation, elements)
+            self._output += 1
+        self.checked += len(results)
+        return True
+
+    def take_listed(
+        self, lines: Sequence[Line], sums: npt.NDArray[np.uint64], reads: npt.NDArray[np.float64]
+    ) -> None:
+        """Compares the results of a list of operations; the first that differs is named."""
+        found = sums.tolist()
+        host = self.record.host[self.hosts : self.hosts + len(reads)]
+        same = len(host) == len(reads) and all([same_scalar(a, b) for a, b in zip(host, reads.tolist(), strict=True)])
+        if same and found == self._wanted[self.checked : self.checked + len(found)]:
+            self.checked += len(found)
+            self.hosts += len(reads)
+            return
+        sum_of, read_of = iter(found), iter(reads.tolist())
+        for line in lines:
+            self.begin(line.op, line.node)
+            if line.reads:
+                self.host(next(read_of))
+            elif (wanted := self._next_checksum()) != (got := next(sum_of)):
+                raise self._difference(f"{wanted:016x}", f"{got:016x}")
 
     def exact(self, bits: Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from weighbridge.core.errors import TapeError, UnknownOperationError
-from weighbridge.numerics.overload_cache import per_name
+from weighbridge.numerics.overload_cache import per_name, per_op
 from weighbridge.numerics.random.variates import drawn_shape
 from weighbridge.numerics.rewrites import decompositions
 from weighbridge.numerics.rule_table import RULES, Kind, base_name, find
@@ -100,6 +100,15 @@ class Operands:
         for index in self._by_slot.pop(slot, ()):
             self._cache.pop(index, None)
 
+    def know(self, index: int, slot: int, result: Tensor) -> None:
+        """Takes in the tensor that a reference names, on a storage that has just been made."""
+        self._cache[index] = result
+        self._by_slot.setdefault(slot, []).append(index)
+
+    def tensor(self, index: int) -> Tensor:
+        """Returns the tensor that a reference names."""
+        return self._tensor(index)
+
     def _tensor(self, index: int) -> Tensor:
         cached = self._cache.get(index)
         if cached is None:
@@ -151,6 +160,13 @@ def adopt(value: Tensor, ref: Ref, size: int, device: torch.device) -> Tensor:
     except RuntimeError as error:  # several elements in one place
         raise unfit("a result", error) from None
     return data
+
+
+def whole(data: Tensor) -> Tensor:
+    """Returns the storage of a tensor as a uint8 tensor."""
+    if data.dtype is torch.uint8:
+        return data
+    return torch.empty(0, dtype=torch.uint8, device=data.device).set_(data.untyped_storage())
 
 
 def storages(value: Any) -> set[int]:
@@ -268,6 +284,18 @@ def _sized(name: str, part: str, value: Any, *elements: int) -> None:
         raise TapeError(
             f"the operand {part} of {name} has {value.numel()} elements, not {elements[0]}", code="tape.out_of_bounds"
         )
+
+
+_INDEXING = re.compile(
+    r"(_unsafe_)?index(_put|_select|_add|_copy|_fill)?|embedding(_dense_backward)?|gather|scatter(_add)?|nll_loss.*|"
+    r"max_pool[23]d_with_indices_backward|take|put|bincount|repeat_interleave"
+)
+
+
+@per_op
+def has_indices(op: Op) -> bool:
+    """True for the overloads of which `check_indices` checks anything."""
+    return _INDEXING.fullmatch(base_name(op)[0]) is not None
 
 
 def check_indices(op: Op, bound: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context, Layout, Strides
 from weighbridge.numerics.operand_types import all_float32, floats, is_float, result_types, widen
 from weighbridge.numerics.operations import sums
+from weighbridge.numerics.overload_cache import per_op
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rule_table import Rule, base_name
 from weighbridge.numerics.schemas import Op, argument_names, mutated
@@ -55,7 +56,7 @@ def evaluate(
             summed = sums.evaluate(op, bound, bounded=context.bounded)
         if summed is not None:
             (limit,) = scaled([summed[1]], base_name(op)[0], context.policy, torch.float64)
-            return context.rounded(_laid_out(summed[0], layout(0)), limit, torch.float32)
+            return context.rounded(laid_out(summed[0], layout(0)), limit, torch.float32)
     changed = [n for n in mutated(op) if is_float(by_name.get(n))]
     ends = [*(types or []), *(by_name[n].dtype for n in changed)]
     wide_type = torch.float64 if types is None or torch.float32 in ends else torch.float32
@@ -88,7 +89,7 @@ def evaluate(
         )
     for (i, t), limit in zip(fresh, limits, strict=False):
         narrow = torch.float32 if types is None else types[i] or torch.float32
-        returned[i] = context.rounded(_laid_out(t, layout(i)), limit, narrow)
+        returned[i] = context.rounded(laid_out(t, layout(i)), limit, narrow)
     for (n, t), limit in zip(targets, limits[len(fresh) :], strict=False):
         by_name[n].copy_(context.rounded(t.contiguous(), limit, by_name[n].dtype))
     returned = [aliases.get(id(t), t) if isinstance(t, Tensor) else t for t in returned]
@@ -110,11 +111,41 @@ def _mean(x: Tensor, args: dict[str, Any], own: Tensor) -> Tensor:
     return x.mean(dims).view(own.shape) if dims else own
 
 
-def _laid_out(t: Tensor, wanted: Strides) -> Tensor:
+def laid_out(t: Tensor, wanted: Strides) -> Tensor:
     """Returns a result in dense strides: those wanted, its own, or row-major ones."""
     if t.is_contiguous() and (wanted is None or wanted == t.stride()):
         return t
     return lay_out(t, dense_strides(t.shape, wanted or t.stride()))
+
+
+@per_op
+def unconditional(op: Op) -> bool:
+    """True if `wide_results` gives what `evaluate` rounds, of operands that are float32 or integers, tensors among them.
+
+    Not of operations that change operands, judge them, refuse some, or are summed in other ways.
+    """
+    name = base_name(op)[0]
+    apart = {"sum", "linalg_vector_norm", "index_put", "embedding_dense_backward"}
+    return not mutated(op) and name not in _JUDGED and name not in _PARTIAL and name not in apart
+
+
+def wide_results(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Returns what an operation for which `unconditional` holds returns in float64, nothing rounded."""
+    wide = [_widened(v) for v in args]
+    named = {k: _widened(v) for k, v in kwargs.items()}
+    outputs = op(*wide, **named)
+    returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    operand = _MEANS.get(base_name(op)[0])
+    if operand is not None:
+        by_name = {**dict(zip(argument_names(op)[0], wide, strict=False)), **named}
+        returned[1] = _mean(by_name[operand], by_name, returned[1])
+    return returned
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(torch.float64) if value.dtype is torch.float32 else value
+    return [_widened(v) for v in value] if type(value) is list else value
 
 
 def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[Bound]:

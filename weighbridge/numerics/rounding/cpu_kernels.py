@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import carray
 
 from weighbridge.core.jit import compiled
+from weighbridge.core.pointers import pointer
 
 BLOCK = 2048
 SLACK = 1.0 + 2.0**-20
@@ -297,6 +299,19 @@ def pass_exact(bits: Array) -> np.uint64:
         total += finish(bits[start:stop], start)
         start = stop
     return total
+
+
+@_jit
+def round_at(source: int, target: int, n: int) -> np.uint64:
+    """Does what `pass_plain` does with `n` elements at two addresses."""
+    out = carray(pointer(target), n, np.float32)
+    return pass_plain(carray(pointer(source), n, np.float64), out, carray(pointer(target), n, np.uint32))
+
+
+@_jit
+def canonicalise_at(address: int, n: int) -> np.uint64:
+    """Does what `pass_exact` does with `n` elements at an address."""
+    return pass_exact(carray(pointer(address), n, np.uint32))
 
 
 @_jit

@@ -164,6 +164,19 @@ class LogReader:
         """Whether `take` has entries still to give."""
         return bool(self._sections) or self._next < len(self.blocks)
 
+    def reaches(self, op: int) -> bool:
+        """Whether the next entry that `take` would give is of this operation or an earlier one.
+
+        Raises:
+            LogError: An entry is malformed.
+        """
+        if not self._sections:
+            if self._next == len(self.blocks) or self.blocks[self._next].key[0] > op:
+                return False
+            self._sections.extend(self._decode(self._next))
+            self._next += 1
+        return self._sections[0].op <= op
+
     def take(self, op: int, output: int, elements: int) -> OpEntries | None:
         """Returns the next section if it is that of this output, else None; outputs are asked for in ascending order.
 
