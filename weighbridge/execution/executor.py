@@ -68,6 +68,7 @@ class Executor:
         tally: What rounding logs chose so far.
         programs: Whether steps may run as straight-line programs (`straight_line.program`) once their tape was executed
             operation by operation. That changes no result, no finding and no count.
+        made: Straight-line programs by the digest of their tape; None for tapes that cannot be one.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Executor:
         self._seed, self._max_bytes, self._policy = seed, max_bytes, policy
         self._checked: set[tuple[bytes, int]] = set()
         self._complete: set[bytes] = set()
-        self._made: dict[bytes, Program | None] = {}
+        self.made: dict[bytes, Program | None] = {}
         self.programs = True
         self._coordinate, self._exchange = coordinate, exchange
 
@@ -223,11 +224,11 @@ class Executor:
             return None
         if tape_digest not in self._complete:
             return None
-        if tape_digest not in self._made:
-            while len(self._made) >= MOST_PROGRAMS:
-                self._made.pop(next(iter(self._made)))
-            self._made[tape_digest] = Program(tape) if straight(tape) else None
-        return self._made[tape_digest]
+        if tape_digest not in self.made:
+            while len(self.made) >= MOST_PROGRAMS:
+                self.made.pop(next(iter(self.made)))
+            self.made[tape_digest] = Program(tape) if straight(tape) else None
+        return self.made[tape_digest]
 
     def _context(self, record: StepRecord, log: LogReader | None) -> Following:
         """Returns what a step is evaluated in."""

@@ -198,9 +198,7 @@ class Following(Context):
         self.checked += len(results)
         return True
 
-    def take_listed(
-        self, lines: Sequence[Line], sums: npt.NDArray[np.uint64], reads: npt.NDArray[np.float64]
-    ) -> None:
+    def take_listed(self, lines: Sequence[Line], sums: npt.NDArray[np.uint64], reads: npt.NDArray[np.float64]) -> None:
         """Compares the results of a list of operations; the first that differs is named."""
         found = sums.tolist()
         host = self.record.host[self.hosts : self.hosts + len(reads)]

@@ -18,9 +18,10 @@ from weighbridge.core import cbor_items, jit
 from weighbridge.core.announcement import compiling
 from weighbridge.numerics.context import Context
 from weighbridge.numerics.evaluate import evaluate
+from weighbridge.numerics.operations import sequences
 from weighbridge.numerics.random import philox
 from weighbridge.numerics.random.variates import Draw
-from weighbridge.numerics.rounding import contested, narrow, rounding_log
+from weighbridge.numerics.rounding import contested, cpu_kernels, narrow, rounding_log
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.canonical_nan import holds_nan
 
@@ -95,6 +96,14 @@ def _decoders() -> list[Callable[[], object]]:
     ]
 
 
+def _use_by_address() -> None:
+    wide, x = torch.ones(2, dtype=torch.float64), torch.ones(2)
+    cpu_kernels.round_at(wide.data_ptr(), x.data_ptr(), 2)
+    lines = np.array([[sequences.SQRT, 2, 0, 0, 0, -1, 0]], dtype=np.int64)
+    at, numbers = np.array([x.data_ptr()], dtype=np.int64), np.empty(0, dtype=np.float32)
+    sequences.run(lines, at, numbers, np.empty(1, dtype=np.uint64), np.empty(0))
+
+
 def _uses() -> list[Callable[[], object]]:
     x, ones = torch.linspace(-1, 1, 512).view(2, 256), torch.ones(256)
     whole, mean = x.t().contiguous(), torch.zeros(2, 1)
@@ -128,6 +137,7 @@ def _uses() -> list[Callable[[], object]]:
         lambda: philox.normal_float32(philox.words(0, 0, 0, 4)),
         lambda: holds_nan(ones),
         lambda: contested.round_plain(torch.ones(2, dtype=torch.float64)),
+        _use_by_address,
         lambda: narrow.round_plain(torch.ones(2), torch.bfloat16),
         lambda: rounding_log.decode(rounding_log.encode(entries), max_entries=1),
         *_decoders(),

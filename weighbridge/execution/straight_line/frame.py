@@ -47,9 +47,7 @@ class Taker(Protocol):
         """
         ...
 
-    def take_listed(
-        self, lines: Sequence[Line], sums: npt.NDArray[np.uint64], reads: npt.NDArray[np.float64]
-    ) -> None:
+    def take_listed(self, lines: Sequence[Line], sums: npt.NDArray[np.uint64], reads: npt.NDArray[np.float64]) -> None:
         """Takes the results of a list of operations, in order: checksums, and numbers that were read."""
 
 

@@ -101,7 +101,3 @@ class Release:
         """Lets go of them."""
         for slot in self._slots:
             frame.release(slot)
-
-
-
-

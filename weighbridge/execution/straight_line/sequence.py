@@ -11,13 +11,14 @@ from weighbridge.execution.straight_line.frame import Frame, Line
 from weighbridge.execution.straight_line.general import General
 from weighbridge.execution.straight_line.listing import Entry, is_number
 from weighbridge.numerics.operations import sequences
+from weighbridge.program.operands import UNFIT, unfit
 from weighbridge.transcript.tape import Node, Tape
 
 
 class Sequence:
     """Such operations, neighbours on their tape but for views."""
 
-    __slots__ = ("_born", "_generals", "_lines", "_listed", "_numbers", "_reads", "_references", "_strides", "_sums")
+    __slots__ = ("_born", "_generals", "_lines", "_listed", "_numbers", "_reads", "_references", "_sums")
 
     def __init__(self, members: Many[tuple[int, Node, Entry]], tape: Tape) -> None:
         """Makes the list.
@@ -59,9 +60,14 @@ class Sequence:
             for general in self._generals:
                 general(frame)
             return
-        for reference, slot, ref in self._born:
-            assert slot is not None
-            frame.born(reference, slot, torch.empty_strided(ref[2], ref[3], dtype=torch.float32))
+        first = self._lines[0]
+        frame.context.begin(first.op, first.node)
+        try:
+            for reference, slot, ref in self._born:
+                assert slot is not None
+                frame.born(reference, slot, torch.empty_strided(ref[2], ref[3], dtype=torch.float32))
+        except UNFIT as error:
+            raise unfit(f"operation {first.op} ({first.node.op})", error) from None
         tensor = frame.operands.tensor
         addresses = np.array([tensor(reference).data_ptr() for reference in self._references], dtype=np.int64)
         sums, reads = np.empty(self._sums, dtype=np.uint64), np.empty(self._reads)

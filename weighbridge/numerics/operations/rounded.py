@@ -120,7 +120,7 @@ def laid_out(t: Tensor, wanted: Strides) -> Tensor:
 
 @per_op
 def unconditional(op: Op) -> bool:
-    """True if `wide_results` gives what `evaluate` rounds, of operands that are float32 or integers, tensors among them.
+    """True if `wide_results` gives what `evaluate` rounds, where some operands are float32 and no others are floats.
 
     Not of operations that change operands, judge them, refuse some, or are summed in other ways.
     """

@@ -12,10 +12,9 @@ and are the same memory or have none in common.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from weighbridge.core.jit import compiled
-from weighbridge.core.pointers import pointer
+from weighbridge.core.pointers import array_at, pointer
 from weighbridge.numerics.rounding.cpu_kernels import BLOCK, Array, finish
 
 LERP, ADDCMUL, ADDCDIV, ADD_SCALED, ADD, SUB, MUL, DIV, SQRT, ADD_ONE, SUB_ONE, MUL_ONE, DIV_ONE, READ = range(14)
@@ -88,20 +87,20 @@ def run(lines: Array, addresses: Array, numbers: Array, sums: Array, reads: Arra
     """
     for k in range(lines.shape[0]):
         form, n = lines[k, 0], lines[k, 1]
-        x = carray(pointer(addresses[lines[k, 3]]), n, np.float32)
+        x = array_at(pointer(addresses[lines[k, 3]]), n, np.float32)
         if form == READ:
             reads[lines[k, 6]] = np.float64(x[0])
             continue
-        out = carray(pointer(addresses[lines[k, 2]]), n, np.float32)
-        bits = carray(pointer(addresses[lines[k, 2]]), n, np.uint32)
+        out = array_at(pointer(addresses[lines[k, 2]]), n, np.float32)
+        bits = array_at(pointer(addresses[lines[k, 2]]), n, np.uint32)
         at = lines[k, 5]
         value = numbers[at & 0xFFFFFFFF] if at >= 0 else np.float32(0.0)
         first = second = x
         if form < SQRT:
-            first = carray(pointer(addresses[lines[k, 4] & 0xFFFFFFFF]), n, np.float32)
-            second = carray(pointer(addresses[lines[k, 4] >> 32]), n, np.float32)
+            first = array_at(pointer(addresses[lines[k, 4] & 0xFFFFFFFF]), n, np.float32)
+            second = array_at(pointer(addresses[lines[k, 4] >> 32]), n, np.float32)
         elif form > SQRT and at < 0:
-            value = carray(pointer(addresses[lines[k, 4]]), 1, np.float32)[0]
+            value = array_at(pointer(addresses[lines[k, 4]]), 1, np.float32)[0]
         total = np.uint64(0)
         start = 0
         while start < n:

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray
 
 from weighbridge.core.jit import compiled
-from weighbridge.core.pointers import pointer
+from weighbridge.core.pointers import array_at, pointer
 
 BLOCK = 2048
 SLACK = 1.0 + 2.0**-20
@@ -304,14 +303,8 @@ def pass_exact(bits: Array) -> np.uint64:
 @_jit
 def round_at(source: int, target: int, n: int) -> np.uint64:
     """Does what `pass_plain` does with `n` elements at two addresses."""
-    out = carray(pointer(target), n, np.float32)
-    return pass_plain(carray(pointer(source), n, np.float64), out, carray(pointer(target), n, np.uint32))
-
-
-@_jit
-def canonicalise_at(address: int, n: int) -> np.uint64:
-    """Does what `pass_exact` does with `n` elements at an address."""
-    return pass_exact(carray(pointer(address), n, np.uint32))
+    out = array_at(pointer(target), n, np.float32)
+    return pass_plain(array_at(pointer(source), n, np.float64), out, array_at(pointer(target), n, np.uint32))
 
 
 @_jit

@@ -1,0 +1,160 @@
+"""Straight-line programs: a step run as one has the results, counts and errors of its operations one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.recordings import train
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.executor import Executor
+from weighbridge.execution.following import Following
+from weighbridge.numerics.conformance import bound_policy
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.steps import StepRecord
+from weighbridge.transcript.tape import Tape
+
+STEPS = 5
+LAST = STEPS
+
+
+def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Flatten(), nn.Linear(32, 12), nn.LayerNorm(12), nn.Dropout(0.1),
+                          nn.GELU(), nn.Linear(12, 4))  # fmt: skip
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def step(batch: tuple[Tensor, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    F.cross_entropy(model(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module", params=["full", "on-demand"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    torch.manual_seed(3)
+    batches = [(torch.randint(0, 9, (6, 4)), torch.randint(0, 4, (6,))) for _ in range(STEPS)]
+    options = {} if request.param == "full" else {"logs": "on-demand", "device": "cpu"}
+    train(path, build, step, batches, **options)
+    return Transcript.open(path)
+
+
+class Replayed:
+    """A replay by an Executor that may use programs or not."""
+
+    def __init__(self, run: Transcript, *, programs: bool) -> None:
+        self.run = run
+        self.executor = Executor("cpu", 7, 1 << 30, bound_policy.declared(run.draft))
+        self.executor.programs = programs
+
+    def step(self, number: int, record: StepRecord | None = None) -> Following:
+        run, record = self.run, record or self.run.step(number)
+        tape = Tape.decode(run.tape(record.tape))
+        with torch.no_grad():
+            return self.executor.run(
+                tape, record.tape, record, run.log(number), run.batch(number), run.undeclared(number)
+            )
+
+    def error(self, record: StepRecord) -> dict[str, Any]:
+        """What is said of a changed last step; the state is as before afterwards."""
+        state, rng = self.executor.state, dict(self.executor.rng)
+        self.executor.state = {name: data.clone() for name, data in state.items()}
+        with pytest.raises(WeighbridgeError) as caught:
+            self.step(LAST, record)
+        self.executor.state, self.executor.rng = state, rng
+        return {"message": caught.value.message, "code": caught.value.code, **caught.value.details}
+
+
+@pytest.fixture
+def both(run: Transcript) -> Iterator[tuple[Replayed, Replayed]]:
+    """Two replays before the last step."""
+    replays = Replayed(run, programs=True), Replayed(run, programs=False)
+    for number in range(LAST):
+        for each in replays:
+            each.step(number)
+    assert not replays[1].executor.made
+    return iter([replays])  # type: ignore[return-value]
+
+
+def test_results_and_counts_are_the_same(run: Transcript) -> None:
+    replays = Replayed(run, programs=True), Replayed(run, programs=False)
+    for number in range(run.steps):
+        contexts = [each.step(number) for each in replays]
+        assert all(each.executor.state_digest() == run.step(number).state for each in replays)
+        names = ("followed", "rounded_elements", "checked", "hosts", "calibrated_elements", "rng")
+        assert len({str([getattr(context, name) for name in names]) for context in contexts}) == 1
+    (program,) = [made for made in replays[0].executor.made.values() if made is not None]
+    assert program.listed > 60
+    assert program.widened >= 10
+    tallies = [each.executor.tally for each in replays]
+    drawn = ("only_logged", "only_here", "both")  # of outputs that each replay draws for itself
+    counts = [{k: v for k, v in tally.to_json().items() if k not in drawn} for tally in tallies]
+    assert counts[0] == counts[1]
+
+
+def test_the_first_false_checksum_is_named(both: Any) -> None:
+    with_programs, without = next(both)
+    record = with_programs.run.step(LAST)
+    count = len(record.checksums) // 8
+    for place in (0, 1, *range(2, count, max(1, count // 5)), count - 1):
+        forged = bytearray(record.checksums)
+        forged[8 * place] ^= 1
+        forged[-1] ^= 1  # a later one is false too
+        changed = replace(record, checksums=bytes(forged))
+        assert with_programs.error(changed) == without.error(changed)
+
+
+def test_a_false_number_is_named(both: Any) -> None:
+    with_programs, without = next(both)
+    record = with_programs.run.step(LAST)
+    assert record.host
+    for place in range(0, len(record.host), 3):
+        hosts = [value + (at == place) for at, value in enumerate(record.host)]
+        changed = replace(record, host=hosts)
+        found = with_programs.error(changed)
+        assert found == without.error(changed)
+        assert found["operation"] == "_local_scalar_dense.default"
+
+
+@pytest.mark.parametrize("number", [0.5, float("inf"), 1 << 60, True])
+def test_another_number_of_the_optimizer_is_found_out(both: Any, number: float) -> None:
+    with_programs, without = next(both)
+    record = with_programs.run.step(LAST)
+    for place in (0, len(record.values) // 2, len(record.values) - 1):
+        values = [number if at == place else value for at, value in enumerate(record.values)]
+        changed = replace(record, values=values)
+        assert with_programs.error(changed) == without.error(changed)
+
+
+def test_missing_and_additional_results_are_found_out(both: Any) -> None:
+    with_programs, without = next(both)
+    record = with_programs.run.step(LAST)
+    for changed in (
+        replace(record, checksums=record.checksums[:-8]),
+        replace(record, checksums=record.checksums + bytes(8)),
+        replace(record, checksums=b""),
+    ):
+        assert with_programs.error(changed) == without.error(changed)
+
+
+def test_only_what_was_executed_completely_is_run_as_a_program(run: Transcript) -> None:
+    """Operands are checked operation by operation the first time, and where a step is cut short or observed."""
+    replay = Replayed(run, programs=True)
+    for number in (0, 1):
+        replay.step(number)
+    assert not replay.executor.made
+    replay.executor.before = lambda index, slots: None
+    for number in (2, 3):
+        replay.step(number)
+    assert not replay.executor.made
+    replay.executor.before = None
+    replay.step(4)
+    assert len(replay.executor.made) == 1
