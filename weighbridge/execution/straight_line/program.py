@@ -33,7 +33,7 @@ class Program:
     Attributes:
         operations: Operations of the tape that compute something.
         listed: How many of them one loop does with others.
-        widened: How many are rounded without their bounds, if nobody asks for these.
+        widened: How many may be rounded without their bounds.
     """
 
     def __init__(self, tape: Tape) -> None:

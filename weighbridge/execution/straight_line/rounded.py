@@ -1,4 +1,4 @@
-"""A rounded float32 operation whose bounds nobody asks for: widen, compute, round; with one trip over each result.
+"""A rounded float32 operation whose bounds are not asked for: widen, compute, round; with one trip over each result.
 
 Where bounds are asked for (a rounding log has entries, or the tally looks at this output), or where a result does not
 come out as it was recorded, the operation is evaluated by its rule instead. Nothing was changed by then.

@@ -5,8 +5,8 @@ than its work. The loop evaluates what `exact` and `chains` define, on contiguou
 canonical and takes the checksum of each result in the same trip over memory. Each operation is rounded to nearest even
 by itself, and none is contracted, so the bits are those of the operations one by one.
 
-Memory is given by address. Whoever makes a list answers for it that the arrays exist, have as many elements as it says,
-and are the same memory or have none in common.
+Memory is given by address. The caller that makes a list answers for it that the arrays exist, have as many elements as
+it says, and are the same memory or have none in common.
 """
 
 from __future__ import annotations
