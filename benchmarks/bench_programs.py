@@ -32,7 +32,7 @@ from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
 
-NAMES = ("gpt2", "gpt2-11m", "resnet", "llama", "lstm", "perceptron")
+NAMES = ("gpt2", "resnet", "llama", "lstm", "perceptron", "gpt2-11m")
 KINDS: tuple[LogKind, ...] = ("full", "on-demand")
 WARM = 4
 

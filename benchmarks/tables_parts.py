@@ -24,6 +24,27 @@ def parts(result: Result) -> str:
     ))  # fmt: skip
 
 
+def programs(result: Result) -> str:
+    """Replayed steps as straight-line programs and operation by operation, beside the recorded ones."""
+    rows: list[Sequence[object]] = []
+    for name, found in result["models"].items():
+        for kind in ("full", "on-demand"):
+            one = found[kind]
+            times = [f"{one[way]['median']:,.1f} ({one[way]['min']:,.1f})" for way in _WAYS]
+            ratios = [
+                f"{one[key]:.2f}"
+                for key in ("one_by_one_over_recorded", "program_over_recorded", "program_over_one_by_one")
+            ]
+            rows.append((name, kind, *times, *ratios, one["operations"], one["listed"], one["widened"]))
+    head = (
+        "model", "log", "recorded, ms", "operation by operation, ms", "program, ms", "operation by operation / recorded",
+        "**program / recorded**", "program / operation by operation", "operations", "in lists", "rounded at once",
+    )  # fmt: skip
+    return "\n\n".join((measured_on(result), table(head, rows)))
+
+
+_WAYS = ("recorded", "one_by_one", "program")
+
 _STATE = (
     "state, MB", "digest, ms", "mark, ms", "before: two digests", "now: a digest, two marks", "checkpoint before, ms",
     "now, ms",

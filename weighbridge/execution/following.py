@@ -177,7 +177,10 @@ class Following(Context):
 
     def wants_bounds(self, outputs: int) -> bool:
         """Whether the log or the tally looks at one of the next outputs, of which the next operation has so many."""
-        return self.log is not None and (self.log.reaches(self.op) or self.tally.looks(outputs))
+        try:
+            return self.log is not None and (self.log.reaches(self.op) or self.tally.looks(outputs))
+        except LogError:
+            return True  # where its entries are asked for, it is said which step and operation they belong to
 
     def take_rounded(self, results: Sequence[tuple[Tensor, int]]) -> bool:
         """Takes the float32 outputs of an operation and their checksums; nothing if one is not as it was recorded."""

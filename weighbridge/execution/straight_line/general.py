@@ -78,7 +78,7 @@ class General:
         except UNFIT as error:
             raise unfit(f"operation {number} ({node.op})", error) from None
         changed = {id(bound[name]) for name in self._changed}
-        if len(changed) == 1 and out is args[0] and id(out) in changed and not self._births and len(self._refs) == 1:
+        if args and out is args[0] and changed == {id(out)} and not self._births and len(self._refs) == 1:
             return  # changed where it is, which is what its reference said when it was executed first
         take(
             out, self._refs, self._births, [*args, *kwargs.values()], changed, frame.slots, frame.device,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.recordings import train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.errors import LogError, WeighbridgeError
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import Following
 from weighbridge.numerics.conformance import bound_policy
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
@@ -55,22 +59,23 @@ class Replayed:
         self.executor = Executor("cpu", 7, 1 << 30, bound_policy.declared(run.draft))
         self.executor.programs = programs
 
-    def step(self, number: int, record: StepRecord | None = None) -> Following:
+    def step(self, number: int, record: StepRecord | None = None, log: bytes | None = None) -> Following:
         run, record = self.run, record or self.run.step(number)
+        reader = run.log(number) if log is None else LogReader(log, max_entries=1 << 20)
         tape = Tape.decode(run.tape(record.tape))
         with torch.no_grad():
-            return self.executor.run(
-                tape, record.tape, record, run.log(number), run.batch(number), run.undeclared(number)
-            )
+            return self.executor.run(tape, record.tape, record, reader, run.batch(number), run.undeclared(number))
 
-    def error(self, record: StepRecord) -> dict[str, Any]:
-        """What is said of a changed last step; the state is as before afterwards."""
+    def error(self, record: StepRecord, log: bytes | None = None) -> dict[str, Any]:
+        """What is said of a changed last step or log; the state is as before afterwards."""
         state, rng = self.executor.state, dict(self.executor.rng)
         self.executor.state = {name: data.clone() for name, data in state.items()}
-        with pytest.raises(WeighbridgeError) as caught:
-            self.step(LAST, record)
-        self.executor.state, self.executor.rng = state, rng
-        return {"message": caught.value.message, "code": caught.value.code, **caught.value.details}
+        try:
+            with pytest.raises(WeighbridgeError) as caught:
+                self.step(LAST, record, log)
+        finally:
+            self.executor.state, self.executor.rng = state, rng
+        return {"message": caught.value.message, "code": caught.value.reason, **caught.value.details}
 
 
 @pytest.fixture
@@ -143,6 +148,43 @@ def test_missing_and_additional_results_are_found_out(both: Any) -> None:
         replace(record, checksums=b""),
     ):
         assert with_programs.error(changed) == without.error(changed)
+
+
+def test_a_false_log_is_found_out(both: Any) -> None:
+    """Entries for operations that round nothing, false ones where something is rounded, and bytes that are none."""
+    with_programs, without = next(both)
+    run = with_programs.run
+    record = run.step(LAST)
+    if run.log(LAST) is None:
+        return  # a step without a log; what its record commits to is looked at above
+    tape = Tape.decode(run.tape(record.tape))
+    one, none = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
+    at = place(tape, "addmm.default")
+    own = {
+        bit: rounding_log.encode([OpEntries(at, 0, 3 * one, one.astype(np.uint8), none + np.uint64(bit))])
+        for bit in (0, 1)
+    }
+    said = []
+    for bit, log in own.items():  # a result that is not contested has one value: one bit is its own, the other false
+        try:
+            said.append(with_programs.error(record, log))
+        except pytest.fail.Exception:
+            continue
+        assert said[-1] == without.error(record, log), bit
+    assert [each["code"] for each in said] == ["replay.rounding.inadmissible"]
+    for name in ("mul_.Tensor", "_local_scalar_dense.default"):
+        log = rounding_log.encode([OpEntries(place(tape, name), 0, 3 * one, one.astype(np.uint8), none)])
+        assert with_programs.error(record, log) == without.error(record, log), name
+    for at in range(6, len(own[0])):
+        log = bytearray(own[0])
+        log[at] ^= 0x55
+        with suppress(LogError):  # one that is refused before it comes to the Executor
+            LogReader(bytes(log), max_entries=9)
+            assert with_programs.error(record, bytes(log)) == without.error(record, bytes(log)), at
+
+
+def place(tape: Tape, name: str) -> int:
+    return next(index for index, node in enumerate(tape.nodes) if node.op == name)
 
 
 def test_only_what_was_executed_completely_is_run_as_a_program(run: Transcript) -> None:
