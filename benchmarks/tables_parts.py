@@ -38,7 +38,8 @@ def programs(result: Result) -> str:
             rows.append((name, kind, *times, *ratios, one["operations"], one["listed"], one["widened"]))
     head = (
         "model", "log", "recorded, ms", "operation by operation, ms", "program, ms",
-        "operation by operation / recorded", "**program / recorded**", "program / operation by operation", "operations", "in lists", "rounded at once",
+        "operation by operation / recorded", "**program / recorded**", "program / operation by operation",
+        "operations", "in lists", "rounded at once",
     )  # fmt: skip
     return "\n\n".join((measured_on(result), table(head, rows)))
 
