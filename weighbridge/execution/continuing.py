@@ -12,7 +12,6 @@ import bisect
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -272,10 +271,10 @@ class Continuation(Recovery):
         if self._data is not None:
             for name, content in ((LEAVES, self._data.leaves), (ORDER, self._data.order_bytes())):
                 if self._files.get(name) != (len(content), digests.bytes_digest(content).hex()):
-                    self._publish(name, partial(_write, content))
+                    self._placed.put(name, content)
         again = tuple(s for s in self.again if recomputed(self._begin, self.recorded, s[2], s[3]))
         entries = [*self._before, Resumption(self.recorded, self._begin, again, self._device)]
-        self._publish(RESUMPTIONS, partial(_write, encode(entries)))
+        self._placed.put(RESUMPTIONS, encode(entries))
         self.flush()
         self._finish_large_segment()
 
@@ -340,10 +339,6 @@ class Continuation(Recovery):
                 "model and numbers, and attach what has state of its own, such as schedulers",
                 code=_DIFFERS,
             )
-
-
-def _write(content: bytes, file: Path) -> None:
-    file.write_bytes(content)
 
 
 def _same_draft(recorded: bytes, wanted: bytes) -> str | None:

@@ -48,7 +48,7 @@ def end_segment(files: Files, root: Path, steps: list[int]) -> None:
     files.put(rounding_path(first), pack_logs(logs))
     # The steps file comes last: where it is, the segment is whole.
     files.put(steps_path(first), pack_records(records))
-    files.flush()
+    files.flush()  # which ends the segment, whatever becomes of the journal: `close` and `recover` remove what is left
     files.remove(journal_path(step) for step in steps)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from weighbridge.core.bounded import file_digest
@@ -61,7 +62,7 @@ class Files:
 
     def put(self, path: str, content: bytes) -> None:
         """Places bytes as a file that the manifest will list."""
-        self.publish(path, lambda file: _write(file, content))
+        self.publish(path, partial(write_content, content=content))
 
     def take(self, path: str, file: Path) -> None:
         """Lists a file that is there."""
@@ -69,10 +70,11 @@ class Files:
         self.listed[path] = (size, digest.hex())
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Removes files that are not listed."""
+        """Removes files that are not listed and not needed any more; one that cannot be removed stays."""
         gone = {self._root / path for path in paths}
         for each in gone:
-            each.unlink()
+            with contextlib.suppress(OSError):
+                each.unlink(missing_ok=True)
         self.forget(gone)
 
     def dirty(self, *, outside: str) -> list[Path]:
@@ -93,5 +95,6 @@ class Files:
         self._dirty.clear()
 
 
-def _write(file: Path, content: bytes) -> None:
+def write_content(file: Path, content: bytes) -> None:
+    """Writes bytes, as `Files.place` has it done."""
     file.write_bytes(content)

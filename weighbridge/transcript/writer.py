@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from weighbridge.transcript.entry_notes import ENTERED, EntryNote
 from weighbridge.transcript.entry_notes import encode as encode_entered
 from weighbridge.transcript.journal import JOURNAL, end_segment, journal_path, put_checkpoint
 from weighbridge.transcript.log_kinds import draft_format, on_demand
-from weighbridge.transcript.placing import Files
+from weighbridge.transcript.placing import Files, write_content
 from weighbridge.transcript.returned_state import RETURNED, Returned
 from weighbridge.transcript.state import Checkpoint
 from weighbridge.transcript.steps import (
@@ -103,14 +103,14 @@ class TranscriptWriter:
             self._root.mkdir(parents=True, exist_ok=True)
             if any(self._root.iterdir()):
                 raise UsageError(f"{path} is not empty; choose a new directory for the transcript")
-            self._publish(DRAFT, lambda file: _write(file, text))
+            self._placed.put(DRAFT, text)
         except OSError as error:
             raise UsageError(f"cannot write to {path} ({error.strerror}); choose another directory") from None
         self._data, self._order, self._used = data, np.zeros(0, dtype=np.int64), 0
         if data is not None:
             self._order = data.ids()
-            self._publish(LEAVES, lambda file: _write(file, data.leaves))
-            self._publish(ORDER, lambda file: _write(file, data.order_bytes()))
+            self._placed.put(LEAVES, data.leaves)
+            self._placed.put(ORDER, data.order_bytes())
         self.flush()
 
     def _start(self, root: Path, key: SigningKey, draft: bytes, segment_steps: int) -> None:
@@ -156,7 +156,7 @@ class TranscriptWriter:
         digest = digests.bytes_digest(data)
         path = tape_path(digest)
         if path not in self._files:
-            self._publish(path, lambda file: _write(file, compress(data)))
+            self._placed.put(path, compress(data))
             self.flush()
         return digest
 
@@ -299,7 +299,7 @@ class TranscriptWriter:
 
     def _put(self, path: str, content: bytes) -> None:
         if self._files.get(path) != (len(content), digests.bytes_digest(content).hex()):
-            self._publish(path, lambda file: _write(file, content))
+            self._placed.put(path, content)
 
     def flush(self) -> None:
         """Makes everything written so far survive a loss of power."""
@@ -381,7 +381,7 @@ class TranscriptWriter:
             complete=complete,
         )
         text = sign_manifest(predicate, self._key)
-        self._placed.place(MANIFEST, lambda file: _write(file, text))
+        self._placed.place(MANIFEST, partial(write_content, content=text))
         self.flush()
         self._digest = digests.bytes_digest(text).hex()
         return self._digest
@@ -440,10 +440,6 @@ class TranscriptWriter:
         self._rounded += record.rounded
         self._logged += record.logged
 
-    def _publish(self, path: str, write: Callable[[Path], None]) -> None:
-        """Places a file that the manifest will list."""
-        self._placed.publish(path, write)
-
     def _list(self, path: str, file: Path) -> None:
         self._placed.take(path, file)
 
@@ -468,7 +464,3 @@ def draft_bytes(draft: Mapping[str, Any], data: DataCommitment | None) -> bytes:
 
 def _as_tensor(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)

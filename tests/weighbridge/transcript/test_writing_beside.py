@@ -1,5 +1,6 @@
 """Segments and checkpoints that are written while the program goes on."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from support.untrained_transcripts import append, start
 
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.errors import TranscriptError, UsageError
+from weighbridge.transcript import journal
+from weighbridge.transcript import writer as writer_module
+from weighbridge.transcript.placing import Files
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.recovery import recover
 from weighbridge.transcript.state import Checkpoint, checkpoint_digest
@@ -78,7 +82,41 @@ def test_another_state_is_told_too(tmp_path):
         writer.close()
 
 
-def test_the_first_checkpoint_is_there_before_any_step_that_needs_it(tmp_path):
-    write(tmp_path / "run", background=True, steps=1)
-    recover(tmp_path / "run", key=SigningKey.generate())
+def test_the_first_checkpoint_is_there_before_any_step_that_needs_it(tmp_path, monkeypatch):
+    """Though the thread that writes files beside the program does not get to run."""
+    runs = threading.Event()
+
+    def held(files, checkpoint, state):
+        assert threading.current_thread() is threading.main_thread() or runs.wait(60)
+        journal.put_checkpoint(files, checkpoint, state)
+
+    monkeypatch.setattr(writer_module, "put_checkpoint", held)
+    writer = write(tmp_path / "run", background=True, steps=1)
+    try:
+        recover(tmp_path / "run", key=SigningKey.generate())
+    finally:
+        runs.set()
+        writer.settle()
     assert Transcript.open(tmp_path / "run").checkpoint_steps == [1]
+
+
+def test_a_segment_is_whole_though_its_journal_cannot_be_removed(tmp_path, monkeypatch):
+    """One of its files stays and the other one is gone, after its content was made durable."""
+    writer, flush = start(tmp_path / "run"), Files.flush
+    append(writer, [])
+    stays, gone = (tmp_path / "run" / journal.journal_path(step) for step in range(2))
+
+    def then(files):
+        flush(files)
+        for each in (stays, gone):
+            each.unlink()
+        (stays / "taken").mkdir(parents=True)
+
+    with monkeypatch.context() as once:
+        once.setattr(Files, "flush", then)
+        append(writer, [])  # which ends the segment
+    assert (writer.steps, writer.durable) == (2, 2)
+    append(writer, [])
+    writer.close()
+    assert Transcript.open(tmp_path / "run").steps == 3
+    assert not (tmp_path / "run" / "journal").exists()
