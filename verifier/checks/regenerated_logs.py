@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verifier.model.collected import Collected
-from verifier.model.supplement_facts import LATE, REFUSED, Asked, counted
-from weighbridge.core.errors import Finding, ProverError
-
-MISSING = "prover.supplements.missing"
+from verifier.model.supplement_facts import MISSING, Asked, counted, finding_of, subject_of
+from weighbridge.core.errors import Finding
 
 
 def check(collected: Collected) -> list[Finding]:
@@ -26,16 +24,16 @@ def check(collected: Collected) -> list[Finding]:
 
 
 def _missing(asked: Asked) -> Finding:
-    reason = REFUSED if asked.why is None else asked.why.reason
     why = "it sent fewer" if asked.why is None else asked.why.message[:500]
     first, last = asked.steps
     return Finding(
-        id=reason if reason in (LATE, REFUSED, ProverError.code) else REFUSED,
+        id=finding_of("" if asked.why is None else asked.why.reason),
         message=f"the Prover did not make the rounding logs of steps {first} to {last - 1}, which it is to make on "
         f"demand: {why}; where results differ from the replay's for want of them, nothing is verified: ask on which "
         f"machine it can make them, and inspect again",
-        expected=f"{asked.wanted} rounding logs within {asked.deadline_s:g} s",
-        found=f"{asked.came} after {asked.seconds:.0f} s",
+        # No two requests may say the same here: of equal findings a report has one.
+        expected=f"{asked.wanted} rounding logs within {asked.deadline_s:g} s, from step {first} on",
+        found=f"{asked.came} after {asked.seconds:.0f} s" + (f" from {asked.prover}" if asked.prover else ""),
         subject=f"transcript {asked.transcript}",
         severity="warning",
         evidence={"begin": first, "end": last, "prover": asked.prover},
@@ -55,6 +53,6 @@ def _by_prover(collected: Collected) -> Iterator[Finding]:
             "honest Prover who kept its machine and key makes all: the more are missing, the less its word is worth",
             expected=f"{total} segments",
             found=f"{made} segments",
-            subject=f"Prover {prover}" if prover else "uploaded transcripts",
+            subject=subject_of(prover),
             severity="warning",
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.core.errors import Finding, ProverError, WeighbridgeError
 
 Steps = tuple[int, int]
 """(first step, step after the last one)."""
@@ -15,6 +15,8 @@ LATE = "prover.supplements.late"
 """Why there is no supplement: the deadline passed."""
 REFUSED = "prover.supplements.refused"
 """Why there is no supplement: the Prover refuses, its repeat differs, or it sends something else."""
+MISSING = "prover.supplements.missing"
+"""What is said of a Prover who did not answer all requests of an inspection."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +60,20 @@ class Asked:
             "came": self.came, "deadline_s": self.deadline_s, "seconds": round(self.seconds, 3),
             "why": "" if self.why is None else self.why.reason,
         }  # fmt: skip
+
+
+def finding_of(reason: str) -> str:
+    """Returns the identifier of the finding about a request that was not answered with every log.
+
+    Args:
+        reason: The code of why; empty if the Prover sent fewer without a word.
+    """
+    return reason if reason in (LATE, REFUSED, ProverError.code) else REFUSED
+
+
+def subject_of(prover: str) -> str:
+    """Returns what a finding about all requests of a Prover is about."""
+    return f"Prover {prover}" if prover else "uploaded transcripts"
 
 
 Count = tuple[int, int]

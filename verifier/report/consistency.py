@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from verifier.model.facts import EXPLAINED
-from verifier.report import extent, ledger_totals, miss_bound, proven_time, training, work_ledger
+from verifier.report import extent, ledger_totals, miss_bound, proven_time, requested_logs, training, work_ledger
 from verifier.report.earlier_reports import as_current
 from verifier.report.ledger import DAY_MS, ChipLedger, LedgerPolicy
 from verifier.rules.judge import findings, judge
@@ -39,7 +39,7 @@ def check(report: Mapping[str, Any], rules: RuleSet | None = None) -> list[Findi
     """
     found: list[Finding] = []
     parts: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
-        _counts, _probability, _observed, _replayed, _training, _miss, _ledger, _facts,
+        _counts, _probability, _observed, _replayed, _requested, _training, _miss, _ledger, _facts,
     )  # fmt: skip
     try:
         report = as_current(report)
@@ -227,6 +227,13 @@ def _replayed(report: Mapping[str, Any]) -> list[Finding]:
         if drawn > chosen["random"]:
             out.append(_differs(f"evidence.segments of {chosen['transcript']}: drawn", chosen["random"], drawn))
     return out
+
+
+def _requested(report: Mapping[str, Any]) -> list[Finding]:
+    """Compares what is said of each Prover's rounding logs with the requests, and the requests with the findings."""
+    return [
+        _differs(subject, again, stated) for subject, again, stated in requested_logs.again(report) if again != stated
+    ]
 
 
 def _training(report: Mapping[str, Any]) -> list[Finding]:
