@@ -29,7 +29,7 @@ from weighbridge.numerics.conformance.device_kind import settings_of
 from weighbridge.transcript import resumption_notes
 from weighbridge.transcript.declared_device import declared_device
 from weighbridge.transcript.log_kinds import on_demand
-from weighbridge.transcript.supplements import folder_of, key_path, read_statement, supplement_name
+from weighbridge.transcript.supplements import decode, folder_of, key_path, supplement_name
 from weighbridge.transcript.writer import DRAFT, RESUMPTIONS
 
 AT_ONCE = 1
@@ -100,15 +100,15 @@ class Regenerations:
         if not isinstance(said, dict) or not on_demand(said):
             raise UsageError("the transcript has its rounding logs in full; take them from FetchTranscript")
         folder = folder_of(declared.home)
-        missing = [step for step in range(first, last) if not _is_there(folder, step, bytes_digest(draft))]
-        if missing:
+        if _missing(folder, steps, bytes_digest(draft)):
             with self._alone(declared.home, going) as waiting:
                 yield from waiting
-                request = {
-                    "run": str(declared.path.resolve()), "key": str(self._key_of(declared).resolve()),
-                    "out": str(folder.resolve()), "steps": [missing[0], missing[-1] + 1],
-                }  # fmt: skip
-                yield from _made(request, _environment(declared.path, said, missing[-1]), going)
+                if missing := _missing(folder, steps, bytes_digest(draft)):  # who had the turn may have made them
+                    request = {
+                        "run": str(declared.path.resolve()), "key": str(self._key_of(declared).resolve()),
+                        "out": str(folder.resolve()), "steps": [missing[0], missing[-1] + 1],
+                    }  # fmt: skip
+                    yield from _made(request, _environment(declared.path, said, missing[-1]), going)
         for step in range(first, last):
             yield from _pieces(folder / supplement_name(step), step)
 
@@ -158,12 +158,22 @@ class Regenerations:
                     self._turn.notify_all()
 
 
+def _missing(folder: Path, steps: tuple[int, int], draft: bytes) -> list[int]:
+    """Returns the steps that have no supplement yet."""
+    return [step for step in range(*steps) if not _is_there(folder, step, draft)]
+
+
 def _is_there(folder: Path, step: int, draft: bytes) -> bool:
-    """Whether the supplement of a step is there, and of this run: another may have been recorded in its place."""
+    """Whether the supplement of a step is there, whole, and of this run: another may have been recorded in its place.
+
+    The log is expanded too. A disk may have damaged it, and a Verifier counts a damaged one as refused.
+    """
     try:
-        return read_statement(folder / supplement_name(step))[0].draft == draft.hex()
+        supplement = decode(read_file(folder / supplement_name(step), max_bytes=DEFAULT_LIMITS.rounding))
+        supplement.log(DEFAULT_LIMITS)
     except (WeighbridgeError, OSError):
         return False
+    return supplement.statement.draft == draft.hex()
 
 
 def _environment(run: Path, draft: Mapping[str, Any], step: int) -> dict[str, str]:

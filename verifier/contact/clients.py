@@ -307,7 +307,7 @@ class ProverClient(_Client):
             transcript_id: The transcript.
             steps: (first, last + 1).
             deadline_s: Seconds for all of it; the Prover is told.
-            progress: Told how many steps the Prover says that it has executed, and of how many.
+            progress: Told how many steps the Prover says that it has executed, and of how many; not what cannot be.
 
         Raises:
             WeighbridgeError: As `explain`.
@@ -324,7 +324,9 @@ class ProverClient(_Client):
                 piece = message.piece
                 yield int(piece.step), int(piece.offset), bytes(piece.data), bool(piece.last)
             elif message.HasField("progress"):
-                progress(int(message.progress.done), int(message.progress.total))
+                done, total = int(message.progress.done), int(message.progress.total)
+                if 0 <= done <= total <= steps[1]:  # no more are executed than lie before the end
+                    progress(done, total)
 
     def cell_results(
         self, transcript_id: str, ranks: Sequence[str], steps: tuple[int, int], *, limit: int, deadline_s: float

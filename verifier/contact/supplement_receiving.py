@@ -24,7 +24,7 @@ from weighbridge.core.bounded import DEFAULT_LIMITS
 from weighbridge.core.durable import sync
 from weighbridge.core.errors import Finding, FormatError, ProverError, TranscriptError, WeighbridgeError
 from weighbridge.execution.transcript_facts import OpenedTranscript
-from weighbridge.transcript.supplements import SUFFIX, Statement, folder_of, read_statement
+from weighbridge.transcript.supplements import Statement, folder_of, read_statement, supplement_name
 
 Connect = Callable[[], AbstractContextManager[ProverClient]]
 """Opens a connection to the Prover."""
@@ -107,6 +107,20 @@ def receive(
     return got
 
 
+def kept(transcript: OpenedTranscript, steps: Steps) -> int:
+    """Returns how many of some steps have a supplement in the cache whose statement is this run's."""
+    return sum(_is_kept(transcript, step) for step in range(*steps))
+
+
+def _is_kept(transcript: OpenedTranscript, step: int) -> bool:
+    try:
+        said, signer, _ = read_statement(folder_of(transcript.path) / supplement_name(step))
+        _require_own(said, signer, transcript, step)
+    except (WeighbridgeError, OSError):
+        return False
+    return True
+
+
 def _reason(error: WeighbridgeError, late: bool, deadline_s: float) -> WeighbridgeError:
     """Tells apart a Prover who took too long, one who is not there, and one who refuses or sends nonsense."""
     if late:
@@ -134,6 +148,8 @@ def _written(sent: Iterator[tuple[int, int, bytes, bool]], place: Path, steps: S
             total += len(data)
             if step != now or offset != file.tell():
                 raise _disorder("the pieces of a supplement did not come in order")
+            if not data and not last:
+                raise _disorder(f"a piece of the supplement of step {step} has no content, and is not the last")
             if offset + len(data) > MAX_BYTES or total > cache.limits.total:
                 raise _disorder(f"a supplement has more than {MAX_BYTES} bytes, or all have more than a transcript may")
             cache.room.arriving(total, len(data))
@@ -181,7 +197,8 @@ def _take(got: Received, arrived: Path, folder: Path, transcript: OpenedTranscri
         )
     if said.rounding in known.get(step, ()) or len(others) < MOST_LOGS:
         got.signed.append((said, signer, envelope))
-    os.replace(arrived, folder / f"{step:08d}{SUFFIX}")
+    sync(arrived)  # a torn file under this name would accuse the Prover
+    os.replace(arrived, folder / supplement_name(step))
     got.steps.add(step)
 
 

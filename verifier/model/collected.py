@@ -15,6 +15,7 @@ from verifier.model.training import Training
 from verifier.model.training import of as training_of
 from verifier.registry import Chip
 from weighbridge.core.errors import ChipError, Finding, ProverError, WeighbridgeError
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.run_facts import RunFacts
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
@@ -46,6 +47,7 @@ class Collected:
         sound: UEIDs of the chips whose logs have nothing against them.
         lost: UEIDs of the chips that something ran on which they could not look at; they do not count as verified.
         supplements: Requests for rounding logs that are made on demand.
+        lineage_replays: Replays that led to a state with which another run began, with the transcript's identifier.
         earlier: By Prover's address: how many such requests earlier inspections made, and how many were answered.
         silent: By address: why a chip or a Prover did not answer. It is not asked again; that may cost a deadline.
     """
@@ -66,6 +68,7 @@ class Collected:
     sound: set[bytes] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)
     supplements: list[Asked] = field(default_factory=list)
+    lineage_replays: list[tuple[str, ReplayResult | WeighbridgeError]] = field(default_factory=list)
     earlier: dict[str, Count] = field(default_factory=dict)
     silent: dict[str, WeighbridgeError] = field(default_factory=dict)
     _known: set[tuple[str, str, str, str]] = field(default_factory=set)

@@ -8,6 +8,7 @@ from functools import partial
 from verifier.model import lineage
 from verifier.model.collected import Collected
 from verifier.model.facts import TranscriptFacts
+from verifier.model.replay_task import Task
 from verifier.stages import fetch, supplement_requests
 from verifier.stages.replay_runner import replayed, task
 from verifier.stages.setting import Setting
@@ -37,13 +38,19 @@ def _replay_to(
     setting: Setting, collected: Collected, transcript: OpenedTranscript, step: int, salt: bytes
 ) -> ReplayResult | WeighbridgeError:
     supplement_requests.ask(setting, collected, transcript, (step - 1, step))
-    each = task(setting, transcript, stop=(step, 0), salt=salt)
-    return replayed(setting, "lineage", [each])[each.key].result
+    return _replayed(setting, collected, transcript, task(setting, transcript, stop=(step, 0), salt=salt))
 
 
 def _replay_steps(
     setting: Setting, collected: Collected, transcript: OpenedTranscript, steps: tuple[int, int]
 ) -> ReplayResult | WeighbridgeError:
     supplement_requests.ask(setting, collected, transcript, steps)
-    each = task(setting, transcript, steps=steps)
-    return replayed(setting, "lineage", [each])[each.key].result
+    return _replayed(setting, collected, transcript, task(setting, transcript, steps=steps))
+
+
+def _replayed(
+    setting: Setting, collected: Collected, transcript: OpenedTranscript, each: Task
+) -> ReplayResult | WeighbridgeError:
+    result = replayed(setting, "lineage", [each])[each.key].result
+    collected.lineage_replays.append((transcript.digest, result))
+    return result

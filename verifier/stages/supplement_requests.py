@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from verifier.contact.clients import ProverClient
-from verifier.contact.supplement_receiving import receive
+from verifier.contact.supplement_receiving import kept, receive
 from verifier.contact.supplement_records import SupplementRecords
 from verifier.model import fact_codec
 from verifier.model.collected import Collected
 from verifier.model.supplement_facts import LATE, REFUSED, Asked, Steps
 from verifier.stages.setting import Setting
+from verifier.store.cache_room import StorageError
 from verifier.units import key_of
 from weighbridge.core.errors import Finding, ProverError, WeighbridgeError
 from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
-from weighbridge.transcript.supplements import SUFFIX, folder_of
+from weighbridge.transcript.supplements import SUFFIX
 
 _FILE = re.compile(rf"([0-9]{{8}}){re.escape(SUFFIX)}", re.ASCII)
 """A supplement in the cache, which a replay may refuse by its name."""
@@ -33,18 +34,32 @@ _FILE = re.compile(rf"([0-9]{{8}}){re.escape(SUFFIX)}", re.ASCII)
 def ask(setting: Setting, collected: Collected, transcript: OpenedTranscript, steps: Steps) -> None:
     """Asks for the logs on the way from the checkpoint before some steps to their end, each once in an inspection.
 
-    A Prover who let a deadline pass, or does not answer, is not asked again in this inspection, as each further
-    request could cost another deadline. It counts as asked.
+    If several Provers show the transcript, they are asked in turn until one has made all. A Prover who let a deadline
+    pass, or does not answer, is not asked again in this inspection, as each further request could cost another
+    deadline. It counts as asked.
     """
     if not transcript.on_demand:
         return
     begin = max((c for c in transcript.checkpoint_steps if c <= steps[0]), default=0)
     known = [each.steps for each in collected.supplements if each.transcript == transcript.digest]
     missing = [n for n in range(begin, steps[1]) if not any(first <= n < last for first, last in known)]
-    if not missing:
-        return
-    prover = next((address for address, name in collected.transcripts if name == transcript.digest), "")
-    wanted = missing[0], missing[-1] + 1
+    provers = [address for address, name in collected.transcripts if address and name == transcript.digest]
+    for wanted in _ranges(missing):
+        for prover in provers or [""]:
+            if _request(setting, collected, transcript, wanted, prover).regenerated:
+                break
+
+
+def _ranges(steps: Sequence[int]) -> list[Steps]:
+    """Returns ascending steps as ranges without holes."""
+    there = set(steps)
+    begins = [step for step in steps if step - 1 not in there]
+    ends = [step + 1 for step in steps if step + 1 not in there]
+    return list(zip(begins, ends, strict=True))
+
+
+def _request(setting: Setting, collected: Collected, transcript: OpenedTranscript, wanted: Steps, prover: str) -> Asked:
+    """Asks one Prover, unless that was done, and notes what became of it."""
     setting.progress("supplements", 0, 0, f"asking for the rounding logs of steps {wanted[0]} to {wanted[1] - 1}")
     if not collected.supplements:
         collected.earlier.update(SupplementRecords(setting.registry.session).earlier(setting.id))
@@ -58,6 +73,7 @@ def ask(setting: Setting, collected: Collected, transcript: OpenedTranscript, st
     if prover and asked.why is not None:
         collected.remember_silence(prover, asked.why)
     collected.supplements.append(asked)
+    return asked
 
 
 def settle(setting: Setting, collected: Collected) -> None:
@@ -71,11 +87,13 @@ def settle(setting: Setting, collected: Collected) -> None:
             file = _FILE.fullmatch(finding.subject)
             if file is not None and finding.id.startswith("transcript.supplement."):
                 unusable.setdefault(transcript, set()).add(int(file[1]))
-    for place, asked in enumerate(collected.supplements):
-        bad = sum(asked.steps[0] <= step < asked.steps[1] for step in unusable.get(asked.transcript, ()))
+    # Of several Provers who were asked for a step, the last one that sent anything sent what was replayed with.
+    for place, asked in reversed(list(enumerate(collected.supplements))):
+        bad = unusable.get(asked.transcript, set()) & set(range(*asked.steps)) if asked.came else set()
         if bad:
+            unusable[asked.transcript] -= bad
             why = asked.why or ProverError("what it sent is not the logs that it signed", code=REFUSED)
-            collected.supplements[place] = settled = replace(asked, came=max(0, asked.came - bad), why=why)
+            collected.supplements[place] = settled = replace(asked, came=max(0, asked.came - len(bad)), why=why)
             SupplementRecords(setting.registry.session).note(setting.id, settled)
 
 
@@ -87,13 +105,18 @@ def _replays(collected: Collected) -> Iterator[tuple[str, ReplayResult | Weighbr
     for segment in collected.segments:
         for result in segment.results.values():
             yield segment.selection.transcript, result
+    yield from collected.lineage_replays
 
 
 def _read(transcript: OpenedTranscript, raw: Any) -> Asked:
-    """Reads a request that was stored; one whose logs are gone is done anew."""
+    """Reads a request that was stored; one whose logs are gone is done anew.
+
+    Raises:
+        StorageError: Fewer logs are in the cache than came. Else what the Verifier lost would count against the Prover.
+    """
     asked = fact_codec.asked_of(raw)
-    if asked.came:
-        folder_of(transcript.path).stat()
+    if (there := kept(transcript, asked.steps)) < asked.came:
+        raise StorageError(f"of {asked.came} rounding logs that came, {there} are left in the cache; ask for them anew")
     return asked
 
 

@@ -17,6 +17,7 @@ import torch
 
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.digests import bytes_digest
+from weighbridge.core.durable import sync
 from weighbridge.core.errors import UsageError
 from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution.executor import Executor
@@ -45,7 +46,7 @@ class Regenerated:
 
     Attributes:
         steps: First step and the one after the last that have a supplement now.
-        written: Supplements that are new; the others were there, and say the same.
+        written: Supplements that are new or were damaged; the others were there, and say the same.
         bytes: Size of all of them.
         logged: Entries of their logs.
         folder: Where they are.
@@ -228,7 +229,8 @@ class _Regeneration:
                 code="record.regenerate.differs",
             )
         place = self._folder / supplement_name(step)
-        if known is None:
+        # A statement that is there tells nothing of the log beside it, which a disk may have damaged.
+        if there is None or there.reader(transcript.step(step)) is None:
             before = transcript.step(step - 1) if step else None
             statement = Statement(
                 **statement_of(transcript.draft_digest, transcript.step(step), before),
@@ -236,7 +238,9 @@ class _Regeneration:
             )  # fmt: skip
             partial = place.with_suffix(".tmp")
             partial.write_bytes(encode(statement, encoded, self._key))
+            sync(partial)
             os.replace(partial, place)
+            sync(self._folder)
             self._written += 1
         self._bytes += place.stat().st_size
         self._logged += log.entries

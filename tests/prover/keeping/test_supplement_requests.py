@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from prover.keeping.archive import Archive
 from prover.keeping.supplement_requests import Progress, Regenerations, SupplementPiece
 from prover.service import serve
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.core.bounded import compress, decode_cbor
+from weighbridge.core.digests import cbor
 from weighbridge.core.errors import UsageError
 from weighbridge.rpc import endpoints
 from weighbridge.transcript.reader import Transcript
@@ -147,6 +150,45 @@ def test_logs_of_a_run_that_lay_there_before_are_not_handed_out(run: Path, tmp_p
     with pytest.raises(UsageError) as refused:
         asked(there, (3, 4))
     assert refused.value.reason == "record.regenerate.key"
+
+
+@pytest.mark.parametrize("frame", [None, compress(b"another log"), b"no frame"], ids=["cut", "other", "none"])
+def test_a_damaged_log_is_not_handed_out(run: Path, tmp_path: Path, frame: bytes | None) -> None:
+    """The process is asked to make it anew, and refuses here for want of a key. Its statement may still be whole."""
+    there = copied(run, tmp_path)
+    on_demand.regenerated(there, steps=(3, 4))
+    whole = place(there, 3).read_bytes()
+    place(there, 3).write_bytes(whole[:-1] if frame is None else cbor({**decode_cbor(whole), "log": frame}))
+    key_path(there).rename(tmp_path / "away")
+    with pytest.raises(UsageError) as refused:
+        asked(there, (3, 4))
+    assert refused.value.reason == "record.regenerate.key"
+    (tmp_path / "away").rename(key_path(there))
+    on_demand.regenerated(there, steps=(3, 4))
+    assert [each.data for each in asked(there, (3, 4)) if isinstance(each, SupplementPiece)] == [whole]
+
+
+def test_of_two_who_wait_only_the_first_has_logs_made(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one process made needs no second one."""
+    there, made = copied(run, tmp_path), list[list[int]]()
+
+    def here(request: dict[str, Any], *_: Any) -> Iterator[Progress]:
+        made.append(request["steps"])
+        on_demand.regenerated(there, steps=tuple(request["steps"]))
+        yield Progress(1, 1)
+
+    monkeypatch.setattr(supplement_requests, "_made", here)
+    making = Regenerations(Archive(there.parent))
+    name = Transcript.open(there).manifest.digest
+    with making._alone(there, always) as turn:
+        assert list(turn) == []
+        waiting = [making.pieces(name, (3, 4), always) for _ in range(2)]
+        assert [next(each) for each in waiting] == [Progress(0, 0)] * 2
+    came = [[piece.data for piece in each if isinstance(piece, SupplementPiece)] for each in waiting]
+    assert came == [[place(there, 3).read_bytes()]] * 2
+    assert made == [[3, 4]]
 
 
 def test_logs_of_a_recording_that_goes_on_are_signed_by_its_own_key(tmp_path: Path) -> None:

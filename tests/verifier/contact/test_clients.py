@@ -13,8 +13,9 @@ from grpc_status import rpc_status
 from support.chip_logs import SALT, LogBuilder, make_device
 
 from firmware_sim.service import ALLOW
-from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc
-from verifier.contact.clients import MAX_ENTRIES, MAX_LEAVES, ChipClient
+from protos.weighbridge.v1 import chip_pb2, chip_pb2_grpc, prover_pb2, prover_pb2_grpc
+from prover.service import ALLOW as PROVER_ALLOW
+from verifier.contact.clients import MAX_ENTRIES, MAX_LEAVES, ChipClient, ProverClient
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.attest.tokens import Token
 from weighbridge.core.errors import IdentityError, TokenError, WeighbridgeError
@@ -192,3 +193,30 @@ def test_an_error_with_confusing_details_is_still_one_of_ours(client: ChipClient
     with pytest.raises(WeighbridgeError) as caught:
         client.head(bytes(32))
     assert caught.value.finding().severity == "violation"
+
+
+class HostileProver(prover_pb2_grpc.ProverServiceServicer):
+    """Says that it is as far as a test tells it to."""
+
+    def __init__(self, said: list[tuple[int, int]]) -> None:
+        self._said = said
+
+    def FetchSupplements(self, request: Any, context: Any) -> Iterator[prover_pb2.FetchSupplementsResponse]:
+        for done, total in self._said:
+            progress = prover_pb2.RegenerationProgress(done=done, total=total)
+            yield prover_pb2.FetchSupplementsResponse(progress=progress)
+
+
+def test_progress_that_cannot_be_is_not_shown(authority: CertificateAuthority, verifier: Credentials) -> None:
+    """Of the steps 3 and 4 of a run at most five are executed, from step 0 on."""
+    true, told = [(0, 0), (0, 2), (2, 2), (3, 5), (5, 5)], list[tuple[int, int]]()
+    false = [(3, 2), (0, 6), (1 << 31, 1 << 31), (1, 0)]
+    server, address = endpoints.server(authority.issue_role("prover", "p"), allow=PROVER_ALLOW)
+    prover = HostileProver([each for pair in zip(false, true, strict=False) for each in pair] + true[4:])
+    prover_pb2_grpc.add_ProverServiceServicer_to_server(prover, server)  # type: ignore[no-untyped-call]
+    server.start()
+    with ProverClient(address, verifier) as client:
+        sent = client.supplements("0" * 64, (3, 5), deadline_s=60, progress=lambda *each: told.append(each))
+        assert list(sent) == []
+    server.stop(0)
+    assert told == true

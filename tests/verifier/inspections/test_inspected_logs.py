@@ -27,14 +27,14 @@ from support.written_chips import Bench, WrittenChip
 
 from protos.weighbridge.v1 import prover_pb2
 from prover.service import ProverService
-from verifier.checks.regenerated_logs import MISSING
 from verifier.contact import supplement_receiving
 from verifier.evidence import bundle, verification
 from verifier.evidence.export import Source, export
 from verifier.evidence.verification import Reader
 from verifier.model.policies import SegmentPolicy
-from verifier.model.supplement_facts import LATE, REFUSED
+from verifier.model.supplement_facts import LATE, MISSING, REFUSED
 from verifier.registry import Chip
+from verifier.report import consistency
 from verifier.report.page import render_html
 from verifier.store.cache import Cache
 from weighbridge.attest.manifest import SigningKey
@@ -176,6 +176,53 @@ def test_a_verifier_that_goes_on_does_not_ask_twice(
     assert (requests(lost), counts(lost)) == ([(3, 4, 0)], (1, 0, *counts(first)[2:]))
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "cut"])
+def test_a_log_that_the_verifier_lost_is_asked_for_anew(
+    bench: Bench, supplemented: Path, chip: WrittenChip, tmp_path: Path, lost: bool
+) -> None:
+    """A power cut, or its disk: what became of one file is not held against the Prover, who sends it again."""
+    cache, name = Cache(tmp_path / "cache"), chip.ueid.hex()
+    bench.ueids[name] = chip.ueid
+    with bench.shown(supplemented.parent) as address, workers_here():
+        bench.registry.register(Chip(ueid=chip.ueid, address=bench.address, prover_address=address))
+        first = bench.inspect(name, cache=cache)
+        (file,) = cache.root.glob("*.supplements/00000003.wsup")
+        whole = file.read_bytes()
+        file.unlink() if lost else file.write_bytes(whole[:-1])
+        again = bench.inspect(name, cache=cache, given={"identifier": first["inspection"]})
+    assert (outcome(again), requests(again)) == (("clean", True, set()), [(3, 4, 1)])
+    assert file.read_bytes() == whole
+
+
+class RefusesOnce(ProverService):
+    """One of several Provers; whichever is asked first says that its repeat differs."""
+
+    asked = 0
+
+    def FetchSupplements(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        RefusesOnce.asked += 1
+        if RefusesOnce.asked == 1:
+            raise UsageError("the repeat differs", code="replay.mismatch")
+        yield from super().FetchSupplements(request, context)
+
+
+def test_if_one_prover_does_not_make_the_logs_another_is_asked(bench: Bench, run: Path, supplemented: Path) -> None:
+    """Two chips had the run in memory, and each has a Prover. That the first one refuses is said of it."""
+    RefusesOnce.asked, chips, folder = 0, [bench.at_end(run) for _ in range(2)], supplemented.parent
+    with bench.shown(folder, RefusesOnce) as one, bench.shown(folder, RefusesOnce) as other, workers_here():
+        for each, prover in zip(chips, (one, other), strict=True):
+            bench.ueids[each.ueid.hex()] = each.ueid
+            bench.registry.register(Chip(ueid=each.ueid, address=bench.address, prover_address=prover))
+        report = bench.inspect(*(each.ueid.hex() for each in chips))
+    first, second = report["evidence"]["supplements"]["requests"]
+    assert requests(report) == [(3, 4, 0), (3, 4, 1)]
+    assert {first["prover"], second["prover"]} == {one, other}
+    assert found(report) - USUAL == {REFUSED, MISSING}
+    assert [each["subject"] for each in report["findings"] if each["id"] == MISSING] == [f"Prover {first['prover']}"]
+    assert [each["verified"] for each in report["chips"]] == [True, True]
+    assert consistency.check(report) == []
+
+
 # -- falsely, and twice ------------------------------------------------------------------------------------------------
 
 
@@ -305,7 +352,7 @@ def test_a_prover_that_never_ends_is_late_once(bench: Bench, supplemented: Path,
     assert (Stalls.asked, requests(report)) == (1, [(3, 4, 0), (1, 3, 0)])
     assert counts(report)[:2] == (2, 0), "what it was not asked any more counts as well"
     assert [each["seconds"] >= 1 for each in report["evidence"]["supplements"]["requests"]] == [True, False]
-    assert "1 rounding logs within 1 s" in [f["expected"] for f in report["findings"]]
+    assert "1 rounding logs within 1 s, from step 3 on" in [f["expected"] for f in report["findings"]]
 
 
 @pytest.mark.finding("prover.supplements.missing")

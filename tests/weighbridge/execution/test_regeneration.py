@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import on_demand
+from support import fsyncs, on_demand
 from support.command_line import answer, fails, weighbridge
 from support.forging import at_step, forge, rewrite
 from support.on_demand import ELSEWHERE, STEPS, copied, flipped, place, regenerated, resigned
@@ -20,7 +20,8 @@ from support.recordings import replay_here
 
 from weighbridge import ReplayResult, replay
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.core.bounded import Limits
+from weighbridge.core.bounded import Limits, compress, decode_cbor
+from weighbridge.core.digests import cbor
 from weighbridge.core.errors import UsageError
 from weighbridge.execution.following import DifferenceError
 from weighbridge.execution.regeneration import regenerate
@@ -117,6 +118,26 @@ def test_a_second_time_nothing_is_written_anew(supplemented: Path) -> None:
     before = {each: each.stat().st_mtime_ns for each in folder_of(supplemented).iterdir()}
     assert regenerated(supplemented).written == 0
     assert {each: each.stat().st_mtime_ns for each in folder_of(supplemented).iterdir()} == before
+
+
+def test_supplements_are_durable_before_they_have_their_names(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, durable = copied(run, tmp_path), fsyncs.watched(monkeypatch)
+    regenerated(there, steps=(2, 4))
+    files = list(folder_of(there).iterdir())
+    assert len(files) == 2
+    assert all(each in durable for each in [*files, folder_of(there)])
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "log"])
+def test_a_damaged_supplement_is_made_anew(supplemented: Path, tmp_path: Path, damage: str) -> None:
+    there = copied(supplemented, tmp_path)
+    whole = place(there, 2).read_bytes()
+    other = cbor({**decode_cbor(whole), "log": compress(b"another log")})
+    place(there, 2).write_bytes({"cut": whole[:40], "empty": b"", "log": other}[damage])
+    assert regenerated(there).written == 1
+    assert place(there, 2).read_bytes() == whole
 
 
 # -- refusals of regenerate --------------------------------------------------------------------------------------------
