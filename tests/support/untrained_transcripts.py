@@ -106,7 +106,7 @@ def write_transcript(
     writer = TranscriptWriter(path, draft={"name": name, **(draft or {})}, key=SigningKey.generate(), segment_steps=2)
     program = writer.put_tape(tape)
     if resumptions:
-        writer._publish(RESUMPTIONS, lambda file: file.write_bytes(encode(resumptions)))
+        writer._placed.put(RESUMPTIONS, encode(resumptions))
     if returned is not None:
         writer.put_returned(returned)
     for step in range(steps):

@@ -162,7 +162,7 @@ def test_a_crash_before_the_first_file_is_a_new_start(tmp_path: Path) -> None:
 def test_a_transcript_cannot_resume_after_its_end(tmp_path: Path) -> None:
     writer = start(tmp_path / "run")
     append(writer, [])
-    writer._publish("resumptions.cbor", lambda file: file.write_bytes(resumption_notes.encode([Resumption(5, 1)])))
+    writer._placed.put("resumptions.cbor", resumption_notes.encode([Resumption(5, 1)]))
     writer.close()
     with pytest.raises(TranscriptError, match="after its last step"):
         Transcript.open(tmp_path / "run")
