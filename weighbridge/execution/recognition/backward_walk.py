@@ -16,7 +16,7 @@ from weighbridge.execution.recognition.values import Plan
 from weighbridge.program.gradient_paths import floating, is_view, makes_anew, results
 from weighbridge.program.written_bytes import Coverage
 from weighbridge.transcript.collectives import is_collective
-from weighbridge.transcript.tape import Node, references
+from weighbridge.transcript.tape import Node, Ref, references
 from weighbridge.transcript.training_claims import Backward
 
 _ADDING = frozenset({"add", "sub", "rsub", "cat", "stack", "lerp", "where"})
@@ -31,6 +31,9 @@ _THROUGH_LAST = frozenset({"convolution", "native_layer_norm", "native_batch_nor
 """Operations with a bias behind the other operands."""
 
 _MOST = 20
+
+Window = tuple[str, int, tuple[tuple[int, int], ...]]
+"""Type, offset, and (stride, length) of dimensions, ascending."""
 
 
 @dataclass(slots=True)
@@ -83,6 +86,12 @@ class _Place:
     through: frozenset[int]
 
 
+def window(ref: Ref) -> Window:
+    """Returns which elements of a storage a reference shows, in whatever order of its dimensions."""
+    _, dtype, shape, stride, offset = ref
+    return dtype, offset, tuple(sorted((st, n) for n, st in zip(shape, stride, strict=True) if n != 1))
+
+
 class Walk:
     """Goes through a tape.
 
@@ -109,6 +118,8 @@ class Walk:
         self._constant: set[int] = set()
         self._filling: dict[int, Coverage] = {}
         """By slot of something else, into parts of which gradients were put: these parts."""
+        self._windows: dict[int, set[Window]] = {}
+        """By such a slot: what shows these parts, and nothing else."""
         self._loss: frozenset[int] = frozenset()
         self._ones = 0
         """Gradients of ones that the backward pass itself still has to make."""
@@ -179,13 +190,14 @@ class Walk:
         if makes_anew(node):
             self._anew(op, node, base, written)
             return
-        read = [self._tape.refs[r][0] for r in self._operands(node)]
+        named = [self._tape.refs[r] for r in self._operands(node)]
         if base == "copy":
-            read = read[1:] + read[:1]  # what is written to comes last, and counts if a part of it is left
-            if self._filled(op, read):
+            named = named[1:] + named[:1]  # what is written to comes last, and counts if a part of it is left
+            if self._filled(op, named) or self._scratched(named):
                 self._contents.made(op, node)
                 return
-        self._use(op, node, read[: 1 if base == "copy" else None])
+        read = [ref[0] for ref in named]
+        self._use(op, node, named[: 1 if base == "copy" else None])
         self._refilled(written)
         gradients = [slot for slot in read if slot in self._places]
         others = [slot for slot in read if slot not in self._places and not self._small(slot)]
@@ -222,8 +234,7 @@ class Walk:
         for slot in written:
             if not self._covered(op, slot):  # a part of something is that still
                 continue
-            self._places.pop(slot, None)
-            self._filling.pop(slot, None)
+            self._forget(slot)
             if constant:
                 self._constant.add(slot)
             if base == "ones_like" and self._ones:
@@ -233,17 +244,43 @@ class Walk:
             self._fill(op, {slot for slot in written if self._foreign(slot)})
         self._contents.made(op, node)
 
-    def _filled(self, op: int, read: list[int]) -> bool:
+    def _filled(self, op: int, named: list[Ref]) -> bool:
         """Takes in a gradient that is put into memory of something else, as into a bucket; says whether it is one."""
-        source, target = (read[0], read[-1]) if len(read) == 2 else (-1, -1)
-        if source not in self._places or source in self._filling or target == source:
+        if len(named) != 2:
+            return False
+        (source, *_), (target, *_) = named
+        if source not in self._places or target == source or not self._shown(named[0]):
             return False
         if target not in self._filling and (not self._foreign(target) or self._whole(op)):
             return False
         fresh = target not in self._places
         self._places[target] = self._places[source].union(self._places.get(target, ()))
+        self._windows.setdefault(target, set()).add(window(named[1]))
         self._fill(op, {target} if fresh else set())
         return True
+
+    def _shown(self, ref: Ref) -> bool:
+        """Whether a reference to memory with a gradient shows nothing else: of memory that is being filled, a part."""
+        return ref[0] not in self._filling or window(ref) in self._windows.get(ref[0], ())
+
+    def _scratched(self, named: list[Ref]) -> bool:
+        """Takes in that memory which is used for this and that is used for something else again."""
+        if len(named) != 2 or named[1][0] not in self._filling or named[0][0] in self._places:
+            return False
+        target = named[1][0]
+        if window(named[1]) not in self._windows.get(target, ()):
+            return False
+        self._windows[target].discard(window(named[1]))
+        if not self._windows[target]:
+            self._forget(target)
+        else:  # it is never covered
+            self._filling[target] = Coverage(1 << 62, doubted=True)
+        return True
+
+    def _forget(self, slot: int) -> None:
+        self._places.pop(slot, None)
+        self._filling.pop(slot, None)
+        self._windows.pop(slot, None)
 
     def _fill(self, op: int, begun: set[int]) -> None:
         """Takes in that gradients, or constants, are put into parts of memory of something else.
@@ -258,14 +295,18 @@ class Walk:
                 self._filling[slot] = Coverage(self._plan.largest.get(slot, 0), doubted=True)
             if slot in self._filling and self._filling[slot].add(ref):
                 del self._filling[slot]
+                self._windows.pop(slot, None)
                 if slot not in self._places:
                     self._constant.add(slot)
 
-    def _use(self, op: int, node: Node, slots: Iterable[int]) -> None:
-        """Names memory that is read while gradients cover a part of it."""
-        for slot in slots:
-            if self._filling.pop(slot, None) is not None and slot in self._places:
-                self._note(self.found.added, op, node, [slot])
+    def _use(self, op: int, node: Node, refs: Iterable[Ref]) -> None:
+        """Names memory that is read while gradients cover a part of it, and this is not that part."""
+        for ref in refs:
+            if ref[0] in self._filling and not self._shown(ref):
+                if ref[0] in self._places:
+                    self._note(self.found.added, op, node, [ref[0]])
+                self._filling.pop(ref[0])
+                self._windows.pop(ref[0], None)
 
     def _refilled(self, slots: Iterable[int]) -> None:
         """Takes in that something else is written to memory that was being cleared."""
@@ -277,7 +318,7 @@ class Walk:
         """Takes in a collective of the backward pass."""
         refs = self._tape.refs
         outs, ins = ([refs[index][0] for index in references(side)] for side in node.args[:2])
-        self._use(op, node, ins)
+        self._use(op, node, [refs[index] for index in references(node.args[1])])
         self._refilled(outs)
         given = [slot for slot in ins if slot in self._places]
         if given:

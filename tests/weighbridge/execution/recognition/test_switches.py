@@ -243,6 +243,7 @@ HOOKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "number by number": lambda g, data: one_by_one(g.clone(), data, Tensor.add_),
     "filled": lambda g, data: g + one_by_one(torch.zeros_like(g), data, Tensor.fill_),
     "cleared in part": lambda g, data: g + cleared(data),
+    "beside a gradient": lambda g, data: g + scratched(g, data)[8:],
     "cleared and written to": lambda g, data: g + cleared(data, again=True),
 }
 
@@ -250,6 +251,12 @@ HOOKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def one_by_one(out: Tensor, data: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     for to, number in zip(out.view(-1)[:24], data.reshape(-1)[:24], strict=False):
         write(to, number.clone())
+    return out
+
+
+def scratched(g: Tensor, data: Tensor) -> Tensor:
+    out = torch.cat([data, data])
+    out[:8].copy_(g)
     return out
 
 
@@ -302,6 +309,28 @@ def test_a_backward_pass_that_brings_in_the_batch(tmp_path: Path, way: str) -> N
         assert not found.recognised
         many = "backward passes and optimizers read 24 numbers from elsewhere"
         assert (many if way == "number by number" else "adds what is no gradient to one: w") in reasons(found)
+
+
+def test_a_gradient_in_scratch_memory_is_one(tmp_path: Path) -> None:
+    """As losses that are computed in chunks have it."""
+
+    def step(batch: Batch, model: Any, optimizer: optim.Optimizer) -> None:
+        data = batch["w"] + 0
+
+        def twice(g: Tensor) -> Tensor:
+            out = scratched(g, data)
+            once = out[:8] * 1.0
+            out[:8].copy_(data)
+            out[:8].copy_(once)
+            return out[:8] * 1.0
+
+        hook = model[0].weight.register_hook(twice)
+        classify(batch, model, optimizer)
+        hook.remove()
+
+    found = recognised(tmp_path / "run", built(), step, rows())
+    assert found.recognised, reasons(found)
+    assert not any(each.by_hand for each in found.steps)
 
 
 def test_a_few_numbers_in_each_of_several_backward_passes(tmp_path: Path) -> None:
