@@ -22,12 +22,14 @@ HERE: Environment = {"OMP_NUM_THREADS": "1"}
 SSE2: Environment = {
     "ATEN_CPU_CAPABILITY": "default",
     "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    "MKL_CBWR": "COMPATIBLE",
     "OMP_NUM_THREADS": "2",
     "OMP_WAIT_POLICY": "passive",
 }
 AVX2: Environment = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "MKL_CBWR": "AVX2",
     "OMP_NUM_THREADS": "3",
     "OMP_WAIT_POLICY": "passive",
 }

@@ -20,8 +20,13 @@ from support.recordings import Build, Step, replay_here, train
 from weighbridge.transcript.reader import Transcript
 
 ELSEWHERE = (
-    {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "OMP_NUM_THREADS": "2"},
-    {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OMP_NUM_THREADS": "3"},
+    {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "MKL_CBWR": "COMPATIBLE",
+        "OMP_NUM_THREADS": "2",
+    },
+    {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "3"},
 )
 
 NOTES = "WEIGHBRIDGE_ZOO_ROUNDINGS"

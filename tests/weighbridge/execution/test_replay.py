@@ -54,7 +54,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ELSEWHERE = [
-    {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "OMP_NUM_THREADS": "1"},
+    {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "MKL_CBWR": "COMPATIBLE",
+        "OMP_NUM_THREADS": "1",
+    },
     {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2"},
 ]
 
