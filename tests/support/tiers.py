@@ -21,8 +21,8 @@ import pytest
 
 FILE = Path(__file__).parents[1] / "durations.json"
 LISTED = 0.2
-TEST_LIMIT = 0.5
-MODULE_LIMIT = 6.0
+TEST_LIMIT = 0.4
+MODULE_LIMIT = 4.0
 
 Seconds = dict[str, float]
 
