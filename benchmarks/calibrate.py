@@ -18,64 +18,17 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.machine import processor
-from weighbridge.numerics.arrays.physical import dense_strides, flat, lay_out
-from weighbridge.numerics.bounds import Call, without_growth
 from weighbridge.numerics.conformance.bound_policy import TABLE
-from weighbridge.numerics.operations import rounded
-from weighbridge.numerics.rounding.bound import dense_bound
+from weighbridge.numerics.measured_errors import SAFETY, measuring
 
-SAFETY = 4.0
 SETTINGS = [("default", 1), ("avx2", 2), ("avx512", 2)]
-TO_FLOAT32 = 2.0**29
-"""Unit roundoff of float32 over that of float64."""
-
-
-def measure(ratios: dict[str, float], samples: dict[str, int]) -> Callable[[], None]:
-    """Has every rounded operation measured; returns a function that undoes it."""
-    original = rounded._limits
-
-    def limits(rule: Any, call: Call, policy: Any, wide: torch.dtype) -> Any:
-        args = {k: v for k, v in call.args.items() if not k.startswith("__")}
-        packet = getattr(torch.ops.aten, call.name)
-        op = getattr(packet, call.args["__overload__"])
-        assert rule.bound is not None
-        with without_growth():
-            bounds = rule.bound(call)
-        narrow = {k: _narrow(v) for k, v in args.items()}
-        out = op(**narrow)
-        returned = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if _is_float(t)]
-        for x64, x32, bound in zip(call.results, returned, bounds, strict=False):
-            if not x64.numel():
-                continue
-            exact = lay_out(x64, dense_strides(x64.shape, x64.stride()))
-            e = dense_bound(exact, bound) * TO_FLOAT32
-            error = (flat(exact) - lay_out(x32.double(), exact.stride()).as_strided((exact.numel(),), (1,))).abs()
-            usable = (e > 0) & torch.isfinite(error) & (flat(exact).abs() > 2.0**-100)
-            if bool(usable.any()):
-                ratio = float((error[usable] / e[usable]).max())
-                ratios[call.name] = max(ratios.get(call.name, 0.0), ratio)
-                samples[call.name] = samples.get(call.name, 0) + int(usable.sum())
-        return original(rule, call, policy, wide)
-
-    rounded._limits = limits
-    return lambda: setattr(rounded, "_limits", original)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _narrow(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
-        return value.float()
-    return torch.float32 if value is torch.float64 else value
 
 
 def run(names: Sequence[str]) -> dict[str, Any]:
@@ -84,21 +37,19 @@ def run(names: Sequence[str]) -> dict[str, Any]:
     from prover import Recorder
 
     warnings.simplefilter("ignore")
-    ratios: dict[str, float] = {}
-    samples: dict[str, int] = {}
-    undo = measure(ratios, samples)
-    for name in names or MODELS:
-        model = MODELS[name]
-        with tempfile.TemporaryDirectory() as directory, Recorder(Path(directory) / "run", seed=11) as recorder:
-            with recorder.initialisation():
-                step = model()
-            recorder.attach(*step.attached)
-            for index in range(6):
-                batch = step.batch(index)
-                with recorder.step(batch):
-                    step.update(batch)
-    undo()
-    return {"ratios": ratios, "samples": samples, "capability": torch.backends.cpu.get_cpu_capability()}
+    with measuring() as found:
+        for name in names or MODELS:
+            model = MODELS[name]
+            with tempfile.TemporaryDirectory() as directory, Recorder(Path(directory) / "run", seed=11) as recorder:
+                with recorder.initialisation():
+                    step = model()
+                recorder.attach(*step.attached)
+                for index in range(6):
+                    batch = step.batch(index)
+                    with recorder.step(batch):
+                        step.update(batch)
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"ratios": found.ratios, "samples": found.samples, "capability": capability}
 
 
 def main() -> None:

@@ -38,7 +38,11 @@ def again(report: Mapping[str, Any]) -> list[tuple[str, object, object]]:
     wanted = [*short, *((MISSING, subject_of(prover)) for prover, (asked, made) in counts.items() if made < asked)]
     lacking = [each for each in wanted if each not in found]
     return [
-        ("counts of requests for rounding logs", [[prover, *count] for prover, count in sorted(counts.items())], stated),
+        (
+            "counts of requests for rounding logs",
+            [[prover, *count] for prover, count in sorted(counts.items())],
+            stated,
+        ),
         ("findings of requests for rounding logs", [], lacking),
     ]
 

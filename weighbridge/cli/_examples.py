@@ -112,6 +112,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--db registry.sqlite --credentials credentials/verifier --cache cache --manufacturer maker/authority.pem "
         "--report-key registry.sqlite.report-key",
     ),
+    "gpu-evidence make": ("--out gpu.evidence", "--size tiny --steps 3 --device cpu --out cpu.evidence"),
+    "gpu-evidence verify": ("gpu.evidence", "gpu.evidence --sample 8 --json"),
     "rules key": ("party.key",),
     "rules check": ("treaty.yaml",),
     "rules sign": ("treaty.yaml --key party.key --out treaty.dsse",),

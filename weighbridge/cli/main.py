@@ -38,6 +38,7 @@ from weighbridge.cli.bench import commands as bench
 from weighbridge.cli.bench.example import example
 from weighbridge.cli.chip.commands import app as chip
 from weighbridge.cli.demo.command import command as demo
+from weighbridge.cli.gpu_evidence.commands import app as gpu_evidence
 from weighbridge.cli.inspect.commands import app as inspect
 from weighbridge.cli.registry.commands import app as registry
 from weighbridge.cli.tape.commands import app as tape
@@ -78,6 +79,7 @@ app.add_typer(inspect, name="inspect")
 app.add_typer(registry, name="registry")
 app.add_typer(report.app, name="report")
 app.add_typer(evidence.app, name="evidence")
+app.add_typer(gpu_evidence, name="gpu-evidence")
 app.add_typer(rules.app, name="rules")
 app.command("console")(console.command)
 app.add_typer(analysis, name="analysis")
