@@ -1,6 +1,7 @@
 """Hostile tapes for as long as one likes: `python -m benchmarks.soak_fuzz [--minutes N] [--seed S]`.
 
-Changed steps of recorded runs, bent calls of the rules' examples, and invented calls run in confined processes.
+Changed steps of recorded runs, bent calls of the rules' examples, and invented calls run in confined processes. Some
+are executed twice, once more as straight-line programs, which must come to the same.
 The result, benchmarks/results/fuzz.json, counts the outcomes; it names the seed of every case that killed its process,
 hung or raised something else than a finding. There should be none.
 """
@@ -18,15 +19,28 @@ from support.fuzzing import Child, acceptable, record_runs
 
 from benchmarks import machine
 
-KINDS = ("recorded steps", "bent calls", "invented calls")
+KINDS = {
+    "recorded steps": 0,
+    "bent calls": 1,
+    "invented calls": 2,
+    "recorded steps, twice": 4,
+    "bent calls, twice": 5,
+}
+"""What is made of a case, and how the child calls it (`tests/support/fuzz_child.py`)."""
+
 PERIOD = 20_000
 """Cases after which a process is replaced."""
+
+
+def kind_of(seed: int) -> str:
+    """What is made of a case."""
+    return list(KINDS)[seed % len(KINDS)]
 
 
 def choices(seed: int) -> list[int]:
     """The decisions of one case."""
     numbers = random.Random(seed)
-    return [seed % len(KINDS), *(numbers.getrandbits(32) for _ in range(60))]
+    return [KINDS[kind_of(seed)], *(numbers.getrandbits(32) for _ in range(60))]
 
 
 def main() -> None:
@@ -44,7 +58,7 @@ def main() -> None:
         while time.monotonic() - begun < 60 * options.minutes:
             answer = child.ask(choices(seed))
             code = str(answer.get("outcome") or next(k for k in ("died", "hangs", "bug", "unmade") if k in answer))
-            outcomes[KINDS[seed % len(KINDS)]][code] += 1
+            outcomes[kind_of(seed)][code] += 1
             if not acceptable(answer):
                 gaps.append({"seed": seed, **answer})
                 print(gaps[-1], flush=True)

@@ -118,7 +118,7 @@ class Run:
         writer = TranscriptWriter(target, draft=self.draft, key=SigningKey.generate(), data=self.data)
         if self.notes is not None:
             writer.put_notes(self.notes)
-        again = _Again(int(self.draft["seed"]))
+        again = Again(int(self.draft["seed"]))
         for number, step in enumerate(self.steps):
             if number in self.checkpoints:
                 writer.checkpoint(again.checkpoint(number, self.checkpoints[number]))
@@ -172,7 +172,7 @@ class _Anew(Following):
         return value
 
 
-class _Again(Executor):
+class Again(Executor):
     """Executes steps that are made anew."""
 
     def __init__(self, seed: int) -> None:

@@ -302,6 +302,8 @@ def _tensors(case: Case, pick: Choices) -> None:
     if case.checkpoint is not None and case.checkpoint.storages:
         case.checkpoint = replace(case.checkpoint, storages=dict(case.checkpoint.storages))
         tables.append(case.checkpoint.storages)
+    if not tables:
+        return
     table = pick.of(tables)
     name = pick.of(sorted(table))
     x = table[name].clone()
@@ -354,6 +356,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     _swap_operands, _other_reference, _odd_reference, _other_operation, _other_number, _operand_of_another_kind,
     _births_and_frees, _nodes, _inputs, _values, _tensors, _log,
 )  # fmt: skip
+
+CONTENTS: tuple[Mutation, ...] = (_values, _tensors, _log)
+"""Those that leave the tape as it is, but for what a draw says of itself."""
 
 
 def mutated(original: Case, pick: Choices) -> Case:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 
@@ -69,7 +70,10 @@ class Executor:
         programs: Whether steps may run as straight-line programs (`straight_line.program`) once their tape was executed
             operation by operation. That changes no result, no finding and no count.
         made: Straight-line programs by the digest of their tape; None for tapes that cannot be one.
+        straight: The kind of context whose steps may run so. Others may need to see operations one by one.
     """
+
+    straight: ClassVar[type[Following]] = Following
 
     def __init__(
         self, device: str | torch.device, seed: int, max_bytes: int, policy: Policy = STRICT,
@@ -220,7 +224,7 @@ class Executor:
     def _program(self, tape: Tape, tape_digest: bytes, context: Following) -> Program | None:
         """Returns a tape's straight-line program, if this step can run as one: all of it was executed before."""
         watched = self.before is not None or self.watch is not None
-        if not self.programs or watched or self.device.type != "cpu" or type(context) is not Following:
+        if not self.programs or watched or self.device.type != "cpu" or type(context) is not self.straight:
             return None
         if tape_digest not in self._complete:
             return None

@@ -30,7 +30,9 @@ from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.rounding_log import LogReader, LogWriter
 from weighbridge.numerics.rule_table import table_digest
 from weighbridge.numerics.warm import warm
+from weighbridge.transcript.collectives import Exchange
 from weighbridge.transcript.declared_device import declared_device
+from weighbridge.transcript.job_record import MeshCoordinate
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.supplements import Statement, encode, folder_of, statement_of, supplement_name
@@ -80,28 +82,16 @@ def regenerate(
         DifferenceError: The repeat differs; the error names the first operation and step.
         TranscriptError: The transcript is unreadable, altered or incomplete.
     """
-    run = Path(path).resolve()
-    transcript = Transcript.open(run)
-    if not transcript.on_demand:
-        raise UsageError(f"{path} has its rounding logs in full; there is nothing to regenerate")
-    if key.public != transcript.manifest.public:
-        raise UsageError(
-            f"{path} was signed by the key {transcript.manifest.keyid[:16]}, and this is {key.keyid[:16]}; "
-            "give the key of the recording (--key)"
-        )
-    first, last = steps or (0, transcript.steps)
-    if not 0 <= first < last <= transcript.steps:
-        raise UsageError(f"{path} has the steps 0:{transcript.steps}; {first}:{last} are not among them")
-    folder = folder_of(run) if out is None else Path(out)
-    begin = max((c for c in transcript.checkpoint_steps if c <= first), default=0)
-    device = device or _device_of(transcript, begin)
-    _require_same_machine(transcript, range(begin, last), device)
-    folder.mkdir(parents=True, exist_ok=True)
-    transcript.supplement(folder)
+    regeneration = Regeneration(path, key, out)
+    if regeneration.coordinate is not None:
+        raise UsageError(f"{path} is one rank of a job, and needs the others; give the directory of the job")
+    first, last = steps or (0, regeneration.transcript.steps)
+    begin = max((c for c in regeneration.transcript.checkpoint_steps if c <= first), default=0)
+    regeneration.prepare(begin, (first, last), device)
     keep_freed()
     warm()
     with torch.no_grad(), conforming():
-        return _Regeneration(transcript, key, device, folder).run(begin, first, last, progress)
+        return regeneration.run(progress)
 
 
 def _device_of(transcript: Transcript, step: int) -> str:
@@ -164,10 +154,15 @@ class _Searching(Following):
         self.rounded_elements += wide.numel()
         return out
 
+    def wants_bounds(self, outputs: int) -> bool:
+        """Whether outputs are searched for contested elements, by their bounds."""
+        return self.bounded
+
 
 class _Repeating(Executor):
-    """Runs steps again."""
+    """Runs steps again, those of a tape that was executed before as its straight-line program."""
 
+    straight = _Searching
     searches = False
 
     def _context(self, record: StepRecord, log: LogReader | None) -> Following:
@@ -176,19 +171,59 @@ class _Repeating(Executor):
         return context
 
 
-class _Regeneration:
-    def __init__(self, transcript: Transcript, key: SigningKey, device: str, folder: Path) -> None:
-        self._transcript, self._key, self._folder = transcript, key, folder
-        self._kind = device_kind(device)
-        policy = policies.declared(transcript.draft)
-        self._executor = _Repeating(device, int(transcript.draft["seed"]), _MEMORY, policy)
+class Regeneration:
+    """One regeneration: of a run, or of one rank of a job beside those of the others.
+
+    Attributes:
+        path: The transcript's directory.
+        transcript: The transcript.
+        coordinate: Its mesh coordinate, if it is a rank's.
+    """
+
+    def __init__(self, path: str | Path, key: SigningKey, out: str | Path | None) -> None:
+        """Opens the transcript; arguments are those of `regenerate`, which says what is raised."""
+        self.path = Path(path).resolve()
+        self.transcript = transcript = Transcript.open(self.path)
+        if not transcript.on_demand:
+            raise UsageError(f"{path} has its rounding logs in full; there is nothing to regenerate")
+        if key.public != transcript.manifest.public:
+            raise UsageError(
+                f"{path} was signed by the key {transcript.manifest.keyid[:16]}, and this is {key.keyid[:16]}; "
+                "give the key of the recording (--key)"
+            )
+        self.coordinate = MeshCoordinate.of(transcript.draft)
+        self._key, self._folder = key, folder_of(self.path) if out is None else Path(out)
         self._tapes: dict[bytes, Tape] = {}
         self._written = self._bytes = self._logged = 0
 
-    def run(self, begin: int, first: int, last: int, progress: Callable[[int, int], None] | None) -> Regenerated:
-        """Repeats the steps from a checkpoint on, and writes the supplements of those that are wanted."""
+    def prepare(
+        self, begin: int, steps: tuple[int, int], device: str | None, exchange: Exchange | None = None
+    ) -> None:  # fmt: skip
+        """Checks that some steps can be repeated here, and makes the directory.
+
+        Args:
+            begin: The checkpoint to begin at; 0 if there is none before.
+            steps: (first, last + 1) of those that are to have a supplement.
+            device: As for `regenerate`.
+            exchange: Gives a rank the results of its collectives.
+        """
+        transcript, (first, last) = self.transcript, steps
+        if not 0 <= first < last <= transcript.steps:
+            raise UsageError(f"{self.path} has the steps 0:{transcript.steps}; {first}:{last} are not among them")
+        device = device or _device_of(transcript, begin)
+        _require_same_machine(transcript, range(begin, last), device)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        transcript.supplement(self._folder)
+        self._kind, self._range = device_kind(device), (begin, first, last)
+        policy = policies.declared(transcript.draft)
+        seed = int(transcript.draft["seed"])
+        self._executor = _Repeating(device, seed, _MEMORY, policy, self.coordinate, exchange)
+
+    def run(self, progress: Callable[[int, int], None] | None) -> Regenerated:
+        """Repeats the steps from the checkpoint on, and writes the supplements of those that are wanted."""
+        begin, first, last = self._range
         if begin:
-            self._executor.load(self._transcript.checkpoint(begin))
+            self._executor.load(self.transcript.checkpoint(begin))
         for step in range(begin, last):
             self._executor.searches = step >= first
             log = self._repeat(step)
@@ -200,7 +235,7 @@ class _Regeneration:
 
     def _repeat(self, step: int) -> LogWriter | None:
         """Runs a step; returns its log if it is wanted."""
-        transcript, executor = self._transcript, self._executor
+        transcript, executor = self.transcript, self._executor
         record = transcript.step(step)
         if record.tape not in self._tapes:
             self._tapes[record.tape] = Tape.decode(transcript.tape(record.tape))
@@ -219,7 +254,7 @@ class _Regeneration:
         return context.written if executor.searches else None
 
     def _keep(self, step: int, log: LogWriter) -> None:
-        transcript, encoded = self._transcript, log.finish()
+        transcript, encoded = self.transcript, log.finish()
         rounding, there = bytes_digest(encoded).hex(), transcript.supplements
         known = None if there is None else there.rounding(step)
         if known is not None and known != rounding:

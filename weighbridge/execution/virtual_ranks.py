@@ -9,15 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 
-from weighbridge.core.errors import TapeError
+from weighbridge.core.errors import TapeError, WeighbridgeError
 from weighbridge.numerics import exchanges
 from weighbridge.transcript.collectives import Call, Pairing
 
 Tensor = torch.Tensor
+Given = TypeVar("Given")
 
 
 class AbandonedError(Exception):
@@ -82,6 +83,52 @@ class Turns:
         order = sorted(self._ready, key=lambda other: (other <= number, other))
         self._current = next((other for other in order if self._ready[other]()), order[0] if order else -1)
         self._changed.notify_all()
+
+
+def in_turn(
+    turns: Turns, works: Sequence[Callable[[], Given]], ends: Callable[[int, Given], bool]
+) -> list[Given | None]:
+    """Runs the work of every rank, each in a thread of its own and one at a time, without gradients.
+
+    Args:
+        turns: Where they wait for each other.
+        works: What each rank does.
+        ends: Says of a rank, and of what its work gave, whether the others are to stop at their next wait.
+
+    Returns:
+        What each gave; None for a rank that was stopped.
+
+    Raises:
+        BaseException: What the work of a rank raised; the message of a `WeighbridgeError` then begins with the rank.
+    """
+    given: list[Given | None] = [None] * len(works)
+    errors: list[tuple[int, BaseException]] = []
+
+    def run(rank: int) -> None:
+        try:
+            with torch.no_grad():
+                turns.begin(rank)
+                gave = given[rank] = works[rank]()
+            if ends(rank, gave):
+                turns.end()
+        except AbandonedError:
+            pass
+        except BaseException as error:  # raised again in the thread that joins this one
+            errors.append((rank, error))
+            turns.end()
+        finally:
+            turns.leave(rank)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for rank, error in errors:
+        if isinstance(error, WeighbridgeError):
+            error.message = f"rank {rank}: {error.message}"
+        raise error
+    return given
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ the same for as long as one likes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Node, Tape
 
-RECORDED, BENT, INVENTED, UNCHANGED = range(4)
+RECORDED, BENT, INVENTED, UNCHANGED, RECORDED_TWICE, BENT_TWICE = range(6)
 """What a child makes of its choices."""
 
 
@@ -52,6 +53,25 @@ def test_hostile_tapes_end_in_a_verdict(child: Child, kind: int, count: int) -> 
         assert acceptable(answer), answer
 
     check()
+
+
+@pytest.mark.parametrize(("kind", "count"), [(RECORDED_TWICE, 80), (BENT_TWICE, 150)])
+def test_a_program_says_what_its_operations_say(child: Child, kind: int, count: int) -> None:
+    """Hostile tapes that are executed a second time, with hostile content: as a program, and operation by operation."""
+    programs: Counter[str] = Counter()
+
+    @settings(
+        max_examples=count, derandomize=True, database=None, suppress_health_check=list(HealthCheck), deadline=None
+    )
+    @given(CHOICES)
+    def check(choices: list[int]) -> None:
+        answer = child.ask([kind, *choices])
+        assert acceptable(answer), answer
+        programs[answer.get("outcome", "")] += answer.get("program", False)
+
+    check()
+    assert programs["match"] > count // 20
+    assert programs.total() > programs["match"], "some programs meet content that they refuse"
 
 
 def test_an_unchanged_step_matches_in_the_same_process(child: Child) -> None:

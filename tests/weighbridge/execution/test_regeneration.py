@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,22 @@ from support import fsyncs, on_demand
 from support.command_line import answer, fails, weighbridge
 from support.forging import at_step, forge, rewrite
 from support.on_demand import ELSEWHERE, STEPS, copied, flipped, place, regenerated, resigned
-from support.recordings import replay_here
+from support.recordings import replay_here, train
+from torch import Tensor, nn
 
 from weighbridge import ReplayResult, replay
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import Limits, compress, decode_cbor
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import UsageError
-from weighbridge.execution.following import DifferenceError
+from weighbridge.execution import regeneration
+from weighbridge.execution.following import DifferenceError, Following
 from weighbridge.execution.regeneration import regenerate
+from weighbridge.execution.straight_line.frame import Frame
+from weighbridge.execution.straight_line.program import Program
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
-from weighbridge.transcript.supplements import Statement, Supplements, decode, folder_of, key_path
+from weighbridge.transcript.supplements import Statement, Supplements, decode, folder_of, key_path, supplement_name
 
 needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this PyTorch multiplies without MKL")
 
@@ -128,6 +133,45 @@ def test_supplements_are_durable_before_they_have_their_names(
     files = list(folder_of(there).iterdir())
     assert len(files) == 2
     assert all(each in durable for each in [*files, folder_of(there)])
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+def test_programs_make_the_supplements_that_operations_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: torch.dtype | None
+) -> None:
+    def build() -> tuple[Any, ...]:
+        model = nn.Sequential(nn.Linear(8, 24), nn.LayerNorm(24), nn.Dropout(0.1), nn.GELU(), nn.Linear(24, 3))
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(batch: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        with nullcontext() if precision is None else torch.autocast("cpu", precision):
+            loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    batches = torch.randn(5, 64, 8, generator=torch.Generator().manual_seed(1))
+    train(tmp_path / "run", build, step, batches, every=2, logs="on-demand", device="cpu")
+    ran: list[int] = []
+    run = Program.run
+
+    def noted(self: Program, frame: Frame, step: int) -> None:
+        ran.append(step)
+        run(self, frame, step)
+
+    monkeypatch.setattr(Program, "run", noted)
+    with_programs = regenerated(tmp_path / "run", steps=(1, 6), out=tmp_path / "programs")
+    assert ran, "steps of a structure that was executed before run as programs"
+    later = regenerated(tmp_path / "run", steps=(5, 6), out=tmp_path / "later")
+    monkeypatch.setattr(regeneration._Repeating, "straight", Following)
+    ran.clear()
+    without = regenerated(tmp_path / "run", steps=(1, 6), out=tmp_path / "operations")
+    assert not ran
+    assert with_programs.logged == without.logged > 0
+    for number in range(1, 6):
+        made = [(folder / supplement_name(number)).read_bytes() for folder in (with_programs.folder, without.folder)]
+        assert made[0] == made[1], number
+    assert (later.folder / supplement_name(5)).read_bytes() == made[0]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "log"])

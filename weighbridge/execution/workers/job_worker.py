@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.core.errors import UsageError
 from weighbridge.execution.recognition.in_replay import choose
 from weighbridge.execution.recognition.meetings import Meeting, Meetings
-from weighbridge.execution.virtual_ranks import AbandonedError, Rendezvous, VirtualRank
+from weighbridge.execution.virtual_ranks import Rendezvous, VirtualRank, in_turn
 from weighbridge.execution.workers.replay_worker import Replay
 from weighbridge.execution.workers.serving import serve
 from weighbridge.transcript.job_record import MeshCoordinate, check_coordinate, rank_name, read_job
 from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.supplements import folder_of
 
 
 class JobReplay:
@@ -67,6 +65,8 @@ class JobReplay:
             meetings = Meetings(self._rendezvous.turns, ranks, set(choose(together, int(count), int(draw))))
         for rank, transcript in enumerate(transcripts):
             mine = {**request, "path": str(path / rank_name(rank)), "begin": begin, "stop": None}
+            if (made := folder_of(path / rank_name(rank))).is_dir():
+                mine["supplements"] = str(made)
             if stop is not None:
                 # The others go on until what is asked for has been reached; they may have to finish that step.
                 others = {"steps": [0, min(stop[0] + 1, transcript.steps)]}
@@ -79,8 +79,6 @@ class JobReplay:
             progress = send if rank == 0 else lambda message: None
             meeting = None if meetings is None else Meeting(meetings, rank)
             self._replays.append(Replay(mine, confined, progress, virtual, meeting))
-        self._answers: list[dict[str, Any] | None] = [None] * ranks
-        self._errors: list[tuple[int, BaseException]] = []
 
     def run(self) -> dict[str, Any]:
         """Runs all ranks; returns the result as JSON.
@@ -88,40 +86,20 @@ class JobReplay:
         Raises:
             WeighbridgeError: A rank could not be executed.
         """
-        threads = [threading.Thread(target=self._rank, args=(rank,)) for rank in range(self._record.ranks)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for rank, error in self._errors:
-            if isinstance(error, WeighbridgeError):
-                error.message = f"rank {rank}: {error.message}"
-            raise error
+        answers = in_turn(
+            self._rendezvous.turns,
+            [replay.run for replay in self._replays],
+            lambda rank, answer: answer["verdict"] != "match" or rank == self._stop,
+        )
         order = ("mismatch", "inconclusive", "match")
-        answered = [(rank, a) for rank, a in enumerate(self._answers) if a is not None]
+        answered = [(rank, a) for rank, a in enumerate(answers) if a is not None]
         rank, worst = min(answered, key=lambda item: order.index(item[1]["verdict"]))
         return {
             "job": self._record.id.hex(),
             "verdict": worst["verdict"],
             "rank": None if worst["verdict"] == "match" else rank,
-            "ranks": self._answers,
+            "ranks": answers,
         }
-
-    def _rank(self, rank: int) -> None:
-        turns = self._rendezvous.turns
-        try:
-            with torch.no_grad():
-                turns.begin(rank)
-                answer = self._answers[rank] = self._replays[rank].run()
-            if answer["verdict"] != "match" or rank == self._stop:
-                turns.end()
-        except AbandonedError:
-            pass
-        except BaseException as error:  # raised again in the thread that joins this one
-            self._errors.append((rank, error))
-            turns.end()
-        finally:
-            turns.leave(rank)
 
 
 def main() -> None:

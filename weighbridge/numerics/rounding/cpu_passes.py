@@ -47,7 +47,8 @@ def record(
     """Runs the fused kernel; returns (checksum, contested positions, their wide values, their bounds)."""
     xs, outs = array_of(x), array_of(out)
     bits = outs.view(np.uint32)
-    rel, absolute, factors = bound.rel, bound.absolute, bound.factors
+    rel, absolute = bound.rel, bound.absolute
+    factors = tuple(f.to(x.dtype) for f in bound.factors)  # of integers, which a tape may name, a factor is float32
     plan, e = None, _EMPTY
     if factors:
         # Made anew each time: a chip would count a constant that stays as memory of the workload.

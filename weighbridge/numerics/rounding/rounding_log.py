@@ -191,6 +191,8 @@ class LogReader:
         parts: list[OpEntries] = []
         while self.left:
             if not self._sections:
+                if self.blocks[self._next].key[:2] > (op, output):
+                    break  # as `reaches`: what is wrong with a block is said where its entries begin
                 self._sections.extend(self._decode(self._next))
                 self._next += 1
             section = self._sections[0]
