@@ -1,4 +1,4 @@
-"""Measures the factors of calibrated bounds and writes `weighbridge/numerics/calibration.json`.
+"""Measures the factors of calibrated bounds and writes the committed table of `weighbridge.numerics.conformance`.
 
 `python benchmarks/calibrate.py` trains small models of several kinds under each instruction set of this machine (a
 process each). Every rounded operation is computed twice, in float32 by the device's own kernel and in float64, from the
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import processor
-from weighbridge.numerics.conformance.bound_policy import TABLE
+from weighbridge.numerics.conformance.calibration_tables import COMMITTED
 from weighbridge.numerics.measured_errors import SAFETY, measuring
 
 SETTINGS = [("default", 1), ("avx2", 2), ("avx512", 2)]
@@ -77,6 +77,7 @@ def main() -> None:
         "about": "Largest observed |float32 - float64| over bound per operation, and that times the safety factor.",
         "made": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()} {processor()}",
+        "device": f"cpu {processor()}",
         "torch": torch.__version__,
         "settings": settings,
         "safety": SAFETY,
@@ -90,8 +91,8 @@ def main() -> None:
             if ratios[name] > 0
         },
     }
-    TABLE.write_text(json.dumps(table, indent=1) + "\n")
-    print(TABLE.read_text())
+    COMMITTED.write_text(json.dumps(table, indent=1) + "\n")
+    print(COMMITTED.read_text())
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ class Recorder:
         self._data, self._chip, self._key = data, chip, key
         self._logs: LogKind = logs
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
-        self._policy = policies.named(policy)
+        self._policy = policies.named(policy, device if device is not None else "cpu")
         self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
         if logs == ON_DEMAND and self._device is None:
             raise UsageError("logs on demand are made on the kind of machine that recorded: say device='cuda' or 'cpu'")

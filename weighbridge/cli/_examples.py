@@ -22,6 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "status": ("", "--json"),
     "example": ("digits --declared chip-0 --hidden chip-1",),
     "warm": ("",),
+    "calibrate": ("--out tables/this.json", "--device cuda --out tables/gpu.json"),
     "tape show": ("runs/gpt2", "runs/gpt2 3f9a --operations"),
     "tape passport": ("runs/gpt2", "runs/gpt2 --recognise 3 --json"),
     "tape approve": ("runs/gpt2 --key party.key --out gpt2.passport",),

@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from weighbridge import __version__
 from weighbridge.cli import (
+    calibrate,
     compare,
     console,
     doctor,
@@ -69,6 +70,7 @@ app.command("down")(bench.down)
 app.command("status")(bench.status)
 app.command("example")(example)
 app.command("warm")(warm.command)
+app.command("calibrate")(calibrate.command)
 app.add_typer(tape, name="tape")
 app.add_typer(transcript, name="transcript")
 app.add_typer(job.app, name="job")

@@ -204,8 +204,18 @@ def _bounds(result: ReplayResult) -> str:
             "rounding errors are independent)"
         )
     if result.calibrated:
-        kinds.append(f"calibrated (measured) for {result.calibrated:,}")
+        kinds.append(f"calibrated (measured on {_measured_on(result)}) for {result.calibrated:,}")
     return ", ".join(kinds)
+
+
+def _measured_on(result: ReplayResult) -> str:
+    """Says on which device calibrated bounds were measured, and whether that is the kind that replayed here."""
+    from weighbridge.numerics.conformance.device_kind import model_of
+
+    here = model_of(result.device)
+    if here and here == result.calibrated_on:
+        return f"{result.calibrated_on}, as here"
+    return f"{result.calibrated_on or 'a device that is not known'}, and this is {here or result.device}"
 
 
 def _print(result: ReplayResult) -> None:

@@ -68,6 +68,8 @@ class ReplayResult:
             asked for none.
         device: What replayed it.
         confinement: Which restrictions the worker was under.
+        calibrated_on: Model of the device on which calibrated bounds were measured, `cpu` or `cuda` and its name; empty
+            if the run has none.
         recognition_failed: Why no step was recognised although that was asked for; empty otherwise.
     """
 
@@ -97,6 +99,7 @@ class ReplayResult:
     device: str = "cpu"
     confinement: list[str] = field(default_factory=list)
     recognition_failed: str = ""
+    calibrated_on: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary with every field."""
@@ -156,6 +159,7 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             head=None if raw["head"] is None else bytes.fromhex(raw["head"]).hex(),
             device=str(raw["device"])[:200],
             confinement=[str(c)[:50] for c in raw["confinement"]],
+            calibrated_on=str(raw["calibrated_on"])[:200],
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise ReplayWorkerError(f"the replay worker's answer is malformed ({type(error).__name__})") from None

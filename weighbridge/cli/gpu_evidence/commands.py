@@ -61,7 +61,7 @@ def make(
     if size not in _SIZES:
         raise UsageError(f"--size takes {' or '.join(_SIZES)}, not {size!r}")
     signing = SigningKey.generate() if key is None else load_or_create_key(key)
-    with _progress(quiet=as_json) as progress:
+    with progress_bar(quiet=as_json) as progress:
         made = making.make(
             out, places.places(device or ()), only or list(SUBJECTS), size=size, steps=steps, key=signing,
             progress=progress,
@@ -103,7 +103,7 @@ def verify(
     wanted = None if key is None else public_key(key)
     with (
         tempfile.TemporaryDirectory(prefix="weighbridge-evidence-") as name,
-        _progress(quiet=as_json) as progress,
+        progress_bar(quiet=as_json) as progress,
     ):
         found = verification.verify(
             file, Path(name), sample=sample, seed=secrets.randbits(64), limits=LIMITS, progress=progress
@@ -150,7 +150,7 @@ def _print(found: Any, signers: list[str]) -> None:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
+def progress_bar(quiet: bool) -> Iterator[Progress]:
     """A bar on standard error that says what is going on."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -29,6 +29,8 @@ Progress = Callable[[str, int, int], None]
 
 LIMITS = Limits(memory=64 << 30, seconds=6 * 3600)
 _LONGEST = 300
+_MEASURED = {"full": ["gpt2", "llama", "resnet", "perceptron"], "tiny": ["perceptron"]}
+"""Trainings whose operations are measured, by the size of the evidence."""
 
 
 def make(
@@ -61,8 +63,8 @@ def make(
         about, units, errors = {}, {}, {}
         for place in here:
             tasks: list[dict[str, Any]] = [{"task": task, "device": place.device} for task in ("about", "units")]
-            tasks.append({"task": "errors", "device": place.device, "subjects": list(subjects)})
-            about[place.name], units[place.name], errors[place.name] = _measure(place, tasks, progress)
+            tasks.append({"task": "errors", "device": place.device, "trainings": _MEASURED[size]})
+            about[place.name], units[place.name], errors[place.name] = measure(place, tasks, progress)
         for subject in subjects:
             for number, place in enumerate(here):
                 done, run, times[f"{subject} on {place.name}"] = _record(
@@ -112,7 +114,7 @@ def _record(
             {"task": "record", **what, "steps": steps, "out": str(whole)},
             {"task": "unrecorded", **what, "rounds": steps},
         ]
-        said, times = _measure(place, tasks, progress, subject)
+        said, times = measure(place, tasks, progress, subject)
         export(whole, root / folder, minimal=True)
     transcript = Transcript.open(root / folder)  # our own
     recording = Recording(
@@ -144,9 +146,7 @@ def _replay(run: Path, recording: int, subject: str, place: Place, progress: Pro
     )  # fmt: skip
 
 
-def _measure(
-    place: Place, tasks: Sequence[Mapping[str, Any]], progress: Progress, of: str = ""
-) -> list[dict[str, Any]]:
+def measure(place: Place, tasks: Sequence[Mapping[str, Any]], progress: Progress, of: str = "") -> list[dict[str, Any]]:
     """Has a process measure something at a place; returns what it found, task by task.
 
     Raises:

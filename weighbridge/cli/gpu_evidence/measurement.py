@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prover import Recorder
+from weighbridge.cli.gpu_evidence.measured_trainings import TRAININGS
 from weighbridge.cli.gpu_evidence.subjects import SEED, SUBJECTS, policy
 from weighbridge.numerics.conformance.device_kind import device_kind, processor
 from weighbridge.numerics.conformance.switches import conforming
@@ -30,7 +32,7 @@ from weighbridge.numerics.measured_errors import measuring
 from weighbridge.numerics.units import identification
 
 _WARM = 1
-_CALIBRATED_STEPS = 4
+_MEASURED_STEPS = 6
 
 
 def record(subject: str, device: str, tiny: bool, steps: int, out: str) -> dict[str, Any]:
@@ -86,21 +88,19 @@ def units(device: str) -> dict[str, Any]:
     return {"short": short, "long": long}
 
 
-def errors(device: str, subjects: list[str]) -> dict[str, Any]:
+def errors(device: str, trainings: list[str]) -> dict[str, Any]:
     """Measures the errors of the device's float32 kernels in small trainings."""
-    import tempfile
-
     with measuring() as found, tempfile.TemporaryDirectory(prefix="weighbridge-evidence-") as directory:
-        for index, subject in enumerate(subjects):
-            with Recorder(Path(directory) / subject, seed=SEED, policy=policy(subject)) as recorder:
+        for index, name in enumerate(trainings):
+            with Recorder(Path(directory) / name, seed=SEED) as recorder:
                 with recorder.initialisation():
-                    made = SUBJECTS[subject](device, True)
+                    made = TRAININGS[name](device)
                 recorder.attach(made.model, made.optimizer)
-                for number in range(_CALIBRATED_STEPS):
+                for number in range(_MEASURED_STEPS):
                     batch = made.batch(number)
                     with recorder.step(batch):
                         made.update(batch)
-            _say(done=index + 1, of=len(subjects))
+            _say(done=index + 1, of=len(trainings))
     return {
         name: {"ratio": float(f"{found.ratios[name]:.3g}"), "elements": found.samples[name]}
         for name in sorted(found.ratios)

@@ -108,6 +108,7 @@ class Replay:
             )
         policy = policies.declared(self._transcript.draft)
         probes.require(self._device, policy)
+        self._calibrated_on = policy.device
         self._executor = Executor(self._device, seed, int(request["memory"]), policy, coordinate, exchange)
         self._tapes: dict[bytes, Tape] = {}
         self._uses: dict[bytes, dict[str, Any]] = {}
@@ -221,6 +222,7 @@ class Replay:
             "head": None if self._stop is None else self._transcript.head(self._stop[0] - 1).hex(),
             "sensitivity": None if self._sampled is None else self._sampled.result().to_json(),
             "device": self._kind,
+            "calibrated_on": self._calibrated_on,
             "confinement": self._confined,
         }
 

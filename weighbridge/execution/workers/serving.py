@@ -21,6 +21,7 @@ from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution.worker_process import MAX_LINE
 from weighbridge.execution.workers import confinement
 from weighbridge.numerics import custom
+from weighbridge.numerics.conformance.calibration_tables import tables
 from weighbridge.numerics.conformance.device_kind import device_kind
 from weighbridge.numerics.conformance.switches import switch_off
 from weighbridge.numerics.rounding import device_passes
@@ -35,6 +36,7 @@ def prepare(device: str, compiling: Callable[[int, int], None] | None = None, *,
         return
     switch_off()
     device_kind(device)  # it reads a file
+    tables()  # so does that
     torch.set_grad_enabled(False)
     warm(compiling)
     there = torch.ones(2, device=device)

@@ -3,7 +3,7 @@
 *Strict* bounds hold for any order of summation, with or without fused multiply-add, rounding to nearest. *Calibrated*
 bounds are measured: in them, the growth gamma(n) of a strict bound is one unit roundoff whatever n is, and the whole
 bound is multiplied by a factor per operation, the largest ratio of error to bound that was observed, times a safety
-factor. The committed table `calibration.json` says where and how it was measured; its digest stands in the manifest
+factor. A table of factors says where and how it was measured (`calibration_tables`); its digest stands in the manifest
 draft, and a replay refuses a table that it does not have.
 
 *Mixed* is the default: strict bounds for all that is computed in float64, so for every operation on float32, and
@@ -19,19 +19,16 @@ one sign (of constants, say) can leave them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.numerics.conformance.calibration_tables import CalibrationTable, committed, measured_on, tables
+from weighbridge.numerics.conformance.device_kind import device_model
 
-TABLE = Path(__file__).parent / "calibration.json"
 NAMES = ("mixed", "strict", "calibrated", "probabilistic")
 """The policies; the first is the default."""
 
@@ -46,12 +43,14 @@ class Policy:
             not measured.
         digest: Hex digest of the factors; empty for `strict`.
         known: Whether the factors are those that the run was recorded with.
+        device: Model of the device on which the factors were measured; empty for `strict`.
     """
 
     name: str = "strict"
     factors: Mapping[str, float] = field(default_factory=dict)
     digest: str = ""
     known: bool = True
+    device: str = ""
 
     @property
     def calibrated(self) -> bool:
@@ -77,10 +76,11 @@ class Policy:
         found = self
         if self.name == "mixed" or self.probabilistic:
             float64 = self if self.probabilistic else STRICT
-            found = float64 if wide is torch.float64 else calibrated()
+            found = float64 if wide is torch.float64 else replace(self, name="calibrated")
         if found.calibrated and not self.known:
             raise WeighbridgeError(
-                "the run was recorded with a calibration table that this version does not have",
+                "the run was recorded with a calibration table that this version does not have; if you accept its "
+                "bounds, put the table into the directory that WEIGHBRIDGE_CALIBRATIONS names",
                 code="replay.calibration.unknown",
             )
         return found
@@ -93,24 +93,27 @@ class Policy:
 STRICT = Policy()
 
 
-@cache
-def calibrated() -> Policy:
-    """Returns the policy of the committed calibration table."""
-    table = json.loads(TABLE.read_text())
-    factors = {str(k): float(v["factor"]) for k, v in table["operations"].items()}
-    return Policy("calibrated", factors, record_digest("calibration/1", factors).hex())
+def calibrated(table: CalibrationTable | None = None) -> Policy:
+    """Returns the policy of a calibration table, by default of the committed one."""
+    table = committed() if table is None else table
+    return Policy("calibrated", table.factors, table.digest, device=table.device)
 
 
-def named(name: str) -> Policy:
+def named(name: str, device: str | torch.device | None = None) -> Policy:
     """Returns the policy of a name.
 
+    Args:
+        name: One of `NAMES`.
+        device: Where the run computes: the table is the one that was measured on such a device, if there is one.
+
     Raises:
-        UsageError: There is none.
+        UsageError: There is none, or a table cannot be read.
     """
     if name == "strict":
         return STRICT
     if name in NAMES:
-        return replace(calibrated(), name=name)
+        table = None if device is None else measured_on(device_model(device))
+        return replace(calibrated(table), name=name)
     raise UsageError(f"there is no policy {name!r}; choose {', '.join(NAMES[:-1])} or {NAMES[-1]}")
 
 
@@ -121,4 +124,7 @@ def declared(draft: Mapping[str, Any]) -> Policy:
         UsageError: There is none of that name.
     """
     policy = named(str(draft.get("policy")))
+    table = tables().get(str(draft.get("calibration", "")))
+    if policy.digest and table is not None:
+        return replace(calibrated(table), name=policy.name)
     return replace(policy, known=policy.digest == draft.get("calibration", ""))

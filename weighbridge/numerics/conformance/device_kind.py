@@ -42,6 +42,22 @@ def device_kind(device: str | torch.device) -> str:
     return ", ".join((*parts, f"torch {torch.__version__}", *settings))[:MOST]
 
 
+def device_model(device: str | torch.device) -> str:
+    """Returns the first part of what tells devices apart: `cuda` and the GPU's name, or `cpu` and the processor's."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return f"cuda {torch.cuda.get_device_name(device)}"
+    return f"cpu {processor()}" if device.type == "cpu" else device.type
+
+
+def model_of(kind: str) -> str:
+    """Returns the model of a device of which only the kind is known (`device_kind`); empty if it names none."""
+    first, _, rest = kind.partition(", ")
+    if first.startswith("cpu "):
+        return f"cpu {rest.partition(', ')[0]}"
+    return first if first.startswith("cuda ") else ""
+
+
 @cache
 def processor() -> str:
     """Returns the processor's name as the operating system gives it; read once, as a confined process cannot."""

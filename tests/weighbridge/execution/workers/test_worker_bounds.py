@@ -41,7 +41,7 @@ def test_no_signal_reaches_another_process() -> None:
 
 RESULT: dict[str, Any] = {
     "verdict": "match", "steps": [0, 1], "state": "00" * 32, "followed": 0, "logged": 0, "rounded": 0,
-    "calibrated": 0, "probable": 0,
+    "calibrated": 0, "calibrated_on": "", "probable": 0,
     "tapes": {}, "chosen": {}, "findings": [], "first_difference": None, "live": None, "running": None, "head": None,
     "weights": None, "touched": 0, "flops": None, "narrow": 0, "recognised": [], "sensitivity": None,
     "device": "cpu", "confinement": [], "evidence": Tally().to_json(),
