@@ -34,6 +34,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "roundings": tables_logs.roundings,
     "steps": tables_replays.steps,
     "differences": tables_replays.differences,
+    "settings": tables_replays.settings,
     "soak_checkpoints": tables_replays.checkpoints,
     "soak": tables_replays.soak,
     "arm": tables_arm.arm,

@@ -54,6 +54,31 @@ def differences(result: Result) -> str:
     return f"{measured_on(result)}\n\n{table(head, rows)}"
 
 
+def settings(result: Result) -> str:
+    """Roundings that went otherwise under each setting of the libraries, and whether all replays matched."""
+    models = result["models"]
+    ways = list(next(iter(models.values()))["replays"])
+    rows: list[Sequence[object]] = [
+        (
+            way,
+            *(
+                f"{m['replays'][way]['followed']:,}" if m["replays"][way]["matched"] else "DIFFERS"
+                for m in models.values()
+            ),
+        )
+        for way in ways
+    ]
+    rows.append(("roundings of each replay", *(f"{m['rounded']:,}" for m in models.values())))
+    rows.append(("of them in the log", *(f"{m['logged']:,}" for m in models.values())))
+    replays = [each for m in models.values() for each in m["replays"].values()]
+    matched = sum(each["matched"] for each in replays)
+    total = sum(m["rounded"] * len(m["replays"]) for m in models.values())
+    says = (
+        f"{matched} of {len(replays)} replays matched, {total:,} roundings, {result['updates']} updates of each model."
+    )
+    return f"{measured_on(result)} {says}\n\n{table(('setting', *models), rows)}"
+
+
 def _or_none(step: int | None) -> str:
     return "none" if step is None else str(step)
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.command_line import weighbridge
 
 from weighbridge.numerics.conformance.calibration_tables import committed, read
 from weighbridge.numerics.conformance.device_kind import device_model
@@ -30,13 +31,12 @@ def test_a_table_of_this_processor_is_measured(tmp_path: Path) -> None:
     assert set(said["wider"]) == wider
 
 
-@pytest.mark.slow
 def test_a_wrong_choice_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     for arguments, says in (
         (("--out", str(tmp_path / "x.txt")), "ends with .json"),
         (("--out", str(tmp_path / "x.json"), "--only", "bert"), "--only takes gpt2"),
         (("--out", str(tmp_path / "x.json"), "--device", "tpu"), "--device takes cpu"),
     ):
-        ran = calibrate(*arguments)
-        assert ran.returncode == 2
-        assert says in ran.stderr
+        code, _, error = weighbridge("calibrate", *arguments)
+        assert code == 2
+        assert says in error

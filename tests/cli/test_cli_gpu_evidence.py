@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import answer as in_json
+from support.command_line import weighbridge as here
 
 from verifier.evidence import bundle
 from weighbridge.attest.manifest import SigningKey
@@ -77,24 +79,22 @@ def with_recording(number: int, **changes: Any) -> Change:
 def test_what_was_made_is_verified_elsewhere(made: tuple[Path, dict[str, Any]]) -> None:
     file, said = made
     assert said["matched"] == said["replays"] == len(pairs(places(["cpu"])))
-    ran = weighbridge("verify", str(file), "--sample", "10", "--key", said["key"], "--json")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    answer = json.loads(ran.stdout)
+    answer = in_json("gpu-evidence", "verify", file, "--sample", "10", "--key", said["key"])
     assert answer["verified"] == len(places(["cpu"]))
     assert "failed" not in answer
     assert answer["consistent"] == len(answer["places"])  # the units
     assert answer["signers"] == [said["key"]]
-    told = weighbridge("verify", str(file), "--sample", "0")
-    assert told.returncode == 0
-    assert "the transcript was not drawn and not replayed" in told.stdout
-    assert "replays here bit for bit" not in told.stdout
+    code, told, _ = here("gpu-evidence", "verify", file, "--sample", "0")
+    assert code == 0
+    assert "the transcript was not drawn and not replayed" in told
+    assert "replays here bit for bit" not in told
 
 
 @pytest.mark.slow
 def test_a_key_that_did_not_sign_is_told(made: tuple[Path, dict[str, Any]]) -> None:
-    ran = weighbridge("verify", str(made[0]), "--sample", "0", "--key", "00" * 32)
-    assert ran.returncode == 1
-    assert "failed: the key that you named did not sign this" in ran.stdout
+    code, told, _ = here("gpu-evidence", "verify", made[0], "--sample", "0", "--key", "00" * 32)
+    assert code == 1
+    assert "failed: the key that you named did not sign this" in told
 
 
 @pytest.mark.slow
@@ -175,6 +175,6 @@ def test_a_wrong_choice_is_told(tmp_path: Path) -> None:
         (("--size", "huge"), "--size takes full or tiny"),
         (("--device", "tpu"), "--device takes cpu"),
     ):
-        ran = weighbridge("make", "--out", str(tmp_path / "x"), *arguments)
-        assert ran.returncode == 2
-        assert says in ran.stderr
+        code, _, error = here("gpu-evidence", "make", "--out", tmp_path / "x", *arguments)
+        assert code == 2
+        assert says in error

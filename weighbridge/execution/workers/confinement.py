@@ -3,7 +3,8 @@
 An allow-list of operations is no sandbox, so the process that runs a Prover's tape gives up what it does not need
 before it reads the first byte of it. On Linux this uses resource limits, a seccomp filter and Landlock; each is applied
 where the kernel has it, and the list of those in force travels in the replay's result, so a report can say what was in
-force. Nothing here needs privileges.
+force. Nothing here needs privileges. What is left to a confined process: its own time and memory, the scratch
+directory, and to ask whether a file exists, how large it is and what its mode is.
 """
 
 from __future__ import annotations
@@ -18,22 +19,26 @@ import struct
 import sys
 from pathlib import Path
 
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_FILTER = 1, 38, 22, 2
-_ALLOW, _DENY = 0x7FFF0000, 0x00050000 | 1  # SECCOMP_RET_ALLOW; SECCOMP_RET_ERRNO with EPERM
+from weighbridge.execution.workers import system_calls
 
-# socket, connect, bind, execve, execveat, ptrace, process_vm_readv, process_vm_writev, kill, bpf, keyctl,
-# io_uring_setup, tkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal
-_DENIED = {
-    "x86_64": (0xC000003E, (41, 42, 49, 59, 322, 101, 310, 311, 62, 321, 250, 425, 200, 129, 297, 424)),
-    "aarch64": (0xC00000B7, (198, 203, 200, 221, 281, 117, 270, 271, 129, 280, 219, 425, 130, 138, 240, 424)),
-}
-_TGKILL = {"x86_64": 234, "aarch64": 131}
-"""Allowed to the process itself: it is how `abort` ends one."""
-_EXEC = {59, 322, 221, 281}
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_FILTER = 1, 38, 22, 2
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
-_FS_ALL = (1 << 13) - 1  # every right of Landlock ABI 1
+_VERSION = 1
+"""`LANDLOCK_CREATE_RULESET_VERSION`."""
+_FS_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
+"""How many rights over files a version of Landlock has, from the version that brought them on."""
 _FS_READ = (1 << 0) | (1 << 2) | (1 << 3)  # execute (mapping libraries), read files, read directories
+_WRITE, _LIST, _CONTROL = 1 << 1, 1 << 3, 1 << 15  # files, directories, devices
+_NET_ALL, _SCOPES = 3, 3  # TCP; abstract sockets and signals
+_NET_SINCE, _SCOPES_SINCE = 4, 6
+
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_ACCELERATORS = ("nvidia*", "nvidia-caps/*", "kfd", "dri/*")
+"""Devices of GPUs below /dev, which their drivers open."""
+_TABLES = ("self", "thread-self", "cpuinfo", "meminfo", "stat", "filesystems", "version", "sys/vm", "sys/kernel")
+"""What libraries read below /proc: nothing of it is of another process."""
+_ACCELERATOR_TABLES = ("devices", "modules", "driver")
 
 
 def limit_resources(memory_bytes: int, seconds: int, *, address_space: bool) -> list[str]:
@@ -63,59 +68,63 @@ def limit_resources(memory_bytes: int, seconds: int, *, address_space: bool) -> 
 
 
 def deny_system_calls(*, allow_exec: bool) -> list[str]:
-    """Denies sockets, new programs, and reaching into other processes, by a seccomp filter.
+    """Denies what a replay has no use for, by a seccomp filter (`system_calls`).
+
+    Denied are sockets, reaching into other processes, changes of modes, times and lengths of files, namespaces, mounts
+    and the settings of the machine.
 
     Args:
-        allow_exec: Leave `execve` alone (a CUDA compiler may have to be started).
+        allow_exec: Leave new processes and programs alone (a CUDA compiler may have to be started).
     """
-    known = _DENIED.get(platform.machine())
-    if sys.platform != "linux" or known is None:
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in system_calls.ARCHITECTURES:
         return []
-    architecture, numbers = known
-    denied = [n for n in numbers if not (allow_exec and n in _EXEC)]
-
-    def op(code: int, jt: int, jf: int, k: int) -> bytes:
-        return struct.pack("HBBI", code, jt, jf, k)
-
-    program = [op(0x20, 0, 0, 4), op(0x15, 1, 0, architecture), op(0x06, 0, 0, _DENY), op(0x20, 0, 0, 0)]
-    if platform.machine() == "x86_64":
-        program += [op(0x35, 0, 1, 0x40000000), op(0x06, 0, 0, _DENY)]  # the x32 numbering would get around the list
-    for number in denied:
-        program += [op(0x15, 0, 1, number), op(0x06, 0, 0, _DENY)]
-    # To whom the signal goes is the first argument, whose low half lies 16 bytes into what the filter sees.
-    program += [op(0x15, 0, 4, _TGKILL[platform.machine()]), op(0x20, 0, 0, 16), op(0x15, 1, 0, os.getpid())]
-    program += [op(0x06, 0, 0, _DENY), op(0x06, 0, 0, _ALLOW)]
-    program.append(op(0x06, 0, 0, _ALLOW))
-    code = ctypes.create_string_buffer(b"".join(program))
-    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+    program = system_calls.program(machine, os.getpid(), allow_programs=allow_exec)
+    code = ctypes.create_string_buffer(program)
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return []
     if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_FILTER, header, 0, 0) != 0:
         return []
-    return ["no-network", "no-other-processes"] + ([] if allow_exec else ["no-new-programs"])
+    return ["no-network", "no-other-processes", "no-changed-modes"] + ([] if allow_exec else ["no-new-programs"])
 
 
-def restrict_files(readable: list[Path], scratch: Path) -> list[str]:
+def restrict_files(readable: list[Path], scratch: Path, *, accelerator: bool = False) -> list[str]:
     """Restricts file access by Landlock: reading below `readable`, writing to devices and the scratch directory.
+
+    Of /dev a few files are left, and of /proc the process's own directory and tables of the machine: other processes'
+    environments and shared memory are out of reach.
 
     Args:
         readable: Existing files or directories.
         scratch: A private directory that goes with the process.
+        accelerator: Leave the devices of GPUs, and what their drivers read below /proc.
     """
     if sys.platform != "linux":
         return []
     libc = ctypes.CDLL(None, use_errno=True)
-    attributes = ctypes.create_string_buffer(struct.pack("Q", _FS_ALL))
-    ruleset = libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(8), 0)
+    version = libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), _VERSION)
+    if version < 1:
+        return []
+    everything = (1 << max(count for since, count in _FS_RIGHTS.items() if since <= version)) - 1
+    handled = [everything]
+    handled += [_NET_ALL] if version >= _NET_SINCE else []
+    handled += [_SCOPES] if version >= _SCOPES_SINCE else []
+    attributes = ctypes.create_string_buffer(struct.pack(f"{len(handled)}Q", *handled))
+    ruleset = libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(8 * len(handled)), 0)
     if ruleset < 0:
         return []
-    devices = Path("/dev")
-    for path, rights in [(p, _FS_READ) for p in readable] + [(devices, _FS_READ | (1 << 1)), (scratch, _FS_ALL)]:
+    rules = [(path, _FS_READ) for path in readable]
+    rules += [(Path("/proc", name), _FS_READ) for name in (*_TABLES, *(_ACCELERATOR_TABLES if accelerator else ()))]
+    rules += [(Path("/dev", name), _FS_READ | _WRITE) for name in _DEVICES]
+    if accelerator:
+        rules += [(p, _FS_READ | _WRITE | _CONTROL) for name in _ACCELERATORS for p in Path("/dev").glob(name)]
+    for path, rights in [*rules, (scratch, everything)]:
         if not path.exists():
             continue
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        allowed = rights if path.is_dir() else rights & ~(1 << 3)
+        allowed = (rights if path.is_dir() else rights & ~_LIST) & everything
         rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, descriptor))
         libc.syscall(_LANDLOCK_ADD, ruleset, 1, rule, 0)
         os.close(descriptor)
@@ -126,8 +135,8 @@ def restrict_files(readable: list[Path], scratch: Path) -> list[str]:
 
 
 def program_paths() -> list[Path]:
-    """Returns what a running Python needs to read: its own installation, system libraries, and the kernel's tables."""
+    """Returns what a running Python needs to read: its own installation, and system libraries."""
     paths = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix, *sys.path) if p}
     paths.add(Path(__file__).resolve().parents[2])  # an editable installation lies elsewhere
-    paths |= {Path(p) for p in ("/usr", "/lib", "/lib64", "/proc", "/sys", "/etc/ld.so.cache")}
+    paths |= {Path(p) for p in ("/usr", "/lib", "/lib64", "/sys", "/etc/ld.so.cache")}
     return sorted(p for p in paths if p.exists() and p != Path("/"))

@@ -76,6 +76,7 @@ def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]], 
         confined += confinement.restrict_files(
             [*confinement.program_paths(), *map(Path, request.get("paths") or [request["path"]])],
             Path(tempfile.gettempdir()),
+            accelerator=not cpu,
         )
         confined += confinement.deny_system_calls(allow_exec=not cpu)
         send({"result": answered(request, confined, send)})

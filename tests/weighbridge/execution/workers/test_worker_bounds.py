@@ -20,7 +20,7 @@ import ctypes, json, os, sys
 from weighbridge.execution.workers import confinement
 applied = confinement.deny_system_calls(allow_exec=False)
 libc = ctypes.CDLL(None, use_errno=True)
-number = confinement._TGKILL[os.uname().machine]
+number = {"x86_64": 234, "aarch64": 131}[os.uname().machine]  # tgkill
 me, parent = os.getpid(), os.getppid()
 print(json.dumps([applied, libc.syscall(number, parent, parent, 0), libc.syscall(number, me, me, 0)]))
 sys.stdout.flush()
