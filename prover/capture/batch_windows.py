@@ -28,6 +28,10 @@ class BatchWindows:
     def __contains__(self, slot: int) -> bool:
         return slot in self._windows
 
+    def begins(self) -> dict[int, int]:
+        """Returns at which byte of its storage each window begins, by slot."""
+        return {slot: begin for slot, (begin, _) in self._windows.items()}
+
     def covers(self, slot: int, t: Tensor) -> bool:
         """True if a tensor lies within its storage's window, or that storage is none of the batch's."""
         window = self._windows.get(slot)

@@ -5,6 +5,8 @@ With logs on demand it looks for no contested roundings, and takes the digest of
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from prover.capture.generators import Generators, counter_of
@@ -42,6 +44,8 @@ class Recording(Context):
         self.draw_key: tuple[int, int] | None = None
         self.rounded_elements = 0
         self.collectives: list[tuple[int, bytes, bytes]] = []
+        self.asked: Callable[[], None] | None = None
+        """Called when a number is given to Python."""
         self._output = 0
         self._seed, self._stream, self._generators = seed, stream, generators
         generators.begin()
@@ -95,5 +99,7 @@ class Recording(Context):
 
     def host(self, value: bool | int | float) -> bool | int | float:
         """See `Context.host`."""
+        if self.asked is not None:
+            self.asked()
         self.hosts.append(value)
         return value

@@ -119,6 +119,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             self._batch.take(self._slot(address) if slot is None else slot, members)
 
+    def batch_begins(self) -> dict[int, int]:
+        """Returns at which byte of its storage the part of each slot begins that the batch covers."""
+        return self._batch.begins()
+
     def covers(self, t: Tensor) -> bool:
         """True if a tensor lies within what entered of its storage, or the storage was made here."""
         slot = self.slots.get(t.untyped_storage()._cdata)
@@ -373,6 +377,11 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             case ("l", tuple(items)) if any(isinstance(each, tuple) for each in items):
                 return [self._with_values(each, item) for each, item in zip(value, items, strict=True)]
         return value
+
+    @property
+    def complete(self) -> int:
+        """Operations that are complete."""
+        return len(self.tape.nodes)
 
     def where(self) -> str | None:
         """Returns the path of the module that runs."""

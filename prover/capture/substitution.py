@@ -78,6 +78,20 @@ class Substitution:
         self._step = Explanations(self._formulas, t, hosts, counts)
         self._hosts, self._given, self._every = hosts, given, None
 
+    def explaining(self, t: int, hosts: Sequence[Scalar], counts: Sequence[int]) -> Explanations:
+        """Returns what formulas give in a step that has such numbers; operands as for `begin`."""
+        return Explanations(self._formulas, t, hosts, counts)
+
+    def candidates(self, place: Place) -> tuple[frozenset[Candidate], bool]:
+        """Returns the formulas that have been near an operand in each step, and whether it has never changed."""
+        known = self._operands.get(place)
+        return (frozenset(), True) if known is None else (known.candidates, known.constant)
+
+    @property
+    def step(self) -> Explanations:
+        """What formulas give in the present step, or in the last one."""
+        return self._step
+
     def value(self, place: Place, value: float) -> float:
         """Returns what an operation is to be executed with; `value` itself if nothing is put in its place."""
         if value != value:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from prover.capture.attached_objects import Attached
-from prover.capture.step_capture import Capture
+from prover.capture.in_progress import InProgress
 from prover.capture.storages import HostCopy, Memory
 from prover.capture.without_modes import unseen
 from prover.recording.state_tracker import StateTracker
@@ -70,7 +70,7 @@ def since_made(made: Mapping[int, bytes], held: StateTracker, attached: Attached
 
 @unseen
 def while_running(
-    capture: Capture, memory: Memory, batch: Mapping[str, Tensor], entered: Mapping[str, HostCopy], step: int,
+    capture: InProgress, memory: Memory, batch: Mapping[str, Tensor], entered: Mapping[str, HostCopy], step: int,
     remedy: Remedy = BLOCKS,
 ) -> None:  # fmt: skip
     """Checks that what entered a step is as it entered, where no operation wrote to it.
@@ -91,7 +91,7 @@ def while_running(
 
 
 def _changed(
-    capture: Capture, memory: Memory, batch: Mapping[str, Tensor], entered: Mapping[str, HostCopy]
+    capture: InProgress, memory: Memory, batch: Mapping[str, Tensor], entered: Mapping[str, HostCopy]
 ) -> Iterator[str]:
     for name, t in batch.items():
         if capture.slots.get(t.untyped_storage()._cdata) not in capture.written and not entered[name].equals(t):
@@ -105,7 +105,7 @@ def _changed(
 
 
 def by_operations(
-    capture: Capture, held: StateTracker, before: Mapping[str, bytes], step: int, remedy: Remedy = BLOCKS
+    capture: InProgress, held: StateTracker, before: Mapping[str, bytes], step: int, remedy: Remedy = BLOCKS
 ) -> None:
     """Checks that no state changed in a step without an operation that wrote to it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import weighbridge
 from prover.capture.attached_objects import Attached
+from prover.capture.in_progress import InProgress
 from prover.capture.module_paths import Paths
 from prover.capture.step_capture import Capture
 from prover.capture.storages import host_copies
@@ -22,6 +23,9 @@ from prover.capture.without_modes import unseen
 from prover.formulas import declaration
 from prover.recording import change_guard
 from prover.recording.chip_session import ChipSession
+from prover.recording.compile_refusal import refused
+from prover.recording.compiled_step import CompiledStep
+from prover.recording.program_run import ProgramRun
 from prover.recording.resumption import Kept, Resuming
 from prover.recording.state_tracker import lasting
 from prover.recording.step_runner import StepRunner
@@ -354,6 +358,50 @@ class Recorder:
             yield
         self._finish(capture, "edit")
 
+    def compile(self, function: Callable[..., Any]) -> CompiledStep:
+        """Returns a function whose calls are steps that call `function`, and that come to cost less than those do.
+
+        The first calls are recorded as within `step()`. A call that begins as two earlier ones did runs the program of
+        their tape in place of the function, and records the same. See docs/recording.md for what it may do.
+
+        Args:
+            function: Does a step: forward, backward, optimizer. It returns tensors, plain values and nests of them.
+
+        Raises:
+            CompileError: Steps of this recording cannot be compiled (`record.compile.refused`).
+        """
+        if self._job is not None:
+            raise refused("a job on several ranks exchanges data within its steps")
+        if self._device is None or torch.device(self._device).type != "cpu":
+            raise refused("programs are run on the CPU only")
+        return CompiledStep(function, self, self._steps, self._attached, derived=self._derives)
+
+    def run_program(
+        self, batch: dict[str, torch.Tensor], start: Callable[[], ProgramRun], execute: Callable[[ProgramRun], Any],
+        records: Sequence[int] | None,
+    ) -> Any:  # fmt: skip
+        """Records one step as the program of a known tape; called by compiled steps.
+
+        Args:
+            batch: Its batch.
+            start: Returns the run.
+            execute: Runs it and returns what the step's function would return.
+            records: As for `step`.
+        """
+        self._ready()
+        if self._resuming is not None:
+            self._keep(self._resuming)
+        stored = host_copies(batch)
+        with self._steps.run_program(stored, start) as run:
+            result = execute(run)
+        with self._or_fail():
+            change_guard.while_running(run, self._steps.memory, batch, stored, self.step_number)
+        self._finish(run, "step", records)
+        run.close()
+        if (self.step_number - 1) % self._every == 0:
+            self._checkpoint()
+        return result
+
     def _ready(self) -> None:
         if self._steps.capture is not None and self._pending is None:
             raise UsageError("steps cannot be nested")
@@ -366,7 +414,7 @@ class Recorder:
 
     @unseen
     def _finish(
-        self, capture: Capture, kind: Literal["init", "step", "edit"], records: Sequence[int] | None = None
+        self, capture: InProgress, kind: Literal["init", "step", "edit"], records: Sequence[int] | None = None
     ) -> list[torch.UntypedStorage]:
         """Writes a captured step: names what survives, hashes the state, stores tape, log and batch.
 
@@ -437,7 +485,7 @@ class Recorder:
             self._entered += self._steps.entries
             out.put_entered(self._entered)
 
-    def _note_training(self, out: TranscriptWriter, capture: Capture, tape: bytes) -> None:
+    def _note_training(self, out: TranscriptWriter, capture: InProgress, tape: bytes) -> None:
         """Writes what is claimed of a tape's training, when it runs for the first time."""
         if capture.claimed is None or tape in self._claims or len(self._claims) >= MOST_CLAIMS:
             return

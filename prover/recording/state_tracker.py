@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from prover.capture.attached_objects import Attached
-from prover.capture.step_capture import Capture
+from prover.capture.in_progress import InProgress
 from prover.capture.storages import Memory
 from prover.capture.without_modes import storage_bytes, unseen
 from prover.recording.memory_marks import mark, storage_mark
@@ -52,7 +52,7 @@ class StateTracker:
             self.names[address] = name
             self.sizes[name] = storage.nbytes()
 
-    def name_survivors(self, capture: Capture, attached: Attached, step: int) -> None:
+    def name_survivors(self, capture: InProgress, attached: Attached, step: int) -> None:
         """Gives every storage that outlives a step its name in the state, and notes it on the tape."""
         names = attached.storage_names()
         batch = {i.slot for i in capture.tape.inputs if i.origin == "batch"}

@@ -7,7 +7,7 @@ switches are set to the arithmetic that the error bounds hold for.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from prover.capture.attached_objects import Attached
 from prover.capture.claimed_training import ClaimedTraining
 from prover.capture.derived_formulas import Derived
 from prover.capture.generators import Generators
+from prover.capture.in_progress import InProgress
 from prover.capture.module_paths import Paths
 from prover.capture.recording_context import Recording
 from prover.capture.sources import Sources
@@ -28,6 +29,7 @@ from prover.capture.substitution import Substitution
 from prover.capture.undispatched import UndispatchedChanges
 from prover.capture.without_modes import unseen
 from prover.recording.chip_session import ChipSession
+from prover.recording.program_run import ProgramRecording, ProgramRun
 from prover.recording.resumption import Resuming
 from prover.recording.state_tracker import StateTracker
 from weighbridge.attest.chip_link import Position
@@ -92,7 +94,7 @@ class StepRunner:
         self.failed = False
         self.sources = Sources()
         self.entries: list[EntryNote] = []
-        self.capture: Capture | None = None
+        self.capture: InProgress | None = None
         self.batch: dict[str, HostCopy] = {}
         self.dropped: list[str] = []
         self.lasting: set[str] = set()
@@ -101,6 +103,7 @@ class StepRunner:
         self._writer: TranscriptWriter | None = None
         self._resuming: Resuming | None = None
         self._frozen = 0
+        self._trial_paths: Paths | None = None
 
     @unseen
     def derive(self) -> None:
@@ -138,13 +141,13 @@ class StepRunner:
         collecting = gc.isenabled()
         gc.disable()  # deaths of storages are part of the tape and must not depend on when cycles are found
         try:
-            self._collect()
+            self.collect()
             if self._resuming is not None:
                 self._resuming.enter(self.number)
             paths = Paths(self._attached)
-            capture = self.capture = self.new_capture(paths, kind)
+            self.capture = capture = self.new_capture(paths, kind)
             for name in self.dropped:
-                capture.state_dropped(self._relative(name), self.state.sizes.pop(name))
+                capture.state_dropped(self.relative(name), self.state.sizes.pop(name))
             self.dropped.clear()
             capture.begin_batch(batch)
             with ExitStack() as stack:
@@ -170,6 +173,51 @@ class StepRunner:
         finally:
             if collecting:
                 gc.enable()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a step may begin that was not recorded before."""
+        idle = self.number > 0 and self.capture is None and not self.failed and self._writer is not None
+        return idle and (self._resuming is None or not self._resuming.repeating)
+
+    def trial_capture(self) -> Capture:
+        """Returns a capture that shows how a batch would enter a step; it is never run."""
+        if self._trial_paths is None:
+            self._trial_paths = Paths(self._attached)
+        return Capture(self, Recording(self._seed, self.generators, self._policy), self._trial_paths, self.substitution)
+
+    def program_context(self) -> ProgramRecording:
+        """Returns what a step is evaluated in that runs as a program."""
+        return ProgramRecording(self._seed, self.generators, self._policy, logs=self._logs)
+
+    @contextmanager
+    def run_program(self, stored: dict[str, HostCopy], start: Callable[[], ProgramRun]) -> Iterator[ProgramRun]:
+        """Makes a program's run the step in progress while the context lasts.
+
+        Args:
+            stored: Copies of the batch's tensors.
+            start: Returns it.
+        """
+        self.batch, self.entries = stored, []
+        default = torch.get_default_dtype()
+        try:
+            if self._resuming is not None:
+                self._resuming.enter(self.number)
+            self.counts = self.derived.counts()
+            for name in self.dropped:
+                self.state.sizes.pop(name)
+            self.dropped.clear()
+            torch.set_default_dtype(torch.float32)
+            with conforming(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+                run = start()
+                self.capture = run
+                yield run
+        except BaseException:
+            self.failed = True
+            self.capture = None
+            raise
+        finally:
+            torch.set_default_dtype(default)
 
     def new_capture(self, paths: Paths, kind: str) -> Capture:
         """Returns a capture for the step `number`."""
@@ -211,7 +259,8 @@ class StepRunner:
             return self._resuming.context(self.number, self._seed, self.generators, self._policy, logs=self._logs)
         return Recording(self._seed, self.generators, self._policy, logs=self._logs)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
+        """Collects garbage, as before each step."""
         gc.collect()
         if self._frozen < 3:
             # What exists by now (the program, then the model, then the optimizer's state) stays; without this, each
@@ -226,7 +275,7 @@ class StepRunner:
         name = self.state.names.get(address)
         if name is None and self._resuming is not None:
             name = self._claimed(self._resuming, address)
-        return None if name is None else self._relative(name)
+        return None if name is None else self.relative(name)
 
     def resized(self, address: int, size: int) -> None:
         """See `prover.capture.step_capture.Owner`."""
@@ -243,11 +292,17 @@ class StepRunner:
         frees = capture.tape.frees
         if frees and frees[-1][0] == len(capture.tape.nodes):
             return  # Another thread freed memory meanwhile, of which a replay lets go only after this moment.
+        self.offer()
+
+    def offer(self) -> None:
+        """Offers the chip a safepoint, if there is one that waits."""
+        if self.chip is None or not self.chip.pending:
+            return
         if self._job is None:  # Within a step, a sharded module shows gathered weights; its own were declared before.
             self.chip.declare_weights(self._attached)
         self.chip.offer()
 
-    def _relative(self, name: str) -> str:
+    def relative(self, name: str) -> str:
         """Names what an earlier step left behind by how many steps ago that was, so that tapes can be shared."""
         if not name.startswith("kept/") or name in self.lasting:
             return name
@@ -278,7 +333,7 @@ class StepRunner:
             if name is not None:
                 self.dropped.append(name)
         elif name is not None:
-            self.capture.state_died(address, self._relative(name), self.state.sizes.pop(name))
+            self.capture.state_died(address, self.relative(name), self.state.sizes.pop(name))
         else:
             self.capture.died(address)
 
@@ -288,7 +343,7 @@ class StepRunner:
         """Returns the step in progress, its complete operations, and the running head before it."""
         assert self._writer is not None, "the Recorder is open"
         head = self._writer.head if self._resuming is None else self._resuming.head(self.number)
-        return self.number, 0 if self.capture is None else len(self.capture.tape.nodes), head
+        return self.number, 0 if self.capture is None else self.capture.complete, head
 
     @unseen
     def running(self) -> bytes:
@@ -297,7 +352,7 @@ class StepRunner:
         tape = capture.tape if capture else Tape()
         return running_digest(
             tape,
-            len(tape.nodes),
+            capture.complete if capture else 0,
             step=self.number,
             batch={name: copy.tensor() for name, copy in self.batch.items()},
             undeclared={name: copy.tensor() for name, copy in capture.undeclared.items()} if capture else {},

@@ -62,6 +62,7 @@ class Frame:
         values: The step's values.
         context: What its operations are evaluated in.
         release: Lets go of the storage of a slot.
+        reached: Called where a program with safepoints has completed so many operations, if anyone asked for that.
     """
 
     device: torch.device
@@ -70,6 +71,7 @@ class Frame:
     values: list[Any]
     context: Any
     release: Callable[[int], None]
+    reached: Callable[[int], None] | None = None
 
     def born(self, reference: int, slot: int, result: Tensor) -> None:
         """Takes in a result that is a storage of its own, exactly as its reference says."""

@@ -101,3 +101,17 @@ class Release:
         """Lets go of them."""
         for slot in self._slots:
             frame.release(slot)
+
+
+class Reached:
+    """A moment between two operations at which the storages that live are those that the tape has there."""
+
+    __slots__ = ("_complete",)
+
+    def __init__(self, complete: int) -> None:
+        self._complete = complete
+
+    def __call__(self, frame: Frame) -> None:
+        """Reports it."""
+        if frame.reached is not None:
+            frame.reached(self._complete)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from weighbridge.core.errors import RefusedOperationError, TapeError, UnknownOperationError
 from weighbridge.execution.straight_line import rounded
 from weighbridge.execution.straight_line.frame import Frame
-from weighbridge.execution.straight_line.general import General, Release
+from weighbridge.execution.straight_line.general import General, Reached, Release
 from weighbridge.execution.straight_line.listing import Entry, entry
 from weighbridge.execution.straight_line.rounded import Rounded
 from weighbridge.execution.straight_line.sequence import Sequence
@@ -36,7 +36,16 @@ class Program:
         widened: How many may be rounded without their bounds.
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, longest: int | None = None) -> None:
+        """Makes a program.
+
+        Args:
+            tape: The tape.
+            longest: Most operations of a list; a moment between two operations, at which the storages that live are
+                those of the tape, is then reported after each list and each operation that is in none. By default
+                lists have any length, and nothing is reported.
+        """
+        self._longest = longest
         self.operations = self.listed = self.widened = 0
         self._nodes = tape.nodes
         self._tape = tape
@@ -51,15 +60,16 @@ class Program:
         for number, node in enumerate(tape.nodes):
             sizes.update(node.births)
             self._add(number, node, frees.get(number, []), sizes)
-        self._cut()
+        self._cut(len(tape.nodes))
 
     def _add(self, number: int, node: Node, dead: list[int], sizes: dict[int, int]) -> None:
         rule = settled(resolve(node.op))
         listed = None if rule is None else entry(node, self._tape)
         view = rule is not None and rule.kind is Kind.VIEW
         grows = sum(sizes.get(slot, 0) for slot in dead) + sum(size for _, size in node.births)
-        if (listed is None and not view) or self._held + grows > HELD:
-            self._cut()
+        full = self._longest is not None and len(self._members) >= self._longest
+        if (listed is None and not view) or self._held + grows > HELD or (full and listed is not None):
+            self._cut(number)
         if not self._members:
             self._release(dead)
         else:
@@ -76,17 +86,25 @@ class Program:
             self.widened += 1
         else:
             self._instructions.append(General(number, node, self._tape))
+        if listed is None:
+            self._report(number + 1)
 
-    def _cut(self) -> None:
-        """Ends a run of operations."""
+    def _cut(self, number: int) -> None:
+        """Ends a run of operations, before operation `number`."""
         if self._members:
             self._instructions.append(Sequence(self._members, self._tape))
         self._release(self._dead)
+        if self._members:
+            self._report(number)
         self._members, self._dead, self._held = [], [], 0
 
     def _release(self, dead: list[int]) -> None:
         if dead:
             self._instructions.append(Release(list(dead)))
+
+    def _report(self, complete: int) -> None:
+        if self._longest is not None:
+            self._instructions.append(Reached(complete))
 
     def run(self, frame: Frame, step: int) -> None:
         """Executes all operations.

@@ -1,0 +1,349 @@
+"""What Python holds that may decide what a function does: a look at it that can be compared with a later one.
+
+A compiled step does not run its function. It is the function's own step only while all that the function can reach is
+as it was: plain values, which tensor lies on which storage of the state, code, hooks, containers. A look walks from the
+function and from what is attached to a Recorder, and writes down what it finds as a list without keeping any of it.
+
+It does not see contents of tensors and of large arrays, what lies outside the process, what C code keeps to itself, and
+names that are looked up in modules by code of installed packages.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+import weighbridge
+from weighbridge.core.errors import WeighbridgeError
+
+Tensor = torch.Tensor
+
+MOST = 1 << 18
+"""Most things that a look writes down."""
+_SMALL = 1 << 12
+"""Bytes of arrays whose content is written down."""
+_INSTALLED = tuple(
+    str(each)
+    for each in {
+        Path(sys.prefix), Path(sys.base_prefix), Path(torch.__file__).parent, Path(weighbridge.__file__).parent,
+        Path(__file__).parents[1], Path(enum.__file__).parent,
+    }
+)  # fmt: skip
+_NUMBERS = (float, int, bool)
+_ITSELF = (str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex)
+_ORDERED = (list, tuple, deque, set, frozenset)
+_STEPS = ("_step_count", "last_epoch")
+
+Entry = tuple[int, int, str]
+"""A number in an optimizer's groups: which optimizer, which group, which key."""
+
+
+class TooMuchError(WeighbridgeError):
+    """There is more to look at than a look before each step is worth."""
+
+    code = "record.compile.refused"
+
+
+@dataclass(slots=True)
+class Look:
+    """What was found at one moment.
+
+    Attributes:
+        found: Everything in a fixed order, but for what follows.
+        grads: Where gradients lie, which steps make and let go of.
+        numbers: Floats in the groups of optimizers, which schedules change.
+        schedules: How far each scheduler of PyTorch's is, by its identity: its own count and its epoch.
+        schedulers: The same schedulers.
+        optimizers: Identities of the optimizers.
+    """
+
+    found: list[Any] = field(default_factory=list)
+    grads: list[Any] = field(default_factory=list)
+    numbers: dict[Entry, float] = field(default_factory=dict)
+    schedules: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    schedulers: list[weakref.ref[LRScheduler]] = field(default_factory=list)
+    optimizers: list[int] = field(default_factory=list)
+
+    def living(self) -> dict[int, LRScheduler]:
+        """Returns the schedulers by identity."""
+        found = [each() for each in self.schedulers]
+        return {id(each): each for each in found if each is not None}
+
+
+class Looking:
+    """Looks at Python objects."""
+
+    def __init__(self, name_of: Callable[[int], str | None]) -> None:
+        """Prepares.
+
+        Args:
+            name_of: Returns the name of a storage that is state, by its address, or None.
+        """
+        self._name_of = name_of
+        self._codes: dict[CodeType, tuple[str, ...] | None] = {}
+
+    def look(self, roots: Iterable[Any]) -> Look:
+        """Looks at objects and all that they lead to.
+
+        Raises:
+            TooMuchError: They lead too far.
+        """
+        walk = _Walk(self._name_of, self._codes, named=False)
+        walk.start(roots)
+        return walk.look
+
+    def place(self, roots: Iterable[Any], at: int) -> str:
+        """Returns in words where entry `at` of a look at the same objects comes from."""
+        walk = _Walk(self._name_of, self._codes, named=True)
+        walk.start(roots)
+        return walk.places[at] if at < len(walk.places) else "what follows the last of it"
+
+    def difference(self, roots: Iterable[Any], before: Look, now: Look) -> str | None:
+        """Returns in words where two looks at the same objects differ, the second being the present one."""
+        if before.found == now.found:
+            return None
+        for at, (one, other) in enumerate(zip(before.found, now.found, strict=False)):
+            if one is not other and one != other:
+                return self.place(roots, at)
+        return self.place(roots, min(len(before.found), len(now.found)))
+
+
+class _Walk:
+    def __init__(
+        self, name_of: Callable[[int], str | None], codes: dict[CodeType, tuple[str, ...] | None], *, named: bool
+    ) -> None:
+        self.look = Look()
+        self.places: list[str] = []
+        self._out = self.look.found
+        self._name_of, self._codes, self._named = name_of, codes, named
+        self._met: set[int] = set()
+        self._path: list[str] = []
+
+    def start(self, roots: Iterable[Any]) -> None:
+        self._out += switches()
+        self._note("PyTorch's switches")
+        for number, root in enumerate(roots):
+            self._within("the function" if not number else type(root).__name__, root)
+
+    def _note(self, where: str | None = None) -> None:
+        """Says where what was written down since it was last said comes from."""
+        if self._named:
+            here = where or "".join(self._path)
+            self.places += [here] * (len(self._out) - len(self.places))
+
+    def _within(self, name: str, value: Any) -> None:
+        if self._named:
+            self._note()
+            self._path.append(name)
+        self._walk(value)
+        if self._named:
+            self._note()
+            self._path.pop()
+
+    def _walk(self, value: Any) -> None:
+        out, kind = self._out, type(value)
+        if kind in _ITSELF:
+            out.append(value)
+            return
+        out.append(kind)
+        if kind in _NUMBERS:
+            out.append(value if value == value else "nan")
+            return
+        if isinstance(value, Tensor):
+            self._tensor(value)
+            return
+        if id(value) in self._met:
+            return
+        if kind is MethodType:
+            self._within("", value.__func__)
+            self._within("'s object", value.__self__)
+            return
+        if len(out) > MOST:
+            raise TooMuchError(
+                "the function leads to more Python objects than can be looked at before each step; let it refer to "
+                "model and optimizer only, not to a data set or to what holds one"
+            )
+        self._met.add(id(value))
+        self._object(value, kind)
+
+    def _object(self, value: Any, kind: type) -> None:
+        out = self._out
+        if isinstance(value, dict):
+            self._items(value)
+        elif isinstance(value, _ORDERED):
+            out.append(len(value))
+            for number, each in enumerate(value):
+                self._within(f"[{number}]", each)
+        elif isinstance(value, Optimizer):
+            self._optimizer(value)
+        elif isinstance(value, LRScheduler):
+            out.append(id(value))
+            self.look.schedulers.append(weakref.ref(value))
+            self.look.schedules[id(value)] = tuple([getattr(value, name, None) for name in _STEPS])
+        elif kind is FunctionType:
+            self._function(value)
+        elif isinstance(value, functools.partial):
+            self._within(".func", value.func)
+            self._within(".args", value.args)
+            self._within(".keywords", value.keywords)
+        elif isinstance(value, (type, ModuleType, torch.Generator)):
+            out.append(id(value))
+        elif isinstance(value, enum.Enum):
+            out.append(value)
+        elif isinstance(value, weakref.ref):
+            out.append(id(value()))
+        elif isinstance(value, np.ndarray):
+            out += [id(value), value.shape, value.dtype.str, value.tobytes() if value.nbytes <= _SMALL else None]
+        elif (parts := getattr(value, "__dict__", None)) is not None:
+            if isinstance(value, torch.nn.Module):
+                self._within(".forward", kind.forward)  # type: ignore[attr-defined]
+            self._parts(parts)
+        else:
+            out.append(id(value))
+
+    def _items(self, value: dict[Any, Any]) -> None:
+        self._out.append(len(value))
+        for key, each in value.items():
+            self._walk(key)
+            self._within(f"[{key!r}]" if self._named and type(key) in (str, int) else "[...]", each)
+
+    def _parts(self, parts: dict[str, Any], leave: Iterable[str] = ()) -> None:
+        self._out.append(len(parts))
+        for key, each in parts.items():
+            if key not in leave:
+                self._out.append(key)
+                self._within(f".{key}", each)
+
+    def _tensor(self, t: Tensor) -> None:
+        out = self._out
+        if t.layout is not torch.strided:
+            out.append(id(t))
+            return
+        out.append(self._lies(t))
+        if id(t) in self._met:
+            return
+        self._met.add(id(t))
+        if t.is_leaf:
+            self.look.grads.append(self._lies(t.grad))
+            hooks = getattr(t, "_post_accumulate_grad_hooks", None)
+            if t._backward_hooks or hooks:
+                self._within("'s hooks", [t._backward_hooks, hooks])
+        if t.__dict__:
+            self._parts(t.__dict__)
+
+    def _lies(self, t: Tensor | None) -> Any:
+        """Returns where a tensor lies, and as what."""
+        if t is None or t.layout is not torch.strided:
+            return None if t is None else id(t)
+        name = self._name_of(t.untyped_storage()._cdata)
+        return name, t.dtype, t.shape, t.stride(), t.storage_offset(), t.requires_grad
+
+    def _optimizer(self, value: Optimizer) -> None:
+        number = len(self.look.optimizers)
+        self.look.optimizers.append(id(value))
+        self._parts(value.__dict__, ("param_groups", "state"))
+        for index, group in enumerate(value.param_groups):
+            self._out.append(len(group))
+            for key, each in group.items():
+                self._out.append(key)
+                if type(each) is float:
+                    self.look.numbers[number, index, key] = each
+                elif type(each) is tuple and each and all([type(v) is float for v in each]):
+                    for at, part in enumerate(each):
+                        self.look.numbers[number, index, f"{key}[{at}]"] = part
+                else:
+                    self._within(f".param_groups[{index}][{key!r}]", each)
+        self._out.append(len(value.state))
+        for parameter, held in value.state.items():
+            self._walk(parameter)
+            self._within(".state[...]", held)
+
+    def _function(self, value: FunctionType) -> None:
+        code = value.__code__
+        self._out.append(code)
+        for cell in value.__closure__ or ():
+            try:
+                self._within("'s closure", cell.cell_contents)
+            except ValueError:  # not assigned yet
+                self._out.append(None)
+        if value.__defaults__ or value.__kwdefaults__:
+            self._within("'s defaults", [value.__defaults__, value.__kwdefaults__])
+        if value.__dict__:
+            self._parts(value.__dict__)
+        names = self._names(code)
+        if names is None:
+            return
+        for name in names:
+            if name not in value.__globals__:
+                continue
+            found = value.__globals__[name]
+            if isinstance(found, ModuleType):
+                self._out += [id(found), *(id(found.__dict__[each]) for each in names if each in found.__dict__)]
+            else:
+                self._within(f"'s {name}", found)
+
+    def _names(self, code: CodeType) -> tuple[str, ...] | None:
+        """Returns the names that a function of the program uses; None for one of an installed package."""
+        if code not in self._codes:
+            own = not code.co_filename.startswith((*_INSTALLED, "<frozen"))
+            self._codes[code] = tuple(dict.fromkeys(_used(code))) if own else None
+        return self._codes[code]
+
+
+def _used(code: CodeType) -> list[str]:
+    names = list(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names += _used(inner)
+    return names
+
+
+def held_alone(parameter: Tensor) -> bool:
+    """Whether nothing but a parameter holds its gradient's memory."""
+    grad = parameter.grad
+    if grad is None:
+        return False
+    del grad
+    address = parameter.grad.untyped_storage()._cdata  # type: ignore[union-attr]
+    tensors = sys.getrefcount(parameter.grad) <= _ALONE[0]
+    return tensors and torch._C._storage_Use_Count(address) <= _ALONE[1]
+
+
+def _alone() -> tuple[int, int]:
+    """Returns how often a gradient and its storage count as referred to when nothing but a parameter does so."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    count = sys.getrefcount(parameter.grad)
+    return count, torch._C._storage_Use_Count(parameter.grad.untyped_storage()._cdata)
+
+
+_ALONE = _alone()
+
+
+def switches() -> list[Any]:
+    """Returns PyTorch's settings that decide which operations a program makes."""
+    module = torch.nn.modules.module
+    hooks = [
+        tuple(map(id, getattr(module, name).values()))
+        for name in dir(module)
+        if name.startswith("_global_") and isinstance(getattr(module, name), dict)
+    ]
+    return [
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled(), torch.get_default_dtype(),
+        torch.is_anomaly_enabled(), torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack(),
+        torch.are_deterministic_algorithms_enabled(), hooks,
+    ]  # fmt: skip

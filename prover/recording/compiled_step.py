@@ -1,0 +1,490 @@
+"""A function whose calls are recorded steps, which are run as programs once they are known: `Recorder.compile`.
+
+A call that begins as two earlier ones did, which had one tape, has that tape too: then the program of the tape runs in
+place of the function, without autograd and dispatch. What the function could decide by is looked at before each call,
+and a call of which anything is not known is recorded operation by operation.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Protocol
+
+import torch
+
+from prover.capture.attached_objects import Attached
+from prover.capture.generators import counter_of
+from prover.capture.looks_at_results import LooksAtResults
+from prover.capture.python_objects import Entry, Look, Looking, TooMuchError, held_alone
+from prover.capture.step_capture import Capture
+from prover.capture.without_modes import unseen
+from prover.recording.compile_refusal import CompileError
+from prover.recording.known_values import KnownValues, read_ahead
+from prover.recording.program_run import ProgramRun
+from prover.recording.step_runner import StepRunner
+from prover.recording.structure import NotPlainError, Part, Shown, Structure, described, detached
+from weighbridge.core.errors import RefusedOperationError
+from weighbridge.program.explanations import Candidate, Explanations, pattern
+from weighbridge.program.operands import tensor
+from weighbridge.transcript.data import flatten
+from weighbridge.transcript.tape import Ref, absolute_name
+
+Tensor = torch.Tensor
+
+MOST = 16
+"""Most structures that are remembered."""
+
+
+class NotKnownError(Exception):
+    """Something about the next call is not known; the text says what."""
+
+
+class Recording(Protocol):
+    """What a compiled step asks of the Recorder."""
+
+    def step(self, batch: Any = None, *, records: Sequence[int] | None = None) -> AbstractContextManager[None]:
+        """Records one step operation by operation."""
+        ...
+
+    def run_program(
+        self, batch: dict[str, Tensor], start: Callable[[], ProgramRun], execute: Callable[[ProgramRun], Any],
+        records: Sequence[int] | None,
+    ) -> Any:  # fmt: skip
+        """Records one step as a program."""
+        ...
+
+
+@dataclass(slots=True)
+class _Setting:
+    """A number in an optimizer's groups.
+
+    Attributes:
+        last: What it was before the last step.
+        candidates: The formulas that have given it so far.
+        varies: Whether it has changed.
+    """
+
+    last: float
+    candidates: frozenset[Candidate]
+    varies: bool = False
+
+
+class CompiledStep:
+    """Such a function; made by `Recorder.compile`.
+
+    Attributes:
+        recorded: Calls that were recorded operation by operation.
+        compiled: Calls that ran as programs.
+        reason: Why the last call was recorded operation by operation; empty if it was not.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], recording: Recording, steps: StepRunner, attached: Attached, *,
+        derived: bool,
+    ) -> None:  # fmt: skip
+        """Prepares.
+
+        Args:
+            function: What a step does.
+            recording: The Recorder.
+            steps: Its steps.
+            attached: What was attached to it.
+            derived: Whether it reads formulas from optimizers.
+        """
+        self.recorded = self.compiled = 0
+        self.reason = ""
+        self._function, self._recording, self._steps, self._attached = function, recording, steps, attached
+        self._derived = derived
+        self._looking = Looking(self._name_of)
+        self._structures: list[Structure] = []
+        self._settings: dict[Entry, _Setting] = {}
+
+    def __call__(self, *args: Any, records: Sequence[int] | None = None) -> Any:
+        """Records a step that calls the function.
+
+        Args:
+            *args: What the function is called with: nests of tensors, and plain values. They are the step's batch; if
+                there is one, as `recorder.step(args[0])` has it, else as `recorder.step(args)`.
+            records: Record ids of the batch in the committed data set; see `Recorder.step`.
+
+        Returns:
+            What the function returns, with tensors that have no graph.
+
+        Raises:
+            CompileError: The function cannot be compiled. Nothing of the step was done. It is raised only while no call
+                has run as a program; after that there is a warning, and the step is recorded operation by operation.
+            WeighbridgeError: As of `Recorder.step`.
+        """
+        batch = args[0] if len(args) == 1 else args
+        collecting = gc.isenabled()
+        gc.disable()  # between the look at what is there and the step nothing may go
+        try:
+            return self._run(self._begin(args, batch), records)
+        except NotKnownError as error:
+            self.reason = str(error)
+        finally:
+            if collecting:
+                gc.enable()
+        return self._record(args, batch, records)
+
+    # -- before a call -------------------------------------------------------------------------------------------------
+
+    def _name_of(self, address: int) -> str | None:
+        name = self._steps.state.names.get(address)
+        return None if name is None else self._steps.relative(name)
+
+    def _roots(self) -> list[Any]:
+        attached = self._attached
+        modules, optimizers = ([each for _, each in found] for found in (attached.modules(), attached.optimizers()))
+        return [self._function, *modules, *optimizers, *attached.others()]
+
+    @unseen
+    def _begin(self, args: tuple[Any, ...], batch: Any) -> _Begin:
+        """Looks whether the next call is known; returns what its program needs.
+
+        Raises:
+            NotKnownError: It is not.
+            CompileError: It never will be.
+        """
+        steps = self._steps
+        if not steps.ready:
+            raise NotKnownError("the recording computes again what a crash interrupted, or has not begun")
+        if not self._structures:
+            raise NotKnownError("this is the first call")
+        steps.collect()
+        flat = dict(flatten(batch))
+        if any(t.untyped_storage()._cdata in steps.state.names or t.requires_grad for t in flat.values()):
+            raise NotKnownError("its arguments are state, or need gradients")
+        try:
+            arguments, look = without_tensors(args), self._looking.look(self._roots())
+        except (TooMuchError, NotPlainError) as error:
+            raise NotKnownError(str(error)) from None
+        structure, entered, begins = self._found(look, arguments, flat)
+        self._accept(structure)
+        step = steps.substitution.explaining(steps.updates + 1, (), steps.derived.counts())
+        if (changed := self._unexplained(look, step)) is not None:
+            raise NotKnownError(changed)
+        tape = structure.shown.tape
+        inputs = {item.slot: item.bytes for item in tape.inputs if item.origin == "state"}
+
+        def on_state(ref: Ref) -> Tensor:
+            storage = steps.memory.storage(entered[ref[0]])
+            assert storage is not None
+            return tensor(torch.empty(0, dtype=torch.uint8).set_(storage), ref)
+
+        hosts = read_ahead(structure.counters, on_state, structure.values)
+        if hosts is None:
+            raise NotKnownError("what it adds to a counter changes")
+        step = steps.substitution.explaining(steps.updates + 1, hosts, steps.derived.counts())
+        values = structure.values.expected(step, hosts, steps.substitution)
+        if isinstance(values, int):
+            raise NotKnownError(f"formulas leave open what number {values} of its tape is")
+        dying = {slot: name for slot, name in self._dying(structure) if slot in inputs}
+        if any(not self._alone(name) for name in dying.values()):
+            raise NotKnownError("something else holds a gradient that it lets go of")
+        return _Begin(structure, look, flat, entered, begins, values, hosts, dying)
+
+    def _found(
+        self, look: Look, arguments: list[Any], flat: dict[str, Tensor]
+    ) -> tuple[Structure, dict[int, int], dict[int, int]]:
+        """Returns the structure of the next call, the storages that enter by slot, and where batch windows begin."""
+        alike = [
+            each
+            for each in self._structures
+            if each.shown.before.found == look.found
+            and each.shown.before.grads == look.grads
+            and each.shown.arguments == arguments
+        ]
+        if not alike:
+            last = self._structures[-1].shown
+            place = self._looking.difference(self._roots(), last.before, look)
+            raise NotKnownError(
+                "other gradients exist" if place is None and last.before.grads != look.grads
+                else "other plain arguments" if place is None else f"{place} is not as it was"
+            )  # fmt: skip
+        for each in alike:
+            entering = self._entering(each, flat)
+            if entering is not None:
+                return each, *entering
+        raise NotKnownError("its arguments, or what lives, have other shapes or places")
+
+    def _entering(self, structure: Structure, flat: dict[str, Tensor]) -> tuple[dict[int, int], dict[int, int]] | None:
+        steps, tape = self._steps, structure.shown.tape
+        trial = steps.trial_capture()
+        try:
+            for name in steps.dropped:
+                trial.state_dropped(steps.relative(name), steps.state.sizes[name])
+            trial.begin_batch(flat)
+        except RefusedOperationError:
+            return None
+        first = len(trial.tape.inputs)
+        if tape.inputs[:first] != trial.tape.inputs or tape.batch_views != trial.tape.batch_views:
+            return None
+        entered = {slot: address for address, slot in trial.slots.items()}
+        addresses = {name: address for address, name in steps.state.names.items()}
+        for item in tape.inputs[first:]:
+            name = absolute_name(item.name, steps.number)
+            if item.origin != "state" or steps.state.sizes.get(name) != item.bytes:
+                return None
+            entered[item.slot] = addresses[name]
+        return entered, trial.batch_begins()
+
+    def _accept(self, structure: Structure) -> None:
+        """Makes a structure's program, unless it has one.
+
+        Raises:
+            NotKnownError: It has none.
+            CompileError: It cannot have one, and no call has run as a program.
+        """
+        if structure.program is None and structure.refusal is None:
+            if structure.values.observed < 2:
+                raise NotKnownError("only one call began like this so far")
+            try:
+                if (refusal := structure.values.refusal()) is not None:
+                    raise refusal
+                optimizers = [each for _, each in self._attached.optimizers()]
+                structure.compile(optimizers, structure.shown.after.living(), derived=self._derived)
+            except CompileError as error:
+                structure.refusal = error
+                if self.compiled:
+                    warnings.warn(f"{error.message}; such calls are recorded as ever", stacklevel=4)
+        if structure.refusal is not None:
+            raise NotKnownError(structure.refusal.message) if self.compiled else structure.refusal
+
+    def _unexplained(self, look: Look, step: Explanations) -> str | None:
+        """Returns which number of an optimizer is not what formulas say."""
+        if look.numbers.keys() != self._settings.keys():
+            return "optimizers have other numbers"
+        for entry, value in look.numbers.items():
+            known = self._settings[entry]
+            changed = pattern(value) != pattern(known.last)
+            if changed and not known.varies:
+                return f"{entry[2]} of an optimizer changed for the first time"
+            if known.varies and not step.near(value, known.candidates).candidates:
+                return f"{entry[2]} of an optimizer follows no formula that gave it before"
+        return None
+
+    def _dying(self, structure: Structure) -> list[tuple[int, str]]:
+        dead = {slot for _, slot in structure.shown.tape.frees}
+        inputs = structure.shown.tape.inputs
+        return [(item.slot, item.name) for item in inputs if item.origin == "state" and item.slot in dead]
+
+    def _parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Returns parameters by the name of their gradients."""
+        return {
+            f"{prefix}.{name}.grad": p for prefix, m in self._attached.modules() for name, p in m.named_parameters()
+        }
+
+    def _alone(self, name: str) -> bool:
+        """Whether nothing but its parameter holds a gradient."""
+        parameter = self._parameters().get(name)
+        return parameter is not None and held_alone(parameter)
+
+    # -- a call that is known ------------------------------------------------------------------------------------------
+
+    def _run(self, begin: _Begin, records: Sequence[int] | None) -> Any:
+        steps, structure = self._steps, begin.structure
+        shown, program = structure.shown, structure.program
+        assert program is not None
+
+        def start() -> ProgramRun:
+            return ProgramRun(
+                shown.tape, steps.program_context(), begin.values, begin.hosts, set(shown.written), steps.memory,
+                begin.entered, begin.begins,
+            )  # fmt: skip
+
+        def execute(run: ProgramRun) -> Any:
+            parameters = self._parameters() if begin.dying or shown.grads else {}
+
+            def let_go(slot: int) -> None:
+                if slot in begin.dying:
+                    parameters[begin.dying[slot]].grad = None
+
+            counter = counter_of(torch.default_generator)
+            run.run(program, steps.number, let_go, steps.offer)
+            torch.default_generator.manual_seed((counter + shown.drawn) % (1 << 64))
+            for name, part in shown.grads.items():
+                parameters[name].grad = _made(part, run)
+            written = {begin.entered[slot] for slot in shown.written if slot in begin.entered}
+            torch.autograd.graph.increment_version(
+                [t for t in self._attached.tensors().values() if t.untyped_storage()._cdata in written]
+            )
+            living = begin.look.living()
+            with warnings.catch_warnings(action="ignore"):  # that no optimizer made a step, of which it cannot know
+                for each in shown.went():
+                    living[each].step()
+            return _made(shown.result, run)
+
+        result = self._recording.run_program(begin.flat, start, execute, records)
+        for entry, value in begin.look.numbers.items():
+            self._settings[entry].last = value
+        self.compiled += 1
+        self.reason = ""
+        return result
+
+    # -- a call that is not --------------------------------------------------------------------------------------------
+
+    def _record(self, args: tuple[Any, ...], batch: Any, records: Sequence[int] | None) -> Any:
+        steps = self._steps
+        learns = steps.ready
+        before = self._seen()
+        start = counter_of(torch.default_generator)
+        looks = LooksAtResults()
+        reason: str | None = None
+        described_result: Any = None
+        with self._recording.step(batch, records=records):
+            capture = steps.capture
+            assert isinstance(capture, Capture)
+            capture.context.asked = looks.read
+            with looks:
+                result = self._function(*args)
+            capture.context.asked = None
+            try:
+                described_result = described(result, capture)
+            except NotPlainError as error:
+                reason = f"it returns {error}"
+        self.recorded += 1
+        end = counter_of(torch.default_generator)
+        with torch.utils._python_dispatch._disable_current_modes():
+            given, result = result, detached(result)
+            del given
+        if looks.first is not None:
+            reason = (
+                f"{looks.first[0]} looks at a result ({looks.first[1]}), and what it does then may depend on that; "
+                "return the tensor and look at it after the step"
+            )
+        elif looks.drew:
+            reason = "it draws random numbers of Python's or NumPy's; draw them before and pass them"
+        after = self._seen()
+        if not learns or before is None or after is None:
+            return result
+        grads = {
+            name: part
+            for name, p in self._parameters().items()
+            if p.grad is not None and (part := Part.of(p.grad, capture.slots)) is not None and _survives(part, capture)
+        }
+        if reason is None and before.found != after.found:
+            place = self._looking.difference(self._roots(), before, after)
+            reason = f"it changes {place}; do that outside of the function"
+        try:
+            arguments = without_tensors(args)
+        except NotPlainError:
+            return result
+        shown = Shown(
+            before, after, arguments, capture.tape, set(capture.written), described_result, reason, grads,
+            dict(capture.context.rng), start, end,
+        )  # fmt: skip
+        self._learn(shown, capture)
+        return result
+
+    @unseen
+    def _seen(self) -> Look | None:
+        try:
+            return self._looking.look(self._roots())
+        except TooMuchError:
+            return None
+
+    def _learn(self, shown: Shown, capture: Capture) -> None:
+        step = self._steps.substitution.step
+        if not self._follow(shown.before.numbers, step):
+            for each in self._structures:
+                each.values.forget()
+        structure = next((each for each in self._structures if _goes_on(each, shown)), None)
+        if structure is None:
+            for each in self._structures:
+                if each.shown.alike(shown) and each.shown.tape.inputs == shown.tape.inputs:
+                    each.values.forget()  # what began alike went on otherwise: it is not known, then
+                    each.program = None
+            structure = Structure(shown, KnownValues(shown.tape))
+            self._structures = [*self._structures[-MOST + 1 :], structure]
+        else:
+            structure.shown.reason = structure.shown.reason or shown.reason
+        structure.values.observe(capture.values, self._steps.substitution)
+
+    def _follow(self, numbers: dict[Entry, float], step: Explanations) -> bool:
+        """Takes in the numbers in optimizers' groups before a recorded step; False if one was set by no formula."""
+        explained = numbers.keys() == self._settings.keys()
+        alone = frozenset(each for each in step.recent(0) if each[1] < 0)
+        for entry, value in numbers.items():
+            known = self._settings.get(entry)
+            if known is None:
+                self._settings[entry] = _Setting(value, step.near(value, alone).candidates)
+                continue
+            if pattern(known.last) != pattern(value):
+                near = step.near(value, known.candidates).candidates
+                if near:
+                    known.varies, known.candidates = True, near
+                else:
+                    explained = False
+                    self._settings[entry] = _Setting(value, step.near(value, alone).candidates)
+            self._settings[entry].last = value
+        for entry in self._settings.keys() - numbers.keys():
+            del self._settings[entry]
+        return explained
+
+
+@dataclass(slots=True)
+class _Begin:
+    """What the program of a call needs.
+
+    Attributes:
+        structure: Its structure.
+        look: Python before it.
+        flat: The tensors of its batch.
+        entered: Addresses of the storages that enter, by slot.
+        begins: Where the batch's windows begin.
+        values: Its values.
+        hosts: What it will read.
+        dying: Names of the gradients that it lets go of, by slot.
+    """
+
+    structure: Structure
+    look: Look
+    flat: dict[str, Tensor]
+    entered: dict[int, int]
+    begins: dict[int, int]
+    values: list[Any]
+    hosts: list[Any]
+    dying: dict[int, str]
+
+
+def _goes_on(structure: Structure, shown: Shown) -> bool:
+    return structure.shown.alike(shown) and structure.shown.same(shown)
+
+
+def _survives(part: Part, capture: Capture) -> bool:
+    return part.slot in {slot for slot, _ in capture.tape.survivors}
+
+
+def _made(value: Any, run: ProgramRun) -> Any:
+    """Returns what a function returned before, with new tensors in place of parts."""
+    if isinstance(value, Part):
+        return run.tensor(value.slot, value.dtype, value.size, value.stride, value.offset)
+    if type(value) in (list, tuple):
+        return type(value)([_made(each, run) for each in value])
+    if type(value) is dict:
+        return {key: _made(each, run) for key, each in value.items()}
+    return value
+
+
+def without_tensors(value: Any) -> list[Any]:
+    """Returns what a nest of arguments has beside tensors, in order.
+
+    Raises:
+        NotPlainError: Something in it cannot be compared.
+    """
+    if isinstance(value, Tensor):
+        return [type(value)]
+    if value is None or type(value) in (bool, int, float, str, bytes, torch.dtype, torch.device):
+        return [type(value), value]
+    if hasattr(value, "keys") and hasattr(value, "__getitem__"):
+        return [type(value), *(part for key in value.keys() for part in (key, *without_tensors(value[key])))]  # noqa: SIM118
+    if isinstance(value, (list, tuple)):
+        return [type(value), len(value), *(part for each in value for part in without_tensors(each))]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value), *without_tensors(vars(value))]
+    raise NotPlainError(f"an argument is a {type(value).__name__}")
