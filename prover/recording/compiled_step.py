@@ -227,6 +227,8 @@ class CompiledStep:
         entered = {slot: address for address, slot in trial.slots.items()}
         addresses = {name: address for address, name in steps.state.names.items()}
         for item in tape.inputs[first:]:
+            if item.origin == "free":  # of no bytes
+                continue
             name = absolute_name(item.name, steps.number)
             if item.origin != "state" or steps.state.sizes.get(name) != item.bytes:
                 return None

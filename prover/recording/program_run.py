@@ -128,6 +128,10 @@ class ProgramRun:
             storage = memory.storage(address)
             assert storage is not None, "what enters a step lives"
             self._live[slot] = torch.empty(0, dtype=torch.uint8).set_(storage)
+        for item in tape.inputs:
+            if item.origin == "free":  # of no bytes, which PyTorch itself makes and hands in
+                self._live[item.slot] = torch.empty(0, dtype=torch.uint8)
+                self.undeclared[item.name] = HostCopy(self._live[item.slot])
         self._operands = _Operands(self.tape, self._live, values, begins)
         self._let_go: Callable[[int], None] = lambda slot: None
 

@@ -213,8 +213,9 @@ def _check(tape: Tape) -> None:
     if not straight(tape):
         raise refused("it resizes memory or talks to other ranks")
     batch = {item.slot for item in tape.inputs if item.origin == "batch"}
+    dead = {slot for _, slot in tape.frees}
     for item in tape.inputs:
-        if item.origin == "free":
+        if item.origin == "free" and (item.bytes or item.slot not in dead):  # PyTorch makes some that hold nothing
             raise refused(
                 "it takes in a tensor that is neither state nor in its arguments; attach() that tensor or pass it"
             )
