@@ -16,5 +16,6 @@ class CompileError(UsageError):
 def refused(reason: str) -> CompileError:
     """Returns the error that says why, and what to do."""
     return CompileError(
-        f"the function cannot be compiled: {reason}. Or record it as it is, with `with recorder.step(batch): ...`"
+        f"the function cannot be compiled: {reason}. Or record it as it is, with `with recorder.step(batch): ...`",
+        why=reason,
     )

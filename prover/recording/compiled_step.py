@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, is_dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
 import torch
 
@@ -22,11 +22,11 @@ from prover.capture.looks_at_results import LooksAtResults
 from prover.capture.python_objects import Entry, Look, Looking, TooMuchError, held_alone
 from prover.capture.step_capture import Capture
 from prover.capture.without_modes import unseen
-from prover.recording.compile_refusal import CompileError
+from prover.recording.compile_refusal import CompileError, refused
 from prover.recording.known_values import KnownValues, read_ahead
 from prover.recording.program_run import ProgramRun
 from prover.recording.step_runner import StepRunner
-from prover.recording.structure import NotPlainError, Part, Shown, Structure, described, detached
+from prover.recording.structure import NotPlainError, Part, Shown, Structure, check, described, detached
 from weighbridge.core.errors import RefusedOperationError
 from weighbridge.program.explanations import Candidate, Explanations, pattern
 from weighbridge.program.operands import tensor
@@ -38,24 +38,28 @@ Tensor = torch.Tensor
 MOST = 16
 """Most structures that are remembered."""
 
+PATIENCE = 3
+"""After how many calls in a row that cannot be programs a function is refused; first calls may set things up."""
+
 
 class NotKnownError(Exception):
     """Something about the next call is not known; the text says what."""
 
 
-class Recording(Protocol):
-    """What a compiled step asks of the Recorder."""
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a Recorder records a step.
 
-    def step(self, batch: Any = None, *, records: Sequence[int] | None = None) -> AbstractContextManager[None]:
-        """Records one step operation by operation."""
-        ...
+    Attributes:
+        one_by_one: Operation by operation: called with a batch and its record ids, a context for the function.
+        as_program: As a program: called with the batch's tensors, what makes the run, what executes it and returns what
+            the function would, and the record ids.
+    """
 
-    def run_program(
-        self, batch: dict[str, Tensor], start: Callable[[], ProgramRun], execute: Callable[[ProgramRun], Any],
-        records: Sequence[int] | None,
-    ) -> Any:  # fmt: skip
-        """Records one step as a program."""
-        ...
+    one_by_one: Callable[[Any, Sequence[int] | None], AbstractContextManager[None]]
+    as_program: Callable[
+        [dict[str, Tensor], Callable[[], ProgramRun], Callable[[ProgramRun], Any], Sequence[int] | None], Any
+    ]
 
 
 @dataclass(slots=True)
@@ -83,25 +87,28 @@ class CompiledStep:
     """
 
     def __init__(
-        self, function: Callable[..., Any], recording: Recording, steps: StepRunner, attached: Attached, *,
+        self, function: Callable[..., Any], ways: Ways, steps: StepRunner, attached: Attached, *,
         derived: bool,
     ) -> None:  # fmt: skip
         """Prepares.
 
         Args:
             function: What a step does.
-            recording: The Recorder.
+            ways: How a step is recorded.
             steps: Its steps.
             attached: What was attached to it.
             derived: Whether it reads formulas from optimizers.
         """
         self.recorded = self.compiled = 0
         self.reason = ""
-        self._function, self._recording, self._steps, self._attached = function, recording, steps, attached
+        self._function, self._ways, self._steps, self._attached = function, ways, steps, attached
         self._derived = derived
         self._looking = Looking(self._name_of)
         self._structures: list[Structure] = []
         self._settings: dict[Entry, _Setting] = {}
+        self._hindered: list[str] = []
+        """Why each of the last calls that were recorded could not have been a program."""
+        self._warned = False
 
     def __call__(self, *args: Any, records: Sequence[int] | None = None) -> Any:
         """Records a step that calls the function.
@@ -153,8 +160,10 @@ class CompiledStep:
         steps = self._steps
         if not steps.ready:
             raise NotKnownError("the recording computes again what a crash interrupted, or has not begun")
-        if not self._structures:
+        if not self._structures and not self._hindered:
             raise NotKnownError("this is the first call")
+        if len(self._hindered) >= PATIENCE:
+            self._refuse(self._hindered[-1])
         steps.collect()
         flat = dict(flatten(batch))
         if any(t.untyped_storage()._cdata in steps.state.names or t.requires_grad for t in flat.values()):
@@ -235,6 +244,15 @@ class CompiledStep:
             entered[item.slot] = addresses[name]
         return entered, trial.batch_begins()
 
+    def _refuse(self, why: str) -> NoReturn:
+        """Refuses the function, or this call if others have run as programs."""
+        if not self.compiled:
+            raise refused(why)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"some calls cannot be compiled and are recorded as ever: {why}", stacklevel=5)
+        raise NotKnownError(why)
+
     def _accept(self, structure: Structure) -> None:
         """Makes a structure's program, unless it has one.
 
@@ -242,20 +260,26 @@ class CompiledStep:
             NotKnownError: It has none.
             CompileError: It cannot have one, and no call has run as a program.
         """
-        if structure.program is None and structure.refusal is None:
-            if structure.values.observed < 2:
-                raise NotKnownError("only one call began like this so far")
-            try:
-                if (refusal := structure.values.refusal()) is not None:
-                    raise refusal
-                optimizers = [each for _, each in self._attached.optimizers()]
-                structure.compile(optimizers, structure.shown.after.living(), derived=self._derived)
-            except CompileError as error:
-                structure.refusal = error
-                if self.compiled:
-                    warnings.warn(f"{error.message}; such calls are recorded as ever", stacklevel=4)
-        if structure.refusal is not None:
-            raise NotKnownError(structure.refusal.message) if self.compiled else structure.refusal
+        if structure.program is not None:
+            return
+        if structure.values.observed < 2:
+            raise NotKnownError("only one call began like this so far")
+        problem = structure.values.refusal() or self._problem(structure.shown)
+        if problem is not None:
+            self._refuse(problem)
+        structure.compile()
+
+    def _problem(self, shown: Shown) -> str | None:
+        """Returns why a call that was recorded cannot have a program, if that does not lie in its numbers.
+
+        A text, since an error would keep the frames that it went through, and the tensors in these.
+        """
+        optimizers = [each for _, each in self._attached.optimizers()]
+        try:
+            check(shown, optimizers, shown.after.living(), derived=self._derived)
+        except CompileError as error:
+            return str(error.details["why"])
+        return None
 
     def _unexplained(self, look: Look, step: Explanations) -> str | None:
         """Returns which number of an optimizer is not what formulas say."""
@@ -321,7 +345,7 @@ class CompiledStep:
                     living[each].step()
             return _made(shown.result, run)
 
-        result = self._recording.run_program(begin.flat, start, execute, records)
+        result = self._ways.as_program(begin.flat, start, execute, records)
         for entry, value in begin.look.numbers.items():
             self._settings[entry].last = value
         self.compiled += 1
@@ -338,7 +362,7 @@ class CompiledStep:
         looks = LooksAtResults()
         reason: str | None = None
         described_result: Any = None
-        with self._recording.step(batch, records=records):
+        with self._ways.one_by_one(batch, records):
             capture = steps.capture
             assert isinstance(capture, Capture)
             capture.context.asked = looks.read
@@ -392,9 +416,15 @@ class CompiledStep:
 
     def _learn(self, shown: Shown, capture: Capture) -> None:
         step = self._steps.substitution.step
-        if not self._follow(shown.before.numbers, step):
+        problem = self._problem(shown)
+        if (entry := self._follow(shown.before.numbers, step)) is not None:
             for each in self._structures:
                 each.values.forget()
+            problem = problem or (
+                f"{entry} of an optimizer changes from step to step by no declared formula; let a scheduler of "
+                "PyTorch's set it and attach() that scheduler, or declare it with Recorder(formulas=...)"
+            )
+        self._hindered = [] if problem is None else [*self._hindered[-PATIENCE:], problem]
         structure = next((each for each in self._structures if _goes_on(each, shown)), None)
         if structure is None:
             for each in self._structures:
@@ -407,9 +437,9 @@ class CompiledStep:
             structure.shown.reason = structure.shown.reason or shown.reason
         structure.values.observe(capture.values, self._steps.substitution)
 
-    def _follow(self, numbers: dict[Entry, float], step: Explanations) -> bool:
-        """Takes in the numbers in optimizers' groups before a recorded step; False if one was set by no formula."""
-        explained = numbers.keys() == self._settings.keys()
+    def _follow(self, numbers: dict[Entry, float], step: Explanations) -> str | None:
+        """Takes in the numbers in optimizers' groups before a recorded step; returns which was set by no formula."""
+        unexplained: str | None = None
         alone = frozenset(each for each in step.recent(0) if each[1] < 0)
         for entry, value in numbers.items():
             known = self._settings.get(entry)
@@ -421,12 +451,12 @@ class CompiledStep:
                 if near:
                     known.varies, known.candidates = True, near
                 else:
-                    explained = False
+                    unexplained = entry[2]
                     self._settings[entry] = _Setting(value, step.near(value, alone).candidates)
             self._settings[entry].last = value
         for entry in self._settings.keys() - numbers.keys():
             del self._settings[entry]
-        return explained
+        return unexplained
 
 
 @dataclass(slots=True)

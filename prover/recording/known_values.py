@@ -17,7 +17,7 @@ import torch
 
 from prover.capture.overload_facts import overload
 from prover.capture.substitution import Place, Substitution
-from prover.recording.compile_refusal import CompileError, refused
+from prover.recording.compile_refusal import refused
 from weighbridge.numerics.schemas import bind, mutated
 from weighbridge.program.explanations import Candidate, Explanations, distance, pattern
 from weighbridge.program.operands import resolve
@@ -84,13 +84,13 @@ class KnownValues:
                 near &= known.candidates
             known.candidates = step.near(value, near).candidates if near else near
 
-    def refusal(self) -> CompileError | None:
+    def refusal(self) -> str | None:
         """Returns why the values cannot be told, if there is no hope that further steps will say."""
         for index, known in enumerate(self._values):
             if not known.constant and not known.candidates:
                 node = self._tape.nodes[known.node]
                 where = self._tape.path_of(known.node)
-                return refused(
+                return (
                     f"number {index} of its tape, an operand of operation {known.node} ({node.op}"
                     f"{'' if where is None else f' in {where}'}), changes from step to step by no declared formula. "
                     "Let a scheduler of PyTorch's set it and attach() that scheduler, or declare the number with "

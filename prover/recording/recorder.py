@@ -24,7 +24,7 @@ from prover.formulas import declaration
 from prover.recording import change_guard
 from prover.recording.chip_session import ChipSession
 from prover.recording.compile_refusal import refused
-from prover.recording.compiled_step import CompiledStep
+from prover.recording.compiled_step import CompiledStep, Ways
 from prover.recording.program_run import ProgramRun
 from prover.recording.resumption import Kept, Resuming
 from prover.recording.state_tracker import lasting
@@ -374,13 +374,14 @@ class Recorder:
             raise refused("a job on several ranks exchanges data within its steps")
         if self._device is None or torch.device(self._device).type != "cpu":
             raise refused("programs are run on the CPU only")
-        return CompiledStep(function, self, self._steps, self._attached, derived=self._derives)
+        ways = Ways(lambda batch, records: self.step(batch, records=records), self._run_program)
+        return CompiledStep(function, ways, self._steps, self._attached, derived=self._derives)
 
-    def run_program(
+    def _run_program(
         self, batch: dict[str, torch.Tensor], start: Callable[[], ProgramRun], execute: Callable[[ProgramRun], Any],
         records: Sequence[int] | None,
     ) -> Any:  # fmt: skip
-        """Records one step as the program of a known tape; called by compiled steps.
+        """Records one step as the program of a known tape.
 
         Args:
             batch: Its batch.

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from prover.capture.in_progress import InProgress
 from prover.capture.python_objects import Look
-from prover.recording.compile_refusal import CompileError, refused
+from prover.recording.compile_refusal import refused
 from prover.recording.known_values import Counter, KnownValues, counters
 from weighbridge.execution.straight_line.program import Program, straight
 from weighbridge.numerics.rule_table import base_name
@@ -56,14 +56,14 @@ class Part:
 
 
 class NotPlainError(Exception):
-    """A function returns something that cannot be made again."""
+    """A function returns something that no program can return."""
 
 
 def described(value: Any, capture: InProgress) -> Any:
     """Returns what a function returned, with parts in place of tensors.
 
     Raises:
-        NotPlainError: It cannot be made again.
+        NotPlainError: No program can return it.
     """
     if isinstance(value, Tensor):
         part = Part.of(value, capture.slots) if type(value) is Tensor and value.layout is torch.strided else None
@@ -158,58 +158,66 @@ class Structure:
     Attributes:
         shown: The last one that was recorded operation by operation.
         values: Their numbers.
-        refusal: Why they cannot be compiled, if that is known.
         program: The tape as a program, once it is.
         counters: What it reads.
     """
 
     shown: Shown
     values: KnownValues
-    refusal: CompileError | None = None
     program: Program | None = None
     counters: list[Counter] = field(default_factory=list)
 
-    def compile(self, optimizers: list[torch.optim.Optimizer], schedulers: Mapping[int, Any], *, derived: bool) -> None:
-        """Makes the program.
-
-        Args:
-            optimizers: The attached ones.
-            schedulers: Those of PyTorch's that the function or what is attached leads to, by identity.
-            derived: Whether formulas are those that the Recorder reads from optimizers.
-
-        Raises:
-            CompileError: The function cannot be compiled.
-        """
-        shown, tape = self.shown, self.shown.tape
-        if shown.reason is not None:
-            raise refused(shown.reason)
-        for each in optimizers:
-            if type(each) not in OPTIMIZERS:
-                names = ", ".join(sorted(kind.__name__ for kind in OPTIMIZERS))
-                raise refused(
-                    f"nothing is known of how {type(each).__qualname__} computes with numbers; optimizers may be "
-                    f"PyTorch's {names}"
-                )
-        _check(tape)
-        _check_survivors(shown)
-        _check_draws(shown)
-        went = shown.went()
-        for identity in went:
-            kind = type(schedulers[identity]) if identity in schedulers else type(None)
-            if kind.__module__ != "torch.optim.lr_scheduler" or kind is ReduceLROnPlateau:
-                raise refused("a scheduler that it steps is not one of PyTorch's that go by steps; step it outside")
-            one, other = shown.before.schedules.get(identity, ()), shown.after.schedules[identity]
-            if tuple(a + 1 for a in one) != other:
-                raise refused("it steps a scheduler more than once; step it outside")
-        if not went and shown.before.numbers != shown.after.numbers:
-            raise refused("it sets a number of an optimizer's groups; let a scheduler of PyTorch's do that")
-        self.counters = counters(tape)
-        if self.counters and not derived:
-            raise refused("it reads counters of optimizers, and formulas= leaves out what is computed from these")
-        self.program = Program(tape, LONGEST)
+    def compile(self) -> None:
+        """Makes the program of a structure that `check` accepts."""
+        self.counters = counters(self.shown.tape)
+        self.program = Program(self.shown.tape, LONGEST)
 
 
-def _check(tape: Tape) -> None:
+def check(
+    shown: Shown, optimizers: list[torch.optim.Optimizer], schedulers: Mapping[int, Any], *, derived: bool
+) -> None:
+    """Checks that what a step showed can be put back without running its function.
+
+    Args:
+        shown: What it showed.
+        optimizers: The attached ones.
+        schedulers: Those of PyTorch's that the function or what is attached leads to, by identity.
+        derived: Whether formulas are those that the Recorder reads from optimizers.
+
+    Raises:
+        CompileError: It cannot be.
+    """
+    for each in optimizers:
+        if type(each) not in OPTIMIZERS:
+            names = ", ".join(sorted(kind.__name__ for kind in OPTIMIZERS))
+            raise refused(
+                f"nothing is known of how {type(each).__qualname__} computes with numbers; optimizers may be PyTorch's "
+                + names
+            )
+    _check_tape(shown.tape)
+    if shown.reason is not None:
+        raise refused(shown.reason)
+    _check_survivors(shown)
+    _check_draws(shown)
+    _check_schedulers(shown, schedulers)
+    if counters(shown.tape) and not derived:
+        raise refused("it reads counters of optimizers, and formulas= leaves out what is computed from these")
+
+
+def _check_schedulers(shown: Shown, schedulers: Mapping[int, Any]) -> None:
+    went = shown.went()
+    for identity in went:
+        kind = type(schedulers[identity]) if identity in schedulers else type(None)
+        if kind.__module__ != "torch.optim.lr_scheduler" or kind is ReduceLROnPlateau:
+            raise refused("a scheduler that it steps is not one of PyTorch's that go by steps; step it outside")
+        one, other = shown.before.schedules.get(identity, ()), shown.after.schedules[identity]
+        if tuple(a + 1 for a in one) != other:
+            raise refused("it steps a scheduler more than once; step it outside")
+    if not went and shown.before.numbers != shown.after.numbers:
+        raise refused("it sets a number of an optimizer's groups; let a scheduler of PyTorch's do that")
+
+
+def _check_tape(tape: Tape) -> None:
     if not straight(tape):
         raise refused("it resizes memory or talks to other ranks")
     batch = {item.slot for item in tape.inputs if item.origin == "batch"}
