@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-import prover
 import weighbridge
 from prover.capture.user_line import text_of, user_place
 
@@ -20,7 +19,7 @@ Tensor = torch.Tensor
 
 _TORCH = str(Path(torch.__file__).parent)
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
-_OURS = (str(Path(prover.__file__).parent), str(Path(weighbridge.__file__).parent))
+_OURS = (str(Path(__file__).parents[1]), str(Path(weighbridge.__file__).parent))
 _PAST_THE_DISPATCHER = frozenset(
     {
         Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage,
