@@ -18,7 +18,10 @@ from prover.capture.user_line import text_of, user_place
 Tensor = torch.Tensor
 
 _TORCH = str(Path(torch.__file__).parent)
-_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+_OPTIMIZERS = tuple(
+    str(Path(torch.optim.__file__).with_name(f"{name}.py"))
+    for name in ("optimizer", "sgd", "adam", "adamw", "adamax", "adagrad", "adadelta", "rmsprop")
+)
 _OURS = (str(Path(__file__).parents[1]), str(Path(weighbridge.__file__).parent))
 _PAST_THE_DISPATCHER = frozenset(
     {
@@ -53,7 +56,7 @@ class LooksAtResults(TorchFunctionMode):
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
-            if name.startswith(_OPTIMIZERS):
+            if name in _OPTIMIZERS:
                 return
             if not name.startswith((_TORCH, *_OURS)):
                 break

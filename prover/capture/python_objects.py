@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -33,8 +34,8 @@ Tensor = torch.Tensor
 
 MOST = 1 << 18
 """Most things that a look writes down."""
-_SMALL = 1 << 12
-"""Bytes of arrays whose content is written down."""
+_SMALL = 1 << 20
+"""Bytes of arrays whose content is looked at."""
 _INSTALLED = tuple(
     str(each)
     for each in {
@@ -45,6 +46,8 @@ _INSTALLED = tuple(
 _NUMBERS = (float, int, bool)
 _ITSELF = (str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex)
 _ORDERED = (list, tuple, deque, set, frozenset)
+_OF_ALL = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__", "__abstractmethods__", "_abc_impl"})
+"""What every class has, of which nothing depends."""
 _STEPS = ("_step_count", "last_epoch")
 
 Entry = tuple[int, int, str]
@@ -68,6 +71,7 @@ class Look:
         schedules: How far each scheduler of PyTorch's is, by its identity: its own count and its epoch.
         schedulers: The same schedulers.
         optimizers: Identities of the optimizers.
+        kinds: Their types.
     """
 
     found: list[Any] = field(default_factory=list)
@@ -76,6 +80,7 @@ class Look:
     schedules: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     schedulers: list[weakref.ref[LRScheduler]] = field(default_factory=list)
     optimizers: list[int] = field(default_factory=list)
+    kinds: set[type[Optimizer]] = field(default_factory=set)
 
     def living(self) -> dict[int, LRScheduler]:
         """Returns the schedulers by identity."""
@@ -130,6 +135,7 @@ class _Walk:
         self._out = self.look.found
         self._name_of, self._codes, self._named = name_of, codes, named
         self._met: set[int] = set()
+        self._classes: set[int] = set()
         self._path: list[str] = []
 
     def start(self, roots: Iterable[Any]) -> None:
@@ -199,20 +205,47 @@ class _Walk:
             self._within(".func", value.func)
             self._within(".args", value.args)
             self._within(".keywords", value.keywords)
-        elif isinstance(value, (type, ModuleType, torch.Generator)):
+        elif isinstance(value, type):
+            out.append(id(value))
+            self._class(value)
+        elif isinstance(value, (ModuleType, torch.Generator)):
             out.append(id(value))
         elif isinstance(value, enum.Enum):
             out.append(value)
         elif isinstance(value, weakref.ref):
             out.append(id(value()))
         elif isinstance(value, np.ndarray):
-            out += [id(value), value.shape, value.dtype.str, value.tobytes() if value.nbytes <= _SMALL else None]
-        elif (parts := getattr(value, "__dict__", None)) is not None:
-            if isinstance(value, torch.nn.Module):
-                self._within(".forward", kind.forward)  # type: ignore[attr-defined]
-            self._parts(parts)
+            out += [id(value), value.shape, value.dtype.str, _content(value)]
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._within("", value.__func__)
+        elif isinstance(value, property):
+            self._within("", value.fget)
+            self._within("", value.fset)
         else:
-            out.append(id(value))
+            self._instance(value, kind)
+
+    def _instance(self, value: Any, kind: type) -> None:
+        parts = getattr(value, "__dict__", None)
+        slots = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
+        if parts is None and not slots:
+            self._out.append(id(value))
+            return
+        if isinstance(value, torch.nn.Module):
+            self._within(".forward", kind.forward)  # type: ignore[attr-defined]
+        self._class(kind)
+        self._parts({**(parts or {}), **{name: getattr(value, name) for name in slots}})
+
+    def _class(self, kind: type) -> None:
+        """Looks at what classes of the program have, methods included; those of installed packages stay."""
+        for base in kind.__mro__:
+            if id(base) in self._classes:
+                continue
+            self._classes.add(id(base))
+            if _is_own(getattr(sys.modules.get(base.__module__), "__file__", None) or "<"):
+                for name, each in base.__dict__.items():
+                    if name not in _OF_ALL:
+                        self._out.append(name)
+                        self._within(f"'s {base.__name__}.{name}", each)
 
     def _items(self, value: dict[Any, Any]) -> None:
         self._out.append(len(value))
@@ -240,7 +273,8 @@ class _Walk:
             self.look.grads.append(self._lies(t.grad))
             hooks = getattr(t, "_post_accumulate_grad_hooks", None)
             if t._backward_hooks or hooks:
-                self._within("'s hooks", [t._backward_hooks, hooks])
+                self._within("'s hooks", t._backward_hooks)
+                self._within("'s hooks", hooks)
         if t.__dict__:
             self._parts(t.__dict__)
 
@@ -254,6 +288,7 @@ class _Walk:
     def _optimizer(self, value: Optimizer) -> None:
         number = len(self.look.optimizers)
         self.look.optimizers.append(id(value))
+        self.look.kinds.add(type(value))
         self._parts(value.__dict__, ("param_groups", "state"))
         for index, group in enumerate(value.param_groups):
             self._out.append(len(group))
@@ -280,7 +315,8 @@ class _Walk:
             except ValueError:  # not assigned yet
                 self._out.append(None)
         if value.__defaults__ or value.__kwdefaults__:
-            self._within("'s defaults", [value.__defaults__, value.__kwdefaults__])
+            self._within("'s defaults", value.__defaults__)
+            self._within("'s defaults", value.__kwdefaults__)
         if value.__dict__:
             self._parts(value.__dict__)
         names = self._names(code)
@@ -298,9 +334,26 @@ class _Walk:
     def _names(self, code: CodeType) -> tuple[str, ...] | None:
         """Returns the names that a function of the program uses; None for one of an installed package."""
         if code not in self._codes:
-            own = not code.co_filename.startswith((*_INSTALLED, "<frozen"))
-            self._codes[code] = tuple(dict.fromkeys(_used(code))) if own else None
+            self._codes[code] = tuple(dict.fromkeys(_used(code))) if _is_own(code.co_filename) else None
         return self._codes[code]
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is the program's, and not of an installed package; code that was typed in has none."""
+    return not file.startswith((*_INSTALLED, "<frozen")) and file != "<"
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    own = kind.__dict__.get("__slots__", ())
+    return (
+        ()
+        if not _is_own(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<")
+        else tuple([own] if isinstance(own, str) else own)
+    )
+
+
+def _content(value: np.ndarray[Any, Any]) -> bytes | None:
+    return xxhash.xxh3_128_digest(value.tobytes()) if value.nbytes <= _SMALL and not value.dtype.hasobject else None
 
 
 def _used(code: CodeType) -> list[str]:

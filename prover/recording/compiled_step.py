@@ -164,7 +164,7 @@ class CompiledStep:
             raise NotKnownError("this is the first call")
         if len(self._hindered) >= PATIENCE:
             self._refuse(self._hindered[-1])
-        steps.collect()
+        gc.collect()
         flat = dict(flatten(batch))
         if any(t.untyped_storage()._cdata in steps.state.names or t.requires_grad for t in flat.values()):
             raise NotKnownError("its arguments are state, or need gradients")
@@ -274,9 +274,8 @@ class CompiledStep:
 
         A text, since an error would keep the frames that it went through, and the tensors in these.
         """
-        optimizers = [each for _, each in self._attached.optimizers()]
         try:
-            check(shown, optimizers, shown.after.living(), derived=self._derived)
+            check(shown, shown.after.living(), derived=self._derived)
         except CompileError as error:
             return str(error.details["why"])
         return None
@@ -332,12 +331,17 @@ class CompiledStep:
 
             counter = counter_of(torch.default_generator)
             run.run(program, steps.number, let_go, steps.offer)
-            torch.default_generator.manual_seed((counter + shown.drawn) % (1 << 64))
+            if shown.rng:  # else its state may have moved outside of steps, where no counter goes on
+                torch.default_generator.manual_seed((counter + shown.drawn) % (1 << 64))
             for name, part in shown.grads.items():
                 parameters[name].grad = _made(part, run)
             written = {begin.entered[slot] for slot in shown.written if slot in begin.entered}
             torch.autograd.graph.increment_version(
-                [t for t in self._attached.tensors().values() if t.untyped_storage()._cdata in written]
+                [
+                    t
+                    for t in self._attached.tensors().values()
+                    if t.untyped_storage()._cdata in written and not t.is_inference()
+                ]
             )
             living = begin.look.living()
             with warnings.catch_warnings(action="ignore"):  # that no optimizer made a step, of which it cannot know
@@ -357,7 +361,7 @@ class CompiledStep:
     def _record(self, args: tuple[Any, ...], batch: Any, records: Sequence[int] | None) -> Any:
         steps = self._steps
         learns = steps.ready
-        before = self._seen()
+        before, given_args = self._seen(), _plain(args)
         start = counter_of(torch.default_generator)
         looks = LooksAtResults()
         reason: str | None = None
@@ -396,12 +400,12 @@ class CompiledStep:
         if reason is None and before.found != after.found:
             place = self._looking.difference(self._roots(), before, after)
             reason = f"it changes {place}; do that outside of the function"
-        try:
-            arguments = without_tensors(args)
-        except NotPlainError:
+        if given_args is None:
             return result
+        if reason is None and _plain(args) != given_args:
+            reason = "it changes its arguments; let it work on a copy"
         shown = Shown(
-            before, after, arguments, capture.tape, set(capture.written), described_result, reason, grads,
+            before, after, given_args, capture.tape, set(capture.written), described_result, reason, grads,
             dict(capture.context.rng), start, end,
         )  # fmt: skip
         self._learn(shown, capture)
@@ -501,6 +505,13 @@ def _made(value: Any, run: ProgramRun) -> Any:
     if type(value) is dict:
         return {key: _made(each, run) for key, each in value.items()}
     return value
+
+
+def _plain(args: tuple[Any, ...]) -> list[Any] | None:
+    try:
+        return without_tensors(args)
+    except NotPlainError:
+        return None
 
 
 def without_tensors(value: Any) -> list[Any]:

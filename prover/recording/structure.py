@@ -173,25 +173,22 @@ class Structure:
         self.program = Program(self.shown.tape, LONGEST)
 
 
-def check(
-    shown: Shown, optimizers: list[torch.optim.Optimizer], schedulers: Mapping[int, Any], *, derived: bool
-) -> None:
+def check(shown: Shown, schedulers: Mapping[int, Any], *, derived: bool) -> None:
     """Checks that what a step showed can be put back without running its function.
 
     Args:
         shown: What it showed.
-        optimizers: The attached ones.
         schedulers: Those of PyTorch's that the function or what is attached leads to, by identity.
         derived: Whether formulas are those that the Recorder reads from optimizers.
 
     Raises:
         CompileError: It cannot be.
     """
-    for each in optimizers:
-        if type(each) not in OPTIMIZERS:
+    for each in shown.after.kinds:
+        if each not in OPTIMIZERS:
             names = ", ".join(sorted(kind.__name__ for kind in OPTIMIZERS))
             raise refused(
-                f"nothing is known of how {type(each).__qualname__} computes with numbers; optimizers may be PyTorch's "
+                f"nothing is known of how {each.__qualname__} computes with numbers; optimizers may be PyTorch's "
                 + names
             )
     _check_tape(shown.tape)
