@@ -14,7 +14,7 @@ import enum
 import functools
 import sys
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,10 @@ _INSTALLED = tuple(
     }
 )  # fmt: skip
 _NUMBERS = (float, int, bool)
-_ITSELF = (str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex)
+_ITSELF = frozenset(
+    {str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex, CodeType}
+)
+_HOLDERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset})
 _ORDERED = (list, tuple, deque, set, frozenset)
 _OF_ALL = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__", "__abstractmethods__", "_abc_impl"})
 """What every class has, of which nothing depends."""
@@ -72,6 +75,7 @@ class Look:
         schedulers: The same schedulers.
         optimizers: Identities of the optimizers.
         kinds: Their types.
+        tensors: The tensors on storages of the state; to be cleared by who keeps a look.
     """
 
     found: list[Any] = field(default_factory=list)
@@ -81,6 +85,7 @@ class Look:
     schedulers: list[weakref.ref[LRScheduler]] = field(default_factory=list)
     optimizers: list[int] = field(default_factory=list)
     kinds: set[type[Optimizer]] = field(default_factory=set)
+    tensors: list[Tensor] = field(default_factory=list)
 
     def living(self) -> dict[int, LRScheduler]:
         """Returns the schedulers by identity."""
@@ -168,6 +173,9 @@ class _Walk:
         if kind in _NUMBERS:
             out.append(value if value == value else "nan")
             return
+        if kind in _HOLDERS and not value:
+            out.append(0)
+            return
         if isinstance(value, Tensor):
             self._tensor(value)
             return
@@ -247,10 +255,28 @@ class _Walk:
                         self._out.append(name)
                         self._within(f"'s {base.__name__}.{name}", each)
 
+    def _at_once(self, value: Any) -> bool:
+        """Writes down what leads nowhere, which most values are, as `_walk` does."""
+        kind = type(value)
+        if kind in _ITSELF:
+            self._out.append(value)
+        elif kind is bool or kind is int:
+            self._out += (kind, value)
+        elif kind in _HOLDERS and not value:
+            self._out += (kind, 0)
+        else:
+            return False
+        return True
+
     def _items(self, value: dict[Any, Any]) -> None:
         self._out.append(len(value))
         for key, each in value.items():
-            self._walk(key)
+            if self._named or not self._at_once(key):
+                self._walk(key)
+            if not self._named:
+                if not self._at_once(each):
+                    self._walk(each)
+                continue
             self._within(f"[{key!r}]" if self._named and type(key) in (str, int) else "[...]", each)
 
     def _parts(self, parts: dict[str, Any], leave: Iterable[str] = ()) -> None:
@@ -258,14 +284,20 @@ class _Walk:
         for key, each in parts.items():
             if key not in leave:
                 self._out.append(key)
-                self._within(f".{key}", each)
+                if self._named:
+                    self._within(f".{key}", each)
+                elif not self._at_once(each):
+                    self._walk(each)
 
     def _tensor(self, t: Tensor) -> None:
         out = self._out
         if t.layout is not torch.strided:
             out.append(id(t))
             return
-        out.append(self._lies(t))
+        lies = self._lies(t)
+        out.append(lies)
+        if lies[0] is not None:
+            self.look.tensors.append(t)
         if id(t) in self._met:
             return
         self._met.add(id(t))

@@ -59,7 +59,8 @@ class Sources:
         @functools.wraps(plain)
         def watched(*args: Any, **kwargs: Any) -> Any:
             result = plain(*args, **kwargs)
-            self.add(result, cause)
+            if not sys._getframe(1).f_globals.get("__name__", "").startswith("weighbridge."):
+                self.add(result, cause)
             return result
 
         setattr(owner, name, watched)

@@ -336,13 +336,8 @@ class CompiledStep:
             for name, part in shown.grads.items():
                 parameters[name].grad = _made(part, run)
             written = {begin.entered[slot] for slot in shown.written if slot in begin.entered}
-            torch.autograd.graph.increment_version(
-                [
-                    t
-                    for t in self._attached.tensors().values()
-                    if t.untyped_storage()._cdata in written and not t.is_inference()
-                ]
-            )
+            changed = [t for t in begin.look.tensors if t.untyped_storage()._cdata in written and not t.is_inference()]
+            torch.autograd.graph.increment_version(changed)
             living = begin.look.living()
             with warnings.catch_warnings(action="ignore"):  # that no optimizer made a step, of which it cannot know
                 for each in shown.went():
@@ -404,6 +399,8 @@ class CompiledStep:
             return result
         if reason is None and _plain(args) != given_args:
             reason = "it changes its arguments; let it work on a copy"
+        before.tensors.clear()
+        after.tensors.clear()
         shown = Shown(
             before, after, given_args, capture.tape, set(capture.written), described_result, reason, grads,
             dict(capture.context.rng), start, end,
