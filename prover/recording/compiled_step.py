@@ -260,14 +260,13 @@ class CompiledStep:
             NotKnownError: It has none.
             CompileError: It cannot have one, and no call has run as a program.
         """
-        if structure.program is not None:
-            return
         if structure.values.observed < 2:
-            raise NotKnownError("only one call began like this so far")
+            raise NotKnownError("only one call began like this so far, or since a number was set")
         problem = structure.values.refusal() or self._problem(structure.shown)
         if problem is not None:
             self._refuse(problem)
-        structure.compile()
+        if structure.program is None:
+            structure.compile()
 
     def _problem(self, shown: Shown) -> str | None:
         """Returns why a call that was recorded cannot have a program, if that does not lie in its numbers.
@@ -425,17 +424,19 @@ class CompiledStep:
                 f"{entry} of an optimizer changes from step to step by no declared formula; let a scheduler of "
                 "PyTorch's set it and attach() that scheduler, or declare it with Recorder(formulas=...)"
             )
-        self._hindered = [] if problem is None else [*self._hindered[-PATIENCE:], problem]
         structure = next((each for each in self._structures if _goes_on(each, shown)), None)
+        apart = [each for each in self._structures if each is not structure and each.shown.begins_like(shown)]
+        if apart:
+            problem = problem or (
+                "calls that began alike went on otherwise, so it decides by something that cannot be looked at"
+            )
+            self._structures = [each for each in self._structures if each not in apart]
         if structure is None:
-            for each in self._structures:
-                if each.shown.alike(shown) and each.shown.tape.inputs == shown.tape.inputs:
-                    each.values.forget()  # what began alike went on otherwise: it is not known, then
-                    each.program = None
             structure = Structure(shown, KnownValues(shown.tape))
             self._structures = [*self._structures[-MOST + 1 :], structure]
         else:
             structure.shown.reason = structure.shown.reason or shown.reason
+        self._hindered = [] if problem is None else [*self._hindered[-PATIENCE:], problem]
         structure.values.observe(capture.values, self._steps.substitution)
 
     def _follow(self, numbers: dict[Entry, float], step: Explanations) -> str | None:

@@ -17,7 +17,7 @@ from prover.recording.known_values import Counter, KnownValues, counters
 from weighbridge.execution.straight_line.program import Program, straight
 from weighbridge.numerics.rule_table import base_name
 from weighbridge.program.operands import SHAPED_BY_VALUES, resolve
-from weighbridge.transcript.tape import Node, Ref, Tape, references
+from weighbridge.transcript.tape import Input, Node, Ref, Tape, references
 
 Tensor = torch.Tensor
 
@@ -128,6 +128,11 @@ class Shown:
             and self.arguments == other.arguments
         )
 
+    def begins_like(self, other: Shown) -> bool:
+        """Whether two steps began alike, batch included."""
+        one, two = self.tape, other.tape
+        return self.alike(other) and one.batch_views == two.batch_views and _entering(one) == _entering(two)
+
     @property
     def drawn(self) -> int:
         """How far the default generator went."""
@@ -212,6 +217,10 @@ def _check_schedulers(shown: Shown, schedulers: Mapping[int, Any]) -> None:
             raise refused("it steps a scheduler more than once; step it outside")
     if not went and shown.before.numbers != shown.after.numbers:
         raise refused("it sets a number of an optimizer's groups; let a scheduler of PyTorch's do that")
+
+
+def _entering(tape: Tape) -> list[Input]:
+    return [item for item in tape.inputs if item.origin in ("dropped", "batch")]
 
 
 def _check_tape(tape: Tape) -> None:

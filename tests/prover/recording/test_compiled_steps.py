@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -379,12 +380,35 @@ class Quick(Program):
     [pytest.param(c, id=c.__name__, marks=[pytest.mark.essential] if c in (set_rate, hook) else []) for c in CHANGES],
 )
 def test_what_changes_between_steps_is_noticed(tmp_path: Path, change: Callable[[Program, Recorder], Any]) -> None:
-    step, _ = same_both_ways(tmp_path, Quick, disturb=once(change), logs="on-demand", checkpoint_every=50)
+    step, _ = same_both_ways(tmp_path, Quick, disturb=once(change), steps=12, logs="on-demand", checkpoint_every=50)
     assert step.compiled >= 3, step.reason
     if change in STAYS:
         assert step.recorded == 3, step.reason
     else:
         assert step.recorded > 3
+
+
+class Plain(Images):
+    """Its update makes nothing but constants of a rate."""
+
+    steps = 12
+
+
+def test_a_rate_set_by_hand_is_known_again_after_two_steps(tmp_path: Path) -> None:
+    step, _ = same_both_ways(tmp_path, Plain, disturb=once(set_rate), logs="on-demand")
+    assert step.recorded == 4 + 2, step.reason
+
+
+class Shuffled(Images):
+    """Its batches are drawn outside of steps from the generator that steps with dropout would draw from."""
+
+    def batch(self, number: int, rows: int = 4) -> Any:
+        return super().batch(int(torch.randint(1000, ())), rows)
+
+
+def test_draws_between_steps_go_on_as_they_would(tmp_path: Path) -> None:
+    step, _ = same_both_ways(tmp_path, Shuffled, logs="on-demand")
+    assert step.compiled >= 3, step.reason
 
 
 def test_a_gradient_that_a_program_keeps_is_noticed(tmp_path: Path) -> None:
@@ -452,6 +476,27 @@ class Counts(Quick):
         super().function(batch)
 
 
+class Hidden(Quick):
+    """Decides by something that no look sees."""
+
+    def function(self, batch: Any) -> Any:
+        if memoryview(HIDDEN)[0]:
+            batch = {**batch, "x": batch["x"] * 2}
+        super().function(batch)
+
+    def after(self, number: int) -> None:
+        HIDDEN[0] = number % 2
+
+
+HIDDEN = array.array("i", [0])
+
+
+class Pops(Quick):
+    def function(self, batch: Any) -> Any:
+        batch["z"] = 1
+        super().function(batch)
+
+
 class Draws(Quick):
     def function(self, batch: Any) -> Any:
         random.random()
@@ -507,12 +552,22 @@ class Seeds(Quick):
 
 
 REFUSALS: dict[type[Program], str] = {
-    Reads: "looks at a result", Decides: "looks at a result", ReadsByNumPy: r"looks at a result \(numpy\)",
-    Counts: r"it changes .*count; do that outside", Draws: "draws random numbers of Python's",
-    SetsRate: "it sets a number", OwnSchedule: "lr of an optimizer changes from step to step by no",
-    OwnOptimizer: "RAdam", KeepsGraph: "outlives it", TakesIn: "neither state nor", Masks: "shape of what index",
-    Returns: "it returns a Sequential", Seeds: "it seeds",
-}  # fmt: skip
+    Reads: "looks at a result",
+    Decides: "looks at a result",
+    ReadsByNumPy: r"looks at a result \(numpy\)",
+    Hidden: "decides by something",
+    Pops: "changes its arguments",
+    Counts: r"it changes .*count; do that outside",
+    Draws: "draws random numbers of Python's",
+    SetsRate: "it sets a number",
+    OwnSchedule: "lr of an optimizer changes from step to step by no",
+    OwnOptimizer: "RAdam",
+    KeepsGraph: "outlives it",
+    TakesIn: "neither state nor",
+    Masks: "shape of what index",
+    Returns: "it returns a Sequential",
+    Seeds: "it seeds",
+}
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
