@@ -62,7 +62,9 @@ TABLES: dict[str, Callable[[Result], str]] = {
 """By name of the result file and of the place in the page."""
 
 PERFORMANCE = PAGE.with_name("performance.md")
-PARTS: dict[str, Callable[[Result], str]] = {"parts": tables_parts.parts, "programs": tables_parts.programs}
+PARTS: dict[str, Callable[[Result], str]] = {
+    "parts": tables_parts.parts, "programs": tables_parts.programs, "compiled": tables_parts.compiled,
+}  # fmt: skip
 """The tables of docs/performance.md."""
 
 

@@ -44,6 +44,26 @@ def programs(result: Result) -> str:
     return "\n\n".join((measured_on(result), table(head, rows)))
 
 
+def compiled(result: Result) -> str:
+    """Steps that run as programs while they are recorded, beside those one by one and plain ones."""
+    rows: list[Sequence[object]] = []
+    for name, m in result["models"].items():
+        times = [f"{m['cpu_ms'][way]['median']:,.1f} ({m['cpu_ms'][way]['min']:,.1f})" for way in _COMPILED]
+        rows.append((name, *times, *(f"{m[f'{one}_over_{other}']:.2f}" for one, other in _COMPILED_RATIOS)))
+    head = (
+        "model", "plain, ms", "wide, ms", "full, ms", "full, compiled, ms", "on-demand, ms", "on-demand, compiled, ms",
+        "full: compiled / one by one", "on-demand: compiled / one by one", "on-demand / wide",
+        "**on-demand, compiled / wide**", "on-demand, compiled / plain",
+    )  # fmt: skip
+    return "\n\n".join((measured_on(result), table(head, rows)))
+
+
+_COMPILED = ("plain", "wide", "full", "full_compiled", "on_demand", "on_demand_compiled")
+_COMPILED_RATIOS = (
+    ("full_compiled", "full"), ("on_demand_compiled", "on_demand"), ("on_demand", "wide"),
+    ("on_demand_compiled", "wide"), ("on_demand_compiled", "plain"),
+)  # fmt: skip
+
 _WAYS = ("recorded", "one_by_one", "program")
 
 _STATE = (

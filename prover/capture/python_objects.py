@@ -10,12 +10,15 @@ names that are looked up in modules by code of installed packages.
 
 from __future__ import annotations
 
+import array
 import enum
 import functools
+import io
+import random
 import sys
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -49,6 +52,7 @@ _ITSELF = frozenset(
 )
 _HOLDERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset})
 _ORDERED = (list, tuple, deque, set, frozenset)
+_DRAWING = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_ALL = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__", "__abstractmethods__", "_abc_impl"})
 """What every class has, of which nothing depends."""
 _STEPS = ("_step_count", "last_epoch")
@@ -75,6 +79,7 @@ class Look:
         schedulers: The same schedulers.
         optimizers: Identities of the optimizers.
         kinds: Their types.
+        iterator: Where an iterator was met, whose state nothing tells; None if none was.
         tensors: The tensors on storages of the state; to be cleared by who keeps a look.
     """
 
@@ -85,6 +90,7 @@ class Look:
     schedulers: list[weakref.ref[LRScheduler]] = field(default_factory=list)
     optimizers: list[int] = field(default_factory=list)
     kinds: set[type[Optimizer]] = field(default_factory=set)
+    iterator: str | None = None
     tensors: list[Tensor] = field(default_factory=list)
 
     def living(self) -> dict[int, LRScheduler]:
@@ -222,6 +228,15 @@ class _Walk:
             out.append(value)
         elif isinstance(value, weakref.ref):
             out.append(id(value()))
+        elif kind is bytearray or isinstance(value, array.array):
+            out.append(bytes(value))
+        elif isinstance(value, _DRAWING):
+            out.append(_drawing(value))
+        elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+            out.append(id(value))
+            self.look.iterator = kind.__name__
+        elif kind.__module__.startswith(("prover.", "weighbridge.", "firmware_sim.")):
+            out.append(id(value))  # a program may use its Recorder
         elif isinstance(value, np.ndarray):
             out += [id(value), value.shape, value.dtype.str, _content(value)]
         elif isinstance(value, (staticmethod, classmethod)):
@@ -382,6 +397,22 @@ def _slots(kind: type) -> tuple[str, ...]:
         if not _is_own(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<")
         else tuple([own] if isinstance(own, str) else own)
     )
+
+
+def _drawing(value: Any) -> bytes:
+    """Returns a digest of where a generator of Python's or NumPy's is."""
+    if isinstance(value, random.Random):
+        state: Any = value.getstate()
+    else:
+        state = value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state(legacy=False)
+    text = repr({key: _flat(each) for key, each in state.items()} if isinstance(state, dict) else state)
+    return xxhash.xxh3_128_digest(text.encode())
+
+
+def _flat(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _flat(each) for key, each in value.items()}
+    return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
 def _content(value: np.ndarray[Any, Any]) -> bytes | None:

@@ -196,6 +196,10 @@ def check(shown: Shown, schedulers: Mapping[int, Any], *, derived: bool) -> None
                 f"nothing is known of how {each.__qualname__} computes with numbers; optimizers may be PyTorch's "
                 + names
             )
+    if shown.after.iterator is not None:
+        raise refused(
+            f"it leads to a {shown.after.iterator}, of which nothing tells how far it is; pass what that gives"
+        )
     _check_tape(shown.tape)
     if shown.reason is not None:
         raise refused(shown.reason)

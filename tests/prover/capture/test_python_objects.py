@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +33,10 @@ class Layer(nn.Module):
         self.inner = nn.Linear(3, 3)
         self.settings = Settings()
         self.array = np.zeros(4)
+        self.bytes = bytearray(3)
+        self.random = random.Random(1)
+        self.numbers = np.random.default_rng(1)
+        self.old_numbers = np.random.RandomState(1)
         self.register_buffer("buffer", torch.zeros(2))
 
     @property
@@ -72,6 +78,10 @@ CHANGES: dict[str, Callable[[World, pytest.MonkeyPatch], Any]] = {
     "slot": lambda w, m: setattr(w.layer.settings, "scale", 2.0),
     "list in a slot": lambda w, m: w.layer.settings.names.append("b"),
     "array": lambda w, m: w.layer.array.__setitem__(2, 1.0),
+    "bytes": lambda w, m: w.layer.bytes.__setitem__(1, 7),
+    "Python's generator": lambda w, m: w.layer.random.random(),
+    "NumPy's generator": lambda w, m: w.layer.numbers.random(),
+    "NumPy's old generator": lambda w, m: w.layer.old_numbers.rand(),
     "class attribute": lambda w, m: m.setattr(Layer, "factor", 3),
     "method": lambda w, m: m.setattr(Layer, "helper", other),
     "property": lambda w, m: m.setattr(Layer, "twice", property(lambda self: 5)),
@@ -115,6 +125,12 @@ def test_nothing_else_is_seen() -> None:
     now = looking.look(world.roots)
     assert before.found == now.found
     assert looking.difference(world.roots, before, now) is None
+
+
+def test_an_iterator_is_told() -> None:
+    looking = Looking(lambda address: None)
+    assert looking.look([[itertools.count()]]).iterator == "count"
+    assert looking.look([World().roots]).iterator is None
 
 
 def test_rates_schedules_and_gradients_are_apart() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import array
+import itertools
+import os
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -141,7 +142,23 @@ class Checkpointed(Program):
         return F.cross_entropy(cast(Tensor, out), batch["y"])
 
 
-KINDS = (Program, Images, GradientsStay, Accumulating, Autocast, Warming, Checkpointed)
+class Gpt2(Program):
+    """Hugging Face's, with its objects and the empty tensors that PyTorch's attention makes."""
+
+    def build(self) -> nn.Module:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        names: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
+        return GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2, **names))
+
+    def batch(self, number: int, rows: int = 2) -> Any:
+        return {"input_ids": torch.from_numpy(np.random.default_rng(number).integers(0, 32, (rows, 8)))}
+
+    def loss(self, batch: Any) -> Tensor:
+        return cast(Tensor, self.model(**batch, labels=batch["input_ids"]).loss)
+
+
+KINDS = (Program, Images, GradientsStay, Accumulating, Autocast, Warming, Checkpointed, Gpt2)
 
 
 def one_by_one(recorder: Recorder, function: Step) -> Step:
@@ -480,15 +497,20 @@ class Hidden(Quick):
     """Decides by something that no look sees."""
 
     def function(self, batch: Any) -> Any:
-        if memoryview(HIDDEN)[0]:
+        if os.environ.get("WEIGHBRIDGE_TEST_HIDDEN") == "1":
             batch = {**batch, "x": batch["x"] * 2}
         super().function(batch)
 
     def after(self, number: int) -> None:
-        HIDDEN[0] = number % 2
+        os.environ["WEIGHBRIDGE_TEST_HIDDEN"] = str(number % 2)
 
 
-HIDDEN = array.array("i", [0])
+class Iterates(Quick):
+    numbers = itertools.count()
+
+    def function(self, batch: Any) -> Any:
+        next(self.numbers)
+        super().function(batch)
 
 
 class Pops(Quick):
@@ -555,6 +577,7 @@ REFUSALS: dict[type[Program], str] = {
     Reads: "looks at a result",
     Decides: "looks at a result",
     ReadsByNumPy: r"looks at a result \(numpy\)",
+    Iterates: "leads to a count",
     Hidden: "decides by something",
     Pops: "changes its arguments",
     Counts: r"it changes .*count; do that outside",
