@@ -292,7 +292,7 @@ class _Walk:
                 if not self._at_once(each):
                     self._walk(each)
                 continue
-            self._within(f"[{key!r}]" if self._named and type(key) in (str, int) else "[...]", each)
+            self._within(f"[{key!r}]" if type(key) in (str, int) else "[...]", each)
 
     def _parts(self, parts: dict[str, Any], leave: Iterable[str] = ()) -> None:
         self._out.append(len(parts))
