@@ -262,7 +262,9 @@ class CompiledStep:
         """
         if structure.values.observed < 2:
             raise NotKnownError("only one call began like this so far, or since a number was set")
-        problem = structure.values.refusal() or self._problem(structure.shown)
+        problem = structure.values.refusal()
+        if problem is None and structure.program is None:
+            problem = self._problem(structure.shown)
         if problem is not None:
             self._refuse(problem)
         if structure.program is None:
@@ -435,7 +437,8 @@ class CompiledStep:
             structure = Structure(shown, KnownValues(shown.tape))
             self._structures = [*self._structures[-MOST + 1 :], structure]
         else:
-            structure.shown.reason = structure.shown.reason or shown.reason
+            structure.shown = shown
+            structure.program = structure.program if shown.reason is None else None
         self._hindered = [] if problem is None else [*self._hindered[-PATIENCE:], problem]
         structure.values.observe(capture.values, self._steps.substitution)
 

@@ -106,6 +106,7 @@ class KnownValues:
             hosts: Its host values.
             substitution: What it would be recorded with.
         """
+        read = {abs(float(each)) for each in hosts}
         found: list[Scalar] = []
         given: dict[frozenset[Candidate], int | None] = {}
         for index, known in enumerate(self._values):
@@ -119,7 +120,7 @@ class KnownValues:
                 found.append(known.last)
                 continue
             if candidates not in given:
-                given[candidates] = _agreed(step, candidates, hosts)
+                given[candidates] = _agreed(step, candidates, len(hosts), read)
             bits = given[candidates]
             if bits is None or (known.constant and bits != pattern(_float(known.last))):
                 return index
@@ -136,20 +137,20 @@ def _number(bits: int) -> float:
     return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])
 
 
-def _agreed(step: Explanations, candidates: frozenset[Candidate], hosts: Sequence[Scalar]) -> int | None:
-    """Returns the bits of the number that all candidates give, or None."""
+def _agreed(step: Explanations, candidates: frozenset[Candidate], hosts: int, read: set[float]) -> int | None:
+    """Returns the bits of the number that all candidates give, or None; `read` has the sizes of what is read."""
     bits: int | None = None
     for name, index in candidates:
-        if index >= len(hosts):
+        if index >= hosts:
             return None
         value = step.gives((name, index))
         mine = pattern(float(value[0]))
         if value[0] != value[0] or (bits is not None and mine != bits):
             return None
         bits = mine
-        for host in {abs(float(each)) for each in hosts}:  # a number that was read goes before one that is near it
-            for read in (host, -host):
-                if pattern(read) != mine and distance(read, value) is not None:
+        for each in read:  # a number that was read goes before one that is near it
+            for number in (each, -each):
+                if pattern(number) != mine and distance(number, value) is not None:
                     return None
     return bits
 
