@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,13 @@ from torch.nn import functional as F
 from weighbridge.core.errors import LogError, WeighbridgeError
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import Following
+from weighbridge.execution.straight_line.frame import Frame
+from weighbridge.execution.straight_line.program import Program
 from weighbridge.numerics.conformance import bound_policy
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
+from weighbridge.numerics.rule_table import Kind, settled
+from weighbridge.program.operands import resolve
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
@@ -200,3 +205,38 @@ def test_only_what_was_executed_completely_is_run_as_a_program(run: Transcript) 
     replay.executor.before = None
     replay.step(4)
     assert len(replay.executor.made) == 1
+
+
+def test_safepoints_are_moments_of_the_tape(run: Transcript, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed = Replayed(run, programs=True)
+    for number in range(LAST):
+        replayed.step(number)
+    record = run.step(LAST)
+    tape = Tape.decode(run.tape(record.tape))
+    replayed.executor.made[record.tape] = Program(tape, 4)
+    seen: list[tuple[int, set[int]]] = []
+
+    def framed(*args: Any) -> Frame:
+        frame = Frame(*args)
+        frame.reached = lambda complete: seen.append((complete, set(frame.slots)))
+        return frame
+
+    monkeypatch.setattr("weighbridge.execution.executor.Frame", framed)
+    replayed.step(LAST)
+    assert replayed.executor.state_digest() == record.state
+    inputs = {item.slot for item in tape.inputs if item.origin != "dropped"}
+    for complete, live in seen:
+        born = {slot for node in tape.nodes[:complete] for slot, _ in node.births}
+        dead = {slot for at, slot in tape.frees if at < complete}
+        assert live == (inputs | born) - dead, complete
+    places = [complete for complete, _ in seen]
+    assert places == sorted(set(places))
+    assert places[-1] == len(tape.nodes)
+    computing = [n for n, node in enumerate(tape.nodes) if not _view(node.op)]
+    between = [sum(a <= n < b for n in computing) for a, b in pairwise([0, *places])]
+    assert max(between) == 4
+
+
+def _view(name: str) -> bool:
+    rule = settled(resolve(name))
+    return rule is not None and rule.kind is Kind.VIEW
