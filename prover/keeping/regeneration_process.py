@@ -11,11 +11,11 @@ import json
 import os
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from weighbridge.attest.manifest import load_or_create_key
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.job_regeneration import regenerate_job
 from weighbridge.execution.regeneration import regenerate
 
 MODULE = "prover.keeping.regeneration_process"
@@ -24,7 +24,10 @@ ABANDONED = 3
 
 
 def main() -> None:
-    """Answers one request: `run`, `key` and `out` are paths, `steps` the first step and the one after the last."""
+    """Answers one request: lists of paths `runs`, `keys` and `outs`, and `steps`, (first, last + 1).
+
+    There are several runs if they are the ranks of a job.
+    """
     asked = json.loads(sys.stdin.buffer.readline())
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints goes to stderr
@@ -36,10 +39,12 @@ def main() -> None:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     first, last = asked["steps"]
     try:
-        regenerate(
-            asked["run"], load_or_create_key(asked["key"]), steps=(first, last), out=Path(asked["out"]),
-            progress=lambda done, total: say(progress=[done, total]),
-        )  # fmt: skip
+        runs, keys = asked["runs"], [load_or_create_key(key) for key in asked["keys"]]
+        options: dict[str, Any] = {"steps": (first, last), "progress": lambda done, of: say(progress=[done, of])}
+        if asked["job"]:
+            regenerate_job(runs, keys, outs=asked["outs"], **options)
+        else:
+            regenerate(runs[0], keys[0], out=asked["outs"][0], **options)
         say(done=True)
     except WeighbridgeError as error:
         say(error={"code": error.reason, "message": error.message})

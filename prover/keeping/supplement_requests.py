@@ -101,12 +101,16 @@ class Regenerations:
             raise UsageError("the transcript has its rounding logs in full; take them from FetchTranscript")
         folder = folder_of(declared.home)
         if _missing(folder, steps, bytes_digest(draft)):
-            with self._alone(declared.home, going) as waiting:
+            job = declared.coordinate is not None
+            with self._alone(declared.home.parent if job else declared.home, going) as waiting:
                 yield from waiting
                 if missing := _missing(folder, steps, bytes_digest(draft)):  # who had the turn may have made them
+                    runs = self._ranks(declared) if job else [declared]
                     request = {
-                        "run": str(declared.path.resolve()), "key": str(self._key_of(declared).resolve()),
-                        "out": str(folder.resolve()), "steps": [missing[0], missing[-1] + 1],
+                        "job": job, "steps": [missing[0], missing[-1] + 1],
+                        "runs": [str(each.path.resolve()) for each in runs],
+                        "keys": [str(self._key_of(each).resolve()) for each in runs],
+                        "outs": [str(folder_of(each.home).resolve()) for each in runs],
                     }  # fmt: skip
                     yield from _made(request, _environment(declared.path, said, missing[-1]), going)
         for step in range(first, last):
@@ -117,6 +121,28 @@ class Regenerations:
         copies = [each for each in self._archive.transcripts() if each.id == transcript_id]
         with_key = (each for each in copies if key_path(each.home).is_file())
         return next(with_key, None) or self._archive.find(transcript_id)
+
+    def _ranks(self, declared: Declared) -> list[Declared]:
+        """Returns the transcripts of all ranks of the job that one is part of, in their order.
+
+        Raises:
+            UsageError: One is not here, and without it none can be repeated.
+        """
+        assert declared.coordinate is not None
+        job, beside = declared.coordinate.job, declared.home.parent
+        found = {
+            each.coordinate.rank: each
+            for each in [*self._archive.transcripts(), declared]
+            if each.coordinate is not None and each.coordinate.job == job and each.home.parent == beside
+        }
+        lacking = sorted(set(range(job.ranks)) - set(found))
+        if lacking:
+            raise UsageError(
+                f"the transcripts of ranks {lacking[:64]} of this job are not here, and no rank can be repeated "
+                "without the others; put them beside it",
+                code="record.regenerate.ranks",
+            )
+        return [found[rank] for rank in sorted(found)]
 
     def _key_of(self, declared: Declared) -> Path:
         beside = key_path(declared.home)

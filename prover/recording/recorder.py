@@ -128,7 +128,8 @@ class Recorder:
                 machine without an accelerator, and unsaid on others.
             logs: `full` writes a rounding log with every step. `on-demand` writes none and commits to the digest of all
                 rounded outputs: `weighbridge regenerate` makes the logs that someone asks for, on the same kind of
-                machine. The key that signs these is kept in `PATH.key` if none is given.
+                machine. The key that signs these is kept in `PATH.key` if none is given; that of a rank of a job
+                beside its transcript, in `PATH/rank-0000.key` etc.
         """
         with _disable_current_modes():  # the host's work, which no chip should take for the workload's
             # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
@@ -137,8 +138,6 @@ class Recorder:
             raise UsageError("checkpoint_every must be at least 1")
         if logs not in KINDS:
             raise UsageError(f"logs is {' or '.join(KINDS)}, not {logs!r}")
-        if job is not None and logs == ON_DEMAND:
-            raise UsageError("a job on several ranks cannot make its logs on demand yet; record it with logs='full'")
         if job is not None and resume:
             raise UsageError("a job on several ranks cannot be resumed yet; record it again from the start")
         self.path = Path(path)

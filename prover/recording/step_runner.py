@@ -254,7 +254,8 @@ class StepRunner:
 
     def _context(self, kind: str) -> Recording:
         if self._job is not None:
-            return Recording(self._seed, self.generators, self._policy, self._job.coordinate.stream(kind))
+            stream = self._job.coordinate.stream(kind)
+            return Recording(self._seed, self.generators, self._policy, stream, logs=self._logs)
         if self._resuming is not None:
             return self._resuming.context(self.number, self._seed, self.generators, self._policy, logs=self._logs)
         return Recording(self._seed, self.generators, self._policy, logs=self._logs)

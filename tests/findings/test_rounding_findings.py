@@ -13,18 +13,16 @@ from redteam.inconclusive import (
     Fields,
     committed,
     moved,
-    ones,
     rechecked,
     recorded,
     relogged,
     results,
-    square,
-    ties,
 )
 from support.clean_runs import forged
 from support.exactly import exactly, found
 from support.forging import at_step
 from support.recordings import replay_here, train
+from support.tied_rows import ones, square, ties
 from support.written_chips import Bench
 from torch import Tensor, nn
 

@@ -18,7 +18,8 @@ from redteam.workshop import Workshop, accusations
 from support.clean_runs import forged
 from support.forging import at_step
 from support.recordings import train
-from torch import Tensor, nn
+from support.tied_rows import ones, square, ties
+from torch import Tensor
 
 from weighbridge.execution.following import Seen
 from weighbridge.execution.workers.replay_worker import Replay
@@ -28,7 +29,6 @@ from weighbridge.numerics.rounding.rounding_log import OpEntries
 from weighbridge.transcript.data import DataCommitment
 from weighbridge.transcript.tape import Tape
 
-SIZE = 64
 Fields = dict[str, Any]
 
 
@@ -66,29 +66,6 @@ def results(run: Path, shape: tuple[int, ...]) -> list[Seen]:
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         worker.run()
     return [seen for seen in kept if seen.entries is not None and tuple(seen.out.shape) == shape]
-
-
-def ties(seed: int = 2) -> dict[str, Tensor]:
-    """Rows that add up to half way between two float32, with terms so large that float64 loses some of it in any order.
-
-    Each row is 1, 3*2^-24, and 31 numbers of about 2^30 with their negatives, shuffled.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    large = (torch.randint(0, 1 << 20, (5, 31), generator=generator) / 2**20 + 1) * 2.0**29
-    rows = torch.cat([torch.ones(5, 1), torch.full((5, 1), 3 * 2.0**-24), large, -large], 1)
-    return {"x": torch.stack([row[torch.randperm(64, generator=generator)] for row in rows])}
-
-
-def ones() -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = nn.Linear(SIZE, 3, bias=False)
-    nn.init.ones_(model.weight)
-    return model, torch.optim.SGD(model.parameters(), lr=0.0)
-
-
-def square(batch: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    model(batch["x"]).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def moved(honest: Path, target: Path, element: int = 0, **drafted: Any) -> Path:

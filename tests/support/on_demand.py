@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from redteam.inconclusive import ones, square, ties
 from support.recordings import train
+from support.tied_rows import ones, square, ties
 
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.bounded import DEFAULT_LIMITS

@@ -1,8 +1,9 @@
 """One rank of very small trainings on several ranks: `python sharded_job.py KIND[,KIND...] RANK RANKS OUT [SOCKET]`.
 
-All ranks share the directory OUT, where each job gets a directory of its kind's name. Kinds: `ddp`, `unused` (some
+With `--on-demand` rounding logs are made on demand. All ranks share the directory OUT, where each job gets a directory
+of its kind's name. Kinds: `ddp`, `unused` (some
 parameters are not used by all ranks in all steps), `static` (a static graph), `accumulate` (two backward passes for one
-synchronisation, gradients as views of buckets), `tensor`, `fsdp`,
+synchronisation, gradients as views of buckets), `tied` (DDP over `tied_rows.py`), `tensor`, `fsdp`,
 `fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
 those of `job_updates.py`,
 `cut` (DDP; rank 1 is killed in step 3 when it has contributed everything and before it has recorded the step),
@@ -34,8 +35,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 try:
     from support.job_updates import UPDATES
+    from support.tied_rows import ones, square, ties
 except ImportError:  # run as a program
     from job_updates import UPDATES  # type: ignore[import-not-found, no-redef]
+    from tied_rows import ones, square, ties  # type: ignore[import-not-found, no-redef]
 
 from firmware_sim import Shim
 from prover import Job, Recorder
@@ -106,6 +109,12 @@ class Branches(nn.Module):
         way = (0, dist.get_rank(), 1)[min(self.calls, 3) - 1]
         hidden: torch.Tensor = self.last(self.ways[way](x).relu())
         return hidden
+
+
+def tied(job: Job) -> Built:
+    model, _ = ones()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    return wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.0)
 
 
 def unused(job: Job) -> Built:
@@ -196,8 +205,8 @@ def apart(job: Job) -> Built:
 
 
 BUILDERS: dict[str, Callable[[Job], Built]] = dict.fromkeys(UPDATES, plain) | {
-    "ddp": ddp, "unused": unused, "static": static, "accumulate": accumulate, "cut": cut, "tensor": tensor,
-    "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta, "held": held, "apart": apart,
+    "ddp": ddp, "tied": tied, "unused": unused, "static": static, "accumulate": accumulate, "cut": cut,
+    "tensor": tensor, "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta, "held": held, "apart": apart,
     "sent-again": scaled, "sent-other": scaled,
 }  # fmt: skip
 
@@ -211,12 +220,15 @@ def train(kind: str, recorder: Recorder, job: Job, steps: int, chip: Shim | None
     recorder.attach(model, optimizer)
     replica = job.coordinate.along("data")
     for step in range(1, steps + 1):
-        batch = batch_of(step, replica)
+        batch = ties(10 * step + replica) if kind == "tied" else batch_of(step, replica)
         with recorder.step(batch):
             if kind == "accumulate" and isinstance(model, nn.parallel.DistributedDataParallel):
                 with model.no_sync():
                     nn.functional.cross_entropy(model(batch["x"] * 0.5), batch["y"]).backward()
-            UPDATES.get(kind, update)(model, optimizer, batch)
+            if kind == "tied":
+                square(batch, model, optimizer)
+            else:
+                UPDATES.get(kind, update)(model, optimizer, batch)
 
 
 def train_pipeline(recorder: Recorder, job: Job, steps: int) -> None:
@@ -365,15 +377,18 @@ def primitives(recorder: Recorder, job: Job) -> None:
         kept.copy_(mine + other.sum(0) + swapped.sum(0) + sum(r.sum(0) for r in (*results, *parts, whole)))
 
 
-def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None) -> None:
+def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None, logs: Any = "full") -> None:
     store = out / f"store-{kind}-{ranks}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     job = Job.from_environment(MESHES.get(kind))
     if kind in KEEPING:
         job.__class__ = KEEPING[kind]
         job.begin_keeping()  # type: ignore[attr-defined]
-    data = committed(job.coordinate.along("data")) if kind in BUILDERS else None
-    with Recorder(out / kind, seed=7, job=job, chip=chip, data=data, formulas=FORMULAS, checkpoint_every=2) as recorder:
+    data = committed(job.coordinate.along("data")) if kind in BUILDERS and kind != "tied" else None
+    with Recorder(
+        out / kind, seed=7, job=job, chip=chip, data=data, formulas=FORMULAS, checkpoint_every=2, logs=logs,
+        device="cpu" if logs == "on-demand" else None,
+    ) as recorder:  # fmt: skip
         if kind == "pipeline":
             train_pipeline(recorder, job, STEPS)
         elif kind == "primitives":
@@ -386,15 +401,18 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None) -
     dist.destroy_process_group()
 
 
-def main(kinds: list[str], rank: int, ranks: int, out: Path, socket: str | None = None) -> None:
+def main(kinds: list[str], rank: int, ranks: int, out: Path, socket: str | None = None, logs: str = "full") -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for kind in kinds:
         with nullcontext() if socket is None else Shim.connect(socket) as chip:
-            run(kind, rank, ranks, out, chip)
+            run(kind, rank, ranks, out, chip, logs)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:])
+    arguments = [each for each in sys.argv[1:] if each != "--on-demand"]
+    logs = "full" if len(arguments) == len(sys.argv) - 1 else "on-demand"
+    socket = arguments[4] if len(arguments) > 4 else None
+    main(arguments[0].split(","), int(arguments[1]), int(arguments[2]), Path(arguments[3]), socket, logs)
     sys.stdout.flush()
     os._exit(0)  # FSDP2 over gloo sometimes aborts or hangs when the interpreter ends, without the Recorder too

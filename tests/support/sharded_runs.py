@@ -20,15 +20,30 @@ def recorded(recordings: RecordingStore, kinds: list[str], ranks: int) -> Path:
     return recordings.get("jobs", lambda path: record(kinds, ranks, path), kinds, ranks)
 
 
-def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = ()) -> None:
-    """Records jobs on so many ranks, one directory a kind in `out`, on chips if there are any; raises if one fails."""
+def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = (), *, on_demand: bool = False) -> None:
+    """Records jobs on so many ranks, one directory a kind in `out`; raises if one fails.
+
+    Args:
+        kinds: Those of `sharded_job.py`.
+        ranks: Processes.
+        out: Where the jobs come.
+        sockets: Chips, if there are any.
+        on_demand: Whether they have their logs on demand.
+    """
     need_jobs()
     out.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(PROGRAM), ",".join(kinds)]
     processes = [
         subprocess.Popen(
-            [*command, str(rank), str(ranks), str(out), *map(str, sockets[rank : rank + 1])],
+            [
+                *command,
+                str(rank),
+                str(ranks),
+                str(out),
+                *map(str, sockets[rank : rank + 1]),
+                *["--on-demand"] * on_demand,
+            ],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -23,17 +23,21 @@ def run(setting: Setting, collected: Collected) -> None:
     policy = setting.plan.segments
     if not policy:
         return
-    for transcript, steps, job in explaining(collected, setting.plan.sharded).values():
+    for transcript, sampled, job in explaining(collected, setting.plan.sharded).values():
         selection = select(
             transcript,
-            sampled=steps,
+            sampled=sampled,
             seed=setting.plan.seed,
             random=policy.random,
             largest=policy.largest,
             secret=setting.secret,
         )
         for chosen in selection.chosen:
-            supplement_requests.ask(setting, collected, transcript, (chosen.begin, chosen.end))
+            steps = chosen.begin, chosen.end
+            if job is None:
+                supplement_requests.ask(setting, collected, transcript, steps)
+            else:
+                supplement_requests.ask_ranks(setting, collected, job[0], job[1], steps)
         tasks = {
             chosen.begin: _of_job(
                 task(

@@ -102,9 +102,18 @@ def _supplement(setting: Setting, collected: Collected, snapshot: SnapshotFacts)
     assert not isinstance(facts.opened, WeighbridgeError)
     at = min(claim.step, facts.opened.steps - 1)
     steps = at, at + 1
-    if setting.plan.segments and snapshot.shard is None:
+    if setting.plan.segments:
         steps = next(each for each in segments(facts.opened) if each[0] <= at < each[1])
-    supplement_requests.ask(setting, collected, facts.opened, steps)
+    if snapshot.shard is None:
+        supplement_requests.ask(setting, collected, facts.opened, steps)
+        return
+    job = snapshot.shard.job
+    assert not isinstance(job, WeighbridgeError)
+    if isinstance(snapshot.cell, Cell):  # this rank is replayed alone
+        supplement_requests.ask(setting, collected, facts.opened, snapshot.cell.steps)
+        setting.cache.add_supplements(job, supplement_requests.opened(collected, claim.ranks))
+    else:
+        supplement_requests.ask_ranks(setting, collected, job, claim.ranks, steps)
 
 
 def _take(snapshot: SnapshotFacts, outcome: Outcome) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from verifier.contact.clients import ProverClient
@@ -27,8 +28,8 @@ from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.supplements import SUFFIX
 
-_FILE = re.compile(rf"([0-9]{{8}}){re.escape(SUFFIX)}", re.ASCII)
-"""A supplement in the cache, which a replay may refuse by its name."""
+_FILE = re.compile(rf"(?:rank[ -]([0-9]{{1,4}}): )?([0-9]{{8}}){re.escape(SUFFIX)}", re.ASCII)
+"""A supplement in the cache, which a replay may refuse by its name; of a rank, if not that of the snapshot's."""
 
 
 def ask(setting: Setting, collected: Collected, transcript: OpenedTranscript, steps: Steps) -> None:
@@ -48,6 +49,33 @@ def ask(setting: Setting, collected: Collected, transcript: OpenedTranscript, st
         for prover in provers or [""]:
             if _request(setting, collected, transcript, wanted, prover).regenerated:
                 break
+
+
+def ask_ranks(setting: Setting, collected: Collected, job: Path, ranks: Sequence[str], steps: Steps) -> None:
+    """Asks for the logs of all ranks of a job, which are replayed together, and puts them beside their transcripts.
+
+    Args:
+        setting: The inspection's.
+        collected: What was collected; the transcripts of all ranks were opened.
+        job: The job's directory in the cache.
+        ranks: Identifiers of the transcripts of all ranks.
+        steps: (first, last + 1) of the steps that are replayed.
+    """
+    transcripts = opened(collected, ranks)
+    if not any(each.on_demand for each in transcripts):
+        return
+    common = set.intersection(*(set(each.checkpoint_steps) for each in transcripts))
+    begin = max((c for c in common if c <= steps[0]), default=0)
+    for each in transcripts:
+        if begin < (end := min(steps[1], each.steps)):  # a crash may have cut off this rank before
+            ask(setting, collected, each, (begin, end))
+    setting.cache.add_supplements(job, transcripts)
+
+
+def opened(collected: Collected, ranks: Sequence[str]) -> list[OpenedTranscript]:
+    """Returns transcripts by their identifiers; all of them were opened."""
+    found = {name: facts.opened for (_, name), facts in collected.transcripts.items()}
+    return [each for each in map(found.get, ranks) if each is not None and not isinstance(each, WeighbridgeError)]
 
 
 def _ranges(steps: Sequence[int]) -> list[Steps]:
@@ -86,7 +114,8 @@ def settle(setting: Setting, collected: Collected) -> None:
         for finding in result.findings if isinstance(result, ReplayResult) else ():
             file = _FILE.fullmatch(finding.subject)
             if file is not None and finding.id.startswith("transcript.supplement."):
-                unusable.setdefault(transcript, set()).add(int(file[1]))
+                owner = _owner(collected, transcript, file[1])
+                unusable.setdefault(owner, set()).add(int(file[2]))
     # Of several Provers who were asked for a step, the last one that sent anything sent what was replayed with.
     for place, asked in reversed(list(enumerate(collected.supplements))):
         bad = unusable.get(asked.transcript, set()) & set(range(*asked.steps)) if asked.came else set()
@@ -95,6 +124,14 @@ def settle(setting: Setting, collected: Collected) -> None:
             why = asked.why or ProverError("what it sent is not the logs that it signed", code=REFUSED)
             collected.supplements[place] = settled = replace(asked, came=max(0, asked.came - len(bad)), why=why)
             SupplementRecords(setting.registry.session).note(setting.id, settled)
+
+
+def _owner(collected: Collected, transcript: str, rank: str | None) -> str:
+    """Returns the transcript of the rank that a supplement is of, which the replay of a transcript's job refused."""
+    if rank is None:
+        return transcript
+    jobs = (ranks for _, one, ranks in collected.shards if one == transcript and int(rank) < len(ranks))
+    return next((ranks[int(rank)] for ranks in jobs), transcript)
 
 
 def _replays(collected: Collected) -> Iterator[tuple[str, ReplayResult | WeighbridgeError | None]]:

@@ -22,7 +22,7 @@ from weighbridge.core.durable import sync
 from weighbridge.core.errors import ReplayWorkerError, TranscriptError, WeighbridgeError
 from weighbridge.execution.transcript_facts import OPENING, QUESTIONS, OpenedTranscript, open_confined
 from weighbridge.execution.worker_process import Limits
-from weighbridge.transcript.job_record import RECORD, JobRecord, rank_name
+from weighbridge.transcript.job_record import RECORD, SUPPLEMENTS, JobRecord, rank_name
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _OBJECTS = "objects"
@@ -202,6 +202,26 @@ class Cache:
         except OSError as error:
             raise _cannot_store(place.name, error) from None
         return place
+
+    def add_supplements(self, job: Path, transcripts: Sequence[OpenedTranscript]) -> None:
+        """Puts the rounding logs that came for a job's ranks where its replay looks for them, by links.
+
+        Args:
+            job: What `job` returned.
+            transcripts: As for `job`.
+
+        Raises:
+            StorageError: They cannot be stored.
+        """
+        try:
+            for rank, transcript in enumerate(transcripts):
+                place = job / (rank_name(rank) + SUPPLEMENTS)
+                shutil.rmtree(place, ignore_errors=True)
+                came = transcript.path.with_name(transcript.path.name + SUPPLEMENTS)
+                if came.is_dir():
+                    shutil.copytree(came, place, copy_function=os.link)
+        except OSError as error:
+            raise _cannot_store(job.name, error) from None
 
     def keep(self, data: bytes) -> bytes:
         """Keeps bytes under their digest, durably, and returns it (32 bytes).

@@ -21,6 +21,8 @@ FORMAT = 1
 MAX_RANKS = 4096
 """A draw's stream has twelve bits for a rank's mesh coordinate."""
 AXES = ("pipeline", "data", "tensor")
+KEY, SUPPLEMENTS = ".key", ".supplements"
+"""What the name of a transcript's directory is followed by in those of its key and of its supplements."""
 _ID_BYTES = 16
 _MAX_BYTES = 4096
 
@@ -136,7 +138,9 @@ def is_job(path: Path) -> bool:
 
 
 def read_job(path: str | Path) -> JobRecord:
-    """Reads the record of a job and checks that there is a directory for each rank and nothing else.
+    """Reads the record of a job and checks that there is a directory for each rank, and nothing that has no place.
+
+    Beside the directory of a rank that has its logs on demand lie its key and its supplements.
 
     Raises:
         UsageError: The directory is not that of a job.
@@ -147,13 +151,14 @@ def read_job(path: str | Path) -> JobRecord:
     if not is_job(root):
         raise UsageError(f"{root} is no job: it has no {RECORD}; give the directory that holds rank-0000")
     record = JobRecord.decode(read_file(root / RECORD, max_bytes=_MAX_BYTES))
-    expected = {RECORD, *(rank_name(rank) for rank in range(record.ranks))}
+    ranks = {rank_name(rank) for rank in range(record.ranks)}
+    expected = {RECORD, *ranks}
     found = {entry.name for entry in root.iterdir()}
     if missing := expected - found:
         raise TranscriptError(
             f"{min(missing)} of the job is missing; fetch it again", code="transcript.file.missing", path=min(missing)
         )
-    if extra := found - expected:
+    if extra := {name for name in found - expected if _stem(name) not in ranks}:
         raise TranscriptError(
             f"{min(extra)[:100]!r} has no place in a job; remove it or fetch the job again",
             code="transcript.file.unlisted",
@@ -162,6 +167,11 @@ def read_job(path: str | Path) -> JobRecord:
         if not stat.S_ISDIR((root / name).lstat().st_mode):
             raise TranscriptError(f"{name} is not a directory; fetch the job again", code="transcript.file.altered")
     return record
+
+
+def _stem(name: str) -> str:
+    """Returns the name of the transcript that something lies beside, or the name itself."""
+    return name.removesuffix(KEY if name.endswith(KEY) else SUPPLEMENTS)
 
 
 def check_coordinate(record: JobRecord, rank: int, coordinate: MeshCoordinate | None) -> MeshCoordinate:

@@ -376,11 +376,6 @@ class Transcript:
         if not known or draft["format"] != log_kinds.draft_format(draft):
             raise TranscriptError("draft.cbor is not a draft of format 1 or 2; use a matching version of Weighbridge")
         self.draft, self.on_demand = draft, log_kinds.on_demand(draft)
-        if self.on_demand and draft.get("job") is not None:
-            raise TranscriptError(
-                "the draft names a job and rounding logs on demand, but ranks of jobs have theirs in full; ask "
-                "for the job to be recorded with logs='full'"
-            )
         self.data = read_commitment(self.path, self._listed, draft["data"], self.limits)
         if RESUMPTIONS in self._listed:
             self.resumptions = decode_resumptions(read_file(self.path / RESUMPTIONS, max_bytes=self.limits.manifest))

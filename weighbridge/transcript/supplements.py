@@ -21,6 +21,7 @@ from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json,
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import Finding, FormatError, TranscriptError, WeighbridgeError
 from weighbridge.numerics.rounding.rounding_log import LogReader
+from weighbridge.transcript.job_record import KEY, SUPPLEMENTS
 from weighbridge.transcript.resumption_notes import MAX_DEVICE
 from weighbridge.transcript.steps import MAX_STEPS, StepRecord
 
@@ -91,12 +92,12 @@ class Supplement:
 
 def folder_of(run: Path) -> Path:
     """Returns where the supplements of a transcript lie."""
-    return run.with_name(run.name + ".supplements")
+    return run.with_name(run.name + SUPPLEMENTS)
 
 
 def key_path(run: Path) -> Path:
     """Returns where the key of a recording with logs on demand is kept, unless the user keeps one."""
-    return run.with_name(run.name + ".key")
+    return run.with_name(run.name + KEY)
 
 
 def supplement_name(step: int) -> str:
@@ -180,7 +181,7 @@ def read_statement(path: Path) -> tuple[Statement, bytes, bytes]:
         head = file.read(len(_BEFORE) + 1)
         width = {0x58: 1, 0x59: 2, 0x5A: 4, 0x5B: 8}.get(head[-1] if head else 0, 0)
         size = int.from_bytes(file.read(width), "big") if width else max(0, head[-1] - 0x40 if head else 0)
-        if head[:-1] != _BEFORE or not 0x40 <= head[-1] <= 0x5B or size >= 1 << 62:
+        if head[:-1] != _BEFORE or not 0x40 <= head[-1] <= 0x5B or size > _MOST_LOG:
             raise _malformed("it does not hold exactly a log and a statement")
         file.seek(size, 1)
         rest = file.read(_MAX_STATEMENT + _AROUND + 1)
@@ -193,6 +194,8 @@ def read_statement(path: Path) -> tuple[Statement, bytes, bytes]:
 
 _BEFORE = b"\xa2\x63log"
 """A map of two, and its first key: keys are sorted by length."""
+_MOST_LOG = 1 << 40
+"""Bytes of a log, beyond which no file system need be asked to look: some refuse to."""
 _AROUND = 16
 """Bytes of CBOR around a statement: its key and its length."""
 
