@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from verifier.model.facts import Shard, TranscriptFacts
 from verifier.store.cache import Cache
-from weighbridge.core.errors import ReplayWorkerError, TranscriptError, WeighbridgeError
+from weighbridge.core.errors import Finding, ReplayWorkerError, TranscriptError, WeighbridgeError
 from weighbridge.execution.job_replay import JobReplayResult
 from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
@@ -69,10 +69,15 @@ def _transcripts(
     return opened
 
 
+def _by_rank(finding: Finding, rank: int) -> Finding:
+    return replace(finding, subject=f"rank {rank}: {finding.subject}".rstrip(": "))
+
+
 def of_rank(result: JobReplayResult, rank: int) -> ReplayResult:
     """Returns what the replay of a job says about one rank's snapshot: the rank's own result on a match.
 
-    Beside it stands what training each rank's steps are. Otherwise it returns the result of the rank that decided, with
+    Beside it stands what training each rank's steps are, and which rounding logs of other ranks could not be used, as
+    these were asked for too. Otherwise it returns the result of the rank that decided, with
     that rank in every finding and in the first difference.
 
     Raises:
@@ -82,7 +87,14 @@ def of_rank(result: JobReplayResult, rank: int) -> ReplayResult:
     found = result.ranks[decided] if 0 <= decided < len(result.ranks) else None
     if found is None:
         raise ReplayWorkerError(f"the replay worker says nothing about rank {decided}")
+    logs = [
+        _by_rank(each, number)
+        for number, answer in enumerate(result.ranks)
+        for each in (answer.findings if answer is not None and number != decided else ())
+        if each.id.startswith("transcript.supplement.")
+    ]
     if result.verdict == "match":
-        return replace(found, of_ranks=[each.recognised if each is not None else [] for each in result.ranks])
-    findings = [replace(each, subject=f"rank {decided}: {each.subject}".rstrip(": ")) for each in found.findings]
+        of_ranks = [each.recognised if each is not None else [] for each in result.ranks]
+        return replace(found, findings=[*found.findings, *logs], of_ranks=of_ranks)
+    findings = [*(_by_rank(each, decided) for each in found.findings), *logs]
     return replace(found, findings=findings, first_difference=result.first_difference, live=None)
