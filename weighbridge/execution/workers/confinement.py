@@ -23,6 +23,8 @@ from weighbridge.execution.workers import system_calls
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_FILTER = 1, 38, 22, 2
 
+_CAPABILITIES = 0x20080522
+"""`_LINUX_CAPABILITY_VERSION_3`."""
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _VERSION = 1
 """`LANDLOCK_CREATE_RULESET_VERSION`."""
@@ -45,7 +47,7 @@ def limit_resources(memory_bytes: int, seconds: int, *, address_space: bool) -> 
     """Limits memory, processor time and core dumps of this process, and ends it with the one that started it.
 
     Args:
-        memory_bytes: Address space beyond what is in use now.
+        memory_bytes: Address space beyond what is in use now, and the largest file.
         seconds: Processor time.
         address_space: Whether to limit the address space; CUDA reserves far more than it uses, so it cannot be limited
             there.
@@ -57,6 +59,8 @@ def limit_resources(memory_bytes: int, seconds: int, *, address_space: bool) -> 
         applied.append("memory")
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if address_space:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (memory_bytes, memory_bytes))
     if sys.platform == "linux":
         # The process that waits for the answer may be killed; nothing else would end this one then.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -85,6 +89,8 @@ def deny_system_calls(*, allow_exec: bool) -> list[str]:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return []
+    if not allow_exec:  # what root may do beyond its own files; others have no capabilities to lose
+        libc.capset(ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITIES, 0)), ctypes.create_string_buffer(24))
     if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_FILTER, header, 0, 0) != 0:
         return []
     return ["no-network", "no-other-processes", "no-changed-modes"] + ([] if allow_exec else ["no-new-programs"])

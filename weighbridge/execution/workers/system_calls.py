@@ -20,8 +20,13 @@ _THREAD, _NAMESPACES = 0x00010000, 0x7E020000
 """Flags of `clone`."""
 _OWNERS = (8, 10, 15)
 """`F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX` of `fcntl`: signals to the owner of a file."""
-_CONTROLS = (0x5412, 0x541C, 0x8901, 0x8902)
-"""`TIOCSTI`, `TIOCLINUX`, `FIOSETOWN` and `SIOCSPGRP` of `ioctl`."""
+_CONTROLS = (
+    0x5412, 0x541C, 0x8901, 0x8902, 0x40086602, 0x40046602, 0x401C5820, 0xC0045877, 0xC0045878, 0xC0185879,
+)  # fmt: skip
+"""`TIOCSTI`, `TIOCLINUX`, `FIOSETOWN` and `SIOCSPGRP` of `ioctl`; and, which need no file that is open for writing,
+`FS_IOC_SETFLAGS` in 64 and 32 bits, `FS_IOC_FSSETXATTR`, `FIFREEZE`, `FITHAW` and `FITRIM`."""
+_PARENT_DEATH = (1,)
+"""`PR_SET_PDEATHSIG` of `prctl`: that this process ends with its parent is not taken back."""
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _COLUMN = {"x86_64": 0, "aarch64": 1}
@@ -56,7 +61,9 @@ FILES: dict[str, Numbers] = {
 }  # fmt: skip
 MACHINE: dict[str, Numbers] = {
     "unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41), "mount": (165, 40),
-    "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
+    "umount2": (166, 39), "open_tree": (428, 428), "open_tree_attr": (467, 467),
+    "statmount": (457, 457), "listmount": (458, 458),
+    "move_mount": (429, 429), "fsopen": (430, 430),
     "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
     "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170), "clock_settime": (227, 112),
     "adjtimex": (159, 171), "clock_adjtime": (305, 266), "swapon": (167, 224), "swapoff": (168, 225),
@@ -64,12 +71,15 @@ MACHINE: dict[str, Numbers] = {
     "finit_module": (313, 273), "delete_module": (176, 106), "iopl": (172, None), "ioperm": (173, None),
     "syslog": (103, 116), "vhangup": (153, 58), "personality": (135, 92), "capset": (126, 91),
 }  # fmt: skip
-PROGRAMS: dict[str, Numbers] = {"execve": (59, 221), "execveat": (322, 281), "fork": (57, None), "vfork": (58, None)}
-"""What starts programs and processes, besides `clone`."""
+PROGRAMS: dict[str, Numbers] = {
+    "execve": (59, 221), "execveat": (322, 281), "fork": (57, None), "vfork": (58, None),
+    "memfd_create": (319, 279), "memfd_secret": (447, 447),
+}  # fmt: skip
+"""What starts programs and processes, besides `clone`, and memory that no limit counts."""
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _TGKILL, _PRLIMIT, _AFFINITY = (234, 131), (302, 261), (203, 122)
 """Allowed on the process itself: the first is how `abort` ends one."""
-_FCNTL, _IOCTL = (72, 25), (16, 29)
+_FCNTL, _IOCTL, _PRCTL = (72, 25), (16, 29), (157, 167)
 
 
 def program(machine: str, process: int, *, allow_programs: bool) -> bytes:
@@ -94,9 +104,9 @@ def program(machine: str, process: int, *, allow_programs: bool) -> bytes:
     for numbers in (_TGKILL, _PRLIMIT, _AFFINITY):
         own = [_op(_EQUAL, process, 1, 0), *([] if numbers is _TGKILL else [_op(_EQUAL, 0, 0, 1)])]
         steps += _on(numbers[column], 0, [*own, _allow(), _deny()] if len(own) == 2 else [*own, _deny(), _allow()])
-    for numbers, values in ((_FCNTL, _OWNERS), (_IOCTL, _CONTROLS)):
+    for numbers, argument, values in ((_FCNTL, 1, _OWNERS), (_IOCTL, 1, _CONTROLS), (_PRCTL, 0, _PARENT_DEATH)):
         tests = [_op(_EQUAL, value, len(values) - index, 0) for index, value in enumerate(values)]
-        steps += _on(numbers[column], 1, [*tests, _allow(), _deny()])
+        steps += _on(numbers[column], argument, [*tests, _allow(), _deny()])
     if not allow_programs:
         flags = [_op(_ANY_BIT, _NAMESPACES, 1, 0), _op(_ANY_BIT, _THREAD, 1, 0), _deny(), _allow()]
         steps += _on(_CLONE[column], 0, flags)

@@ -92,6 +92,12 @@ results = {
     "give away other": tried(lambda: os.chown(secret, os.getuid(), os.getgid())),
     "date other": tried(lambda: os.utime(secret, (0, 0))),
     "label other": tried(lambda: os.setxattr(secret, "user.x", b"1")),
+    "mark held": tried(lambda: fcntl.ioctl(held, 0x40086602, bytes(8))),
+    "freeze held": tried(lambda: fcntl.ioctl(held, 0xC0045877, 0)),
+    "outlive parent": tried(lambda: call({"x86_64": 157, "aarch64": 167}[os.uname().machine], 1, 0)),
+    "memory without limit": tried(lambda: os.memfd_create("x")),
+    "large file": tried(lambda: os.posix_fallocate(os.open(scratch / "big", os.O_CREAT | os.O_RDWR), 0, 1 << 34)),
+    "capabilities": next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("CapEff")),
     "open up held": tried(lambda: os.fchmod(held, 0o666)),
     "empty allowed": tried(lambda: os.truncate(allowed / "file", 0)),
     "read allowed": tried((allowed / "file").read_bytes),
@@ -176,12 +182,13 @@ def test_there_is_no_network(confined: dict[str, Any]) -> None:
 
 def test_no_new_program_starts(confined: dict[str, Any]) -> None:
     results = needs(confined, "no-new-programs")
-    assert {results[name] for name in ("exec", "subprocess", "fork")} == {"PermissionError"}
+    assert {results[name] for name in ("exec", "subprocess", "fork", "memory without limit")} == {"PermissionError"}
+    assert int(results["capabilities"].partition(":")[2], 16) == 0
 
 
 def test_no_other_process_is_reached(confined: dict[str, Any]) -> None:
     results = needs(confined, "no-other-processes")
-    denied = ("kill parent", "limit parent", "slow parent", "pin parent", "signal through a file")
+    denied = ("outlive parent", "kill parent", "limit parent", "slow parent", "pin parent", "signal through a file")
     assert {name: results[name] for name in denied} == dict.fromkeys(denied, "PermissionError")
 
 
@@ -213,13 +220,14 @@ def test_no_length_mode_owner_or_time_of_a_file_is_changed(confined: dict[str, A
     """Landlock says nothing about these calls (truncation before its third version), whoever owns the file."""
     results = needs(confined, "no-changed-modes")
     denied = [name for name in results if name.endswith((" other", " held")) and not name.startswith(("read", "list"))]
-    assert len(denied) == 6
+    assert len(denied) == 8
     assert {results[name] for name in (*denied, "empty allowed")} == {"PermissionError"}
 
 
 def test_memory_and_time_are_limited(confined: dict[str, Any]) -> None:
     results = needs(confined, "memory")
     assert results["allocate much"] == "RuntimeError"
+    assert results["large file"] == "OSError"
     assert (confined["core"], confined["seconds"]) == (0, 50)
 
 
