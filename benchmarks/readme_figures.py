@@ -54,12 +54,24 @@ def _steps(result: Result) -> str:
     )
 
 
+def _compiled(result: Result) -> str:
+    ratios = {
+        name: model["cpu_ms"]["on_demand_compiled"]["median"] / model["cpu_ms"]["plain"]["median"]
+        for name, model in result["models"].items()
+    }
+    return (
+        f"a compiled step with logs on demand takes {ratios['gpt2-11m']:.1f} times a plain one for GPT-2 11 M, "
+        f"{ratios['gpt2']:.1f} for a toy GPT-2"
+    )
+
+
 ROWS = (
     ("soak_checkpoints", _checkpoints, "[benchmarks](docs/benchmarks.md#honest-checkpoints)"),
     ("honest", _honest, "[benchmarks](docs/benchmarks.md#inspections-of-honest-provers)"),
     ("redteam", _attacks, "[attacks](docs/redteam.md)"),
     ("logs", _logs, "[benchmarks](docs/benchmarks.md#size-of-rounding-logs)"),
     ("steps", _steps, "[benchmarks](docs/benchmarks.md)"),
+    ("compiled", _compiled, "[performance](docs/performance.md#compiled-steps)"),
 )
 """Result file, what it says, and the page that has it whole."""
 
