@@ -17,7 +17,9 @@ import torch
 
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution import job_questions, job_replay, run_facts, scoring, transcript_facts
+from weighbridge.execution.dispute import asking
 from weighbridge.execution.workers import (
+    dispute_worker,
     job_questions_worker,
     run_facts_worker,
     scoring_worker,
@@ -42,6 +44,7 @@ WORKERS: dict[str, Answered] = {
         request
     ),
     "weighbridge.execution.workers.job_questions_worker": lambda request, send: job_questions_worker.answer(request),
+    "weighbridge.execution.workers.dispute_worker": lambda request, send: dispute_worker.answer(request),
     "weighbridge.execution.workers.scoring_worker": lambda request, send: scoring_worker.score(request, [], send),
 }
 
@@ -71,6 +74,7 @@ def workers_here() -> Iterator[None]:
             scoring,
             transcript_facts,
             job_questions,
+            asking,
         ):
             patch.setattr(module, "run_worker", run_worker)
         yield

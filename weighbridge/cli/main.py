@@ -15,6 +15,7 @@ from weighbridge.cli import (
     calibrate,
     compare,
     console,
+    dispute,
     doctor,
     evidence,
     identity,
@@ -82,6 +83,7 @@ app.add_typer(registry, name="registry")
 app.add_typer(report.app, name="report")
 app.add_typer(evidence.app, name="evidence")
 app.add_typer(gpu_evidence, name="gpu-evidence")
+app.add_typer(dispute.app, name="dispute")
 app.add_typer(rules.app, name="rules")
 app.command("console")(console.command)
 app.add_typer(analysis, name="analysis")

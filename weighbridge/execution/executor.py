@@ -193,21 +193,7 @@ class Executor:
         for index in range(last if program is None else 0):
             if self.before is not None:
                 self.before(index, slots)
-            for slot in frees.get(index, ()):
-                self._release(slot, slots, names, operands)
-            node = tape.nodes[index]
-            context.begin(index, node)
-            first = (tape_digest, index) not in self._checked
-            try:
-                if node.op == RESIZE:
-                    self._resize(node, tape, slots, names, operands)
-                else:
-                    self._operation(node, tape, slots, operands, context, first)
-            except (RefusedOperationError, UnknownOperationError) as error:
-                raise TapeError(
-                    f"step {record.step}, operation {index}: {error.message}", code="tape.forbidden", operation=node.op
-                ) from None
-            self._checked.add((tape_digest, index))
+            self._perform(index, tape, tape_digest, context, slots, names, operands, frees.get(index, ()))
         self.followed += context.followed
         self.rounded += context.rounded_elements
         self.calibrated += context.calibrated_elements
@@ -220,6 +206,28 @@ class Executor:
         self._finish(tape, record, context, slots, names, frees, operands, entered)
         self._complete.add(tape_digest)
         return context
+
+    def _perform(
+        self, index: int, tape: Tape, tape_digest: bytes, context: Following, slots: dict[int, Tensor],
+        names: dict[int, str], operands: Operands, freed: Iterable[int],
+    ) -> None:  # fmt: skip
+        """Executes one operation, after the frees that stand before it."""
+        for slot in freed:
+            self._release(slot, slots, names, operands)
+        node = tape.nodes[index]
+        context.begin(index, node)
+        first = (tape_digest, index) not in self._checked
+        try:
+            if node.op == RESIZE:
+                self._resize(node, tape, slots, names, operands)
+            else:
+                self._operation(node, tape, slots, operands, context, first)
+        except (RefusedOperationError, UnknownOperationError) as error:
+            raise TapeError(
+                f"step {context.record.step}, operation {index}: {error.message}", code="tape.forbidden",
+                operation=node.op,
+            ) from None  # fmt: skip
+        self._checked.add((tape_digest, index))
 
     def _program(self, tape: Tape, tape_digest: bytes, context: Following) -> Program | None:
         """Returns a tape's straight-line program, if this step can run as one: all of it was executed before."""

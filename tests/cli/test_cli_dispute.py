@@ -1,0 +1,71 @@
+"""`weighbridge dispute` from challenge to verification, each party and the referee with a key of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import disputed
+from support.command_line import answer, fails, weighbridge
+from support.forging import forge
+from support.recording_store import RecordingStore
+from support.workers_here import workers_here
+
+from weighbridge.transcript.tape import Tape
+
+STEP = str(disputed.STEP)
+
+
+@pytest.fixture(scope="module")
+def run(recordings: RecordingStore) -> Path:
+    return recordings.get("disputed", disputed.record)
+
+
+def _key(path: Path) -> Path:
+    assert weighbridge("rules", "key", path)[0] == 0
+    return path
+
+
+def test_a_false_record_is_disputed_judged_and_verified(run: Path, tmp_path: Path) -> None:
+    def change(step: int, _: Tape, fields: dict[str, Any]) -> None:
+        if step == disputed.STEP:
+            sums = np.frombuffer(fields["checksums"], dtype="<u8").copy()
+            sums[5] ^= np.uint64(1 << 17)
+            fields["checksums"] = sums.tobytes()
+
+    forged = forge(run, tmp_path / "forged", change)
+    mine, theirs, referee = (_key(tmp_path / name) for name in ("mine", "theirs", "referee"))
+    file = tmp_path / "dispute"
+    with workers_here():
+        opened = answer("dispute", "open", forged, "--step", STEP, "--key", mine, "--out", file)
+        assert "other results" in opened["parted"]
+        assert answer("dispute", "answer", file, forged, "--key", theirs)["sent"] == "answer"
+        ruled = answer("dispute", "judge", file, "--key", referee, code=1)
+        assert [(c["party"], c["verdict"]) for c in ruled["claims"]] == [("defender", "false")]
+        checked = answer("dispute", "verify", file, code=1)
+        assert checked["agrees"]
+        assert checked["claims"] == ruled["claims"]
+        assert fails("dispute", "open", forged, "--step", STEP, "--key", mine, "--out", file) == "usage"
+
+
+def test_an_honest_record_wins_and_a_damaged_file_is_refused(run: Path, tmp_path: Path) -> None:
+    mine, theirs, referee = (_key(tmp_path / name) for name in ("mine", "theirs", "referee"))
+    file = tmp_path / "dispute"
+    with workers_here():
+        answer("dispute", "open", run, "--step", STEP, "--key", mine, "--out", file)
+        assert fails("dispute", "answer", file, run, "--key", tmp_path / "none") == "usage"
+        assert fails("dispute", "judge", file, "--key", referee) == "usage"
+        assert fails("dispute", "verify", file) == "dispute.message"
+        answer("dispute", "answer", file, run, "--key", theirs)
+        assert fails("dispute", "answer", file, run, "--key", mine) == "usage"
+        assert answer("dispute", "judge", file, "--key", referee)["claims"][0]["verdict"] == "admissible"
+        assert "agrees: True" in weighbridge("dispute", "verify", file)[1]
+        assert fails("dispute", "answer", file, run, "--key", theirs) == "dispute.message"
+    damaged = shutil.copy(file, tmp_path / "damaged")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    Path(damaged).write_bytes(data)
+    assert weighbridge("dispute", "verify", damaged)[0] == 2

@@ -1,0 +1,60 @@
+"""Memory roots of a real step: those made little by little are those of the whole memory, and a changed bit shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from support.disputed import record
+from support.recording_store import RecordingStore
+
+from weighbridge.core.memory_map import MemoryMap
+from weighbridge.execution.executor import Executor
+from weighbridge.execution.memory_roots import MemoryRoots, held, slots_of
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
+
+
+@pytest.fixture(scope="module")
+def run(recordings: RecordingStore) -> Transcript:
+    return Transcript.open(recordings.get("disputed", record))
+
+
+def _whole(tape: Tape, slots: Mapping[int, torch.Tensor]) -> bytes:
+    made = MemoryMap(slots_of(tape))
+    for slot, data in slots.items():
+        made.put(slot, held(data))
+    return made.root()
+
+
+def _roots(run: Transcript, flip: bool = False) -> tuple[list[bytes], list[bytes]]:
+    """Executes a step; returns roots made little by little and of the whole memory. `flip` changes a bit of state."""
+    step = run.checkpoint_steps[0]
+    entry = run.step(step)
+    tape = Tape.decode(run.tape(entry.tape))
+    executor = Executor("cpu", run.draft["seed"], 1 << 30)
+    executor.load(run.checkpoint(step))
+    if flip:
+        next(data for name, data in executor.state.items() if "weight" in name)[0] ^= 1
+    roots, whole = MemoryRoots(tape), list[bytes]()
+
+    def before(index: int, slots: Mapping[int, torch.Tensor]) -> None:
+        roots(index, slots)
+        whole.append(_whole(tape, slots))
+
+    executor.before = before
+    executor.run(
+        tape, entry.tape, entry, run.log(step), run.batch(step), run.undeclared(step), stop=0 if flip else None
+    )
+    return roots.roots, whole
+
+
+def test_roots_made_little_by_little_are_those_of_the_whole_memory(run: Transcript) -> None:
+    roots, whole = _roots(run)
+    assert roots == whole
+    assert 10 < len(set(roots)) < len(roots), "operations change memory, and views do not"
+
+
+def test_one_bit_of_the_state_changes_the_first_root(run: Transcript) -> None:
+    assert _roots(run, flip=True)[0][0] != _roots(run)[0][0]

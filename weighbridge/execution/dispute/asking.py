@@ -1,0 +1,193 @@
+"""Asks a confined worker for a step's tree, an opening or a judgement, and reads what it answers as hostile."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from weighbridge.core.errors import ReplayWorkerError
+from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, share, text
+from weighbridge.execution.worker_process import Limits, raise_error, run_worker
+
+Verdict = Literal["false", "admissible", "undecided", "forfeit"]
+"""`false`: the claim does not follow from what both parties agree on. `admissible`: it does. `undecided`: this referee
+cannot say, and no party loses. `forfeit`: the party did not show what it had to show, in time or at all."""
+
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+_WORKER = "weighbridge.execution.workers.dispute_worker"
+_DEFAULT = Limits()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said of one claim.
+
+    Attributes:
+        verdict: See `Verdict`.
+        code: The reason, dotted.
+        reason: The reason, for people.
+    """
+
+    verdict: Verdict
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a party says of one leaf.
+
+    Attributes:
+        terms: What both parties agree on of the draft (seed, policy, calibration, rules), encoded.
+        tape: The program that both agree on, encoded.
+        state: Digest of the state before the step, agreed too (32 bytes).
+        record: The step record that it is about, encoded.
+        log: Digest of the rounding log that the party named (32 bytes).
+        own: Whether the record is the party's own, so that it must say what the leaf says.
+        count: How many leaves the party claims.
+        index: Which leaf is judged.
+        leaf: Its hash (32 bytes); nothing if the party claims none.
+        previous: The hash of the agreed leaf before (32 bytes); nothing for the first one.
+    """
+
+    terms: bytes
+    tape: bytes
+    state: bytes
+    record: bytes
+    log: bytes
+    own: bool
+    count: int
+    index: int
+    leaf: bytes
+    previous: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A step's tree, as a party made it.
+
+    Attributes:
+        terms: As for `Claim`.
+        tape: As for `Claim`.
+        state: As for `Claim`.
+        record: As for `Claim`.
+        log: As for `Claim`.
+        leaves: Hash of every leaf that could be made.
+        opening: The opening that was asked for, encoded, or None.
+        parted: Why the tree ends before the step does; "" if it does not.
+        seconds: What the execution took.
+    """
+
+    terms: bytes
+    tape: bytes
+    state: bytes
+    record: bytes
+    log: bytes
+    leaves: tuple[bytes, ...]
+    opening: bytes | None
+    parted: str
+    seconds: float
+
+
+def trace(
+    path: str | Path, step: int, *, place: int | None = None, device: str = "cpu", limits: Limits = _DEFAULT,
+    env: Mapping[str, str] | None = None, op_rules: Sequence[str] = (),
+) -> Traced:  # fmt: skip
+    """Makes the tree of a step by executing it, up to where it parts from its record.
+
+    Args:
+        path: Transcript directory.
+        step: The step.
+        place: A leaf to be opened.
+        device: Where to execute it.
+        limits: On memory and time.
+        env: Environment for the worker.
+        op_rules: Modules or files that register rules for custom operators.
+
+    Raises:
+        WeighbridgeError: The transcript is damaged, or the step cannot be disputed.
+        ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
+    """
+    at = str(Path(path).resolve())
+    request = {"task": "trace", "path": at, "step": step, "place": place, "device": device, "op_rules": list(op_rules)}
+    message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
+    try:
+        raise_error(message)
+        raw = message["result"]
+        hashes = bytes.fromhex(raw["leaves"])
+        return Traced(
+            terms=bytes.fromhex(raw["terms"]), tape=bytes.fromhex(raw["tape"]), state=digest(raw["state"]),
+            record=bytes.fromhex(raw["record"]), log=digest(raw["log"]), leaves=split(hashes),
+            opening=None if raw["opening"] is None else bytes.fromhex(raw["opening"]),
+            parted=text(raw["parted"], 2000), seconds=share(raw["seconds"]),
+        )  # fmt: skip
+    except MALFORMED as error:
+        raise malformed(error) from None
+
+
+def judge(
+    claim: Claim, opening: bytes, *, device: str = "cpu", limits: Limits = _DEFAULT,
+    env: Mapping[str, str] | None = None, op_rules: Sequence[str] = (),
+) -> Judgement:  # fmt: skip
+    """Judges a claim about one leaf in a confined worker.
+
+    Args:
+        claim: The claim.
+        opening: What the party shows, as it was sent.
+        device: Where to execute the operation.
+        limits: On memory and time.
+        env: Environment for the worker.
+        op_rules: As for `trace`.
+
+    Returns:
+        The judgement; `undecided` if the worker died or ran out of its limits.
+    """
+    with tempfile.TemporaryDirectory(prefix="weighbridge-dispute-") as at:
+        for name, data in (("tape", claim.tape), ("record", claim.record), ("opening", opening)):
+            (Path(at) / name).write_bytes(data)
+        request: dict[str, Any] = {
+            name: getattr(claim, name).hex() for name in ("terms", "state", "log", "leaf", "previous")
+        }
+        request |= {"task": "judge", "path": at, "own": claim.own, "count": claim.count, "index": claim.index}
+        request |= {"device": device, "memory": limits.memory, "seconds": limits.seconds, "op_rules": list(op_rules)}
+        try:
+            message = run_worker(_WORKER, request, limits, env)
+            if "error" in message:
+                error = message["error"]
+                return Judgement("undecided", text(error["code"], 200), text(error["message"], 2000))
+            return read(message["result"])
+        except ReplayWorkerError as error:
+            return Judgement("undecided", error.reason, error.message)
+        except MALFORMED as error:
+            return Judgement("undecided", "replay.worker", malformed(error).message)
+
+
+def read(raw: Any) -> Judgement:
+    """Reads a judgement from plain data.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is none.
+    """
+    if raw["verdict"] not in VERDICTS:
+        raise ValueError("verdict")
+    return Judgement(raw["verdict"], text(raw["code"], 200), text(raw["reason"], 2000))
+
+
+def forfeited(reason: str) -> Judgement:
+    """Returns what is said of the claim of a party that did not show what it had to."""
+    return Judgement("forfeit", "dispute.forfeit", reason)
+
+
+def split(hashes: bytes) -> tuple[bytes, ...]:
+    """Returns a byte string as digests of 32 bytes.
+
+    Raises:
+        ValueError: Its length is no multiple of 32.
+    """
+    if len(hashes) % 32:
+        raise ValueError("digests")
+    return tuple(hashes[at : at + 32] for at in range(0, len(hashes), 32))

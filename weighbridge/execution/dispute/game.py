@@ -1,0 +1,302 @@
+"""The game: leaf hashes of both parties, the first that differs, its openings, and what is said of each claim.
+
+A party sends two messages at most: its leaf hashes, the challenger first, and one opening. The referee judges claims
+and not parties: both may be false. Each party has one clock for the whole dispute, which runs while the other waits for
+it and stands still while the referee works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.execution.dispute.asking import Claim, Judgement, Traced, forfeited, split
+from weighbridge.execution.dispute.asking import judge as judged_by_worker
+from weighbridge.execution.dispute.leaves import first_difference
+from weighbridge.execution.dispute.messages import (
+    START,
+    Answer,
+    Challenge,
+    DisputeError,
+    Message,
+    Ruling,
+    Shown,
+    read,
+    signed,
+    unpack,
+)
+
+CHALLENGER, DEFENDER = 0, 1
+NAMES = ("challenger", "defender")
+CLOCK = 3600.0
+"""Seconds that a party has for its messages, unless the parties agree on others."""
+
+Judge = Callable[[Claim, bytes], Judgement]
+Due = Literal["challenge", "answer", "opening", "nothing"]
+
+
+@dataclass
+class Dispute:
+    """A dispute as far as it has come; referee, parties and later readers all follow it by this.
+
+    Attributes:
+        parties: Raw public keys of challenger and defender (32 bytes each).
+        messages: Those of the parties, in order.
+        openings: By party, what it showed.
+    """
+
+    parties: tuple[bytes, bytes]
+    messages: list[Message] = field(default_factory=list)
+    openings: dict[int, bytes] = field(default_factory=dict)
+    _challenge: Challenge | None = None
+    _answer: Answer | None = None
+    _claims: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
+    _leaf: int | None = None
+
+    @property
+    def head(self) -> bytes:
+        """The head that the next message must name (32 bytes)."""
+        return self.messages[-1].head if self.messages else START
+
+    @property
+    def leaf(self) -> int | None:
+        """The first leaf that differs, or how many there are if none does; None as long as that is unknown."""
+        return self._leaf
+
+    @property
+    def common(self) -> bool:
+        """Whether the parties are talking about the same step: the defender answered, and on the disputed record."""
+        challenge, answer = self._challenge, self._answer
+        if challenge is None or answer is None:
+            return True
+        return answer.record != b"" and (challenge.own or answer.record == challenge.record)
+
+    def due(self) -> tuple[int, Due]:
+        """Returns whose turn it is, and with what."""
+        if self._challenge is None:
+            return CHALLENGER, "challenge"
+        if self._answer is None:
+            return DEFENDER, "answer"
+        for party in (CHALLENGER, DEFENDER):
+            if (
+                self.common
+                and self._leaf is not None
+                and self._leaf < len(self._claims[party])
+                and party not in self.openings
+            ):
+                return party, "opening"
+        return CHALLENGER, "nothing"
+
+    def take(self, message: Message) -> None:
+        """Takes a party's message.
+
+        Raises:
+            DisputeError: It is not what is due, or not from the party whose turn it is. The dispute stays as it was.
+        """
+        party, due = self.due()
+        if due == "nothing" or message.key != self.parties[party] or message.previous != self.head:
+            raise DisputeError(f"Expected is {due} of the {NAMES[party]} after the last message, and nothing else.")
+        match message.content, due:
+            case Challenge() as challenge, "challenge":
+                self._challenge = challenge
+            case Answer() as answer, "answer":
+                assert self._challenge is not None
+                self._answer, self._claims = answer, (split(self._challenge.leaves), split(answer.leaves))
+                found = first_difference(*self._claims)
+                self._leaf = len(self._claims[DEFENDER]) if found is None else found
+            case Shown() as shown, "opening":
+                self.openings[party] = shown.opening
+            case _:
+                raise DisputeError(f"Expected is {due} of the {NAMES[party]}, and nothing else.")
+        self.messages.append(message)
+
+    def claim(self, party: int) -> Claim | None:
+        """Returns what a party claims of the first leaf that differs, if it claims anything."""
+        challenge, answer, index = self._challenge, self._answer, self._leaf
+        if challenge is None or answer is None or index is None:
+            return None
+        leaves = self._claims[party]
+        if party == CHALLENGER and index >= len(leaves):
+            return None  # it denies the other's leaf
+        mine = challenge if party == CHALLENGER else answer
+        return Claim(
+            terms=challenge.terms,
+            tape=challenge.tape,
+            state=challenge.state,
+            record=mine.record,
+            log=mine.log,
+            own=party == DEFENDER or challenge.own,
+            count=len(leaves),
+            index=index,
+            leaf=leaves[index] if index < len(leaves) else b"",
+            previous=leaves[index - 1] if index else b"",
+        )
+
+
+_NO_GROUND = Judgement(
+    "undecided",
+    "dispute.ground",
+    "the parties do not agree on which step is disputed; compare the signed transcripts",
+)
+
+
+def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
+    """Returns what is said of each claim of a dispute whose parties have said all."""
+    if not dispute.common:
+        return [(party, _NO_GROUND) for party in (CHALLENGER, DEFENDER)]
+    found = []
+    for party in (CHALLENGER, DEFENDER):
+        claim = dispute.claim(party)
+        if claim is not None:
+            found.append((party, judge(claim, dispute.openings.get(party, b""))))
+    return found
+
+
+class Referee:
+    """Runs one dispute: takes messages, keeps the clocks, and rules.
+
+    Attributes:
+        dispute: How far it has come.
+        ruling: The referee's last word, once there is one.
+    """
+
+    def __init__(
+        self, parties: tuple[bytes, bytes], key: SigningKey, *, judge: Judge = judged_by_worker, clock: float = CLOCK,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """Opens a dispute; the challenger's clock runs from now on.
+
+        Args:
+            parties: Raw public keys of challenger and defender (32 bytes each).
+            key: Signs the ruling.
+            judge: Judges claims.
+            clock: Seconds that each party has.
+            now: Reads the time in seconds.
+        """
+        self.dispute = Dispute(parties)
+        self.ruling: Message | None = None
+        self._key, self._judge, self._clock, self._now = key, judge, clock, now
+        self._used, self._sent = [0.0, 0.0], [0, 0]
+        self._since = now()
+
+    def post(self, data: bytes) -> None:
+        """Takes a message as it was sent, and rules once all was said.
+
+        Raises:
+            FormatError, DisputeError: It is no message that is due now. Its sender's clock runs on.
+        """
+        self.tick()
+        if self.ruling is not None:
+            raise DisputeError("The dispute is over; open another one.")
+        party, _ = self.dispute.due()
+        self.dispute.take(read(data))
+        self._sent[party] += len(data)
+        if self.dispute.due()[1] == "nothing":
+            began = self._now()
+            self._rule(judgements(self.dispute, self._judge), self._now() - began)
+        self._since = self._now()
+
+    def tick(self) -> None:
+        """Charges the party whose turn it is, and rules that it forfeits if its clock has run out."""
+        if self.ruling is not None:
+            return
+        now = self._now()
+        party, due = self.dispute.due()
+        self._used[party] += now - self._since
+        self._since = now
+        if self._used[party] > self._clock:
+            self._rule([(party, forfeited(f"the {NAMES[party]} sent no {due} within {self._clock:g} s"))], 0.0)
+
+    def log(self) -> list[Message]:
+        """Returns all messages so far, the ruling last."""
+        return [*self.dispute.messages, *([] if self.ruling is None else [self.ruling])]
+
+    def _rule(self, found: list[tuple[int, Judgement]], judged: float) -> None:
+        leaf = -1 if self.dispute.leaf is None else self.dispute.leaf
+        ruling = Ruling(
+            leaf=leaf, claims=[(party, each.verdict, each.code, each.reason) for party, each in found],
+            seconds=(self._used[0], self._used[1]), clock=self._clock, sent=(self._sent[0], self._sent[1]),
+            judged=judged,
+        )  # fmt: skip
+        self.ruling = signed(self.dispute.head, ruling, self._key)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a finished dispute says.
+
+    Attributes:
+        parties: Keys of challenger and defender.
+        referee: Key of the referee.
+        ruling: Its ruling.
+        again: What the one who checks says of the claims that the referee judged, with their party.
+        agrees: Whether that is what the ruling says.
+    """
+
+    parties: tuple[bytes, bytes]
+    referee: bytes
+    ruling: Ruling
+    again: list[tuple[int, Judgement]]
+    agrees: bool
+
+
+def verify(data: bytes, judge: Judge = judged_by_worker) -> Checked:
+    """Checks a finished dispute from its file alone: signatures, order, the leaf, and every judgement once more.
+
+    A forfeit by the clock is the referee's word: no other party saw the time.
+
+    Args:
+        data: The file.
+        judge: Judges claims.
+
+    Raises:
+        FormatError: It is no such file.
+        DisputeError: A signature does not verify, a message is out of its turn, or there is no ruling.
+    """
+    *said, last = list(unpack(data))
+    if not isinstance(last.content, Ruling):
+        raise DisputeError("The dispute has no ruling yet; ask the referee.")
+    challenger = said[0].key if said else last.key
+    defender = next((message.key for message in said if isinstance(message.content, Answer)), bytes(32))
+    dispute = Dispute((challenger, defender))
+    for message in said:
+        dispute.take(message)
+    ruling = last.content
+    party, due = dispute.due()
+    if due != "nothing":
+        agrees = [(c[0], c[1]) for c in ruling.claims] == [(party, "forfeit")] and ruling.seconds[party] > ruling.clock
+        return Checked(dispute.parties, last.key, ruling, [], agrees)
+    again = judgements(dispute, judge)
+    agrees = ruling.leaf == (-1 if dispute.leaf is None else dispute.leaf) and [
+        (party, each.verdict, each.code) for party, each in again
+    ] == [claim[:3] for claim in ruling.claims]
+    return Checked(dispute.parties, last.key, ruling, again, agrees)
+
+
+def challenge(mine: Traced, step: int, *, own: bool) -> Challenge:
+    """Returns the message that opens a dispute.
+
+    Args:
+        mine: The challenger's tree.
+        step: Number of the step.
+        own: Whether the record is the challenger's own; else it is the one that it disputes.
+    """
+    return Challenge(
+        terms=mine.terms, tape=mine.tape, state=mine.state, step=step, record=mine.record, own=own,
+        log=mine.log, leaves=b"".join(mine.leaves),
+    )  # fmt: skip
+
+
+def answer(mine: Traced, asked: Challenge) -> Answer:
+    """Returns the defender's answer; an empty one if the challenge is about another step than that of the defender.
+
+    Args:
+        mine: The defender's tree.
+        asked: The challenge.
+    """
+    if (mine.terms, mine.tape, mine.state) != (asked.terms, asked.tape, asked.state):
+        return Answer(record=b"", log=bytes(32), leaves=b"")
+    return Answer(record=mine.record, log=mine.log, leaves=b"".join(mine.leaves))

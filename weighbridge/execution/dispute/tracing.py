@@ -1,0 +1,249 @@
+"""Executes a step while its tree is made: results are noted, not compared.
+
+What a party claims about a step is what its own execution gives. Whether that is what a step record says is noted too:
+a party that disputes another's record claims nothing about the operation at which the two part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weighbridge.core.digests import bytes_digest
+from weighbridge.core.errors import LogError, UsageError, WeighbridgeError
+from weighbridge.core.memory_map import Held
+from weighbridge.execution.dispute.leaves import ENTER, FINISH, Counters, Leaf, encoded, values_of
+from weighbridge.execution.dispute.openings import Contents, Opening, opened_slots
+from weighbridge.execution.executor import Executor
+from weighbridge.execution.following import Following
+from weighbridge.execution.memory_roots import MemoryRoots, held
+from weighbridge.numerics.arrays.physical import flat
+from weighbridge.numerics.rounding import contested, formats, narrow
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rounding.rounding_log import LogReader
+from weighbridge.program.flops import flops
+from weighbridge.program.operands import whole
+from weighbridge.transcript.steps import Scalar, StepRecord, same_scalar
+from weighbridge.transcript.tape import Tape
+
+_WHOLE_VALUE = {torch.float32: 32, torch.bfloat16: 16, torch.float16: 16}
+
+
+class Tracing(Following):
+    """The context of a step whose tree is made: takes results as they come out, and notes them.
+
+    Attributes:
+        noted: (digest, checksum) of the results since the last leaf.
+        read: Values that were read back since then.
+        entries: Log entries that were followed.
+        chosen: Bits that they state.
+        explainable: Whether a result may differ from its checksum for want of a wider bound on this device.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Takes what `Following` takes."""
+        super().__init__(*args, **kwargs)
+        self.noted: list[tuple[bytes, int]] = []
+        self.read: list[Scalar] = []
+        self.entries, self.chosen = 0, 0
+        self.explainable = False
+
+    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
+        """See `Context.rounded`."""
+        entries = self._entries(wide.numel())
+        self.rounded_elements += wide.numel()
+        small = dtype in formats.NARROW
+        result = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)
+        self.followed += result.followed
+        self._output += 1
+        if entries is not None:
+            self.entries += len(entries.positions)
+            widths = entries.widths.astype("int64")
+            self.chosen += int(widths.sum()) + int((widths == 0).sum()) * _WHOLE_VALUE[dtype]
+        if result.inadmissible:
+            raise LogError(
+                f"step {self.record.step}, operation {self.op} ({self.operation}): the log asks for "
+                f"{result.inadmissible} outcomes that no conforming device could have rounded to",
+                code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
+            )  # fmt: skip
+        wanted = self._wanted[self.checked : self.checked + 1]
+        if wanted and wanted[0] != result.checksum:
+            judge = narrow.explainable if small else contested.explainable
+            self.explainable |= judge(wide, bound, entries, result.out, wanted[0], result.checksum)
+        self._note(result.out, result.checksum)
+        return result.out
+
+    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
+        """See `Context.exact`."""
+        if checksum is None:
+            checksum = (narrow if bits.dtype in formats.NARROW else contested).canonicalise(bits)
+        self._note(bits, checksum)
+
+    def host(self, value: bool | int | float) -> bool | int | float:
+        """See `Context.host`."""
+        self.read.append(value)
+        self.hosts += 1
+        return value
+
+    def _note(self, out: Tensor, checksum: int) -> None:
+        self.noted.append((bytes_digest(flat(out).view(torch.uint8).cpu().numpy().data), checksum))
+        self.checked += 1
+
+    def counters(self, flops: int) -> Counters:
+        """Returns how far the step is.
+
+        Args:
+            flops: FLOPs of the operations so far.
+        """
+        return Counters(
+            rng=dict(self.rng), entries=self.entries, chosen=self.chosen, flops=flops % (1 << 64), checked=self.checked,
+            hosts=self.hosts, rounded=self.rounded_elements,
+        )  # fmt: skip
+
+    def recorded(self) -> bool:
+        """Says whether the results and values since the last leaf are those that the step record has."""
+        first, host = self.checked - len(self.noted), self.hosts - len(self.read)
+        said, read = self._wanted[first : self.checked], self.record.host[host : self.hosts]
+        if [checksum for _, checksum in self.noted] != said or len(read) != len(self.read):
+            return False
+        return all(same_scalar(a, b) for a, b in zip(read, self.read, strict=True))
+
+
+class PartedError(Exception):
+    """The execution parts from the step record; only ever caught here."""
+
+
+class Tracer(Executor):
+    """Makes the tree of one step after another.
+
+    Attributes:
+        tree: The leaves of the last step.
+        opening: What was asked to be opened of it, or None.
+        parted: Why the tree ends early; "" if it does not.
+    """
+
+    tree: list[Leaf]
+    opening: Opening | None = None
+    parted = ""
+
+    def _context(self, record: StepRecord, log: LogReader | None) -> Following:
+        self._tracing = Tracing(record, log, self._seed, self._policy)
+        return self._tracing
+
+    def trace(
+        self, tape: Tape, record: StepRecord, log: bytes, batch: Mapping[str, Tensor],
+        undeclared: Mapping[str, Tensor], state: bytes, *, place: int | None = None, to_the_end: bool = False,
+    ) -> None:  # fmt: skip
+        """Executes a step on the state that was loaded and makes its tree.
+
+        Args:
+            tape: The program.
+            record: The step's record.
+            log: Its rounding log, encoded.
+            batch: Batch tensors by path.
+            undeclared: Undeclared tensors by name.
+            state: Digest of the state before the step (32 bytes).
+            place: A leaf that is to be opened.
+            to_the_end: Whether to go on where results are not those of the record.
+
+        Raises:
+            UsageError: The step exchanges with other ranks.
+        """
+        if record.collectives:
+            raise UsageError("A step that exchanges with other ranks cannot be disputed; replay the whole job.")
+        self.tree, self.opening, self.parted = [], None, ""
+        counted = flops(tape)
+        roots, done = MemoryRoots(tape), Counters()
+        regions = {name: held(data) for name, data in self.state.items()} if place in (0, len(tape.nodes) + 1) else {}
+        given = Contents(regions, dict(self.rng))
+
+        def before(index: int, slots: Mapping[int, Tensor]) -> None:
+            nonlocal done
+            context = self._tracing
+            roots(index, slots)
+            if index == 0:
+                self.tree.append(enter(record, state, roots.roots[0]))
+            else:
+                node = tape.nodes[index - 1]
+                after = context.counters(done.flops + counted[index - 1])
+                if not to_the_end and not context.recorded():
+                    raise PartedError(f"operation {index - 1} ({node.op}) gives other results than the record has")
+                self.tree.append(
+                    Leaf(
+                        index=index,
+                        node=encoded(node),
+                        values=values_of(node, record.values),
+                        host=context.read,
+                        results=context.noted,
+                        before=done,
+                        after=after,
+                        memory=roots.roots[-2],
+                        left=roots.roots[-1],
+                    )
+                )
+                done = after
+                context.noted, context.read = [], []
+            if place == index + 1:
+                previous = self.tree[-1].to_cbor()
+                if index < len(tape.nodes):
+                    parts = [
+                        (slot, raw(slots.get(slot)) if reads else None, _held(slots.get(slot)), roots.proof(slot))
+                        for slot, reads in opened_slots(tape, index)
+                    ]
+                    self.opening = Opening(previous=previous, log=log, slots=parts)
+                else:
+                    memory = {slot: held(data) for slot, data in slots.items()}
+                    self.opening = Opening(previous=previous, log=log, state=given, memory=memory)
+
+        if place == 0:
+            self.opening = Opening(log=log, state=given, batch=dict(batch), undeclared=dict(undeclared))
+        self.before = before
+        reader = LogReader(log, max_entries=record.logged)
+        try:
+            self.run(tape, record.tape, record, reader, batch, undeclared)
+            self.tree.append(finish(len(tape.nodes) + 1, done, roots.roots[-1], self.state_digest()))
+        except (PartedError, WeighbridgeError) as error:
+            self.parted = str(error)
+        finally:
+            self.before = None
+
+
+def enter(record: StepRecord, state: bytes, root: bytes) -> Leaf:
+    """Returns the first leaf of a step.
+
+    Args:
+        record: The step's record.
+        state: Digest of the state before it.
+        root: Memory root once all has entered.
+    """
+    starts = sorted((name, pair[0]) for name, pair in record.rng.items())
+    return Leaf(
+        index=0, node=[ENTER, record.kind, record.batch, starts], values=list(record.values), host=[], results=[],
+        before=Counters(), after=Counters(), memory=state, left=root,
+    )  # fmt: skip
+
+
+def finish(index: int, done: Counters, root: bytes, state: bytes) -> Leaf:
+    """Returns the last leaf of a step.
+
+    Args:
+        index: Which leaf that is.
+        done: Counters after the last operation.
+        root: Memory root then.
+        state: Digest of the state that the step leaves.
+    """
+    return Leaf(
+        index=index, node=[FINISH], values=[], host=[], results=[], before=done, after=done, memory=root, left=state
+    )
+
+
+def raw(data: Tensor | None) -> bytes | None:
+    """Returns the bytes of a storage, if there is one."""
+    return None if data is None else whole(data).cpu().numpy().tobytes()
+
+
+def _held(data: Tensor | None) -> Held | None:
+    return None if data is None else held(data)

@@ -1,0 +1,127 @@
+"""The process that makes a step's tree, opens a leaf of it, or judges a claim about one; see `dispute.asking`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from weighbridge.core.bounded import decode_cbor, read_file
+from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.execution.dispute.asking import Claim
+from weighbridge.execution.dispute.judgement import judge
+from weighbridge.execution.dispute.openings import MAX_OPENING
+from weighbridge.execution.dispute.tracing import Tracer
+from weighbridge.execution.workers.serving import serve
+from weighbridge.numerics.conformance import bound_policy as policies
+from weighbridge.numerics.conformance import probes
+from weighbridge.numerics.rule_table import table_digest
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.state import checkpoint_digest, state_digest
+from weighbridge.transcript.tape import Tape
+
+TERMS = ("seed", "policy", "calibration", "rules")
+"""What an execution depends on in a draft."""
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Answers a request.
+
+    Raises:
+        WeighbridgeError: It cannot be answered; no party is accused.
+    """
+    return _judged(request) if request["task"] == "judge" else _traced(request)
+
+
+def _tracer(request: dict[str, Any], terms: dict[str, Any]) -> Tracer:
+    if terms.get("rules") != table_digest():
+        raise WeighbridgeError(
+            "the step was recorded under another table of rules than this version has; use that version",
+            code="replay.rules.unknown",
+        )
+    if type(terms.get("seed")) is not int:
+        raise UsageError("the draft names no seed; fetch the transcript again")
+    policy = policies.declared(terms)
+    probes.require(request["device"], policy)
+    return Tracer(request["device"], terms["seed"], int(request["memory"]), policy)
+
+
+def _traced(request: dict[str, Any]) -> dict[str, Any]:
+    transcript, step = Transcript.open(request["path"]), int(request["step"])
+    if not 0 <= step < transcript.steps:
+        raise UsageError(f"the transcript has {transcript.steps} steps; step {step} is not among them")
+    record = transcript.step(step)
+    log = transcript.log(step)
+    if log is None:
+        raise UsageError(f"step {step} has no rounding log here; make it with `weighbridge regenerate` first")
+    terms = {name: transcript.draft[name] for name in TERMS if name in transcript.draft}
+    tracer = _tracer(request, terms)
+    state = _reach(transcript, step, tracer)
+    tape = transcript.tape(record.tape)
+    program, encoded = Tape.decode(tape), transcript.rounding(step)
+    began = time.perf_counter()
+    tracer.trace(
+        program, record, encoded, transcript.batch(step), transcript.undeclared(step), state, place=request["place"]
+    )
+    return {
+        "terms": cbor(terms).hex(),
+        "tape": tape.hex(),
+        "state": state.hex(),
+        "record": record.to_cbor().hex(),
+        "log": bytes_digest(encoded).hex(),
+        "leaves": b"".join(leaf.digest() for leaf in tracer.tree).hex(),
+        "opening": None if tracer.opening is None else tracer.opening.to_cbor().hex(),
+        "parted": tracer.parted,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _reach(transcript: Transcript, step: int, tracer: Tracer) -> bytes:
+    """Makes the state before a step; returns its digest."""
+    begin = max([c for c in transcript.checkpoint_steps if c <= step], default=0)
+    if begin:
+        checkpoint = transcript.checkpoint(begin)
+        if checkpoint_digest(checkpoint) != transcript.step(begin - 1).state:
+            raise UsageError(f"checkpoint {begin} is not the state after step {begin - 1}; dispute that step")
+        tracer.load(checkpoint)
+    for number in range(begin, step):
+        record = transcript.step(number)
+        tape = Tape.decode(transcript.tape(record.tape))
+        tracer.trace(
+            tape,
+            record,
+            transcript.rounding(number),
+            transcript.batch(number),
+            transcript.undeclared(number),
+            bytes(32),
+        )
+        if tracer.parted or tracer.state_digest() != record.state:
+            raise UsageError(f"step {number} does not come out as it was recorded; dispute that step")
+    return transcript.step(step - 1).state if step else state_digest({}, {})
+
+
+def _judged(request: dict[str, Any]) -> dict[str, Any]:
+    at = Path(request["path"])
+    small = {name: bytes.fromhex(request[name]) for name in ("state", "log", "leaf", "previous")}
+    claim = Claim(
+        terms=bytes.fromhex(request["terms"]),
+        tape=read_file(at / "tape", max_bytes=MAX_OPENING), record=read_file(at / "record", max_bytes=MAX_OPENING),
+        own=bool(request["own"]), count=int(request["count"]), index=int(request["index"]), **small,
+    )  # fmt: skip
+    terms = decode_cbor(claim.terms)
+    try:
+        tracer = _tracer(request, terms)
+    except WeighbridgeError as error:
+        return {"verdict": "undecided", "code": error.reason, "reason": error.message}
+    return asdict(judge(claim, read_file(at / "opening", max_bytes=MAX_OPENING), tracer))
+
+
+def main() -> None:
+    """Answers one request."""
+    serve(lambda request, confined, send: answer(request))
+
+
+if __name__ == "__main__":
+    main()
