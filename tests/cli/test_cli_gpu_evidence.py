@@ -19,6 +19,7 @@ from support.command_line import weighbridge as here
 
 from verifier.evidence import bundle
 from weighbridge.attest.manifest import SigningKey
+from weighbridge.cli.gpu_evidence import verification
 from weighbridge.cli.gpu_evidence.places import pairs, places
 from weighbridge.cli.gpu_evidence.statement import STATEMENT, Statement, open_statement
 from weighbridge.cli.gpu_evidence.verification import verify
@@ -82,7 +83,9 @@ def test_what_was_made_is_verified_elsewhere(made: tuple[Path, dict[str, Any]]) 
     answer = in_json("gpu-evidence", "verify", file, "--sample", "10", "--key", said["key"])
     assert answer["verified"] == len(places(["cpu"]))
     assert "failed" not in answer
-    assert answer["consistent"] == len(answer["places"])  # the units
+    products = [each for each in answer["claims"] if each["says"].startswith("16-bit products on")]
+    assert len(products) == len(answer["places"])
+    assert all((each["outcome"] == "claimed") == ("no unit that is declared" in each["says"]) for each in products)
     assert answer["signers"] == [said["key"]]
     code, told, _ = here("gpu-evidence", "verify", file, "--sample", "0")
     assert code == 0
@@ -155,6 +158,29 @@ def test_products_that_no_unit_returns_are_told_apart(parts: dict[str, Path], tm
     said = [claim.says for claim in found.claims if "16-bit products" in claim.says]
     assert said
     assert all("no known order" in each or "no unit that is declared" in each for each in said)
+
+
+@pytest.mark.slow
+def test_what_this_verifier_lacks_accuses_no_party(
+    parts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_: object, **__: object) -> None:
+        raise WeighbridgeError("no such table here", code="replay.calibration.unknown")
+
+    monkeypatch.setattr(verification, "replay", lacking)
+    assert failures(forged(parts, tmp_path / "forged", lambda same: same), tmp_path / "read") == []
+
+
+@pytest.mark.slow
+def test_markup_in_a_name_is_printed_as_it_is(parts: dict[str, Path], tmp_path: Path) -> None:
+    def change(statement: Statement) -> Statement:
+        name = "x[/y]"
+        places = {**statement.places, name: {"kind": name}}
+        return with_recording(0, place=name, subject=name)(replace(statement, places=places))
+
+    code, told, error = here("gpu-evidence", "verify", forged(parts, tmp_path / "forged", change), "--sample", "2")
+    assert code == 0, error
+    assert "x[/y]" in told
 
 
 @pytest.mark.slow

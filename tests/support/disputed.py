@@ -66,11 +66,13 @@ class Party:
         run: The transcript.
         flips: The operation whose result it changes, if any.
         record: Its step record; None for that of the transcript.
+        explaining: Whether it rounds as the record's checksums say where a wider bound would explain that.
     """
 
     run: Path
     flips: int | None = None
     record: StepRecord | None = None
+    explaining: bool = False
 
     def tree(self, place: int | None = None) -> tuple[Traced, list[Leaf], StepRecord]:
         """Returns what it would tell, its leaves, and the record that its execution gives."""
@@ -81,7 +83,7 @@ class Party:
         tracer = _Cheat("cpu", terms["seed"], 1 << 30, policies.declared(terms))
         with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
             state = dispute_worker._reach(transcript, STEP, tracer)
-            tracer.flips = self.flips
+            tracer.flips, tracer.explaining = self.flips, self.explaining
             log = transcript.rounding(STEP)
             tracer.trace(
                 Tape.decode(tape), record, log, transcript.batch(STEP), transcript.undeclared(STEP), state,

@@ -105,6 +105,7 @@ def judge(file: _File, key: _Key, device: _Device = "cpu", as_json: Json = False
 @app.command()
 def verify(file: _File, device: _Device = "cpu", as_json: Json = False) -> int:
     """Check a finished dispute offline: signatures, order, and each judgement once more; exit 1 if a claim is false."""
+    from dataclasses import replace
     from functools import partial
 
     from weighbridge.execution.dispute import asking, game
@@ -113,7 +114,12 @@ def verify(file: _File, device: _Device = "cpu", as_json: Json = False) -> int:
     found = game.verify(read_file(file, max_bytes=_MAX_FILE), partial(asking.judge, device=device))
     names = dict(zip(game.NAMES, (key.hex() for key in found.parties), strict=True))
     said: dict[str, Any] = {"agrees": found.agrees, **names, "referee": found.referee.hex()}
-    code = _told(found.ruling, as_json, said)
+    if found.again:  # the reasons that come out here, and not the referee's words
+        claims: list[tuple[int, str, str, str]] = [(party, e.verdict, e.code, e.reason) for party, e in found.again]
+        ruling = replace(found.ruling, claims=claims if found.agrees else found.ruling.claims)
+    else:
+        ruling = found.ruling
+    code = _told(ruling, as_json, said)
     return code if found.agrees else Exit.FINDINGS
 
 

@@ -153,9 +153,10 @@ def _print(found: Any, signers: list[str]) -> None:
 def progress_bar(quiet: bool) -> Iterator[Progress]:
     """A bar on standard error that says what is going on."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bars:
         bar = bars.add_task("starting", total=None)
-        yield lambda what, done, of: bars.update(bar, description=what, completed=done, total=of)
+        yield lambda what, done, of: bars.update(bar, description=escape(what), completed=done, total=of)

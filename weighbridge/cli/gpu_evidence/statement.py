@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from verifier.evidence.bundle import Part
@@ -182,6 +183,9 @@ def _check(made: Statement) -> None:
     for place in (*made.units, *made.errors, *(r.place for r in made.recordings), *(r.place for r in made.replays)):
         if place not in made.places:
             raise ValueError
+    folders = sorted(f"{each.folder}/" for each in made.recordings)
+    if not folders or any(after.startswith(before) for before, after in pairwise(folders)):
+        raise ValueError
     for replayed in made.replays:
         made.recordings[replayed.recording]
 

@@ -23,6 +23,8 @@ from weighbridge.transcript.files import read_manifest
 
 Outcome = Literal["verified", "consistent", "claimed", "failed"]
 _MAX_STATEMENT = 32 << 20
+_LACKING = ("replay.calibration.unknown", "replay.rules.unknown", "replay.worker", "device.arithmetic")
+"""Reasons why a replay here cannot be had, which speak against no party."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def _replayed(
             return Claim("failed", f"{title}: the transcript in the file is another one than is claimed")
         found = replay(run, limits=limits, progress=lambda done, of: progress(f"replaying {title}", done, of))
     except WeighbridgeError as error:
-        return Claim("failed", f"{title}: {error.message}")
+        return Claim("claimed" if error.reason in _LACKING else "failed", f"{title}: {error.message}")
     if found.verdict == "inconclusive":
         return Claim("claimed", f"{title}: a replay here decides nothing (inconclusive)")
     wrong = [
@@ -124,8 +126,9 @@ def _replayed(
         return Claim("failed", f"{title}: {'; '.join(wrong)}")
     return Claim(
         "verified",
-        f"{title}: {recording.steps - 1} updates replay here bit for bit; of {found.rounded:,} roundings "
-        f"{found.followed:,} differ here without the log",
+        f"transcript {recording.transcript[:16]} in {recording.folder}: {recording.steps - 1} updates replay here bit "
+        f"for bit; of {found.rounded:,} roundings {found.followed:,} differ here without the log. The signer says that "
+        f"it is {recording.subject}, {recording.parameters:,} parameters, recorded on {recording.place}",
     )
 
 
@@ -168,7 +171,7 @@ def _units(statement: Statement, progress: Callable[[str, int, int], None]) -> l
             says = f"are those of {' or '.join(found.units)} while K is short; no known order returns the long ones"
         else:
             says = "are those of no unit that is declared"
-        claims.append(Claim("consistent", f"16-bit products on {place} {says}"))
+        claims.append(Claim("consistent" if found.units else "claimed", f"16-bit products on {place} {says}"))
     return claims
 
 

@@ -52,6 +52,7 @@ class Claim:
         index: Which leaf is judged.
         leaf: Its hash (32 bytes); nothing if the party claims none.
         previous: The hash of the agreed leaf before (32 bytes); nothing for the first one.
+        first: The hash of the agreed first leaf (32 bytes); nothing for the first one.
     """
 
     terms: bytes
@@ -64,6 +65,7 @@ class Claim:
     index: int
     leaf: bytes
     previous: bytes
+    first: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,7 @@ def judge(
         for name, data in (("tape", claim.tape), ("record", claim.record), ("opening", opening)):
             (Path(at) / name).write_bytes(data)
         request: dict[str, Any] = {
-            name: getattr(claim, name).hex() for name in ("terms", "state", "log", "leaf", "previous")
+            name: getattr(claim, name).hex() for name in ("terms", "state", "log", "leaf", "previous", "first")
         }
         request |= {"task": "judge", "path": at, "own": claim.own, "count": claim.count, "index": claim.index}
         request |= {"device": device, "memory": limits.memory, "seconds": limits.seconds, "op_rules": list(op_rules)}

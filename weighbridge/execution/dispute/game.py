@@ -74,6 +74,14 @@ class Dispute:
             return True
         return answer.record != b"" and (challenge.own or answer.record == challenge.record)
 
+    @property
+    def alike(self) -> bool:
+        """Whether two trainings have the same leaves beside records that are not the same."""
+        challenge, answer = self._challenge, self._answer
+        if challenge is None or answer is None or not challenge.own:
+            return False
+        return self._claims[CHALLENGER] == self._claims[DEFENDER] and challenge.record != answer.record
+
     def due(self) -> tuple[int, Due]:
         """Returns whose turn it is, and with what."""
         if self._challenge is None:
@@ -133,6 +141,7 @@ class Dispute:
             index=index,
             leaf=leaves[index] if index < len(leaves) else b"",
             previous=leaves[index - 1] if index else b"",
+            first=leaves[0] if index else b"",
         )
 
 
@@ -143,10 +152,19 @@ _NO_GROUND = Judgement(
 )
 
 
+_NO_DIFFERENCE = Judgement(
+    "undecided",
+    "dispute.records",
+    "the parties name the same leaves and have other records of them; dispute that record without --own",
+)
+
+
 def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
     """Returns what is said of each claim of a dispute whose parties have said all."""
     if not dispute.common:
         return [(party, _NO_GROUND) for party in (CHALLENGER, DEFENDER)]
+    if dispute.alike:
+        return [(party, _NO_DIFFERENCE) for party in (CHALLENGER, DEFENDER)]
     found = []
     for party in (CHALLENGER, DEFENDER):
         claim = dispute.claim(party)
@@ -270,9 +288,12 @@ def verify(data: bytes, judge: Judge = judged_by_worker) -> Checked:
         agrees = [(c[0], c[1]) for c in ruling.claims] == [(party, "forfeit")] and ruling.seconds[party] > ruling.clock
         return Checked(dispute.parties, last.key, ruling, [], agrees)
     again = judgements(dispute, judge)
-    agrees = ruling.leaf == (-1 if dispute.leaf is None else dispute.leaf) and [
-        (party, each.verdict, each.code) for party, each in again
-    ] == [claim[:3] for claim in ruling.claims]
+    sent = tuple(sum(len(m.data) for m in said if m.key == key) for key in dispute.parties)
+    agrees = (
+        ruling.leaf == (-1 if dispute.leaf is None else dispute.leaf)
+        and [(party, each.verdict, each.code) for party, each in again] == [claim[:3] for claim in ruling.claims]
+        and (sent == tuple(ruling.sent) or challenger == defender)
+    )
     return Checked(dispute.parties, last.key, ruling, again, agrees)
 
 

@@ -241,7 +241,8 @@ def _sized(name: str, value: Any) -> None:
 
 def _said(raw: Any) -> tuple[int, str, str, str]:
     party, verdict, code, reason = raw
-    if party not in (0, 1) or not all(type(each) is str and len(each) <= 4000 for each in (verdict, code, reason)):
+    texts = all(type(each) is str and len(each) <= 4000 for each in (verdict, code, reason))
+    if type(party) is not int or party not in (0, 1) or not texts:
         raise ValueError("claim")
     return party, verdict, code, reason
 

@@ -51,6 +51,7 @@ class Opening:
 
     Attributes:
         log: The step's encoded rounding log.
+        first: The first leaf, encoded, which binds the step's values; nothing for the first one.
         previous: The leaf before, encoded; nothing for the first one.
         slots: Of an operation: every slot that it reads, may write, makes or frees.
         state: Of the first and the last leaf: the state before the step.
@@ -60,6 +61,7 @@ class Opening:
     """
 
     log: bytes
+    first: bytes = b""
     previous: bytes = b""
     slots: list[Slot] = field(default_factory=list)
     state: Contents = field(default_factory=Contents)
@@ -72,6 +74,7 @@ class Opening:
         return cbor(
             {
                 "log": self.log,
+                "first": self.first,
                 "previous": self.previous,
                 "slots": [[slot, data, _pair(held), proof] for slot, data, held, proof in self.slots],
                 "regions": {name: _pair(held) for name, held in self.state.regions.items()},
@@ -95,6 +98,7 @@ class Opening:
         try:
             opening = cls(
                 log=_bytes(raw["log"]),
+                first=_bytes(raw["first"]),
                 previous=_bytes(raw["previous"]),
                 slots=[
                     (

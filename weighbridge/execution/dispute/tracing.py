@@ -41,6 +41,7 @@ class Tracing(Following):
         entries: Log entries that were followed.
         chosen: Bits that they state.
         explainable: Whether a result may differ from its checksum for want of a wider bound on this device.
+        explaining: Whether such a result is taken as its checksum has it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -49,7 +50,7 @@ class Tracing(Following):
         self.noted: list[tuple[bytes, int]] = []
         self.read: list[Scalar] = []
         self.entries, self.chosen = 0, 0
-        self.explainable = False
+        self.explainable = self.explaining = False
 
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
@@ -71,8 +72,12 @@ class Tracing(Following):
             )  # fmt: skip
         wanted = self._wanted[self.checked : self.checked + 1]
         if wanted and wanted[0] != result.checksum:
-            judge = narrow.explainable if small else contested.explainable
-            self.explainable |= judge(wide, bound, entries, result.out, wanted[0], result.checksum)
+            explain = narrow.explanation if small else contested.explanation
+            other = explain(wide, bound, entries, result.out, wanted[0], result.checksum)
+            self.explainable |= other is not None
+            if other is not None and self.explaining:
+                self._note(other, wanted[0])
+                return other
         self._note(result.out, result.checksum)
         return result.out
 
@@ -123,14 +128,17 @@ class Tracer(Executor):
         tree: The leaves of the last step.
         opening: What was asked to be opened of it, or None.
         parted: Why the tree ends early; "" if it does not.
+        explaining: Whether results that a wider bound would explain are taken as the record's checksums have them.
     """
 
     tree: list[Leaf]
     opening: Opening | None = None
     parted = ""
+    explaining = False
 
     def _context(self, record: StepRecord, log: LogReader | None) -> Following:
         self._tracing = Tracing(record, log, self._seed, self._policy)
+        self._tracing.explaining = self.explaining
         return self._tracing
 
     def trace(
@@ -187,16 +195,16 @@ class Tracer(Executor):
                 done = after
                 context.noted, context.read = [], []
             if place == index + 1:
-                previous = self.tree[-1].to_cbor()
+                previous, first = self.tree[-1].to_cbor(), self.tree[0].to_cbor()
                 if index < len(tape.nodes):
                     parts = [
                         (slot, raw(slots.get(slot)) if reads else None, _held(slots.get(slot)), roots.proof(slot))
                         for slot, reads in opened_slots(tape, index)
                     ]
-                    self.opening = Opening(previous=previous, log=log, slots=parts)
+                    self.opening = Opening(first=first, previous=previous, log=log, slots=parts)
                 else:
                     memory = {slot: held(data) for slot, data in slots.items()}
-                    self.opening = Opening(previous=previous, log=log, state=given, memory=memory)
+                    self.opening = Opening(first=first, previous=previous, log=log, state=given, memory=memory)
 
         if place == 0:
             self.opening = Opening(log=log, state=given, batch=dict(batch), undeclared=dict(undeclared))
@@ -204,11 +212,32 @@ class Tracer(Executor):
         reader = LogReader(log, max_entries=record.logged)
         try:
             self.run(tape, record.tape, record, reader, batch, undeclared)
-            self.tree.append(finish(len(tape.nodes) + 1, done, roots.roots[-1], self.state_digest()))
+            reached = self.state_digest()
+            if not to_the_end and not ends_as(record, done, reached):
+                raise PartedError("the step leaves another state, or other counts, than the record has")
+            self.tree.append(finish(len(tape.nodes) + 1, done, roots.roots[-1], reached))
         except (PartedError, WeighbridgeError) as error:
             self.parted = str(error)
         finally:
             self.before = None
+
+
+def ends_as(record: StepRecord, done: Counters, state: bytes) -> bool:
+    """Says whether a step that ended so is the one of a record.
+
+    Args:
+        record: The record.
+        done: Counters after the last operation.
+        state: Digest of the state that the step leaves (32 bytes).
+    """
+    return (
+        done.checked * 8 == len(record.checksums)
+        and done.hosts == len(record.host)
+        and done.entries == record.logged
+        and done.rounded == record.rounded
+        and {str(number): at for number, at in done.rng.items()} == {name: pair[1] for name, pair in record.rng.items()}
+        and state == record.state
+    )
 
 
 def enter(record: StepRecord, state: bytes, root: bytes) -> Leaf:

@@ -104,7 +104,7 @@ def _reach(transcript: Transcript, step: int, tracer: Tracer) -> bytes:
 
 def _judged(request: dict[str, Any]) -> dict[str, Any]:
     at = Path(request["path"])
-    small = {name: bytes.fromhex(request[name]) for name in ("state", "log", "leaf", "previous")}
+    small = {name: bytes.fromhex(request[name]) for name in ("state", "log", "leaf", "previous", "first")}
     claim = Claim(
         terms=bytes.fromhex(request["terms"]),
         tape=read_file(at / "tape", max_bytes=MAX_OPENING), record=read_file(at / "record", max_bytes=MAX_OPENING),

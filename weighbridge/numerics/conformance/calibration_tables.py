@@ -84,7 +84,7 @@ def read(file: Path) -> CalibrationTable:
         if len(data) > _MOST_BYTES:
             raise ValueError
         return parse(json.loads(data))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise UsageError(f"{file} is no table of calibrated factors; make one with `weighbridge calibrate`") from None
 
 

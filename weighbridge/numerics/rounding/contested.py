@@ -230,10 +230,17 @@ def follow(x: torch.Tensor, bound: Bound, entries: OpEntries | None) -> Rounded:
 def explainable(
     x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int
 ) -> bool:
-    """True if changing at most 16 unlogged elements within 8e of a boundary reproduces the recorder's checksum.
+    """True if `explanation` finds one."""
+    return explanation(x, bound, entries, out, wanted, got) is not None
 
-    Then the bound was too small for this device and the replay is inconclusive rather than a mismatch (design,
-    "Verdicts").
+
+def explanation(
+    x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int
+) -> torch.Tensor | None:
+    """Returns the result with at most 16 unlogged elements within 8e of a boundary changed, so that it has a checksum.
+
+    If there is one, the bound was too small for this device and the replay is inconclusive rather than a mismatch
+    (design, "Verdicts").
 
     Args:
         x: The replayer's wide result.
@@ -242,6 +249,9 @@ def explainable(
         out: The replayer's rounded result, log followed.
         wanted: The recorder's checksum.
         got: The replayer's checksum.
+
+    Returns:
+        A tensor as `out`, or None if no such changes give the checksum.
     """
     e = dense_bound(x, bound).cpu().numpy()
     y = flat(x).cpu().numpy()
@@ -257,7 +267,7 @@ def explainable(
             low, high = ordered(_round(y - 8 * e)), ordered(_round(y + 8 * e))
         index = index[low[index] != high[index]]
     if index.size == 0:
-        return False
+        return None
     own = ordered(flat(out).cpu().numpy())[index]
     # The nearest other value of each candidate, closest to the boundary (in units of e) first; 16 of them give 65,536
     # sums to look through.
@@ -273,4 +283,12 @@ def explainable(
     sums = np.zeros(1, dtype=np.uint64)
     for delta in deltas:
         sums = np.concatenate([sums, sums + delta])
-    return bool((sums == np.uint64((wanted - got) & 0xFFFFFFFFFFFFFFFF)).any())
+    taken = np.flatnonzero(sums == np.uint64((wanted - got) & 0xFFFFFFFFFFFFFFFF))
+    if not taken.size:
+        return None
+    changed = nearest[(int(taken[0]) >> np.arange(nearest.size)) & 1 == 1]
+    result = out.clone()
+    flat(result)[torch.from_numpy(index[changed]).to(out.device)] = torch.from_numpy(unordered(other[changed])).to(
+        out.device
+    )
+    return result

@@ -176,7 +176,14 @@ def _select(
 def explainable(
     x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int
 ) -> bool:
-    """See `contested.explainable`: at most 16 changes of unlogged elements within 8e of a boundary."""
+    """See `contested.explainable`."""
+    return explanation(x, bound, entries, out, wanted, got) is not None
+
+
+def explanation(
+    x: torch.Tensor, bound: Bound, entries: OpEntries | None, out: torch.Tensor, wanted: int, got: int
+) -> torch.Tensor | None:
+    """See `contested.explanation`: at most 16 changes of unlogged elements within 8e of a boundary."""
     y, dtype = flat(x), out.dtype
     e = dense_bound(x, bound).to(y.dtype)
     low, high = (_ordered(to_format(y + s * 8 * e, dtype)) for s in (-1, 1))
@@ -190,7 +197,7 @@ def explainable(
         low, high = (_ordered(to_format(y + s * 8 * e, dtype)) for s in (-1, 1))
         index = index[low[index] != high[index]]
     if index.size == 0:
-        return False
+        return None
     own = _ordered(flat(out))[index]
     place = torch.from_numpy(index).to(x.device)
     ys, es = y[place].cpu().numpy().astype(np.float64), e[place].cpu().numpy().astype(np.float64)
@@ -205,7 +212,13 @@ def explainable(
     sums = np.zeros(1, dtype=np.uint64)
     for delta in change[nearest]:
         sums = np.concatenate([sums, sums + delta])
-    return bool((sums == np.uint64((wanted - got) & 0xFFFFFFFFFFFFFFFF)).any())
+    taken = np.flatnonzero(sums == np.uint64((wanted - got) & 0xFFFFFFFFFFFFFFFF))
+    if not taken.size:
+        return None
+    changed = nearest[(int(taken[0]) >> np.arange(nearest.size)) & 1 == 1]
+    result = out.clone()
+    flat(result)[place[torch.from_numpy(changed).to(x.device)]] = neighbour[torch.from_numpy(changed)].to(out.device)
+    return result
 
 
 def logged_nonzero(logged: Ints) -> torch.Tensor:

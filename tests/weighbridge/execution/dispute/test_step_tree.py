@@ -61,6 +61,7 @@ def test_the_referee_finds_every_leaf_of_an_honest_party_admissible(run: Path) -
             Claim(
                 terms=told.terms, tape=told.tape, state=told.state, record=told.record, log=told.log, own=True,
                 count=count, index=place, leaf=told.leaves[place], previous=told.leaves[place - 1] if place else b"",
+                first=told.leaves[0] if place else b"",
             ),
             opening,
         )  # fmt: skip
@@ -108,6 +109,7 @@ def test_an_entry_that_no_device_could_have_made_refutes_the_claim_about_its_ope
             Claim(
                 terms=told.terms, tape=told.tape, state=told.state, record=forged.to_cbor(), log=bytes_digest(log),
                 own=True, count=len(told.leaves), index=op + 1, leaf=told.leaves[op + 1], previous=told.leaves[op],
+                first=told.leaves[0],
             ),
             replace(Opening.from_cbor(opening), log=log).to_cbor(),
         )  # fmt: skip

@@ -51,6 +51,9 @@ with Recorder(sys.argv[1], seed=3) as recorder:
 """
 
 
+HUGE = '{"device":"x","operations":{"mm":{"factor":1' + "0" * 400 + "}}}"
+
+
 def table(device: str, times: float = 2.0) -> dict[str, Any]:
     """The committed table, measured on another device and with larger errors."""
     factors = {name: {"factor": times * factor} for name, factor in committed().factors.items()}
@@ -140,7 +143,9 @@ def test_any_json_is_a_table_or_is_refused(raw: Any) -> None:
     assert all(0 < factor <= 1e6 for factor in made.factors.values())
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, json.dumps(table("x", 0.0)), json.dumps(table("x", 1e9))])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[" * 100_000, json.dumps(table("x", 0.0)), json.dumps(table("x", 1e9)), HUGE]
+)
 def test_a_file_that_is_no_table_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(UsageError, match=r"bad\.json"):
