@@ -591,6 +591,7 @@ REFUSALS: dict[type[Program], str] = {
 }
 
 
+@pytest.mark.finding("record.compile.refused")
 @pytest.mark.parametrize("kind", REFUSALS)
 def test_what_no_tape_says_is_refused_before_anything_is_done(tmp_path: Path, kind: type[Program]) -> None:
     with pytest.raises(CompileError, match=REFUSALS[kind]) as refusal:

@@ -191,6 +191,7 @@ def _another_leaf_before(opening: Opening) -> bytes:
     return replace(opening, previous=opening.previous[:-1] + b"\x00").to_cbor()
 
 
+@pytest.mark.finding("dispute.opening")
 @pytest.mark.parametrize(
     "forged",
     [_garbage, _other_bytes, _other_bytes_with_the_old_digest, _no_slots, _another_log, _another_leaf_before],
@@ -238,6 +239,7 @@ def test_a_party_that_stalls_forfeits_at_each_message() -> None:
             referee.post(signed(referee.dispute.head, said[count][1], KEYS[late]).data)
 
 
+@pytest.mark.finding("dispute.message")
 def test_what_is_not_due_is_refused_and_the_clock_runs_on() -> None:
     clock = Clock()
     referee = _referee(clock)
