@@ -36,7 +36,7 @@ OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-
 
 # Modules are ordered by what they took (tests/support/tiers.py), so xdist must not order them again.
 SUITE := pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 0.5
-APART := not gpu and not interop and not postgres
+APART := not gpu and not interop and not postgres and not soak
 
 # Tests start hundreds of processes; without bytecode each compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,7 +58,7 @@ demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report
 test: $(STAMP) ## Run the quick tests of every room, a whole inspection among them (five minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --tier quick
 
-test-all: $(STAMP) ## Run all tests but those that need a GPU, PostgreSQL or another environment (half an hour)
+test-all: $(STAMP) ## Run all tests but those of `make soak`, or that need a GPU, PostgreSQL or another environment (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)"
 
 # Beside others on a loaded machine, a test of real processes may miss a deadline. One that fails alone too is broken.
@@ -134,6 +134,7 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.arm --where-possible --on cortex-a72 --only golden --only zoo)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) --apart tests/findings)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m soak)
 	$(BIN)/python -m benchmarks.tables
 
 gpu: gpu-tests gpu-bench gpu-steps ## All that needs a CUDA device: tests, full sizes replayed across devices, step times

@@ -19,6 +19,7 @@ GOAL = Goal(100 * A * 30, 30.0)
 POLICY = Policy(samples=45, period_days=30.0, snapshot_rate_per_day=0.1)
 
 
+@pytest.mark.soak
 def test_the_best_policy_is_hard_to_better() -> None:
     """No other split of its samples is worth noticeably more, and splits by the number of chips are worth less."""
     fleet, goal = TWO, Goal(20 * A * 30, 30.0)

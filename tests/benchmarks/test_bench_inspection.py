@@ -10,7 +10,7 @@ from benchmarks import bench_inspection, machine, tables_inspection
 from benchmarks.bench_inspection import Size
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_small_fleet_is_inspected(tmp_path: Path) -> None:
     for name in ("bench", "chips"):
         (tmp_path / name).mkdir()

@@ -267,7 +267,12 @@ def test_bad_usage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "library", "ranks"),
-    [("workers", "torch", 1), ("accelerated", "accelerate", 1), ("peft_lora", "peft", 1), ("fsdp2", "torch", 2)],
+    [
+        ("workers", "torch", 1),
+        pytest.param("accelerated", "accelerate", 1, marks=pytest.mark.soak),
+        pytest.param("peft_lora", "peft", 1, marks=pytest.mark.soak),
+        ("fsdp2", "torch", 2),
+    ],
 )
 def test_what_is_clear_is_recorded_and_replays(name: str, library: str, ranks: int, tmp_path: Path) -> None:
     """Examples without their lines: the doctor has nothing against them, and neither has a replay of the whole."""

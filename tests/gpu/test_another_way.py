@@ -80,7 +80,7 @@ def _pair(kind: str, half: bool, *marks: pytest.MarkDecorator) -> Any:
     ("kind", "half"),
     [
         *(_pair("resnet", False), _pair("gpt2", True), _pair("checkpointed", False)),
-        *(_pair(kind, kind != "gpt2", pytest.mark.slow) for kind in ("gpt2", "resnet", "lstm", "checkpointed")),
+        *(_pair(kind, kind != "gpt2", pytest.mark.soak) for kind in ("gpt2", "resnet", "lstm", "checkpointed")),
         _pair("lstm", False, pytest.mark.slow),
     ],
 )

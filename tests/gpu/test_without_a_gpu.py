@@ -52,7 +52,7 @@ def test_benchmarks_end_with_2_where_there_is_no_gpu(module: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["gpu_replay", "gpu_steps"])
+@pytest.mark.parametrize("module", [pytest.param("gpu_replay", marks=pytest.mark.soak), "gpu_steps"])
 def test_a_dry_run_says_that_it_is_one_and_writes_no_result(module: str) -> None:
     results = ROOT / "benchmarks" / "results"
     before = {path.name: path.stat().st_mtime_ns for path in results.glob("gpu*.json")}

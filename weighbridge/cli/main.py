@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -107,12 +108,18 @@ def _root(
     """Exit codes: 0 nothing found, 1 findings, 2 bad usage or unreadable input, 3 internal fault."""
 
 
+@cache
+def _command() -> Callable[..., object]:
+    """All groups as one command; made once, as it takes longer than most commands."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line without the program's name and returns its exit code (see `_exits`)."""
     as_json = "--json" in arguments
     try:
         with _patience(arguments):
-            result = app(args=list(arguments), prog_name="weighbridge", standalone_mode=False)
+            result = _command()(args=list(arguments), prog_name="weighbridge", standalone_mode=False)
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):

@@ -49,12 +49,14 @@ def require_device(device: str) -> None:
     Raises:
         UsageError: It is no device's name, or this machine has none of it.
     """
-    import torch
-
     if not _DEVICE.fullmatch(device):
         raise UsageError(f"--device takes cpu, cuda or cuda:N, not {device!r}")
+    if device == "cpu":
+        return
+    import torch
+
     number = int(device.partition(":")[2] or 0)
-    if device != "cpu" and (not torch.cuda.is_available() or number >= torch.cuda.device_count()):
+    if not torch.cuda.is_available() or number >= torch.cuda.device_count():
         raise UsageError(f"this machine, or this build of torch, has no device {device}; use --device cpu")
 
 
@@ -163,11 +165,12 @@ def _replay_job(
 
 def _steps(run: Path, steps: str | None) -> tuple[int, int] | None:
     """Returns the steps that are wanted, None for all; reads only the manifest: the worker reads the rest."""
+    if steps is None:
+        return None
     from weighbridge.core.bounded import DEFAULT_LIMITS
     from weighbridge.transcript.files import read_manifest
 
-    manifest = read_manifest(run, DEFAULT_LIMITS)
-    return None if steps is None else parse_steps(steps, manifest.steps)
+    return parse_steps(steps, read_manifest(run, DEFAULT_LIMITS).steps)
 
 
 def _violations(result: ReplayResult) -> bool:
@@ -191,13 +194,13 @@ def _chosen(chosen: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _bounds(result: ReplayResult) -> str:
     """Says on which kinds of bounds the roundings rest."""
-    from weighbridge.numerics.bounds import failure
-
     strict = result.rounded - result.calibrated - result.probable
     if strict == result.rounded:
         return "strict (proven) for all roundings"
     kinds = [f"strict (proven) for {strict:,} of the roundings"] if strict or not result.probable else []
     if result.probable:
+        from weighbridge.numerics.bounds import failure
+
         chance = failure(result.probable)
         kinds.append(
             f"probabilistic for {result.probable:,} (one is too small with a probability of {chance:.0e} at most, if "
@@ -224,7 +227,6 @@ def _print(result: ReplayResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from weighbridge.execution.location import upstream_line
     from weighbridge.execution.recognition.outcome import Summary
 
     console = Console(highlight=False)
@@ -252,6 +254,8 @@ def _print(result: ReplayResult) -> None:
         position = f"step {where['step']}, operation {where['op']} ({where['operation']})"
         path = "" if where["path"] is None else f" in {where['path']}"
         console.print(f"[red]first difference: {escape(one_line(position + path))}[/]", soft_wrap=True)
+        from weighbridge.execution.location import upstream_line
+
         for source in where["upstream"]:
             console.print(f"  from {escape(one_line(upstream_line(source)))}", soft_wrap=True)
     table = Table("tape", "kind", "ran", "operations", "undeclared values", box=None, header_style="bold")

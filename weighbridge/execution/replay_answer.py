@@ -1,6 +1,6 @@
 """What a replay found, and how it is read from a worker's answer, which is hostile.
 
-`import weighbridge` loads this module, so it loads no PyTorch until there is an answer to read.
+`import weighbridge` loads this module, so it loads no PyTorch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from weighbridge.core.errors import Finding, ReplayWorkerError, Severity
+from weighbridge.execution import choice_counts
 from weighbridge.execution.recognition.outcome import Recognition
 from weighbridge.execution.recognition.outcome import parse as parse_recognition
 from weighbridge.execution.sensitivity import Sensitivity
@@ -113,8 +114,6 @@ def parse(message: dict[str, Any]) -> ReplayResult:
         WeighbridgeError: The error that the worker answered.
         ReplayWorkerError: The answer is malformed.
     """
-    from weighbridge.execution import choice_statistics as counted  # noqa: PLC0415 (loads PyTorch)
-
     try:
         raise_error(message)
         raw = message["result"]
@@ -132,7 +131,7 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             rounded=int(raw["rounded"]),
             calibrated=int(raw["calibrated"]),
             probable=int(raw["probable"]),
-            evidence=counted.report(counted.parse(raw["evidence"])),
+            evidence=choice_counts.report(choice_counts.parse(raw["evidence"])),
             tapes={
                 bytes.fromhex(k).hex(): {
                     "kind": str(v["kind"])[:10],

@@ -28,7 +28,7 @@ def findings(tally: Tally, policy: TapePolicy, subject: str, recorded_here: Call
     """Returns `replay.rounding.freedom` and `replay.rounding.one_sided` if the policy has them.
 
     Args:
-        tally: Counts of the replay.
+        tally: Tally of the replay.
         policy: How many bits may come in, how one-sided entries may be, and how grave it is if there is more.
         subject: The transcript.
         recorded_here: Whether a step was recorded, as the transcript declares, by the kind of device that replayed it.

@@ -99,7 +99,12 @@ def test_sharded_programs_of_other_kinds(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "library"), [("trainer", "transformers"), ("accelerated", "accelerate"), ("lightning_fit", "lightning")]
+    ("name", "library"),
+    [
+        pytest.param("trainer", "transformers", marks=pytest.mark.soak),
+        ("accelerated", "accelerate"),
+        pytest.param("lightning_fit", "lightning", marks=pytest.mark.soak),
+    ],
 )
 def test_libraries_on_several_ranks_need_no_changed_line(tmp_path: Path, name: str, library: str) -> None:
     """They form the process group themselves."""

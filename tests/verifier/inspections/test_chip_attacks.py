@@ -205,7 +205,7 @@ def test_starved_interrupts_are_counted(station: Station, times: int, severity: 
     assert report["chips"][0]["interrupts"]["unserved"] == times
 
 
-@pytest.mark.slow  # the honest inspections and test_crashes_of_jobs have such crashes one by one
+@pytest.mark.soak  # the honest inspections and test_crashes_of_jobs have such crashes one by one
 def test_honest_crashes_accuse_nobody(tmp_path: Path) -> None:
     """Three jobs die at random moments or at the worst; one goes on; the others never do."""
     report = soak_chip_crashes.inspect(3, seed=2, out=tmp_path, per_second=0.5)

@@ -55,7 +55,7 @@ def die(processes: list[subprocess.Popen[bytes]]) -> None:
 
 @pytest.mark.parametrize(
     ("deaths", "sharded"),
-    [(["one rank"], "all"), pytest.param(["all ranks", "a chip"], "cells", marks=pytest.mark.slow)],
+    [(["one rank"], "all"), pytest.param(["all ranks", "a chip"], "cells", marks=pytest.mark.soak)],
 )
 def test_a_job_that_crashed_accuses_nobody(tmp_path: Path, deaths: list[str], sharded: str) -> None:
     death, moment = random.SystemRandom().choice(deaths), random.SystemRandom().uniform(0.2, 1.5)

@@ -17,7 +17,7 @@ from support.recordings import replay_here, train
 from torch import nn
 
 from benchmarks import machine
-from weighbridge.execution import choice_statistics, rounding_findings
+from weighbridge.execution import choice_counts, rounding_findings
 from weighbridge.execution.choice_statistics import Tally
 from weighbridge.execution.rounding_surprise import Overruled
 from weighbridge.numerics.arrays.physical import flat
@@ -56,10 +56,10 @@ def test_another_honest_device_looks_like_chance() -> None:
     assert tally.entries > 64 * 1000
     assert tally.overruled > 0
     assert min(tally.only_logged, tally.only_here) > 10, "the two devices do not find the same elements contested"
-    pairs = choice_statistics.tests(tally)
+    pairs = choice_counts.tests(tally)
     assert pairs["contested"]["p"] > 1e-4
     one = tallied(y, bound, contested.record(x, bound, 0, 0).entries, outputs=1)
-    assert all(test["p"] > 1e-4 for test in choice_statistics.tests(one).values())
+    assert all(test["p"] > 1e-4 for test in choice_counts.tests(one).values())
     assert rounding_findings.findings(one, AS_DESIGNED, "run", lambda _: True) == []
 
 
@@ -72,7 +72,7 @@ def test_a_log_that_rounds_up_throughout_does_not() -> None:
     upper = ordered((x.numpy()[at] + 2 * e).astype(np.float32))
     mask = (np.int64(1) << entries.widths.astype(np.int64)) - 1
     steered = OpEntries(0, 0, at, entries.widths, (upper & mask).astype(np.uint64))
-    tests = choice_statistics.tests(tallied(x, bound, steered, outputs=1))
+    tests = choice_counts.tests(tallied(x, bound, steered, outputs=1))
     assert tests["up"]["p"] < 1e-9
     assert tests["up"]["observed"] == tests["up"]["of"]
     assert tests["overruled_up"]["p"] < 1e-9
@@ -85,7 +85,7 @@ def test_entries_that_were_added_to_or_taken_from_a_log_show_in_their_number() -
     assert entries is not None
     honest = tallied(x, bound, entries)
     assert (honest.only_logged, honest.only_here, honest.both) == (0, 0, len(entries.positions))
-    fewer = choice_statistics.tests(tallied(x, bound, entries.part(0, len(entries.positions) // 2)))
+    fewer = choice_counts.tests(tallied(x, bound, entries.part(0, len(entries.positions) // 2)))
     assert fewer["contested"]["p"] < 1e-9
     none = tallied(x, bound, None)
     assert none.only_here == len(entries.positions)
@@ -101,7 +101,7 @@ def test_copies_of_one_result_count_once() -> None:
 @given(st.integers(0, 500), st.integers(0, 500))
 def test_p_values_are_those_of_the_binomial_test(a: int, b: int) -> None:
     if a + b:
-        assert math.isclose(choice_statistics.even(a, a + b), binomtest(a, a + b).pvalue, rel_tol=1e-9, abs_tol=1e-300)
+        assert math.isclose(choice_counts.even(a, a + b), binomtest(a, a + b).pvalue, rel_tol=1e-9, abs_tol=1e-300)
 
 
 @pytest.mark.parametrize(("dtype", "ulps"), [(torch.float32, 3.0), (torch.float32, 1000.0), (torch.bfloat16, 20.0)])
@@ -142,9 +142,9 @@ numbers = (
 @given(st.sampled_from(sorted(Tally().to_json())), numbers)
 def test_counts_from_a_worker_are_numbers_or_refused(name: str, value: Any) -> None:
     """parse(t.to_json()) == t; anything else is refused with an error that the reader expects, or is a number."""
-    assert choice_statistics.parse(Tally(entries=3, bits=4.5).to_json()) == Tally(entries=3, bits=4.5)
+    assert choice_counts.parse(Tally(entries=3, bits=4.5).to_json()) == choice_counts.Counts(entries=3, bits=4.5)
     try:
-        found = choice_statistics.parse({**Tally().to_json(), name: value})
+        found = choice_counts.parse({**Tally().to_json(), name: value})
     except (ValueError, TypeError, KeyError, OverflowError):
         return
     assert all(math.isfinite(v) and v >= 0 for v in found.to_json().values())
@@ -178,11 +178,11 @@ def batches() -> list[dict[str, torch.Tensor]]:
 def test_an_honest_run_looks_like_chance_and_brings_nothing_in(tmp_path: Path) -> None:
     train(tmp_path / "run", build, step, batches(), policy="calibrated")
     result = replay_here(tmp_path / "run")
-    tally = choice_statistics.parse(result["evidence"])
+    tally = choice_counts.parse(result["evidence"])
     assert result["verdict"] == "match"
     assert (tally.rounded, tally.entries) == (result["rounded"], result["logged"])
     assert tally.entries > 200
-    assert all(test["p"] > 1e-5 for test in choice_statistics.tests(tally).values())
+    assert all(test["p"] > 1e-5 for test in choice_counts.tests(tally).values())
     assert (tally.overruled, tally.bits_in, tally.charged_bits) == (0, 0.0, 0.0)
     assert "roundings" not in result["chosen"]
     assert "replay.rounding.freedom" not in [finding["id"] for finding in result["findings"]]
@@ -227,7 +227,7 @@ def test_a_run_whose_contested_roundings_all_went_up_is_admissible_and_seen(
         return found
 
     result = recorded_with(steer, tmp_path / "run", monkeypatch)
-    tests = choice_statistics.tests(choice_statistics.parse(result["evidence"]))
+    tests = choice_counts.tests(choice_counts.parse(result["evidence"]))
     assert tests["up"]["p"] < 1e-9
     assert tests["overruled_up"]["p"] < 1e-9
 
@@ -316,7 +316,7 @@ def test_a_log_that_puts_weights_where_results_cancel_is_found(tmp_path: Path, m
     assert finding["evidence"]["wide_bits_in"] > SIZE * 24
     assert finding["evidence"]["charged_bits"] > SIZE * 24
     assert not rounding_findings.findings(
-        choice_statistics.parse(result["evidence"]), TapePolicy(log_bits=1e6), "run", lambda _: True
+        Tally(**choice_counts.parse(result["evidence"]).to_json()), TapePolicy(log_bits=1e6), "run", lambda _: True
     ), "a policy may allow it"
 
 
@@ -350,7 +350,7 @@ def test_elements_that_no_weight_depends_on_do_not_pay_for_it(tmp_path: Path, mo
 def test_the_same_program_with_its_honest_log_is_not(tmp_path: Path) -> None:
     train(tmp_path / "run", smuggler, smuggle, CANCELLING)
     result = replay_here(tmp_path / "run")
-    tally = choice_statistics.parse(result["evidence"])
+    tally = choice_counts.parse(result["evidence"])
     assert result["verdict"] == "match"
     assert tally.wide == SIZE
     assert tally.wide_bits > SIZE * 24, "the freedom is there, and was not used"
