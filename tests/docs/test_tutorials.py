@@ -54,7 +54,7 @@ def test_a_first_inspection_takes_five_commands(tmp_path: Path) -> None:
     assert {name: chip["verified"] for name, chip in chips.items()} == {"honest": True, "hidden": False}
     assert [snapshot["status"] for snapshot in chips["honest"]["snapshots"]].count("explained") >= 1
     found = [each for each in report["findings"] if each["severity"] != "info"]
-    assert {each["id"] for each in found} == {"snapshot.unexplained"}
+    assert {each["id"] for each in found} == {"snapshot.unexplained"}, found
     assert all(chips["hidden"]["ueid"] in each["subject"] for each in found)
     assert f"[chip hidden ({chips['hidden']['ueid'][:8]}) entry " in said
     assert report["firmware"]["limits"]["clock_speed"] == 43200  # the report says that the clock runs fast
