@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks import machine
-from verifier.draw.beacon import LocalBeacon
 from verifier.draw.derivation import close_draw, commit_draw, detection, open_draw
 from verifier.draw.log_entries import Aim
 from verifier.draw.own_log import PREFIX, OwnLog
@@ -30,6 +29,7 @@ from verifier.model.strata import Population, encode_heads
 from verifier.store import revision
 from verifier.store.database import Database
 from weighbridge.attest import tlog
+from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.tlog import NoteSigner
 
 T = TypeVar("T")

@@ -42,7 +42,6 @@ from firmware_sim.fleet import chips_in
 from firmware_sim.process import ChipProcess
 from verifier.contact.clients import ChipClient
 from verifier.contact.witness import Witness
-from verifier.draw.beacon import LocalBeacon
 from verifier.draw.derivation import DrawCommitment, open_draw
 from verifier.draw.log_entries import Closing, Commitment, parse_as
 from verifier.model.fact_codec import entry
@@ -51,6 +50,7 @@ from verifier.registry import Registry, csvfile
 from verifier.store.cache import Cache
 from verifier.store.sealing import DRAW_KEY, WITNESS_KEY, Sealing
 from verifier.units import Units
+from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.firmware_image import FirmwareSigner
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.cli.inspect.operator import Operator, connect

@@ -20,7 +20,7 @@ from firmware_sim.outbox import Outbox
 from firmware_sim.reporting_policy import NO_WITNESS, Reporting
 from firmware_sim.snapshot_report import LEAF_SIZE, Report, pack_leaves, unpack_leaves
 from firmware_sim.work_page import WorkPage
-from weighbridge.attest import tokens
+from weighbridge.attest import repeats, tokens
 from weighbridge.attest.tokens import Kind, Token, Value
 from weighbridge.attest.work import NONE
 from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
@@ -133,8 +133,17 @@ class Firmware:
             TokenError: Name or digest cannot be in a token.
             ChipError: The log cannot be written, or is full (`chip.log.full`, `chip.log.spent`).
         """
+        with self._changed:
+            index = self._log_event(name, digest)
+            if repeats.is_prompt(name):
+                self._outbox.newest_prompt = index + 1
+                self._changed.notify_all()
+            return index
+
+    def witnessed(self, index: int) -> int | None:
+        """Returns when the witness first held an entry, in seconds since 1970 on its clock; None if not known."""
         with self._lock:
-            return self._log_event(name, digest)
+            return self._outbox.witnessed(index)
 
     def workload_attached(self) -> int:
         """Makes the counters ready for a workload, logs that one is attached, and returns the index.
@@ -248,7 +257,8 @@ class Firmware:
     def wait_until_due(self, timeout_s: float) -> bool:
         """Waits until there is something to report; returns whether there is.
 
-        In mode `wait` that is a snapshot which is not acknowledged; in both modes, a half-full NVRAM.
+        In mode `wait` that is a snapshot which is not acknowledged; in both modes, a half-full NVRAM, a boot, and an
+        event whose time at the witness counts (`weighbridge.attest.repeats`).
         """
         with self._changed:
             return self._changed.wait_for(lambda: self._outbox.is_due, timeout_s)

@@ -208,6 +208,8 @@ class Link:
                 if name.startswith(OWN_EVENTS):
                     raise UsageError(f"Names that begin with {' or '.join(OWN_EVENTS)} are the chip's; choose another.")
                 return {"index": self._firmware.event(name, digest)}
+            case {"do": "witnessed", "index": int(index), **rest} if not rest:
+                return {"time_s": self._firmware.witnessed(index)}
             case {"do": "snapshot", **report}:
                 return {"index": self._snapshot(report)}
             case {"do": "force", **rest} if not rest:

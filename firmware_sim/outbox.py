@@ -6,6 +6,8 @@ thread; the firmware calls it under its own.
 
 from __future__ import annotations
 
+from collections import deque
+
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -14,6 +16,9 @@ from firmware_sim.nvlog import NonVolatileLog, rolled_back
 from firmware_sim.reporting_policy import Reporting
 from weighbridge.attest import tlog
 from weighbridge.core.errors import ChipError, UsageError, WeighbridgeError
+
+MOST_CONTACTS = 4096
+"""Cosignatures of this boot whose times are known; a workload asks for that of its newest events."""
 
 
 def log_seed(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -33,6 +38,7 @@ class Outbox:
         signer: The log key.
         cosigned_size: Entries that the trusted witness holds.
         newest_snapshot: One more than the index of the newest snapshot; 0 if there is none.
+        newest_prompt: The same of the newest event whose time at the witness counts.
         newest_boot: One more than the index of this boot's entry; 0 if it is not logged yet.
     """
 
@@ -47,9 +53,10 @@ class Outbox:
         """
         self.log, self._reporting = log, reporting
         self.signer = tlog.NoteSigner(tlog.origin(ueid), tlog.LOG, log_seed(key))
-        self.newest_snapshot = self.newest_boot = 0
+        self.newest_snapshot = self.newest_prompt = self.newest_boot = 0
+        self._contacts = deque[tuple[int, int, int]](maxlen=MOST_CONTACTS)
         try:
-            self.cosigned_size = self._check(log.cosigned) if log.cosigned else 0
+            self.cosigned_size = self._check(log.cosigned)[0] if log.cosigned else 0
         except WeighbridgeError:
             # The chip trusts another witness since, or its log lacks entries: what is not cosigned is only kept longer.
             self.cosigned_size = 0
@@ -72,10 +79,11 @@ class Outbox:
             ChipError: It is of another log or history (`chip.log.fork`), or cannot be made durable.
             UsageError: This chip trusts no witness.
         """
-        size = self._check(data)
+        size, time_s = self._check(data)
         if size <= self.cosigned_size:
             return False
         self.log.keep_cosigned(data)
+        self._contacts.append((self.cosigned_size, size, time_s))
         self.cosigned_size = size
         return True
 
@@ -86,13 +94,17 @@ class Outbox:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to report: this boot, a snapshot that a workload waits for, or a half-full NVRAM.
+        """Whether there is something to report: this boot, what should not wait (see below), or a half-full NVRAM.
+
+        A snapshot that a workload waits for should not, nor an event whose time at the witness counts.
 
         Once the witness has seen a boot, it can compare the chip's clock with its own from there on.
         """
         if self.log.missing or self.cosigned_size == len(self.log):
             return False
-        return self.cosigned_size < self.newest_boot or self._must_wait or self.log.is_half_full
+        return (
+            self.cosigned_size < max(self.newest_boot, self.newest_prompt) or self._must_wait or self.log.is_half_full
+        )
 
     def obstacle(self, *, booted: bool) -> ChipError | None:
         """Returns why the workload may not go on, None if it may.
@@ -115,15 +127,22 @@ class Outbox:
     def _must_wait(self) -> bool:
         return self._reporting.mode == "wait" and self.cosigned_size < self.newest_snapshot
 
-    def _check(self, data: bytes) -> int:
-        """Returns the size of a checkpoint of this log that the trusted witness has cosigned."""
+    def witnessed(self, index: int) -> int | None:
+        """Returns when the witness first cosigned an entry, in seconds since 1970 on its clock; None if not known.
+
+        That is so before the cosignature is here, and of entries that were cosigned before this boot.
+        """
+        return next((time_s for before, size, time_s in self._contacts if before <= index < size), None)
+
+    def _check(self, data: bytes) -> tuple[int, int]:
+        """Returns size and time of a checkpoint of this log that the trusted witness has cosigned."""
         if self._reporting.witness is None:
             raise UsageError("This chip trusts no witness; start it with the key of one.")
         note = tlog.parse_note(data)
         checkpoint = tlog.parse_checkpoint(note.text)
-        note.verify(self._reporting.witness)
+        times = note.verify(self._reporting.witness)
         if checkpoint.origin != self.signer.key.name or checkpoint.size > len(self.log):
             raise ChipError("The cosigned checkpoint is of another log, or of a longer one.", code="chip.log.fork")
         if checkpoint.root != self.log.tree.root(checkpoint.size):
             raise ChipError("The cosigned checkpoint is of another history of this chip.", code="chip.log.fork")
-        return checkpoint.size
+        return checkpoint.size, min(times)

@@ -214,6 +214,15 @@ class Shim(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         return int(self._ask({"do": "event", "name": name, "digest": digest})["index"])
 
+    def witnessed(self, index: int) -> int | None:
+        """See `ChipLink.witnessed`.
+
+        Raises:
+            ChipError: The chip does not answer.
+        """
+        found = self._ask({"do": "witnessed", "index": index})["time_s"]
+        return None if found is None else int(found)
+
     def safepoint(self, step: int, op: int, running: bytes, head: bytes, flush: Callable[[], None]) -> int | None:
         """See `ChipLink.safepoint`.
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from prover.following.follow import Following, follow
 from prover.recording.recorder import Recorder
+from prover.recording.repeating import Repeats
 
 if TYPE_CHECKING:
     from prover.ranks.job import Job
 
-__all__ = ["Following", "Job", "Recorder", "follow", "formulas"]
+__all__ = ["Following", "Job", "Recorder", "Repeats", "follow", "formulas"]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,6 +29,7 @@ from verifier.report.regime import NO_RULES, Regime
 from verifier.stages.setting import Cancelled, InspectionStoppedError, Progress, Setting
 from verifier.store.cache import Cache
 from verifier.units import Units
+from weighbridge.attest.beacon import Beacon
 from weighbridge.attest.identity import Credentials
 from weighbridge.core.errors import UsageError
 from weighbridge.execution.worker_process import Limits
@@ -59,6 +60,7 @@ class Inspection:
         regime: Regime | None = None,
         sampled: Sampled | None = None,
         uploads: Uploads | None = None,
+        beacon: Beacon | None = None,
     ) -> None:
         """Prepares an inspection that the registry already knows, with the chips drawn.
 
@@ -80,6 +82,7 @@ class Inspection:
             regime: Rules, policy and benchmarks; by default no rules.
             sampled: The draw that was committed to; None if the plan's seed was given.
             uploads: Transcripts that Provers handed in; they explain what no Prover's service does.
+            beacon: The beacon whose values name segments that are due while runs go on.
 
         Raises:
             UsageError: The plan commits to other criteria.
@@ -104,6 +107,7 @@ class Inspection:
             cancelled=cancelled or (lambda: False),
             secret=secret,
             regime=regime or NO_RULES,
+            beacon=beacon,
             uploaded=None if uploads is None else Uploaded(uploads, cache),
         )
 

@@ -26,7 +26,6 @@ from verifier.contact import upload_service, witness_service
 from verifier.contact.uploads import Quota, Uploads
 from verifier.contact.witness import Witness, load_signer
 from verifier.draw import own_log
-from verifier.draw.beacon import FileBeacon, LocalBeacon
 from verifier.draw.chip_selection import Sampler
 from verifier.draw.own_log import OwnLog
 from verifier.draw.procedure import Drawing
@@ -48,6 +47,7 @@ from verifier.store.exclusive_lock import claim
 from verifier.store.sealing import DRAW_KEY, WITNESS_KEY, Sealing
 from verifier.units import Journal
 from weighbridge.attest import tlog
+from weighbridge.attest.beacon import FileBeacon, LocalBeacon
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core import secret_files
@@ -280,6 +280,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
                 regime=self._regime,
                 secret=self._secret,
                 uploads=self._uploads,
+                beacon=self._sampler.beacon,
             )
             report = inspection.run()
             self._end(identifier, journal, "done", f"{len(report['findings'])} findings; the report is ready", report)

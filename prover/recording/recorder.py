@@ -26,12 +26,14 @@ from prover.recording.chip_session import ChipSession
 from prover.recording.compile_refusal import refused
 from prover.recording.compiled_step import CompiledStep, Ways
 from prover.recording.program_run import ProgramRun
+from prover.recording.repeating import Repeating, Repeats, require_possible
 from prover.recording.resumption import Kept, Resuming
 from prover.recording.state_tracker import lasting
 from prover.recording.step_runner import StepRunner
 from prover.recording.tape_store import TapeStore
 from weighbridge.attest.chip_link import ChipLink
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
+from weighbridge.attest.repeats import KEY as REPEATS
 from weighbridge.core.errors import StateChangedError, UsageError
 from weighbridge.core.host_memory import keep_freed
 from weighbridge.numerics.conformance import bound_policy as policies
@@ -98,6 +100,7 @@ class Recorder:
         parent: Parent | None = None,
         device: str | torch.device | None = None,
         logs: LogKind = "full",
+        repeats: Repeats | None = None,
     ) -> None:
         """Prepares a recording; nothing is written before the `with` block begins.
 
@@ -130,6 +133,8 @@ class Recorder:
                 rounded outputs: `weighbridge regenerate` makes the logs that someone asks for, on the same kind of
                 machine. The key that signs these is kept in `PATH.key` if none is given; that of a rank of a job
                 beside its transcript, in `PATH/rank-0000.key` etc.
+            repeats: Has random segments repeated while the run goes on, on a chip and with logs on demand: a beacon
+                names them, and the chip logs a commitment to their logs. See docs/recording.md.
         """
         with _disable_current_modes():  # the host's work, which no chip should take for the workload's
             # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
@@ -152,6 +157,13 @@ class Recorder:
             raise UsageError("logs on demand are made on the kind of machine that recorded: say device='cuda' or 'cpu'")
         self._derives = formulas is None
         self._declared = declaration(formulas or {}, programs) | ({} if parent is None else {PARENT: parent.to_map()})
+        self._repeats = repeats
+        self._repeating: Repeating | None = None
+        if repeats is not None:
+            self._repeated = require_possible(
+                repeats, chip=chip, job=job is not None, on_demand=logs == ON_DEMAND, key=key is not None
+            )
+            self._declared[REPEATS] = self._repeated.to_map()
         self._probed: set[torch.device] = set()
         self._resume = resume
         self._resuming: Resuming | None = None
@@ -213,6 +225,9 @@ class Recorder:
             self._chip_session = self._steps.chip = ChipSession(
                 self._chip, writer, self._resuming, self._steps.position, self._steps.running
             )
+            if self._repeats is not None and self._device is not None:
+                options = self._repeats, self._repeated, self._chip, writer, device_kind(self._device)
+                self._repeating = Repeating(*options, resumed=self._resuming is not None)
         self._steps.sources.__enter__()
         torch.manual_seed(0)  # generators count draws from here (weighbridge.numerics.random.variates)
         return self
@@ -247,10 +262,14 @@ class Recorder:
         self._steps.close()
         complete = error is None and not self._steps.failed
         try:
-            if self._chip_session is not None:
-                self._chip_session.leave(complete)
+            if self._repeating is not None:
+                unseen(self._repeating.close)(complete)
         finally:
-            self._close(complete)
+            try:
+                if self._chip_session is not None:
+                    self._chip_session.leave(complete)
+            finally:
+                self._close(complete)
 
     @property
     def _out(self) -> TranscriptWriter:
@@ -474,6 +493,8 @@ class Recorder:
         steps.updates += kind == "step"
         self.updates = steps.updates
         steps.failed = False
+        if self._repeating is not None:
+            self._repeating.look()
         return held
 
     def _note_entries(self, out: TranscriptWriter, tape: bytes) -> None:
@@ -509,7 +530,12 @@ class Recorder:
     def _checkpoint(self) -> None:
         if self._job is not None:
             self._out.put_layout(self._job.layout(self._attached))
+        beside = self._repeating if self._resuming is None or not self._resuming.repeating else None
+        if beside is not None:
+            beside.ends()
         self._out.checkpoint(self._steps.state.checkpoint(self.step_number, self._attached))
+        if beside is not None:
+            beside.ended()
 
     # -- resuming ------------------------------------------------------------------------------------------------------
 

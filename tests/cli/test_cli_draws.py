@@ -13,9 +13,9 @@ import pytest
 from support.command_line import weighbridge
 from support.draws import House, fleet, heads_of
 
-from verifier.draw.beacon import parse_info, parse_round, verify_round
 from verifier.draw.record import DrawRecord, write_files
 from weighbridge.attest import tlog
+from weighbridge.attest.beacon import parse_info, parse_round, verify_round
 from weighbridge.attest.tlog import NoteSigner
 
 FLEET = fleet(30)

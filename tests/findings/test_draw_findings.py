@@ -13,13 +13,13 @@ from support.console import command, refused
 from support.draws import House, beacon_key, fleet, heads_of, ueid
 from support.exactly import exactly
 
-from verifier.draw.beacon import LocalBeacon
 from verifier.draw.derivation import DrawCommitment, close_draw, open_draw
 from verifier.draw.log_entries import Abandonment, Closing, entry_digest, seed_of
 from verifier.draw.record import DrawRecord, write_files
 from verifier.model.strata import Heads, Population
 from verifier.registry import Chip, Registry, load_key, published
 from weighbridge.attest import tlog
+from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.tlog import NoteSigner
 
 PAST = 1_700_000_000

@@ -10,7 +10,6 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from verifier.draw.beacon import LocalBeacon, Round
 from verifier.draw.derivation import Draw, DrawCommitment, close_draw, commit_draw, open_draw
 from verifier.draw.log_entries import Aim, Closing
 from verifier.draw.own_log import PREFIX, OwnLog
@@ -19,6 +18,7 @@ from verifier.model.strata import Heads, Population, encode_heads
 from verifier.store import revision
 from verifier.store.database import Database
 from weighbridge.attest import tlog
+from weighbridge.attest.beacon import LocalBeacon, Round
 from weighbridge.attest.tlog import NoteSigner
 
 START = 1_800_000_000

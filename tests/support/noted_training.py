@@ -33,6 +33,9 @@ class Notebook:
     def log_event(self, name: str, digest: bytes) -> int:
         return 0
 
+    def witnessed(self, index: int) -> int | None:
+        return None
+
     def declare_weights(self, tensors: Iterable[Tensor]) -> None:
         """This chip notes named tensors of its own choice."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from verifier.model import sessions
 from verifier.model.facts import SnapshotFacts
 from weighbridge.core.errors import Finding, WeighbridgeError
 
-EVENT = "manifest-draft"
+EVENT = sessions.DRAFT
 """Name of the chip's log event that carries the draft's digest."""
 
 

@@ -78,7 +78,7 @@ def _read_once(
             refused = _refused(chip, witness, contact)
             facts = LogFacts(
                 chip=chip, nonce=nonce, head=head, head_token=token, held=held, refused=refused, asked_ms=asked_ms,
-                read_ms=read_ms, anchors=witness.anchors(chip.ueid),
+                read_ms=read_ms, anchors=witness.anchors(chip.ueid), contacts=witness.contacts(chip.ueid),
             )  # fmt: skip
             if head.token.kind != "head":
                 return facts

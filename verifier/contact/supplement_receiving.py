@@ -109,16 +109,23 @@ def receive(
 
 def kept(transcript: OpenedTranscript, steps: Steps) -> int:
     """Returns how many of some steps have a supplement in the cache whose statement is this run's."""
-    return sum(_is_kept(transcript, step) for step in range(*steps))
+    return sum(_said(transcript, step) is not None for step in range(*steps))
 
 
-def _is_kept(transcript: OpenedTranscript, step: int) -> bool:
+def roundings(transcript: OpenedTranscript, steps: Steps) -> list[bytes] | None:
+    """Returns the digests of the logs of some steps, as the statements in the cache name them; None if one lacks."""
+    statements = [_said(transcript, step) for step in range(*steps)]
+    found = [bytes.fromhex(each.rounding) for each in statements if each is not None]
+    return found if len(found) == len(statements) else None
+
+
+def _said(transcript: OpenedTranscript, step: int) -> Statement | None:
     try:
         said, signer, _ = read_statement(folder_of(transcript.path) / supplement_name(step))
         _require_own(said, signer, transcript, step)
     except (WeighbridgeError, OSError):
-        return False
-    return True
+        return None
+    return said
 
 
 def _reason(error: WeighbridgeError, late: bool, deadline_s: float) -> WeighbridgeError:

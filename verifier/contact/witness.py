@@ -22,10 +22,10 @@ from verifier.contact import anchors
 from verifier.contact.incoming_reports import Incoming, check_entries
 from verifier.contact.nonces import Nonces
 from verifier.model.fact_codec import anchor
-from verifier.model.facts import Anchor, Held, Report, number
+from verifier.model.facts import Anchor, Contact, Held, Report, number
 from verifier.registry import Registry
 from verifier.store import database
-from verifier.store.tables import HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCheckpointRow
+from verifier.store.tables import ContactRow, HeldEntryRow, HeldLogRow, LogKeyRow, RefusedCheckpointRow
 from weighbridge.attest import chip_log, tlog
 from weighbridge.attest.tlog import KeyType, Note, NoteKey, NoteSigner
 from weighbridge.attest.tokens import GENESIS, entry_digest, read_own, verify
@@ -115,6 +115,12 @@ class Witness:
         with self._registry.session() as session:
             kept = anchors.rows(session, ueid)
         return [anchor(*row, self._manufacturer) for row in kept]
+
+    def contacts(self, ueid: bytes) -> list[Contact]:
+        """Returns when the entries of a chip's log came here, in the order of the log."""
+        query = select(ContactRow.size, ContactRow.time_s, ContactRow.chip_ms).where(ContactRow.ueid == ueid)
+        with self._registry.session() as session:
+            return [Contact(*row) for row in session.execute(query.order_by(ContactRow.size))]
 
     def heads(self, since_ms: int) -> dict[bytes, tuple[int, bytes]]:
         """Returns size and root of every log that was witnessed at `since_ms` or later, by UEID."""
@@ -295,10 +301,10 @@ class Witness:
                 raise TokenError(
                     "The entries are not those under the signed root; report them anew.", code="chip.log.head"
                 )
-            note = report.note
+            note, time_s = report.note, int(self._clock())
             if self._signer is not None:
-                note = note.with_signature(self._signer.sign(note.text, int(self._clock())))
-            self._store(report, old_size, data, note.encode(), times)
+                note = note.with_signature(self._signer.sign(note.text, time_s))
+            self._store(report, old_size, data, note.encode(), times, time_s)
             self._keep(ueid, tree)
             return note.encode()
 
@@ -368,13 +374,21 @@ class Witness:
             return session.scalar(select(func.count()).where(HeldEntryRow.ueid == ueid)) or 0
 
     def _store(
-        self, report: Report, start: int, data: Sequence[bytes], note: bytes, times: tuple[int, int] | None
+        self,
+        report: Report,
+        start: int,
+        data: Sequence[bytes],
+        note: bytes,
+        times: tuple[int, int] | None,
+        time_s: int,
     ) -> None:
         token, checkpoint = report.head.token, report.checkpoint
         with self._registry.session.begin() as session:
             if data:
                 rows = [{"ueid": token.ueid, "place": start + n, "data": entry} for n, entry in enumerate(data)]
                 session.execute(insert(HeldEntryRow), rows)
+                contact = {"ueid": token.ueid, "size": checkpoint.size, "time_s": time_s, "chip_ms": token.time_ms}
+                session.execute(insert(ContactRow), contact)
             held = {
                 "ueid": token.ueid,
                 "size": checkpoint.size,

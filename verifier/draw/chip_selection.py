@@ -27,6 +27,7 @@ from verifier.model.strata import Population
 from verifier.registry import Registry
 from verifier.store.cache import Cache
 from verifier.units import Units
+from weighbridge.attest.beacon import Beacon
 from weighbridge.core.bounded import compress
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import Finding, WeighbridgeError
@@ -97,6 +98,11 @@ class Sampler:
         """
         self._drawing, self._draws, self._log = drawing, draws, log
         self._registry, self._cache = registry, cache
+
+    @property
+    def beacon(self) -> Beacon:
+        """The beacon whose values count, in draws and for segments that are due while runs go on."""
+        return self._drawing.beacon
 
     def check(self, plan: Plan) -> None:
         """Refuses a plan that cannot be drawn, before anything is logged about it.

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from analysis.silence import GroupedDraw, least_probability_despite
-from verifier.draw.beacon import BeaconInfo, Round, verify_round
 from verifier.draw.log_entries import (
     Aim,
     Closing,
@@ -36,6 +35,7 @@ from verifier.draw.log_entries import (
 )
 from verifier.model.seeded_draw import draw
 from verifier.model.strata import Allocation, Attribute, Heads, Key, Population, allocate, encode_heads
+from weighbridge.attest.beacon import BeaconInfo, Round, verify_round
 from weighbridge.core.digests import DIGEST_SIZE, bytes_digest, record_digest
 from weighbridge.core.errors import UsageError
 

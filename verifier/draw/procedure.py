@@ -17,7 +17,6 @@ from cryptography.x509 import Certificate
 
 from verifier.contact import heads
 from verifier.contact.witness import Witness
-from verifier.draw.beacon import Beacon, Round, parse_info, parse_round
 from verifier.draw.derivation import Draw, DrawCommitment, close_draw, commit_draw, open_draw, sample
 from verifier.draw.log_entries import Abandonment, Aim, Closing, Commitment, Opening, entry_digest, parse_as
 from verifier.draw.own_log import OwnLog
@@ -27,6 +26,7 @@ from verifier.model.strata import Heads, Population, encode_heads, parse_heads, 
 from verifier.registry import Registry
 from verifier.store.sealing import Sealing
 from verifier.units import Units
+from weighbridge.attest.beacon import Beacon, Round, parse_info, parse_round
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.tlog import NoteKey
 from weighbridge.core.digests import DIGEST_SIZE

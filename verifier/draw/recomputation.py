@@ -10,7 +10,6 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from verifier.draw.beacon import verify_round
 from verifier.draw.derivation import StratumSample, sample, sample_digest
 from verifier.draw.log_entries import (
     Abandonment,
@@ -27,6 +26,7 @@ from verifier.model.strata import Heads, Population, parse_heads, parse_populati
 from verifier.registry.reconstruction import replay_log
 from verifier.registry.transitions import DRAWN
 from weighbridge.attest import tlog
+from weighbridge.attest.beacon import verify_round
 from weighbridge.attest.tlog import NoteKey
 from weighbridge.core import merkle
 from weighbridge.core.digests import bytes_digest

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verifier.draw.beacon import BeaconInfo, Round, parse_info, parse_round
 from verifier.draw.log_entries import MAX_ENTRY_BYTES, Abandonment, Closing, Commitment, Opening, parse_as, parse_entry
 from verifier.model.strata import DrawFormatError
 from weighbridge.attest import tiles, tlog
+from weighbridge.attest.beacon import BeaconInfo, Round, parse_info, parse_round
 from weighbridge.attest.tlog import NoteKey, Proof
 from weighbridge.core.bounded import decode_json, open_regular
 from weighbridge.core.errors import FormatError, TranscriptError, UsageError

@@ -9,6 +9,7 @@ from typing import Any
 from verifier.model.facts import CONTRADICTED, EXPLAINED, LogFacts, Shard, SnapshotFacts, TranscriptFacts, by_chip
 from verifier.model.lineage import Lineage
 from verifier.model.opened_records import RecordFacts
+from verifier.model.repeat_facts import RunRepeats
 from verifier.model.segments import Replayed
 from verifier.model.supplement_facts import Asked, Count
 from verifier.model.training import Training
@@ -47,6 +48,7 @@ class Collected:
         sound: UEIDs of the chips whose logs have nothing against them.
         lost: UEIDs of the chips that something ran on which they could not look at; they do not count as verified.
         supplements: Requests for rounding logs that are made on demand.
+        repeats: What became of segments that were due while runs went on.
         lineage_replays: Replays that led to a state with which another run began, with the transcript's identifier.
         earlier: By Prover's address: how many such requests earlier inspections made, and how many were answered.
         silent: By address: why a chip or a Prover did not answer. It is not asked again; that may cost a deadline.
@@ -68,6 +70,7 @@ class Collected:
     sound: set[bytes] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)
     supplements: list[Asked] = field(default_factory=list)
+    repeats: list[RunRepeats] = field(default_factory=list)
     lineage_replays: list[tuple[str, ReplayResult | WeighbridgeError]] = field(default_factory=list)
     earlier: dict[str, Count] = field(default_factory=dict)
     silent: dict[str, WeighbridgeError] = field(default_factory=dict)
@@ -102,9 +105,23 @@ class Collected:
         return [each for each in found if each is not None]
 
     def verified(self) -> list[bytes]:
-        """Returns the UEIDs of the chips that count as verified: log and every snapshot could be verified."""
+        """Returns the UEIDs of the chips that count as verified: log and every snapshot could be verified.
+
+        And every log of their runs that was due while these went on was committed to.
+        """
         unexplained = {snapshot.chip.ueid for snapshot in self.snapshots if snapshot.status not in EXPLAINED}
-        return [log.chip.ueid for log in self.logs if log.chip.ueid in self.sound - self.lost - unexplained]
+        counted = self.sound - self.lost - unexplained - self.unrepeated()
+        return [log.chip.ueid for log in self.logs if log.chip.ueid in counted]
+
+    def unrepeated(self) -> set[bytes]:
+        """Returns the UEIDs of the chips of runs whose logs were due while they went on and are missing or false."""
+        withheld = {each.transcript for each in self.repeats if each.withheld}
+        claimed = {
+            snapshot.chip.ueid
+            for snapshot in self.snapshots
+            if snapshot.transcript is not None and snapshot.transcript.id in withheld
+        }
+        return claimed | {ueid for each in self.repeats if each.withheld for ueid in each.chips}
 
     def found_against(self) -> list[bytes]:
         """Returns the UEIDs of the chips on which a violation was seen: they were no more silent than verified ones."""

@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.x509 import Certificate
 
 from verifier.model.check_runner import Judgement
-from verifier.model.facts import Anchor, Cell, Entry, Explanation, Held, LogFacts, Opening, Report
+from verifier.model.facts import Anchor, Cell, Contact, Entry, Explanation, Held, LogFacts, Opening, Report
 from verifier.model.replay_task import Outcome
 from verifier.model.supplement_facts import Asked
 from verifier.registry import Chip
@@ -85,6 +85,7 @@ def log_to(log: LogFacts) -> dict[str, Any]:
         "asked_ms": log.asked_ms,
         "read_ms": log.read_ms,
         "anchors": [[anchor.data, anchor.asked_ms, anchor.read_ms] for anchor in log.anchors],
+        "contacts": [[each.size, each.time_s, each.chip_ms] for each in log.contacts],
     }
 
 
@@ -120,6 +121,7 @@ def log_of(raw: Any, manufacturer: Certificate) -> LogFacts:
         asked_ms=raw.get("asked_ms", 0),  # what an older version stored was read one after the other
         read_ms=raw["read_ms"],
         anchors=[anchor(data, asked, read, manufacturer) for data, asked, read in raw.get("anchors", ())],
+        contacts=[Contact(*each) for each in raw.get("contacts", ())],
     )
 
 

@@ -228,6 +228,21 @@ class Anchor:
     read_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """When the witness first held entries of a chip's log.
+
+    Attributes:
+        size: It held those below this index from then on.
+        time_s: Seconds since 1970 on its clock, rounded down, as its cosignature says.
+        chip_ms: The chip's time when it signed its head, in milliseconds since 1970.
+    """
+
+    size: int
+    time_s: int
+    chip_ms: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """A chip's checkpoint whose signatures verify.
@@ -278,6 +293,7 @@ class LogFacts:
         read_ms: The Verifier's time when the head was there, in milliseconds since 1970; 0 if there was none.
         anchors: Heads of each boot that were witnessed before, in order: the first, the newest, and those at which its
             clock became slow or was no longer.
+        contacts: When the witness first held its entries, before this inspection, in the order of the log.
     """
 
     chip: Chip
@@ -294,6 +310,7 @@ class LogFacts:
     asked_ms: int = 0
     read_ms: int = 0
     anchors: list[Anchor] = field(default_factory=list)
+    contacts: list[Contact] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

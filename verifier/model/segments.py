@@ -1,7 +1,8 @@
 """Which segments of a transcript are replayed whole: a choice that any reader can recompute once it is opened.
 
 Every segment with a sampled snapshot; some drawn at random; those in which the weights changed most; those that made
-what the transcript says came back later (`returned.cbor`), as nothing else shows that this was ever the run's own; and
+what the transcript says came back later (`returned.cbor`), as nothing else shows that this was ever the run's own;
+those whose logs were due while the run went on and are missing or false, with their neighbours; and
 those that secret criteria name, to which the Verifier committed by a hash before the inspection and which the report
 opens. A Prover who knows what will be looked at could leave the rest undone, so no part of this but the snapshots
 counts in p.
@@ -31,7 +32,7 @@ from weighbridge.core.errors import FormatError, ProofError, UsageError, Weighbr
 from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
-Reason = Literal["snapshot", "random", "change", "returned", "secret"]
+Reason = Literal["snapshot", "random", "change", "returned", "unrepeated", "secret"]
 Segment = tuple[int, int]
 """(first step, step after the last one)."""
 
@@ -174,6 +175,7 @@ class Selection:
         largest: How many of the largest changes were to be taken.
         secret: The opened criteria; None if there were none.
         chosen: The segments, ascending.
+        unrepeated: First steps of segments whose logs were due while the run went on and are missing or false.
     """
 
     transcript: str
@@ -183,6 +185,7 @@ class Selection:
     largest: int
     secret: Secret | None
     chosen: tuple[Chosen, ...]
+    unrepeated: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON-compatible data for the report."""
@@ -193,6 +196,7 @@ class Selection:
             "random": self.random,
             "largest": self.largest,
             "secret": None if self.secret is None else self.secret.to_json(),
+            **({"unrepeated": list(self.unrepeated)} if self.unrepeated else {}),
             "chosen": [
                 {"begin": c.begin, "end": c.end, "reasons": list(c.reasons), "counts_in_p": c.in_p} for c in self.chosen
             ],
@@ -247,6 +251,7 @@ def select(
     random: int = 0,
     largest: int = 0,
     secret: Secret | None = None,
+    unrepeated: Iterable[int] = (),
 ) -> Selection:
     """Chooses the segments to replay.
 
@@ -257,14 +262,17 @@ def select(
         random: How many to draw; all if there are fewer.
         largest: How many of the largest weight changes to take, of the segments with a checkpoint at both ends.
         secret: Criteria that were committed to.
+        unrepeated: First steps of segments that are taken with their neighbours.
     """
     all_of_them, changes = segments(transcript), Changes(transcript)
-    steps = tuple(sorted(set(sampled)))
+    steps, failed = tuple(sorted(set(sampled))), tuple(sorted(set(unrepeated)))
+    ends = {begin: end for begin, end in all_of_them if begin in failed}
     named: dict[Reason, Callable[[int, Segment], bool]] = {
         "snapshot": lambda _, s: any(s[0] <= min(step, transcript.steps - 1) < s[1] for step in steps),
         "random": _members(_drawn(transcript.digest, all_of_them, seed, random)),
         "change": _members(changes.largest([s[0] for s in all_of_them], largest)),
         "returned": lambda _, s: any(s[0] < step <= s[1] for step in transcript.returned),
+        "unrepeated": lambda _, s: any(s[0] <= begin <= s[1] or s[0] == end for begin, end in ends.items()),
         "secret": lambda p, s: secret is not None and any(c.names(p, s, changes) for c in secret.criteria),
     }
     chosen = []
@@ -274,7 +282,7 @@ def select(
             chosen.append(Chosen(begin=segment[0], end=segment[1], reasons=reasons))
     return Selection(
         transcript=transcript.digest, seed=seed, sampled=steps, random=random, largest=largest, secret=secret,
-        chosen=tuple(chosen),
+        chosen=tuple(chosen), unrepeated=failed,
     )  # fmt: skip
 
 
@@ -299,7 +307,12 @@ def verify(transcript: OpenedTranscript, told: Mapping[str, Any], commitment: st
         sampled = [step for step in told["sampled"] if type(step) is int and step >= 0]
         if not all(type(n) is int and n >= 0 for n in (random, largest)) or len(sampled) != len(told["sampled"]):
             raise ValueError("its numbers are none")
-        made = select(transcript, sampled=sampled, seed=seed, random=random, largest=largest, secret=secret)
+        failed = told.get("unrepeated", [])
+        if not all(type(step) is int and step >= 0 for step in failed):
+            raise ValueError("its segments are none")
+        made = select(
+            transcript, sampled=sampled, seed=seed, random=random, largest=largest, secret=secret, unrepeated=failed
+        )
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise FormatError(f"not a selection of segments: {error}") from None
     if (secret.commitment() if secret is not None else "") != commitment:

@@ -11,6 +11,8 @@ from weighbridge.core.errors import WeighbridgeError
 
 ATTACHED, DETACHED = "workload-attached", "workload-detached"
 """The chip's own events."""
+DRAFT = "manifest-draft"
+"""The workload's event that carries the digest of a run's draft."""
 
 
 def begins(token: Token) -> bool:

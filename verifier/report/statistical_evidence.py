@@ -43,6 +43,8 @@ def build(collected: Collected, lists: Mapping[str, Sequence[str]] | None = None
     - `segments`: those replayed whole, with all that their choice follows from (`verifier.model.segments.verify`).
     - `supplements`: rounding logs that Provers were asked to make on demand, and by Prover how many such requests were
     answered, in this inspection and in earlier ones (`verifier.model.supplement_facts`).
+    - `repeats`: for each transcript that declares them, which segments were due while it was recorded, and what became
+    of the commitments to their logs (`verifier.model.repeat_facts`).
     - `training`: what was recognised of each run's steps (`verifier.report.training`).
     """
     opened = {facts.id: facts.opened for facts in collected.transcripts.values()}
@@ -58,6 +60,7 @@ def build(collected: Collected, lists: Mapping[str, Sequence[str]] | None = None
         "memories": collected.memories,
         "segments": [each.to_json() for each in collected.segments],
         "supplements": supplement_facts.section(collected.supplements, collected.earlier),
+        "repeats": [each.to_json() for each in collected.repeats],
         "training": training.section(collected.trainings(), _roots(opened), lists or {}),
     }
 

@@ -8,6 +8,7 @@
 | `fetch_parents` | finds out where each run began, and fetches the parents that runs declare | `lineages`, and the parents in `transcripts` |
 | `prepare_cells` | asks for the material to replay one rank of a job alone, if the plan wants that | `cell` of each snapshot |
 | `replay_snapshots` | opens the snapshots and replays to every claimed position | `opening`, `batches`, `replayed`, `after` of each snapshot |
+| `repeat_segments` | finds out which segments were due while runs went on, and compares their logs with the commitments to them | `repeats` |
 | `replay_segments` | replays whole segments, unless the plan asks for none | `segments` |
 | `memorise` | tests whether weights remember their batches, if the plan asks for that; evidence only | `memories` |
 | `open_records` | asks Provers to open random records of their data sets, if the plan asks for that | `records` |
@@ -33,6 +34,7 @@ from verifier.stages import (
     open_records,
     prepare_cells,
     read_logs,
+    repeat_segments,
     replay_segments,
     replay_snapshots,
     run_checks,
@@ -49,6 +51,7 @@ ALL: Sequence[Stage] = (
     fetch_parents.run,
     prepare_cells.run,
     replay_snapshots.run,
+    repeat_segments.run,
     replay_segments.run,
     memorise.run,
     open_records.run,

@@ -31,6 +31,12 @@ def run(setting: Setting, collected: Collected) -> None:
             random=policy.random,
             largest=policy.largest,
             secret=setting.secret,
+            unrepeated=[
+                each.begin
+                for run in collected.repeats
+                if run.transcript == transcript.digest
+                for each in run.unrepeated
+            ],
         )
         for chosen in selection.chosen:
             steps = chosen.begin, chosen.end

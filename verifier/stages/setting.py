@@ -19,6 +19,7 @@ from verifier.registry import Registry
 from verifier.report.regime import NO_RULES, Regime
 from verifier.store.cache import Cache
 from verifier.units import Units, key_of
+from weighbridge.attest.beacon import Beacon
 from weighbridge.attest.identity import Credentials
 from weighbridge.execution.worker_process import Limits
 
@@ -56,6 +57,7 @@ class Setting:
         secret: The criteria that the plan commits to; the report opens them.
         regime: Rules, policy and benchmarks.
         uploaded: Transcripts that Provers handed in, if they may.
+        beacon: The beacon whose values name segments that are due while runs go on; None if there is none.
     """
 
     id: str
@@ -74,6 +76,7 @@ class Setting:
     secret: Secret | None = None
     regime: Regime = NO_RULES
     uploaded: Uploaded | None = None
+    beacon: Beacon | None = None
 
     @property
     def plan(self) -> Plan:

@@ -148,6 +148,16 @@ class AnchorRow(Base):
     read_ms: Mapped[int]
 
 
+class ContactRow(Base):
+    """When the witness first held the entries below a size; see `verifier.model.facts.Contact`."""
+
+    __tablename__ = "contacts"
+    ueid: Mapped[bytes] = mapped_column(ForeignKey("chips.ueid"), primary_key=True)
+    size: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    time_s: Mapped[int]
+    chip_ms: Mapped[int]
+
+
 class LogKeyRow(Base):
     """A key that a chip has signed a held checkpoint with."""
 

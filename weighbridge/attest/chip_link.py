@@ -27,6 +27,13 @@ class ChipLink(Protocol):
         """Has the chip log a signed event, e.g. `manifest-draft` with its digest; returns the log index."""
         ...
 
+    def witnessed(self, index: int) -> int | None:
+        """Returns when the Verifier's witness first held a log entry, in seconds since 1970 on the witness's clock.
+
+        None if the chip does not know: the witness does not have it yet, or had it before the chip's last boot.
+        """
+        ...
+
     def declare_weights(self, tensors: Iterable[Tensor]) -> None:
         """Names the weights region of later snapshots: the storages of these tensors, as long as they live."""
         ...

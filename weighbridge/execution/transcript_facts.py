@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from weighbridge.attest.approved_passport import passport_digest
 from weighbridge.attest.manifest import Manifest
+from weighbridge.attest.repeats import Declared
 from weighbridge.core import bounded
 from weighbridge.core.digests import DIGEST_SIZE, Leaf
 from weighbridge.core.errors import Finding, FormatError, ReplayWorkerError, TranscriptError, UsageError
@@ -174,6 +175,14 @@ class OpenedTranscript:
             WeighbridgeError: What it says is malformed.
         """
         return self._known(self._coordinate)
+
+    def repeats(self) -> Declared | None:
+        """Returns what the draft declares of segments to be repeated while the run goes on, or None.
+
+        Raises:
+            WeighbridgeError: What it declares is malformed.
+        """
+        return self._known(self._repeats)
 
     def check_data(self) -> list[Finding]:
         """Compares every batch with its record and with the data commitment; see `Transcript.check_data`.
@@ -348,6 +357,7 @@ class OpenedTranscript:
         self._initialises = _fact(raw["initialises"], truth)
         self._parent = _fact(raw["parent"], _read_parent)
         self._coordinate = _fact(raw["coordinate"], _read_coordinate)
+        self._repeats = _fact(raw["repeats"], _read_repeats)
         self.declared = {text(name, 200): text(value, 4000) for name, value in raw["declared"][:MOST_DECLARED]}
 
     def _ask(self, question: str, read: Callable[[Any], T], *, limits: Limits | None = None, **about: Any) -> T:
@@ -438,6 +448,13 @@ def _fact(raw: Any, read: Callable[[Any], T]) -> tuple[T] | dict[str, Any]:
 def _read_parent(raw: Any) -> Parent | None:
     try:
         return None if raw is None else Parent(transcript=raw[0], step=raw[1], state=digest(raw[2]))
+    except UsageError as error:
+        raise ValueError(error.message) from None
+
+
+def _read_repeats(raw: Any) -> Declared | None:
+    try:
+        return None if raw is None else Declared(beacon=digest(raw[0]), share=share(raw[1]), delay_s=natural(raw[2]))
     except UsageError as error:
         raise ValueError(error.message) from None
 

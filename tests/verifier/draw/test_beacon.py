@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import START, beacon_key
 
-from verifier.draw.beacon import (
+from weighbridge.attest.beacon import (
     DRAND,
     LOCAL,
     BeaconError,

@@ -18,7 +18,6 @@ from support.station import LIMITS, Station
 
 from verifier.contact.log_reading import acknowledge, read_log
 from verifier.contact.witness import Witness, load_signer
-from verifier.draw.beacon import Beacon, FileBeacon, LocalBeacon
 from verifier.draw.chip_selection import Sampler
 from verifier.draw.own_log import PREFIX, OwnLog
 from verifier.draw.procedure import Drawing
@@ -35,6 +34,7 @@ from verifier.report.page import render_html
 from verifier.store.cache import Cache
 from verifier.store.sealing import Sealing
 from weighbridge.attest import tlog
+from weighbridge.attest.beacon import Beacon, FileBeacon, LocalBeacon
 from weighbridge.core.errors import UsageError
 
 DEAD = b"\x01" + b"d" * 16

@@ -15,7 +15,6 @@ from support.draws import AIM, START, beacon_key, fleet, heads_of, ueid
 
 from analysis.detection import detection_probability_hypergeometric
 from analysis.domain import InfeasibleError
-from verifier.draw.beacon import BeaconError, LocalBeacon, Round
 from verifier.draw.derivation import (
     Draw,
     DrawCommitment,
@@ -39,6 +38,7 @@ from verifier.draw.log_entries import (
 )
 from verifier.model.seeded_draw import draw as draw_stream
 from verifier.model.strata import ATTRIBUTES, DrawFormatError, Heads, Population
+from weighbridge.attest.beacon import BeaconError, LocalBeacon, Round
 from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import UsageError
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from support.draws import House, beacon_key, fleet, heads_of, ueid
 
-from verifier.draw.beacon import LocalBeacon
 from verifier.draw.derivation import DrawCommitment, close_draw, open_draw
 from verifier.draw.log_entries import Abandonment, Closing, entry_digest, seed_of
 from verifier.draw.own_log import PREFIX
@@ -17,6 +16,7 @@ from verifier.draw.recomputation import Trusted, verify_draw
 from verifier.draw.record import DrawRecord, read_log, read_record, write_files
 from verifier.model.strata import encode_heads
 from weighbridge.attest import tlog
+from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.tlog import NoteSigner
 
 FLEET = fleet()

@@ -145,6 +145,7 @@ def draw_of_a_former_version(path: Path, cache: Path, *, large: bool = False, en
         unit = b""
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE anchors")
+        connection.execute("DROP TABLE contacts")
         connection.execute("DROP TABLE regenerations")
         connection.execute("DROP TABLE supplements")
         connection.execute("ALTER TABLE inspections DROP COLUMN summary")

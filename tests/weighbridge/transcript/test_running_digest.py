@@ -31,6 +31,9 @@ class Listener:
     def log_event(self, name: str, digest: bytes) -> int:
         return 0
 
+    def witnessed(self, index: int) -> int | None:
+        return None
+
     def declare_weights(self, tensors: Any) -> None:
         pass
 

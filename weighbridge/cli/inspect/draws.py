@@ -146,7 +146,7 @@ def beacon(
     period: Annotated[int, typer.Option("--period", min=1, help="Seconds between rounds of a new beacon.")] = 1,
 ) -> None:
     """Run a beacon of your own for one round: publish its value, in drand's form, once its time has come."""
-    from verifier.draw.beacon import LocalBeacon
+    from weighbridge.attest.beacon import LocalBeacon
 
     source = LocalBeacon.load(key, period_s=period)
     while source.value(number) is None:

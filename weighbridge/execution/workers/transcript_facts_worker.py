@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from weighbridge.attest import repeats
 from weighbridge.core.digests import region_digest
 from weighbridge.core.errors import TranscriptError, WeighbridgeError
 from weighbridge.execution.replay_answer import told
@@ -66,6 +67,7 @@ def facts(transcript: Transcript) -> dict[str, Any]:
         "initialises": _or_error(transcript.initialises),
         "parent": _or_error(lambda: _parent(transcript)),
         "coordinate": _or_error(lambda: _coordinate(transcript)),
+        "repeats": _or_error(lambda: _repeats(transcript)),
         "declared": _declared(transcript.draft.get("metadata")),
     }
 
@@ -225,6 +227,11 @@ def _parent(transcript: Transcript) -> Any:
 def _coordinate(transcript: Transcript) -> Any:
     coordinate = MeshCoordinate.of(transcript.draft)
     return None if coordinate is None else [coordinate.job.encode().hex(), coordinate.rank]
+
+
+def _repeats(transcript: Transcript) -> list[Any] | None:
+    said = repeats.from_map(transcript.draft.get(repeats.KEY))
+    return None if said is None else [said.beacon.hex(), said.share, said.delay_s]
 
 
 def _declared(raw: Any) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Public random values that neither side could know when a draw was committed to.
+"""Public random values that neither side could know when a draw was committed to, or when a segment was recorded.
 
 A beacon gives a value every few seconds, in *rounds* numbered from 1, whose times follow from their numbers.
 Values have the public form of drand: `randomness` is the SHA-256 of `signature`, and there is one valid signature for

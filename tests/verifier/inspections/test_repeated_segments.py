@@ -1,0 +1,43 @@
+"""Runs that repeat segments while they go on: an honest one, from the draft to the report, with real chips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.repeating import WitnessedStation, trained
+from support.station import ids
+from support.workers_here import workers_here
+
+from verifier.model.policies import SegmentPolicy
+from verifier.report import consistency
+from weighbridge.transcript.supplements import folder_of
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WitnessedStation]:
+    """Chips, their witness and a beacon."""
+    with WitnessedStation(tmp_path_factory.mktemp("station")) as station:
+        yield station
+
+
+def test_an_honest_run_repeats_while_it_goes_on_and_is_clean(station: WitnessedStation) -> None:
+    """Each segment is due. The Prover's service hands out what the Recorder made, and the report says so."""
+    prover = station.prover()
+    chip = station.watched("honest", prover)
+    trained(station.runs / "honest", chip.socket, station.repeats())
+    assert len(list(folder_of(station.runs / "honest").iterdir())) == 4
+    assert not (station.runs / "honest.repeats.json").exists()
+    with workers_here():
+        report = station.inspect(
+            "honest", given={"witness": station.witness, "beacon": station.beacon},
+            segments=SegmentPolicy(random=1, largest=0, recognise=0), replay_env={"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    assert set(ids(report)) <= {"data.not_precommitted"}, report["findings"]
+    (told,) = report["evidence"]["repeats"]
+    assert [(each["begin"], each["end"], each["state"]) for each in told["segments"]] == [
+        (0, 1, "repeated"), (1, 4, "repeated"),
+    ]  # fmt: skip
+    assert (told["declared"]["share"], told["beacon_known"], told["abandoned"]) == (1.0, True, [])
+    assert report["chips"][0]["verified"] is True
+    assert consistency.check(report) == []
