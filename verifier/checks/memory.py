@@ -53,7 +53,7 @@ def account(
         replay: The same of the replay at that position.
         batches: The same of the transcript's batches around that step.
         after: Off a safepoint, the same of the replay after the operation in progress. What this operation writes or
-            frees may be as before, as after, or in between.
+            frees may be as before, as after, or in between. Nothing after the last step, where all may be freed.
         room: Bytes that the operation in progress may hold besides.
     """
     there, here, known = Counter(chip), Counter(replay), Counter(batches)
@@ -84,11 +84,21 @@ def accounting(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DE
     result = replayed(snapshot)
     if result is None or not isinstance(snapshot.opening, Opening) or is_setup(snapshot, policy):
         return None
+    if _is_over(snapshot):
+        return account(snapshot.opening.leaves, leaves(result), snapshot.batches, after=())
     if snapshot.verified.token.body["safepoint"]:
         return account(snapshot.opening.leaves, leaves(result), snapshot.batches)
     after = leaves(snapshot.after) if snapshot.after is not None else None
     room = policy.temporaries * result.touched
     return account(snapshot.opening.leaves, leaves(result), snapshot.batches, after=after, room=room)
+
+
+def _is_over(snapshot: SnapshotFacts) -> bool:
+    """Whether the claimed position is the one after the last step: no tape says what a program lets go of then."""
+    claim, facts = snapshot.explanation, snapshot.transcript
+    if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
+        return False
+    return claim.step == facts.opened.steps
 
 
 def replayed(snapshot: SnapshotFacts) -> ReplayResult | None:

@@ -19,7 +19,9 @@ from torch import nn
 from benchmarks import soak_chip_crashes
 from firmware_sim import Shim
 from firmware_sim.frames import Connection
+from prover import Recorder
 from weighbridge.core.errors import ChipError
+from weighbridge.core.host_memory import octets
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +217,34 @@ def test_honest_crashes_accuse_nobody(tmp_path: Path) -> None:
         assert chip["verified"] == (
             all(each["status"] == "explained" for each in chip["snapshots"]) and not chip["interrupts"]["unserved"]
         )
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_a_program_lets_go_of_after_its_last_step_is_not_missed(
+    station: Station, prover: str, swapped: bool
+) -> None:
+    """No tape says when it died. Weights that were never the run's are found there all the same."""
+    name = f"after-the-end-{swapped}"
+    process = station.chip(name)
+    with Shim.connect(process.socket) as chip, Recorder(station.runs / name, seed=1, chip=chip) as recorder:
+        with recorder.initialisation():
+            model = nn.Linear(32, 64)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        recorder.attach(model, optimizer)
+        for _ in range(2):
+            batch = {"x": torch.ones(4, 32)}
+            with recorder.step(batch):
+                out = model(batch["x"])
+                loss = out.square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        del loss, out
+        if swapped:
+            np.frombuffer(octets(model.weight), dtype=np.float32)[:] = 1.0
+        chip.request_snapshot()
+    report = inspected(station, name, prover)
+    (snapshot,) = report["chips"][0]["snapshots"]
+    assert (snapshot["step"], snapshot["op"], snapshot["safepoint"]) == (3, 0, True)
+    expected = ["snapshot.memory.unexplained", "snapshot.weights.mismatch"] if swapped else []
+    assert sorted(accused(report)) == expected
