@@ -15,6 +15,7 @@ from prover.following.jobs import joined
 from prover.following.notes import Notes, TakenForBatch, Undeclared
 from prover.following.program import Follower
 from prover.following.segments import SegmentRecorder
+from prover.recording.repeating import Repeats
 from weighbridge.attest.chip_link import ChipLink
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.errors import UsageError
@@ -112,6 +113,7 @@ def follow(
     device: str | torch.device | None = None,
     mesh: Mapping[str, int] | None = None,
     logs: LogKind = "full",
+    repeats: Repeats | None = None,
 ) -> Following:
     """Records the program from here to its end, or to `close()`, without blocks around its steps.
 
@@ -152,6 +154,7 @@ def follow(
         device: See `Recorder`.
         mesh: Of a job on several ranks that is not only data-parallel; see `prover.Job.from_environment`.
         logs: See `Recorder`; the attempts of a run that may be resumed share the key of the first.
+        repeats: See `Recorder`; not yet of runs that may be resumed.
 
     Returns:
         The recording in progress, a context manager for those who want it to end earlier.
@@ -168,6 +171,8 @@ def follow(
             "a followed program cannot be resumed yet if it is a job on several ranks or has a data commitment; leave "
             "out resume=True, and begin again after a crash"
         )
+    if resume and repeats is not None:
+        raise UsageError("a followed program that repeats segments cannot be resumed yet; leave out resume=True")
     if resume and key is None and logs == ON_DEMAND:
         key = load_or_create_key(key_path(Path(path)))
     attempts = Attempts.at(Path(path), key) if resume else None
@@ -175,7 +180,7 @@ def follow(
         path if attempts is None else attempts.path,
         seed=seed, data=data, chip=chip, policy=policy, checkpoint_every=checkpoint_every, key=key, metadata=metadata,
         verify_state=verify_state, formulas=formulas, programs=programs, parent=parent, device=device, job=job,
-        logs=logs,
+        logs=logs, repeats=repeats,
     )  # fmt: skip
     recorder.attempts = attempts
     notes = Notes()

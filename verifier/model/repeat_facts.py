@@ -159,7 +159,7 @@ def placed(
     heads = {transcript.head(step) for step in range(transcript.steps)}
     known = heads | others
     found.segments = sorted(ends.values(), key=lambda each: each.begin)
-    over = transcript.manifest.complete and all(map(_is_over, logs))
+    over = transcript.manifest.complete and all(_is_over(log, transcript.draft_digest) for log in logs)
     matched = [event for event in events if event.name == repeats.SEGMENT and _said(event) in heads]
     for event in events:
         strange = event.own and event.name == repeats.SEGMENT and _said(event) not in known
@@ -212,7 +212,8 @@ def compare(segment: Repeat, draft: bytes, heads: Heads, logs: Sequence[bytes] |
         segment.state = "unanswered"
         return
     segment.told = repeats.commitment(draft, heads, logs)
-    segment.state = "repeated" if segment.told in segment.committed else "differs"
+    # To several different ones it may have committed to choose among them later: each is in the chip's log for good.
+    segment.state = "repeated" if set(segment.committed) == {segment.told} else "differs"
 
 
 def heads_of(transcript: OpenedTranscript, segment: Segment) -> Heads:
@@ -247,12 +248,20 @@ def _last(events: Sequence[_Event]) -> int:
     return max((event.index for event in events), default=-1)
 
 
-def _is_over(log: LogFacts) -> bool:
-    """Whether no workload is attached to the chip any more."""
-    tokens = [entry.verified.token for entry in log.entries if not isinstance(entry.verified, WeighbridgeError)]
-    turns = (each for each in reversed(tokens) if each.kind == "boot" or each.body.get("name") in (ATTACHED, DETACHED))
-    newest = next(turns, None)
-    return newest is None or newest.body.get("name") != ATTACHED
+def _is_over(log: LogFacts, draft: bytes) -> bool:
+    """Whether no workload is attached to the chip any more, or one that has begun another run."""
+    attached, over = False, True
+    for entry in log.entries:
+        token = None if isinstance(entry.verified, WeighbridgeError) else entry.verified.token
+        if token is None or token.kind not in ("boot", "event"):
+            continue
+        name = token.body.get("name")
+        if token.kind == "boot" or name in (ATTACHED, DETACHED):
+            attached = name == ATTACHED
+            over = not attached
+        elif name == DRAFT:
+            over = not attached or digest(token, "digest") != draft
+    return over
 
 
 def _contact(log: LogFacts, index: int) -> Contact | None:

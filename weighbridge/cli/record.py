@@ -41,6 +41,16 @@ def command(
         bool,
         typer.Option("--resume", help="Run the script again after a crash: it goes on from what it saved."),
     ] = False,
+    beacon: Annotated[
+        Path | None,
+        typer.Option(
+            "--beacon", metavar="DIR", help="Repeat segments that this beacon names (logs on demand, a chip)."
+        ),
+    ] = None,
+    share: Annotated[float, typer.Option("--repeat-share", help="Probability that a segment is repeated.")] = 0.02,
+    delay: Annotated[
+        int, typer.Option("--repeat-delay", metavar="SECONDS", help="When its logs are committed to, at the latest.")
+    ] = 3600,
 ) -> int:
     """Run a training script as it is, and record it. The exit code and the output are the script's own."""
     if out is None:
@@ -53,7 +63,19 @@ def command(
         raise UsageError(f"--logs takes {' or '.join(KINDS)}, not {logs!r}")
     from prover.following.script import record_script
 
-    options: dict[str, Any] = {"seed": seed, "policy": policy, "evaluation": evaluation, "resume": resume, "logs": logs}
+    repeats = None
+    if beacon is not None:
+        from prover import Repeats
+
+        repeats = Repeats(beacon=beacon, share=share, delay_s=delay)
+    options: dict[str, Any] = {
+        "repeats": repeats,
+        "seed": seed,
+        "policy": policy,
+        "evaluation": evaluation,
+        "resume": resume,
+        "logs": logs,
+    }
     with _attached(chip) if chip else nullcontext() as shim:
         code, recorded = record_script(script, arguments or (), out, chip=shim, **options)
     print(f"weighbridge: the transcript is in {out if recorded is None else recorded.path}", file=sys.stderr)

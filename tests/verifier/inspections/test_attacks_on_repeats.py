@@ -112,6 +112,26 @@ def test_a_commitment_to_another_segments_logs_is_no_commitment(bench: Bench, ru
     assert states(report) == ["differs", "repeated", "repeated"]
 
 
+@pytest.mark.parametrize("ended", ["attached", "begun another"])
+def test_a_workload_that_never_leaves_hides_no_segment(
+    bench: Bench, run: Path, inspected: Inspected, ended: str
+) -> None:
+    """What is still going on is not held against a run; what was begun after it says that it is over."""
+    told = Told.begins(bench, run).repeats(0, 1).repeats(1, 3)
+    told.chip.log.attach()
+    if ended == "begun another":
+        told.chip.log.event("manifest-draft", b"a" * 32)
+    report = inspected(told)
+    assert states(report) == ["repeated", "repeated", "unlogged" if ended == "begun another" else "open"]
+
+
+def test_two_commitments_to_choose_from_are_none(bench: Bench, run: Path, inspected: Inspected) -> None:
+    """One to the logs, and one to others that it may hand out if it likes those better."""
+    told = Told.begins(bench, run).ends(1).reports().commits(0, 1).commits(0, 1, logs=[b"a" * 32]).reports()
+    report = inspected(told.repeats(1, 3).repeats(3, 4))
+    assert (outcome(report)[0], states(report)[0]) == ({"transcript.repeat.differs"}, "differs")
+
+
 class Refuses(ProverService):
     """Says that its repeat differs."""
 
