@@ -125,7 +125,7 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
 @pytest.fixture
 def office(station: Station, tmp_path: Path) -> Office:
     with station.registry.session.begin() as session:
-        for table in ("draws", "verifier_log", "held_logs", "held_entries"):
+        for table in ("draws", "verifier_log", "held_logs", "held_entries", "contacts"):
             session.connection().exec_driver_sql(f"DELETE FROM {table}")
     return Office(station, tmp_path)
 
