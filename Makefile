@@ -114,6 +114,7 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_parts
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_programs
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_compiled
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_peer
 	$(BIN)/python -W ignore -m benchmarks.bench_integrations
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m analysis.scripts.economics_page

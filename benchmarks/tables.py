@@ -64,6 +64,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
 PERFORMANCE = PAGE.with_name("performance.md")
 PARTS: dict[str, Callable[[Result], str]] = {
     "parts": tables_parts.parts, "programs": tables_parts.programs, "compiled": tables_parts.compiled,
+    "peer": tables_parts.peer,
 }  # fmt: skip
 """The tables of docs/performance.md."""
 

@@ -84,3 +84,18 @@ def _state(found: Result) -> Sequence[str]:
 
 def _ms(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def peer(result: Result) -> str:
+    """Recorded steps beside those that a peer makes repeatable, and which of them give the same bits elsewhere."""
+    rows: list[Sequence[object]] = []
+    for name, m in result["models"].items():
+        bits = m["same_bits"]
+        for way, taken in m["cpu_ms"].items():
+            same = bits.get(way, bits["recorded"] if way == "full" else None)
+            said = "" if same is None else "yes" if same else "no"
+            rows.append(
+                (name, way, f"{taken['median']:,.1f} ({taken['min']:,.1f})", f"{m['over_plain'][way]:.2f}", said)
+            )
+    head = ("model", "way", "a step, ms", "**over plain**", "same bits on every instruction set")
+    return "\n\n".join((measured_on(result), table(head, rows)))
