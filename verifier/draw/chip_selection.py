@@ -27,7 +27,7 @@ from verifier.model.strata import Population
 from verifier.registry import Registry
 from verifier.store.cache import Cache
 from verifier.units import Units
-from weighbridge.attest.beacon import Beacon
+from weighbridge.attest.beacon import Beacon, BeaconInfo
 from weighbridge.core.bounded import compress
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import Finding, WeighbridgeError
@@ -49,6 +49,10 @@ LOCAL_BEACON = "The beacon is a local one: the holder of its key could know its 
 DRAND_BEACON = (
     "The beacon's value was brought by file. That its randomness is the hash of its signature was verified; the "
     "network's BLS signature itself was not. Compare the value with drand nodes."
+)
+SIGNED_BEACON = (
+    "The beacon's value was brought by file, and the network's signature on it was verified. Only as many of the "
+    "network's members together as its threshold says could have known it in advance."
 )
 
 
@@ -207,8 +211,14 @@ class Sampler:
             "certain": [ueid.hex() for ueid in draw.certain],
             "detection": worth,
             "periods": [each.to_json() for each in accumulated(past, commitment.aim)],
-            "assumptions": [*COMMITTED, LOCAL_BEACON if record.beacon.local else DRAND_BEACON],
+            "assumptions": [*COMMITTED, _of_beacon(record.beacon)],
         }  # fmt: skip
+
+
+def _of_beacon(info: BeaconInfo) -> str:
+    if info.local:
+        return LOCAL_BEACON
+    return SIGNED_BEACON if info.verifiable else DRAND_BEACON
 
 
 def given(seed: bytes) -> dict[str, Any]:

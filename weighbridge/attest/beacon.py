@@ -8,8 +8,8 @@ each round, so that not even the beacon can choose. Two kinds are known, by thei
   SHA-256 over `weighbridge/beacon/1`, a zero byte and the round as 8 bytes, big endian. It is verified. Who has the key
   knows all values in advance, so such a beacon is worth what its keeper is worth.
 - those of drand, read from files: `parse_info` and `parse_round` take what a drand node answers. The network's BLS
-  signature is *not* verified here (no library for it is among the dependencies), only its hash; compare the value with
-  one or more drand nodes.
+  signature is verified with the extra `[drand]` (`weighbridge.attest.drand_signatures`). Without, or in other schemes,
+  only its hash is; compare the value with one or more drand nodes then.
 
 docs/formats/draw.md has the bytes.
 """
@@ -31,6 +31,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from weighbridge.attest import drand_signatures
 from weighbridge.core import secret_files
 from weighbridge.core.errors import FormatError, UsageError
 
@@ -74,8 +75,13 @@ class BeaconInfo:
 
     @property
     def local(self) -> bool:
-        """Whether signatures can be verified here."""
+        """Whether it is a beacon of one's own."""
         return self.scheme == LOCAL
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether signatures can be verified here."""
+        return self.local or drand_signatures.possible(self.scheme)
 
     @cached_property
     def chain(self) -> bytes:
@@ -199,25 +205,33 @@ def verify_round(info: BeaconInfo, value: Round) -> None:
     """Checks that a value is the beacon's, as far as that can be done here (see the module).
 
     Raises:
-        BeaconError: The randomness is not the hash of the signature, or a local beacon's signature does not verify.
+        BeaconError: The randomness is not the hash of the signature, or the signature does not verify.
     """
     if hashlib.sha256(value.signature).digest() != value.randomness:
         raise BeaconError(
             f"The randomness of round {value.number} is not the SHA-256 of its signature; fetch the round again.",
             code="draw.beacon.value",
         )
-    if not info.local:
-        return
-    try:
-        key = serialization.load_der_public_key(info.public_key)
-        if not isinstance(key, rsa.RSAPublicKey):
-            raise ValueError("not RSA")
-        key.verify(value.signature, _message(value.number), padding.PKCS1v15(), hashes.SHA256())
-    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+    if info.verifiable and not _signed(info, value):
         raise BeaconError(
             f"The signature of round {value.number} is not the beacon's; fetch the round again.",
             code="draw.beacon.value",
-        ) from None
+        )
+
+
+def _signed(info: BeaconInfo, value: Round) -> bool:
+    if not info.local:
+        return drand_signatures.verifies(
+            info.scheme, info.public_key, value.number, value.previous_signature, value.signature
+        )
+    try:
+        key = serialization.load_der_public_key(info.public_key)
+        if not isinstance(key, rsa.RSAPublicKey):
+            return False
+        key.verify(value.signature, _message(value.number), padding.PKCS1v15(), hashes.SHA256())
+    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+        return False
+    return True
 
 
 class LocalBeacon:

@@ -119,6 +119,8 @@ def _assumed(record: DrawRecord, trusted: Any) -> list[str]:
         out.append("the registry's log is the published one; give --registry-root")
     if record.beacon.local:
         out.append("the beacon's operator kept its values secret until their time")
+    elif record.beacon.verifiable:
+        out.append("fewer members of the beacon's network than its threshold shared their keys before the value's time")
     else:
         out.append("the network signed the beacon's value: its BLS signature was not verified; ask a drand node")
     return out
