@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from support.command_line import weighbridge
 from support.draws import House, fleet, heads_of
+from support.station import wait_for
 
 from verifier.draw.record import DrawRecord, write_files
 from weighbridge.attest import tlog
@@ -115,6 +118,21 @@ def test_what_cannot_be_read_has_exit_code_2(
     code, out, err = weighbridge("inspect", "verify-draw", path, *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("weighbridge: ")
+
+
+def test_a_beacon_of_ones_own_publishes_each_value_until_it_is_interrupted(tmp_path: Path) -> None:
+    command = ["inspect", "beacon", "--key", str(tmp_path / "key"), "--out", str(tmp_path / "b")]
+    process = subprocess.Popen([sys.executable, "-m", "weighbridge.cli", *command])
+    try:
+        wait_for(lambda: len(list((tmp_path / "b").glob("public/*[0-9]"))) >= 3, process)
+    finally:
+        process.kill()
+        process.wait()
+    info = parse_info(json.loads((tmp_path / "b" / "info").read_bytes()))
+    numbers = sorted(int(path.name) for path in (tmp_path / "b").glob("public/*[0-9]"))
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    for number in numbers:
+        verify_round(info, parse_round(json.loads((tmp_path / "b" / "public" / str(number)).read_bytes())))
 
 
 def test_a_beacon_of_ones_own_publishes_a_round_when_its_time_has_come(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class WitnessedStation(Station):
         self.register(name, prover)
         return chip
 
-    def repeats(self, share: float = 1.0, delay_s: int = 60) -> Repeats:
+    def repeats(self, share: float = 1.0, delay_s: int = 300) -> Repeats:
         """What a Recorder is given."""
         return Repeats(beacon=self.values, share=share, delay_s=delay_s)
 

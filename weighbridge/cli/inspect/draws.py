@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -144,17 +145,23 @@ def draw(
 def beacon(
     key: Annotated[Path, typer.Option("--key", help="The beacon's key file; made if there is none.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for `info` and `public/<round>`.")],
-    number: Annotated[int, typer.Option("--round", min=1, help="Which round; waits for its time.")],
+    number: Annotated[
+        int | None,
+        typer.Option("--round", min=1, help="Which round; waits for its time. By default each, until interrupted."),
+    ] = None,
     period: Annotated[int, typer.Option("--period", min=1, help="Seconds between rounds of a new beacon.")] = 1,
 ) -> None:
-    """Run a beacon of your own for one round: publish its value, in drand's form, once its time has come."""
+    """Run a beacon of your own: publish the value of a round, in drand's form, once its time has come."""
     from weighbridge.attest.beacon import LocalBeacon
 
     source = LocalBeacon.load(key, period_s=period)
-    while source.value(number) is None:
-        time.sleep(min(1.0, max(0.01, source.info.time_ms(number) / 1000 - time.time())))
-    source.publish(out, number)
-    print(out / "public" / str(number))
+    first = max(1, source.info.round_after(int(time.time() * 1000)) - 1)
+    for each in itertools.count(first) if number is None else [number]:
+        while source.value(each) is None:
+            time.sleep(min(1.0, max(0.01, source.info.time_ms(each) / 1000 - time.time())))
+        source.publish(out, each)
+        if number is not None:
+            print(out / "public" / str(each))
 
 
 def _key(text: str) -> NoteKey:
