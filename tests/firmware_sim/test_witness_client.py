@@ -274,3 +274,40 @@ def test_a_mode_that_cannot_work_is_refused() -> None:
     for wrong in ({"mode": "wait"}, {"witness": key}, {"patience_s": -1.0}, {"patience_s": float("nan")}):
         with pytest.raises(UsageError):
             Reporting(**wrong)  # type: ignore[arg-type]
+
+
+def test_an_event_whose_time_counts_is_reported_at_once_and_its_first_time_is_known(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the witness's answer is lost, and the next one comes a hundred seconds later by its clock."""
+    taken, lost = rig.witness.end, list[int]()
+
+    def end(incoming: Any) -> bytes:
+        note = taken(incoming)
+        if incoming.report.checkpoint.size >= 3 and not lost:
+            lost.append(incoming.report.checkpoint.size)
+            monkeypatch.setattr(rig.witness, "_clock", lambda: time.time() + 100)
+            raise WeighbridgeError("the answer is lost")
+        return note
+
+    monkeypatch.setattr(rig.witness, "end", end)
+    with rig.serve() as address, rig.chip(report="log", witness=address) as chip:
+        connection = connect(chip)
+
+        def witnessed(index: int) -> int | None:
+            answer = ask(connection, {"do": "witnessed", "index": index})
+            assert answer is not None
+            return None if answer["time_s"] is None else int(answer["time_s"])
+
+        plain, counts = event(connection)["index"], event(connection, "segment")["index"]
+        deadline = time.monotonic() + 30
+        while witnessed(counts) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert lost, "the first answer about it never came"
+        first = next(contact for contact in rig.witness.contacts(rig.ueid) if contact.size > counts)
+        assert witnessed(counts) == first.time_s < time.time() + 50
+        assert witnessed(plain) is not None
+        later = event(connection)["index"]
+        time.sleep(1.0)
+        assert witnessed(later) is None, "other events wait for a reason to report"
