@@ -39,6 +39,8 @@ RECORDED: dict[str, tuple[LogKind, bool]] = {
     "on_demand_compiled": ("on-demand", True),
 }
 WAYS = ("plain", "wide", *RECORDED)
+FEWER = dict.fromkeys(FULL, ("plain", "wide", "on_demand", "on_demand_compiled"))
+"""Ways in which large models are measured, whose states would not all lie in memory at once."""
 WARM = 7
 
 
@@ -84,10 +86,11 @@ def recorded(name: str, path: Path, logs: LogKind, *, compiled: bool) -> None:
 def measured(name: str, rounds: int) -> dict[str, Any]:
     """Measures one model in all ways."""
     processes: dict[str, subprocess.Popen[str]] = {}
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    ways = FEWER.get(name, WAYS)
+    times: dict[str, list[float]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
         try:
-            for way in WAYS:
+            for way in ways:
                 given = ("--way", way, "--child", name, "--path", str(Path(directory) / way))
                 processes[way] = machine.start(
                     "benchmarks.bench_compiled", *given, environment=machine.HERE, stdin=subprocess.PIPE
@@ -109,7 +112,11 @@ def measured(name: str, rounds: int) -> dict[str, Any]:
             way: {"median": round(middle[way], 2), "min": round(min(taken), 2), "max": round(max(taken), 2)}
             for way, taken in counted.items()
         },
-        **{f"{way}_over_{base}": round(middle[way] / middle[base], 3) for way, base in pairs},
+        **{
+            f"{way}_over_{base}": round(middle[way] / middle[base], 3)
+            for way, base in pairs
+            if way in middle and base in middle
+        },
     }
 
 

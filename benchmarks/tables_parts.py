@@ -48,8 +48,10 @@ def compiled(result: Result) -> str:
     """Steps that run as programs while they are recorded, beside those one by one and plain ones."""
     rows: list[Sequence[object]] = []
     for name, m in result["models"].items():
-        times = [f"{m['cpu_ms'][way]['median']:,.1f} ({m['cpu_ms'][way]['min']:,.1f})" for way in _COMPILED]
-        rows.append((name, *times, *(f"{m[f'{one}_over_{other}']:.2f}" for one, other in _COMPILED_RATIOS)))
+        taken = [m["cpu_ms"].get(way) for way in _COMPILED]
+        times = ["" if each is None else f"{each['median']:,.1f} ({each['min']:,.1f})" for each in taken]
+        ratios = [m.get(f"{one}_over_{other}") for one, other in _COMPILED_RATIOS]
+        rows.append((name, *times, *("" if each is None else f"{each:.2f}" for each in ratios)))
     head = (
         "model", "plain, ms", "wide, ms", "full, ms", "full, compiled, ms", "on-demand, ms", "on-demand, compiled, ms",
         "full: compiled / one by one", "on-demand: compiled / one by one", "on-demand / wide",
