@@ -14,7 +14,9 @@ from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.execution.dispute import judgement
 from weighbridge.execution.dispute.asking import Claim, Judgement, Traced
+from weighbridge.execution.dispute.game import Referee
 from weighbridge.execution.dispute.leaves import Leaf
+from weighbridge.execution.dispute.messages import Ruling
 from weighbridge.execution.dispute.tracing import Tracer
 from weighbridge.execution.workers import dispute_worker
 from weighbridge.numerics.conformance import bound_policy as policies
@@ -114,3 +116,10 @@ def judge_here(claim: Claim, opening: bytes) -> Judgement:
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         tracer = dispute_worker._tracer({"device": "cpu", "memory": 1 << 30}, terms)
         return judgement.judge(claim, opening, tracer)
+
+
+def reasons(referee: Referee) -> dict[int, str]:
+    """Why a referee ruled as it did about each party's claim: identifiers of docs/findings.md."""
+    assert referee.ruling is not None
+    assert isinstance(referee.ruling.content, Ruling)
+    return {party: code for party, _, code, _ in referee.ruling.content.claims}

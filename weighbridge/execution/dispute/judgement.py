@@ -56,7 +56,7 @@ def judge(claim: Claim, opening: bytes, tracer: Tracer) -> Judgement:
             return Judgement("false", "dispute.record", "the step record names another tape than was agreed on")
         on_demand = bool(record.outputs)
         if not on_demand and record.rounding != claim.log:
-            return Judgement("false", "dispute.log", "the rounding log is not the one that the step record names")
+            return Judgement("false", "dispute.rounding", "the rounding log is not the one that the step record names")
         if not claim.leaf and claim.count == claim.index == places(tape):
             return Judgement("admissible", "dispute.equal", f"the parties name the same {places(tape)} leaves")
         if not claim.leaf or claim.count > places(tape) or (claim.own and claim.count != places(tape)):

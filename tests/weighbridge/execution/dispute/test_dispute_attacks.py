@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.disputed import STEP, Party, judge_here, record
+from support.disputed import STEP, Party, judge_here, reasons, record
 from support.recording_store import RecordingStore
 from support.recordings import train
 
@@ -68,6 +68,7 @@ def test_a_record_that_ends_otherwise_is_false(run: Path, changes: dict[str, obj
     assert verdicts(played(told, told, (opened(auditor), opened(auditor)), own=False))[DEFENDER] == "false"
 
 
+@pytest.mark.finding("dispute.records")
 def test_true_leaves_do_not_vindicate_a_record_of_something_else(run: Path) -> None:
     said = Transcript.open(run).step(STEP)
     lie = replace(said, state=bytes(32), checksums=bytes(len(said.checksums)))
@@ -75,6 +76,7 @@ def test_true_leaves_do_not_vindicate_a_record_of_something_else(run: Path) -> N
     nothing: Opened = lambda leaf: b""  # noqa: E731
     found = played(honest, replace(honest, record=lie.to_cbor()), (nothing, nothing), own=True)
     assert verdicts(found) == {CHALLENGER: "undecided", DEFENDER: "undecided"}
+    assert set(reasons(found).values()) == {"dispute.records"}
 
 
 def test_values_are_those_of_the_first_leaf(run: Path) -> None:
@@ -120,6 +122,7 @@ def test_a_leaf_beyond_the_last_is_false(run: Path) -> None:
     assert verdicts(played(more, honest, (shown, shown), own=False))[CHALLENGER] == "false"
 
 
+@pytest.mark.finding("dispute.bound")
 def test_noise_beside_a_checksum_that_could_be_explained_is_false(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +188,7 @@ def test_noise_beside_a_checksum_that_could_be_explained_is_false(
     assert theirs.leaves[op + 1] != honest.leaves[op + 1]
     played_out = played(honest, replace(theirs, record=made.to_cbor()), (opened(Party(run)), opened(other)), own=True)
     assert verdicts(played_out) == {CHALLENGER: "admissible", DEFENDER: "undecided"}
+    assert reasons(played_out)[DEFENDER] == "dispute.bound"
 
 
 def test_a_party_is_a_number(run: Path) -> None:

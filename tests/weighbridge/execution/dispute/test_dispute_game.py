@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.disputed import STEP, Party, cheat, judge_here, record
+from support.disputed import STEP, Party, cheat, judge_here, reasons, record
 from support.recording_store import RecordingStore
 
 from weighbridge.attest.manifest import SigningKey
@@ -92,11 +92,14 @@ def _play(
     return referee, {party: verdict for party, verdict, _, _ in ruling.claims}
 
 
+@pytest.mark.finding("dispute.leaf")
+@pytest.mark.finding("dispute.follows")
 @pytest.mark.parametrize("lies", [CHALLENGER, DEFENDER])
 def test_of_two_trainings_the_one_that_changed_an_operation_is_found(run: Path, liar: Party, lies: int) -> None:
     parties = (liar, Party(run)) if lies == CHALLENGER else (Party(run), liar)
     referee, verdicts = _play(*parties, own=True)
     assert verdicts == {lies: "false", 1 - lies: "admissible"}
+    assert reasons(referee) == {lies: "dispute.leaf", 1 - lies: "dispute.follows"}
     assert referee.dispute.leaf == OP + 1
     checked = verify(pack(referee.log()), judge_here)
     assert checked.agrees
@@ -124,16 +127,23 @@ def test_both_claims_may_be_false(run: Path, liar: Party) -> None:
     assert _play(other, liar, own=True)[1] == {CHALLENGER: "false", DEFENDER: "false"}
 
 
+@pytest.mark.finding("dispute.equal")
 def test_equal_trees_are_no_dispute(run: Path) -> None:
-    assert _play(Party(run), Party(run), own=True)[1] == {DEFENDER: "admissible"}
+    referee, verdicts = _play(Party(run), Party(run), own=True)
+    assert verdicts == {DEFENDER: "admissible"}
+    assert reasons(referee) == {DEFENDER: "dispute.equal"}
 
 
+@pytest.mark.finding("dispute.leaf.missing")
 def test_a_defender_whose_own_tree_ends_early_has_a_false_claim(run: Path) -> None:
     said = Transcript.open(run).step(STEP)
     liar = Party(run, record=replace(said, host=[0.5]))
-    assert _play(liar, liar, own=False)[1] == {DEFENDER: "false"}
+    referee, verdicts = _play(liar, liar, own=False)
+    assert verdicts == {DEFENDER: "false"}
+    assert reasons(referee) == {DEFENDER: "dispute.leaf.missing"}
 
 
+@pytest.mark.finding("dispute.record")
 def test_a_record_of_other_results_than_those_of_the_leaf_is_false(run: Path) -> None:
     """The liar posts the leaf that is true, and has a record that says something else."""
     honest = Party(run).tree()[0]
@@ -149,7 +159,18 @@ def test_a_record_of_other_results_than_those_of_the_leaf_is_false(run: Path) ->
             return replace(told, record=lie.to_cbor()), leaves, made
 
     assert 0 < len(auditor.leaves) < len(honest.leaves)
-    assert _play(auditor, Double(run), own=False)[1] == {DEFENDER: "false"}
+    referee, verdicts = _play(auditor, Double(run), own=False)
+    assert verdicts == {DEFENDER: "false"}
+    assert reasons(referee) == {DEFENDER: "dispute.record"}
+
+
+@pytest.mark.finding("dispute.rounding")
+def test_a_log_that_the_record_does_not_name_is_false(run: Path) -> None:
+    told = Party(run).tree()[0]
+    other = replace(told, log=bytes(32), leaves=(*told.leaves[:5], bytes(32), *told.leaves[6:]))
+    referee, verdicts = _play(other, Party(run), own=True)
+    assert verdicts == {CHALLENGER: "false", DEFENDER: "admissible"}
+    assert reasons(referee)[CHALLENGER] == "dispute.rounding"
 
 
 # --- openings of something else -------------------------------------------------------------------------------------
@@ -218,6 +239,7 @@ def _answer() -> Answer:
     return Answer(record=b"r", log=bytes(32), leaves=bytes(32) + b"\x01" * 32)
 
 
+@pytest.mark.finding("dispute.forfeit")
 def test_a_party_that_stalls_forfeits_at_each_message() -> None:
     said = [(0, _challenge()), (1, _answer()), (0, Shown(opening=b"o")), (1, Shown(opening=b"o"))]
     for count, (late, _) in enumerate(said):
@@ -234,6 +256,7 @@ def test_a_party_that_stalls_forfeits_at_each_message() -> None:
         assert referee.ruling is not None
         assert isinstance(referee.ruling.content, Ruling)
         assert [claim[:2] for claim in referee.ruling.content.claims] == [(late, "forfeit")]
+        assert reasons(referee) == {late: "dispute.forfeit"}
         assert verify(pack(referee.log()), judge_here).agrees
         with pytest.raises(DisputeError):
             referee.post(signed(referee.dispute.head, said[count][1], KEYS[late]).data)
@@ -264,10 +287,12 @@ def test_what_is_not_due_is_refused_and_the_clock_runs_on() -> None:
     assert referee.ruling is None, "the challenger has 30 s left, and it is the defender's turn"
 
 
+@pytest.mark.finding("dispute.ground")
 def test_an_answer_about_another_step_decides_nothing(run: Path) -> None:
     told = Party(run).tree()[0]
-    _, verdicts = _play(replace(told, state=bytes(32)), Party(run), own=True)
+    referee, verdicts = _play(replace(told, state=bytes(32)), Party(run), own=True)
     assert verdicts == {CHALLENGER: "undecided", DEFENDER: "undecided"}
+    assert set(reasons(referee).values()) == {"dispute.ground"}
 
 
 def test_a_ruling_that_says_something_else_is_noticed(run: Path, liar: Party) -> None:
