@@ -5,9 +5,9 @@ replays them with other kernels, each time in a fresh process, and finds which e
 which really differ. From their counts in all steps but the last two it fits how many differences a sketch must be able
 to name (`benchmarks.sketches.capacity`), and what each scheme takes for that (`benchmarks.sketches.schemes`).
 
-The smallest, two stages of power sums (`benchmarks.sketches.codec`), is put to work: a process with the recording
-machine's kernels makes sketches of all steps, and one with others replays the run with these in place of the log of
-16-bit outputs, comparing every checksum and state. What a log says of 32-bit outputs stays, and is counted.
+The smallest, two stages of power sums (`weighbridge.numerics.sketches.codec`), is put to work: a process with the
+recording machine's kernels makes sketches of all steps, and one with others replays the run with these in place of the
+log of 16-bit outputs, comparing every checksum and state. What a log says of 32-bit outputs stays, and is counted.
 
 Results go to benchmarks/results/sketches.json after each model, beside what it has of others on the same machine.
 """
@@ -29,9 +29,9 @@ import torch
 from benchmarks import machine
 from benchmarks.sketches import sizes, subjects, trial
 from benchmarks.sketches.capacity import Model, fit
-from benchmarks.sketches.codec import Capacity
 from benchmarks.sketches.schemes import floor_of_capacity
 from benchmarks.sketches.truth import Output, observe
+from weighbridge.numerics.sketches.codec import Capacity
 from weighbridge.transcript.reader import Transcript
 
 HELD_OUT = 2

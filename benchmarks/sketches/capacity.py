@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from benchmarks.sketches.codec import Capacity
 from benchmarks.sketches.truth import Output
+from weighbridge.numerics.sketches.codec import Capacity
 
 FAILURES = 1e-6
 """Share of steps in which a sketch may fail to decode."""

@@ -27,10 +27,10 @@ Made = Callable[[StepRecord, LogReader | None, int, Policy], Following]
 
 
 class _Repeating(Executor):
-    made: Made
+    context_of: Made
 
     def _context(self, record: StepRecord, log: LogReader | None) -> Following:
-        return self.made(record, log, self._seed, self._policy)
+        return self.context_of(record, log, self._seed, self._policy)
 
 
 def repeat(path: Path, made: Made, *, logs: bool = True) -> Iterator[tuple[int, Tape, Following]]:
@@ -47,7 +47,7 @@ def repeat(path: Path, made: Made, *, logs: bool = True) -> Iterator[tuple[int, 
     """
     transcript = Transcript.open(path)
     executor = _Repeating("cpu", int(transcript.draft["seed"]), _MEMORY, policies.declared(transcript.draft))
-    executor.made = made
+    executor.context_of = made
     keep_freed()
     warm()
     tapes: dict[bytes, Tape] = {}

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from benchmarks.sketches.capacity import FAILURES, Model, least
-from benchmarks.sketches.codec import LEAST_DEGREE, VALUE_BITS, Capacity, degree_of
+from weighbridge.numerics.sketches.codec import LEAST_DEGREE, VALUE_BITS, Capacity, degree_of
 
 HEADER = 24
 BLOCKS = tuple(1 << k for k in range(6, 22))
@@ -31,7 +31,7 @@ def floor_of_capacity(candidates: int, differences: int) -> float:
 
 
 def two_stages(elements: int, capacity: Capacity) -> float:
-    """Parities by a binary code, what is left by Reed-Solomon (`benchmarks.sketches.codec`)."""
+    """Parities by a binary code, what is left by Reed-Solomon (`weighbridge.numerics.sketches.codec`)."""
     return degree_of(elements) * (capacity.parities + 2 * capacity.values) + HEADER
 
 

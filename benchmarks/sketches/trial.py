@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.sketches import codec
 from benchmarks.sketches.repeats import repeat
-from benchmarks.sketches.truth import candidates, ordered, unordered
 from weighbridge.execution.following import Following, Seen
 from weighbridge.numerics.arrays.physical import flat
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.rounding import formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.rounding_log import LogReader, LogWriter, decode
+from weighbridge.numerics.sketches import codec
+from weighbridge.numerics.sketches.candidates import candidates, ordered, unordered
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 
@@ -153,7 +153,7 @@ def follow(path: Path, folder: Path) -> Decoded:
             return Following(record, log, seed, policy)
         entries = LogReader((folder / f"{record.step}.wlog").read_bytes(), max_entries=record.logged)
         following = _Sketched(record, entries, seed, policy)
-        following.sketches, following.decoded = _read(folder, record.step), decoded
+        following.recorded, following.decoded = _read(folder, record.step), decoded
         return following
 
     for step, _, _ in repeat(path, context):
@@ -165,13 +165,13 @@ def follow(path: Path, folder: Path) -> Decoded:
 class _Sketched(Following):
     """Sets 16-bit outputs right by their sketches."""
 
-    sketches: dict[int, codec.Sketch] = field(default_factory=dict)
+    recorded: dict[int, codec.Sketch] = field(default_factory=dict)
     decoded: Decoded = field(default_factory=Decoded)
 
     def rounded(self, wide: torch.Tensor, bound: Bound, dtype: torch.dtype) -> torch.Tensor:
         if dtype not in formats.NARROW:
             return Following.rounded(self, wide, bound, dtype)
-        sketch = self.sketches[self.checked]
+        sketch = self.recorded[self.checked]
         wanted = self._next_checksum()
         self._output += 1
         out, found = narrow.round_plain(wide, dtype)

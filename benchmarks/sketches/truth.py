@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.sketches.codec import nearest
 from benchmarks.sketches.repeats import repeat
 from weighbridge.execution.following import Following, Seen
 from weighbridge.numerics.arrays.physical import flat
 from weighbridge.numerics.rounding import contested, formats, narrow
-from weighbridge.numerics.rounding.bound import Bound, bound_at, sharpened
+from weighbridge.numerics.sketches.candidates import candidates, ordered
+from weighbridge.numerics.sketches.codec import nearest
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +35,7 @@ class Output:
         differing: Physical indices of those that really differ.
         outside: How many of these are none of the replayer's contested elements.
         far: How many differ by more than one step of the ordered integers.
-        rest: How many are wrong still after the first stage of `benchmarks.sketches.codec`.
+        rest: How many are wrong still after the first stage of `weighbridge.numerics.sketches.codec`.
         admissible: Sum over the differing ones of log2(number of values that the replayer could have rounded to - 1).
     """
 
@@ -51,50 +51,6 @@ class Output:
     far: int
     rest: int
     admissible: float
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """The replayer's own contested elements of one 16-bit output.
-
-    Attributes:
-        positions: Physical indices, ascending.
-        low: The least ordered integer that each could have been rounded to.
-        high: The largest.
-        up: Whether the wide value lies above the replayer's own rounded one.
-    """
-
-    positions: Array
-    low: Array
-    high: Array
-    up: Array
-
-
-def ordered(values: torch.Tensor) -> Array:
-    """Maps a dense 16-bit result to integers (int16) in the order of its values, one for each physical element."""
-    bits = flat(values).view(torch.int16).numpy()
-    return np.where(bits < 0, -(bits & 0x7FFF), bits).astype(np.int16)
-
-
-def unordered(integers: Array, dtype: torch.dtype) -> torch.Tensor:
-    """Inverse of `ordered`, 0 mapped to +0."""
-    bits = np.where(integers < 0, 0x8000 | -integers.astype(np.int64), integers).astype(np.uint16)
-    return torch.from_numpy(bits.view(np.int16)).view(dtype)
-
-
-def candidates(wide: torch.Tensor, bound: Bound, own: torch.Tensor) -> Candidates:
-    """Searches a result for contested elements and says what each could have been rounded to."""
-    entries = narrow.record(wide, bound, own.dtype, 0, 0).entries
-    positions = np.empty(0, dtype=np.int64) if entries is None else entries.positions
-    place = torch.from_numpy(positions)
-    ys = flat(wide)[place]
-    es = bound_at(wide, bound, place).to(wide.dtype)
-    if bound.products is not None:
-        es = torch.from_numpy(sharpened(wide, bound, positions, ys.numpy(), es.numpy()))
-    reach = narrow.REACH * es
-    low, high = (ordered(formats.to_format(ys + sign * reach, own.dtype)) for sign in (-1, 1))
-    up = (ys > flat(own)[place].to(ys.dtype)).numpy()
-    return Candidates(positions, low.astype(np.int64), high.astype(np.int64), up)
 
 
 def observe(path: Path) -> list[Output]:

@@ -1,6 +1,7 @@
 """The evaluation context of a recorded step: it logs contested roundings and draws from the run's seed.
 
-With logs on demand it looks for no contested roundings, and takes the digest of all rounded outputs instead.
+With logs on demand it looks for no contested roundings, and takes the digest of all rounded outputs instead. With
+sketches it takes that digest too, makes a sketch of each 16-bit output, and logs contested roundings to 32 bits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.outputs_digest import OutputsDigest
 from weighbridge.numerics.rounding.rounding_log import LogWriter
+from weighbridge.numerics.sketches.candidates import ordered
+from weighbridge.numerics.sketches.step_sketches import SketchWriter
+from weighbridge.transcript.log_kinds import ON_DEMAND, SKETCH, LogKind
 
 Tensor = torch.Tensor
 
@@ -25,14 +29,22 @@ class Recording(Context):
     """The context of a recorded step: logs contested roundings, checksums, host values and draws.
 
     Attributes:
-        outputs: What the rounded outputs are hashed into, if logs are made on demand.
+        outputs: What the rounded outputs are hashed into, if logs are made on demand or sketched.
+        sketches: Makes the sketches, if there are any.
     """
 
     def __init__(
-        self, seed: int, generators: Generators, policy: Policy = STRICT, stream: int = 0, *, logs: bool = True
+        self,
+        seed: int,
+        generators: Generators,
+        policy: Policy = STRICT,
+        stream: int = 0,
+        *,
+        logs: LogKind = "full",
     ) -> None:
-        self.bounded = logs
-        self.outputs = None if logs else OutputsDigest()
+        self.bounded, self.bounds_halves = logs != ON_DEMAND, logs == "full"
+        self.outputs = None if logs == "full" else OutputsDigest()
+        self.sketches = SketchWriter() if logs == SKETCH else None
         self.policy = policy
         self.op = 0
         self.checksums: list[int] = []
@@ -56,12 +68,14 @@ class Recording(Context):
 
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
-        if self.outputs is not None:
-            small = dtype in formats.NARROW
+        small = dtype in formats.NARROW
+        if self.outputs is not None and (small or self.sketches is None):
             out, checksum = narrow.round_plain(wide, dtype) if small else contested.round_plain(wide)
+            if self.sketches is not None:
+                self.sketches.add(ordered(out))
             self._took(out, checksum)
             return out
-        if dtype in formats.NARROW:
+        if small:
             result = narrow.record(wide, bound, dtype, self.op, self._output)
         else:
             result = contested.record(wide, bound, self.op, self._output)
@@ -76,6 +90,11 @@ class Recording(Context):
         self._output += 1
         self.rounded_elements += out.numel()
         self.checksums.append(checksum)
+
+    def rounding(self) -> bytes:
+        """Returns what the step's record names: the encoded log, after sketches if there are any."""
+        log = self.log.finish()
+        return log if self.sketches is None else self.sketches.finish(log)
 
     def exact(self, bits: Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""

@@ -25,6 +25,7 @@ from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.random.variates import Draw
 from weighbridge.program.operands import Operands, tensor
 from weighbridge.program.start_rules import WORD
+from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.steps import Scalar, same_scalar
 from weighbridge.transcript.tape import DTYPES, Node, Tape
 
@@ -40,7 +41,7 @@ class ProgramFaultError(WeighbridgeError):
 class ProgramRecording(Recording):
     """The context of such a step: it notes results however they come, and draws where the tape says."""
 
-    def __init__(self, seed: int, generators: Generators, policy: Policy, *, logs: bool) -> None:
+    def __init__(self, seed: int, generators: Generators, policy: Policy, *, logs: LogKind) -> None:
         super().__init__(seed, generators, policy, logs=logs)
         self._node: Node | None = None
         self._start = counter_of(torch.default_generator)
@@ -52,7 +53,7 @@ class ProgramRecording(Recording):
 
     def wants_bounds(self, outputs: int) -> bool:
         """Whether there is a rounding log, which is written from bounds."""
-        return self.outputs is None
+        return self.bounded
 
     def take_rounded(self, results: Sequence[tuple[Tensor, int]]) -> bool:
         """Takes the rounded outputs of an operation."""

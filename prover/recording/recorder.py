@@ -45,7 +45,7 @@ from weighbridge.transcript.data import DataCommitment, flatten
 from weighbridge.transcript.declared_device import DEVICE
 from weighbridge.transcript.entry_notes import MOST, EntryNote
 from weighbridge.transcript.formula_terms import Formulas
-from weighbridge.transcript.log_kinds import KINDS, LOGS, ON_DEMAND, LogKind
+from weighbridge.transcript.log_kinds import KINDS, LOGS, ON_DEMAND, SKETCH, LogKind
 from weighbridge.transcript.parentage import KEY as PARENT
 from weighbridge.transcript.parentage import Parent
 from weighbridge.transcript.supplements import key_path
@@ -131,8 +131,10 @@ class Recorder:
                 machine without an accelerator, and unsaid on others.
             logs: `full` writes a rounding log with every step. `on-demand` writes none and commits to the digest of all
                 rounded outputs: `weighbridge regenerate` makes the logs that someone asks for, on the same kind of
-                machine. The key that signs these is kept in `PATH.key` if none is given; that of a rank of a job
-                beside its transcript, in `PATH/rank-0000.key` etc.
+                machine. `sketch` does the same and writes a sketch of each 16-bit output, of which other machines find
+                the few elements that they round otherwise; it is for training in 16 bits on the CPU. The key that signs
+                these logs is kept in `PATH.key` if none is given; that of a rank of a job beside its transcript, in
+                `PATH/rank-0000.key` etc.
             repeats: Has random segments repeated while the run goes on, on a chip and with logs on demand: a beacon
                 names them, and the chip logs a commitment to their logs. See docs/recording.md.
         """
@@ -142,7 +144,7 @@ class Recorder:
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
         if logs not in KINDS:
-            raise UsageError(f"logs is {' or '.join(KINDS)}, not {logs!r}")
+            raise UsageError(f"logs is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {logs!r}")
         if job is not None and resume:
             raise UsageError("a job on several ranks cannot be resumed yet; record it again from the start")
         self.path = Path(path)
@@ -153,8 +155,10 @@ class Recorder:
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy, device if device is not None else "cpu")
         self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
-        if logs == ON_DEMAND and self._device is None:
+        if logs != "full" and self._device is None:
             raise UsageError("logs on demand are made on the kind of machine that recorded: say device='cuda' or 'cpu'")
+        if logs == SKETCH:
+            _require_sketches(self._device, job)
         self._derives = formulas is None
         self._declared = declaration(formulas or {}, programs) | ({} if parent is None else {PARENT: parent.to_map()})
         self._repeats = repeats
@@ -169,7 +173,7 @@ class Recorder:
         self._resuming: Resuming | None = None
         self._attached = Attached()
         declared = Formulas.parse(self._declared["formulas"])
-        self._steps = StepRunner(self._seed, self._policy, self._attached, job, declared, logs=logs == "full")
+        self._steps = StepRunner(self._seed, self._policy, self._attached, job, declared, logs=logs)
         self._pending: Capture | None = None
         self._made: dict[int, bytes] = {}
         self._chip_session: ChipSession | None = None
@@ -244,7 +248,7 @@ class Recorder:
         return self._resuming.writer
 
     def _signing_key(self) -> SigningKey:
-        if self._key is None and self._logs == ON_DEMAND:
+        if self._key is None and self._logs != "full":
             return load_or_create_key(key_path(self.path))
         return self._key or SigningKey.generate()
 
@@ -467,7 +471,7 @@ class Recorder:
             rng={str(number): pair for number, pair in context.rng.items()},
             state=state.digest(),
             checksums=np.array(context.checksums, dtype="<u8").tobytes(),
-            rounding=context.log.finish(),
+            rounding=context.rounding(),
             batch={name: copy.tensor() for name, copy in steps.batch.items()},
             undeclared={name: copy.tensor() for name, copy in capture.undeclared.items()},
             records=records,
@@ -478,6 +482,7 @@ class Recorder:
             formulas=list(steps.derived.declared.items()) if kind == "init" else (),
             counts=steps.counts,
             outputs=b"" if context.outputs is None else context.outputs.digest(),
+            sketches=int(context.sketches is not None),
             parent=self._began_from.to_map() if self._began_from is not None and kind == "init" else None,
         )
         steps.batch = {}
@@ -562,3 +567,10 @@ class Recorder:
         steps.dropped.clear()
         state.hash()
         state.sizes = {name: size for name, (size, _) in state.digests.items()}
+
+
+def _require_sketches(device: str | torch.device | None, job: Job | None) -> None:
+    if device is None or torch.device(device).type != "cpu":
+        raise UsageError("sketches are made on the CPU only; record with logs='on-demand' on an accelerator")
+    if job is not None:
+        raise UsageError("ranks of a job make no sketches yet; record them with logs='on-demand'")

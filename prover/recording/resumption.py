@@ -35,6 +35,7 @@ from weighbridge.execution.continuing import Continuation, open_writer
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.transcript.data import DataCommitment
 from weighbridge.transcript.entry_notes import EntryNote
+from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.placing import TEMPORARY
 from weighbridge.transcript.state import View
 from weighbridge.transcript.tape import Tape, absolute_name
@@ -129,7 +130,7 @@ class Resuming:
         """Returns what is claimed of the tapes so far."""
         return {} if self._old is None else self._old.claims()
 
-    def context(self, step: int, seed: int, generators: Generators, policy: Policy, *, logs: bool) -> Recording:
+    def context(self, step: int, seed: int, generators: Generators, policy: Policy, *, logs: LogKind) -> Recording:
         """Returns the context in which a step is recorded or recomputed."""
         if self._old is None or not self._old.repeating:
             return Recording(seed, generators, policy, logs=logs)

@@ -37,6 +37,7 @@ from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.conformance.switches import conforming
 from weighbridge.transcript.entry_notes import EntryNote
 from weighbridge.transcript.formula_terms import Formulas
+from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.running_digest import running_digest
 from weighbridge.transcript.tape import Tape
 from weighbridge.transcript.writer import TranscriptWriter
@@ -71,7 +72,7 @@ class StepRunner:
 
     def __init__(
         self, seed: int, policy: Policy, attached: Attached, job: Job | None, formulas: Formulas | None = None, *,
-        logs: bool = True,
+        logs: LogKind = "full",
     ) -> None:  # fmt: skip
         """Prepares for the first step.
 
@@ -81,7 +82,7 @@ class StepRunner:
             attached: What holds the state.
             job: The job on several ranks that this is one of, if it is.
             formulas: How numbers that change follow from the step.
-            logs: Whether rounding logs are written; else each step's rounded outputs are hashed.
+            logs: Which kind of rounding logs is written.
         """
         self._logs = logs
         self._seed, self._policy, self._attached, self._job = seed, policy, attached, job

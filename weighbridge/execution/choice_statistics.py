@@ -54,7 +54,7 @@ class Tally(Counts):
 
     def add(
         self, step: int, operation: str, wide: torch.Tensor, bound: Bound, dtype: torch.dtype,
-        entries: OpEntries | None, choices: Choices | None,
+        entries: OpEntries | None, choices: Choices | None, *, names_all: bool = True,
     ) -> None:  # fmt: skip
         """Counts one rounded output.
 
@@ -66,13 +66,14 @@ class Tally(Counts):
             dtype: What it was rounded to: float32, bfloat16 or float16.
             entries: What the log said about it, or None.
             choices: What came of these entries, or None.
+            names_all: Whether there are entries for all contested elements; a sketch names those that differ here.
         """
         small = dtype in formats.NARROW
         self.rounded += wide.numel()
         self.narrow += wide.numel() if small else 0
         self._draw()
         mine: Positions | None = None
-        if self._outputs == self._drawn:
+        if self._outputs == self._drawn and names_all:
             mine = _contested(wide, bound, dtype)
             self._compare(mine, entries)
         self._outputs += 1

@@ -25,6 +25,7 @@ from weighbridge.core.errors import TranscriptError, UsageError
 from weighbridge.execution.executor import Executor
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.rounding import rounding_log
+from weighbridge.numerics.sketches.step_sketches import split
 from weighbridge.transcript.data import DataCommitment, batch_digest
 from weighbridge.transcript.declared_device import DEVICE
 from weighbridge.transcript.entry_notes import ENTERED, EntryNote
@@ -69,7 +70,7 @@ class Entry:
 
     Attributes:
         record: The step's record.
-        rounding: Its encoded rounding log.
+        rounding: Its encoded rounding log, or sketches and such a log.
         batch: Path to tensor of its batch.
         undeclared: Name to tensor of its undeclared tensors.
     """
@@ -216,10 +217,12 @@ class Continuation(Recovery):
             tape = self.tape(entry.record.tape)
             if number == 0 and not tape.nodes:
                 raise TranscriptError("the checkpoint of the weights before step 1 is gone; the run cannot be resumed")
-            log = None
-            if not entry.record.outputs:
-                log = rounding_log.LogReader(entry.rounding, max_entries=entry.record.logged)
-            executor.run(tape, entry.record.tape, entry.record, log, entry.batch, entry.undeclared)
+            log, sketches, encoded = None, None, entry.rounding
+            if entry.record.sketches:
+                sketches, encoded = split(entry.rounding)
+            if sketches is not None or not entry.record.outputs:
+                log = rounding_log.LogReader(encoded, max_entries=entry.record.logged)
+            executor.run(tape, entry.record.tape, entry.record, log, entry.batch, entry.undeclared, sketches=sketches)
         if executor.state_digest() != self.entry(step - 1).record.state:
             raise TranscriptError(
                 f"the state before step {step} cannot be recomputed here; resume on the first machine"

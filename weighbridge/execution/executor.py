@@ -26,6 +26,7 @@ from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.rounding.rounding_log import LogReader
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.numerics.schemas import mutated
+from weighbridge.numerics.sketches.step_sketches import SketchReader, malformed
 from weighbridge.program.invocation import invocation
 from weighbridge.program.operands import (
     UNFIT,
@@ -135,7 +136,7 @@ class Executor:
 
     def run(
         self, tape: Tape, tape_digest: bytes, record: StepRecord, log: LogReader | None, batch: Mapping[str, Tensor],
-        undeclared: Mapping[str, Tensor], stop: int | None = None,
+        undeclared: Mapping[str, Tensor], stop: int | None = None, sketches: SketchReader | None = None,
     ) -> Following:  # fmt: skip
         """Executes one step.
 
@@ -147,6 +148,7 @@ class Executor:
             batch: Batch tensors by path.
             undeclared: Undeclared tensors by name.
             stop: Stop when so many operations are complete, leaving `live` as it is then.
+            sketches: Those of its 16-bit outputs, from the beginning, which are followed instead of the log.
 
         Returns:
             The context, with counts.
@@ -170,6 +172,7 @@ class Executor:
                 code="tape.too_large",
             )
         context = self._context(record, log)
+        context.sketches = sketches
         if self._coordinate is not None:
             context.stream, context.exchange = self._coordinate.stream(record.kind), self._exchange
             context.calls = {call.op: call for call in calls(tape, self._coordinate.rank)}
@@ -366,6 +369,8 @@ class Executor:
             raise TapeError(f"step {record.step}: the record has collectives that no operation made")
         if context.log is not None and context.log.left:
             raise LogError(f"step {record.step}: the rounding log has entries for operations that round nothing")
+        if context.sketches is not None and context.sketches.left:
+            raise malformed(f"step {record.step} has sketches of outputs that no operation made")
         self._compare_outputs(tape, record, context)
         for slot, name in tape.survivors:
             name = absolute_name(name, record.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from weighbridge.core.errors import LogError, TapeError, TranscriptError, WeighbridgeError
-from weighbridge.execution.choice_statistics import Tally
+from weighbridge.execution.choice_statistics import EVERY, Tally
 from weighbridge.execution.straight_line.frame import Line
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.context import Context
@@ -19,8 +20,12 @@ from weighbridge.numerics.exchanges import CANONICAL
 from weighbridge.numerics.random.variates import Draw
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rounding.contested import Rounded
 from weighbridge.numerics.rounding.outputs_digest import OutputsDigest
 from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
+from weighbridge.numerics.sketches.codec import FailedError
+from weighbridge.numerics.sketches.following import agrees, follow
+from weighbridge.numerics.sketches.step_sketches import SketchReader
 from weighbridge.program.generator_starts import counter
 from weighbridge.program.start_rules import WORD
 from weighbridge.transcript.collectives import Call, Exchange, commit
@@ -63,6 +68,7 @@ class Following(Context):
 
     Of a step whose log is made on demand it takes the digest of the rounded outputs, and `log` may be None. Then a
     result must come out as it was recorded; if it does not, and a log could explain it, the difference is no evidence.
+    With sketches, a 16-bit result that comes out otherwise is set right by its sketch before the next operation runs.
     """
 
     record: StepRecord
@@ -86,6 +92,8 @@ class Following(Context):
     hosts: int = 0
     rng: dict[int, int] = field(default_factory=dict)
     outputs: OutputsDigest | None = None
+    sketches: SketchReader | None = None
+    sketched: int = 0
     _wanted: list[int] = field(default_factory=list)
     _output: int = 0
 
@@ -121,21 +129,22 @@ class Following(Context):
         try:
             return self.log.take(self.op, self._output, elements)
         except LogError as error:
-            raise LogError(
-                f"step {self.record.step}, operation {self.op} ({self.operation}): {error.message}",
-                step=self.record.step, op=self.op, operation=self.operation,
-            ) from None  # fmt: skip
+            raise self._bad(error) from None
 
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
-        entries = self._entries(wide.numel())
+        sketches = self.sketches if dtype in formats.NARROW else None
+        entries = None if sketches is not None else self._entries(wide.numel())
         self.rounded_elements += wide.numel()
         policy = self.policy.at(wide.dtype)
         self.calibrated_elements += wide.numel() if policy.calibrated else 0
         self.probable_elements += wide.numel() if policy.probabilistic else 0
         wanted = self._next_checksum()
         small = dtype in formats.NARROW
-        result = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)
+        if sketches is not None:
+            result, entries = self._sketched(sketches, wide, bound, dtype, wanted)
+        else:
+            result = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)
         self.followed += result.followed
         if self.outputs is not None:
             self.outputs.add(self.op, self._output, result.out)
@@ -159,10 +168,39 @@ class Following(Context):
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
         if self.log is not None:  # what no log was asked about chose nothing
-            self.tally.add(self.record.step, self.operation, wide, bound, dtype, entries, result.choices)
+            names_all = sketches is None
+            choices = result.choices
+            self.tally.add(self.record.step, self.operation, wide, bound, dtype, entries, choices, names_all=names_all)
         if self.watch is not None:
             self.watch(Seen(self.op, self.checked - 1, result.out, wide, bound, entries))
         return result.out
+
+    def _sketched(
+        self, sketches: SketchReader, wide: Tensor, bound: Bound, dtype: torch.dtype, wanted: int
+    ) -> tuple[Rounded, OpEntries | None]:  # fmt: skip
+        """Rounds to 16 bits and follows the sketch; of the sketches that are drawn, also sees whether they are true."""
+        try:
+            result, entries, packed = follow(wide, bound, dtype, sketches, wanted, (self.op, self._output))
+        except FailedError as error:
+            found = narrow.round_plain(wide, dtype)[1]
+            failed = self._unlogged(wide, bound, dtype, wanted, found)
+            failed.details["failed"] = str(error)
+            raise failed from None
+        except LogError as error:
+            raise self._bad(error) from None
+        self.sketched += entries is not None
+        # Where nothing differs here, only a look at them tells sketches that would fail elsewhere.
+        if secrets.randbelow(EVERY) == 0 and not agrees(result.out, packed, sketches):
+            raise self._bad(
+                LogError("its sketch is not that of this output, and was made up", code="replay.sketch.false")
+            )
+        return result, entries
+
+    def _bad(self, error: LogError) -> LogError:
+        return LogError(
+            f"step {self.record.step}, operation {self.op} ({self.operation}): {error.message}", code=error.reason,
+            step=self.record.step, op=self.op, operation=self.operation,
+        )  # fmt: skip
 
     def _unlogged(self, wide: Tensor, bound: Bound, dtype: torch.dtype, wanted: int, found: int) -> DifferenceError:
         """What to say of a result that comes out otherwise here, of a step without a log."""

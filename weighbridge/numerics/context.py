@@ -22,6 +22,8 @@ class Context(ABC):
     policy: Policy = STRICT
     bounded: bool = True
     """Whether `rounded` uses the bounds that it is given; else they need not be computed."""
+    bounds_halves: bool = True
+    """Whether it does so for results of 16 bits too."""
 
     @abstractmethod
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:

@@ -40,7 +40,8 @@ class _Within(Context):
     """What the steps of a composed operation are evaluated in: exact results between others do not count."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self.policy, self.bounded = context, context.policy, context.bounded
+        self._context, self.policy = context, context.policy
+        self.bounded, self.bounds_halves = context.bounded, context.bounds_halves
 
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""

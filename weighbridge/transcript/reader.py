@@ -25,6 +25,7 @@ from weighbridge.core.bounded import (
 )
 from weighbridge.core.errors import Finding, LogError, TapeError, TranscriptError, WeighbridgeError
 from weighbridge.numerics.rounding.rounding_log import LogReader
+from weighbridge.numerics.sketches.step_sketches import SketchReader, split
 from weighbridge.transcript import layout as layouts
 from weighbridge.transcript import log_kinds
 from weighbridge.transcript.chip_notes import CHIPS, ChipNotes
@@ -79,7 +80,8 @@ class Transcript:
         checkpoint_steps: Steps whose checkpoint is here, ascending; the manifest may list more, which were left out.
         resumptions: The crashes that the recording survived.
         notes: What is said about the run's chips beside the step records; None if it ran on none.
-        on_demand: Whether rounding logs are made on demand, so that step records commit to the rounded outputs.
+        on_demand: Whether rounding logs, or what sketches do not say, are made on demand: step records commit to the
+            rounded outputs.
         supplements: Rounding logs that were made since, if `supplement` was given some.
     """
 
@@ -222,11 +224,26 @@ class Transcript:
         return data
 
     def rounding(self, step: int) -> bytes:
-        """Returns the encoded rounding log of `step`.
+        """Returns the encoded rounding log of `step`; of a step with sketches that of its 32-bit outputs.
 
         Raises:
             TranscriptError: The log is not the one that the step's record names.
+            LogError: Sketches that stand before it are malformed (`replay.sketch.malformed`).
         """
+        named = self._named(step)
+        return split(named)[1] if self.step(step).sketches else named
+
+    def sketches(self, step: int) -> SketchReader | None:
+        """Returns the sketches of `step` from their beginning; None if it has none.
+
+        Raises:
+            TranscriptError: They are not those that the step's record names.
+            LogError: They are malformed (`replay.sketch.malformed`).
+        """
+        return split(self._named(step))[0] if self.step(step).sketches else None
+
+    def _named(self, step: int) -> bytes:
+        """Returns what the record of `step` names as its rounding log."""
         record, first = self.step(step), self._segment(step)
         if self._logs[0] != first:
             logs = read_logs(self.path / rounding_path(first), self.limits)
@@ -254,13 +271,17 @@ class Transcript:
     def log(self, step: int) -> LogReader | None:
         """Returns the rounding log of `step` from its beginning; None if it is made on demand, and is not here.
 
+        Of a step with sketches it is a supplement, if one is here, and else the log of 32-bit outputs.
+
         Raises:
             TranscriptError: The log is not the one that the step's record names.
             LogError: Its headers are malformed, or it does not have the entries that the record says.
         """
         record = self.step(step)
         if self.on_demand:
-            return None if self.supplements is None else self.supplements.reader(record)
+            made = None if self.supplements is None else self.supplements.reader(record)
+            if made is not None or not record.sketches:
+                return made
         log = LogReader(self.rounding(step), max_entries=record.logged)
         if log.entries != record.logged:
             raise LogError(f"step {step} has {log.entries} log entries and its record says {record.logged}", step=step)
@@ -374,7 +395,9 @@ class Transcript:
         draft = decode_cbor(text)
         known = isinstance(draft, dict) and type(draft.get("format")) is int and "data" in draft
         if not known or draft["format"] != log_kinds.draft_format(draft):
-            raise TranscriptError("draft.cbor is not a draft of format 1 or 2; use a matching version of Weighbridge")
+            raise TranscriptError(
+                "draft.cbor is not a draft of format 1, 2 or 3; use a matching version of Weighbridge"
+            )
         self.draft, self.on_demand = draft, log_kinds.on_demand(draft)
         self.data = read_commitment(self.path, self._listed, draft["data"], self.limits)
         if RESUMPTIONS in self._listed:
@@ -401,14 +424,14 @@ class Transcript:
             raise TranscriptError("a segment lacks its steps, its rounding logs or its batches; fetch it again")
         if sorted(places["checkpoints"]) != list(self.manifest.checkpoints):
             raise TranscriptError("checkpoints/ does not hold the checkpoints of the manifest; fetch it again")
-        head = self.draft_digest
+        head, sketched = self.draft_digest, log_kinds.sketched(self.draft)
         for first in self._firsts:
             if first != len(self._digests):
                 raise TranscriptError(f"no segment starts at step {len(self._digests)}; fetch the transcript again")
             for record in read_records(self.path / steps_path(first), self.limits):
                 if record.step != len(self._digests):
                     raise TranscriptError(f"{steps_path(first)} does not hold consecutive steps; fetch it again")
-                if bool(record.outputs) != self.on_demand:
+                if (bool(record.outputs), bool(record.sketches)) != (self.on_demand, sketched):
                     raise TranscriptError(
                         f"step {record.step} does not have the kind of rounding logs that the draft names; "
                         "fetch the transcript again"

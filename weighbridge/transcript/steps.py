@@ -75,7 +75,9 @@ class StepRecord:
         parent: Of step 0 only: transcript, step and state that the run turned out to begin from, where the draft could
             not name them yet (`weighbridge.transcript.parentage`); a record without any does not have the key.
         outputs: Digest of all rounded outputs (`weighbridge.numerics.rounding.outputs_digest`, 32 bytes) of a step
-            whose log is made on demand; a record with a log does not have the key.
+            whose log is made on demand or sketched; a record with a log in full does not have the key.
+        sketches: Version of the sketches (1) that `rounding` names beside the log of 32-bit outputs
+            (`weighbridge.numerics.sketches.step_sketches`); a record without sketches does not have the key.
     """
 
     step: int
@@ -99,6 +101,7 @@ class StepRecord:
     counts: list[int] = field(default_factory=list)
     parent: dict[str, Any] = field(default_factory=dict)
     outputs: bytes = b""
+    sketches: int = 0
 
     def to_map(self) -> dict[str, Any]:
         """Returns the CBOR map of this record: its fields by name."""
@@ -140,7 +143,9 @@ class StepRecord:
             raise FormatError(
                 "formulas and a parent are declared in step 0, and in no other; fetch the step records again"
             )
-        if record.outputs and record.logged:
+        if record.sketches and not record.outputs:
+            raise FormatError(f"step {record.step} has sketches and no digest of its outputs; fetch it again")
+        if record.outputs and record.logged and not record.sketches:
             raise FormatError(f"step {record.step} has log entries and a digest in their place; fetch it again")
         if record.records and len(record.records) != len(record.record_digests):
             raise FormatError(f"step {record.step} does not have one digest for each record id; fetch it again")
@@ -247,6 +252,7 @@ _MAY_LACK: dict[str, Callable[[Any], bool]] = {
     "counts": _counts,
     "parent": _parent,
     "outputs": _digest,
+    "sketches": lambda value: type(value) is int and value == 1,
 }
 
 

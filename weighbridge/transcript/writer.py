@@ -29,7 +29,7 @@ from weighbridge.transcript.data import DataCommitment, batch_digest, micro_batc
 from weighbridge.transcript.entry_notes import ENTERED, EntryNote
 from weighbridge.transcript.entry_notes import encode as encode_entered
 from weighbridge.transcript.journal import JOURNAL, end_segment, journal_path, put_checkpoint
-from weighbridge.transcript.log_kinds import draft_format, on_demand
+from weighbridge.transcript.log_kinds import draft_format, on_demand, sketched
 from weighbridge.transcript.placing import Files, write_content
 from weighbridge.transcript.returned_state import RETURNED, Returned
 from weighbridge.transcript.state import Checkpoint
@@ -117,6 +117,7 @@ class TranscriptWriter:
         self._root, self._key, self._segment_steps = root, key, segment_steps
         said = decode_cbor(draft)
         self._name, self._on_demand = said.get("name", root.resolve().name), on_demand(said)
+        self._sketched = sketched(said)
         if not valid_name(self._name):
             raise UsageError("the transcript needs a name of 1 to 200 printable characters; set `name` in the draft")
         self.draft_digest = self.head = digests.bytes_digest(draft)
@@ -182,6 +183,7 @@ class TranscriptWriter:
         counts: Sequence[int] = (),
         parent: Mapping[str, Any] | None = None,
         outputs: bytes = b"",
+        sketches: int = 0,
     ) -> StepRecord:
         """Writes the next step; it is whole when this returns, and absent when this raises.
 
@@ -193,7 +195,7 @@ class TranscriptWriter:
             rng: Generator name to counter before and after.
             state: `state_digest` after the step.
             checksums: 8 little-endian bytes for every rounded output.
-            rounding: The encoded rounding log.
+            rounding: The encoded rounding log, or sketches and such a log.
             batch: Path to tensor, as `data.flatten` gives it.
             undeclared: Name to tensor of values without another origin.
             records: Ids of the batch's records; None means the next ones of the committed order, if there is one.
@@ -204,7 +206,8 @@ class TranscriptWriter:
             formulas: (name, text) of formulas that step 0 declares beside the draft's.
             counts: How far schedules were; see `StepRecord`.
             parent: What step 0 declares if the draft declares none; see `StepRecord`.
-            outputs: Digest of the rounded outputs, if the log is made on demand; see `StepRecord`.
+            outputs: Digest of the rounded outputs, if the log is made on demand or sketched; see `StepRecord`.
+            sketches: Version of the sketches that `rounding` begins with; 0 if it has none.
 
         Returns:
             The step's record.
@@ -238,12 +241,13 @@ class TranscriptWriter:
             **({"counts": list(counts)} if counts else {}),
             **({"parent": dict(parent)} if parent else {}),
             **({"outputs": outputs} if outputs else {}),
+            **({"sketches": sketches} if sketches else {}),
         }
         try:
             record = StepRecord.from_map(fields)
         except FormatError as error:
             raise UsageError(f"step {self.steps} cannot be written: {error.message}") from None
-        if bool(outputs) != self._on_demand:
+        if (bool(outputs), bool(sketches)) != (self._on_demand, self._sketched):
             raise UsageError(f"step {self.steps} does not have the kind of rounding logs that the draft names")
         if tape_path(tape) not in self._files:
             raise UsageError(f"step {self.steps} names a tape that is not stored; call put_tape first")
@@ -453,7 +457,7 @@ def draft_bytes(draft: Mapping[str, Any], data: DataCommitment | None) -> bytes:
     if clash := [name for name in _RESERVED if name in draft]:
         raise UsageError(f"the draft may not set {clash[0]!r}, which the transcript writes itself; rename it")
     if (version := draft_format(draft)) is None:
-        raise UsageError("the draft names an unknown kind of rounding logs; leave it out, or say on-demand")
+        raise UsageError("the draft names an unknown kind of rounding logs; leave it out, or say on-demand or sketch")
     try:
         text = digests.cbor({**draft, "format": version, "data": None if data is None else data.summary()})
         decode_cbor(text)

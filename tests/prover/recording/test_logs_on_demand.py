@@ -116,5 +116,5 @@ def test_operands_without_a_bound_are_refused_while_recording(tmp_path: Path, op
 
 
 def test_other_kinds_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="full or on-demand"):
+    with pytest.raises(UsageError, match="full, on-demand or sketch"):
         Recorder(tmp_path / "run", seed=1, logs="later")  # type: ignore[arg-type]

@@ -53,6 +53,8 @@ def _traced(request: dict[str, Any]) -> dict[str, Any]:
     if not 0 <= step < transcript.steps:
         raise UsageError(f"the transcript has {transcript.steps} steps; step {step} is not among them")
     record = transcript.step(step)
+    if record.sketches:
+        raise UsageError(f"step {step} has sketches; disputes are about steps with their logs in full, or on demand")
     log = transcript.log(step)
     if log is None:
         raise UsageError(f"step {step} has no rounding log here; make it with `weighbridge regenerate` first")

@@ -49,6 +49,7 @@ from weighbridge.transcript.training_claims import decode as decode_claims
 _SEVERITIES: dict[str, Severity] = {
     "replay.inconclusive": "info",
     "replay.log.absent": "warning",
+    "replay.sketch.failed": "warning",
     "tape.too_large": "warning",
     "job.tail": "info",
 }
@@ -180,7 +181,8 @@ class Replay:
             verdict = "inconclusive" if unlogged or self._undecided(error) else "mismatch"
             difference = {k: error.details[k] for k in ("step", "op", "operation", "expected", "found")}
             self._locate(difference, error)
-            undecided = "replay.log.absent" if unlogged else "replay.inconclusive"
+            absent = "replay.sketch.failed" if "failed" in error.details else "replay.log.absent"
+            undecided = absent if unlogged else "replay.inconclusive"
             self._note(error, undecided if verdict == "inconclusive" else "replay.mismatch")
             if 0 < error.details.get("inadmissible", 0) <= error.details["entries"] // 20:
                 # Other data would make most entries inadmissible; a few among many are outcomes made to order.
@@ -263,8 +265,10 @@ class Replay:
         )
         if declared == self._kind:
             where += ", which this is, so that it should have matched"
+        failed = error.details.get("failed")
+        lacks = "no rounding log here" if failed is None else f"no rounding log here, its sketch fails ({failed})"
         error.message += (
-            f"; step {step} has no rounding log here, and devices may round elements of this result either way: this "
+            f"; step {step} has {lacks}, and devices may round elements of this result either way: this "
             f"is not evidence against the Prover, and verifies nothing from step {step} on. The Prover makes the logs "
             f"by `weighbridge regenerate RUN --steps {step}:{last}` {where}; replay with what it writes"
         )
@@ -372,8 +376,10 @@ class Replay:
         log = transcript.log(step)
         recognising = self._recognising if stop is None else None
         executor.before = None if recognising is None else recognising.begin(record)
+        made = transcript.supplements is not None and transcript.supplements.rounding(step) is not None
+        sketches = None if made else transcript.sketches(step)
         context = executor.run(
-            tape, record.tape, record, log, transcript.batch(step), transcript.undeclared(step), stop
+            tape, record.tape, record, log, transcript.batch(step), transcript.undeclared(step), stop, sketches
         )
         self._logged += 0 if log is None else log.entries
         self._use(record, tape)

@@ -59,12 +59,13 @@ def evaluate(
             return context.rounded(laid_out(summed[0], layout(0)), limit, torch.float32)
     changed = [n for n in mutated(op) if is_float(by_name.get(n))]
     ends = [*(types or []), *(by_name[n].dtype for n in changed)]
-    wide_type = torch.float64 if types is None or torch.float32 in ends else torch.float32
+    single = types is None or torch.float32 in ends
+    wide_type = torch.float64 if single else torch.float32
     wide = {k: widen(v, wide_type, integers=not has_floats) for k, v in by_name.items()}
     if not has_floats and "dtype" in names:
         wide["dtype"] = torch.float64
     name, overload = base_name(op)
-    bounded = context.bounded or name in _PARTIAL
+    bounded = (context.bounded and (single or context.bounds_halves)) or name in _PARTIAL
     if name in _JUDGED:
         judged = wide[_JUDGED[name]]
         wide["grad_output"] = torch.where(judged.isnan(), judged, wide["grad_output"])

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.sketches.fields import Field, field, times
 from weighbridge.core.jit import compiled
+from weighbridge.numerics.sketches.fields import Field, field, times
 
 Array = npt.NDArray[Any]
 _jit = compiled(fastmath=False, error_model="numpy")

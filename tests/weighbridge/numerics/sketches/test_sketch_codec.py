@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.sketches import fields, remainders
-from benchmarks.sketches.codec import Capacity, FailedError, make, recover
+from weighbridge.numerics.sketches import fields, remainders
+from weighbridge.numerics.sketches.codec import Capacity, FailedError, make, recover
 
 Array = npt.NDArray[Any]
 LIMIT = 0x7F80

@@ -11,6 +11,7 @@ Two stages over GF(2^m), position i standing for a^i:
 The replayer looks for positions only among its own contested elements. What it finds is accepted if every new value is
 one that it could have rounded to, and the output then has the recorded checksum. At most t positions have given power
 sums of the first stage, and at most u those of the second, so a second solution within the capacities does not exist.
+Exactly the positions that the first stage named have another parity in the result, or it is no solution.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.sketches import fields, remainders
+from weighbridge.numerics.sketches import fields, remainders
 
 Array = npt.NDArray[Any]
 
@@ -140,6 +141,8 @@ def recover(sketch: Sketch, own: Array, candidates: Array, low: Array, high: Arr
             patterns = (fixed[rest] & 0xFFFF) ^ wrong
             fixed[rest] = np.where(patterns >= 0x8000, patterns - 0x10000, patterns)
     changed = np.flatnonzero(fixed != own)
+    if capacity.parities and not np.array_equal(changed[(fixed[changed] ^ own[changed]) & 1 == 1], found):
+        raise FailedError("the two stages contradict each other")
     at = np.searchsorted(candidates, changed)
     if changed.size and not ((low[at] <= fixed[changed]) & (fixed[changed] <= high[at])).all():
         raise FailedError("a value that this machine could not have rounded to")

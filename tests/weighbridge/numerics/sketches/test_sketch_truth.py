@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.sketches import codec
-from benchmarks.sketches.truth import candidates, ordered, unordered
+from weighbridge.numerics.sketches import codec
+from weighbridge.numerics.sketches.candidates import candidates, ordered, unordered
 from weighbridge.numerics.rounding import narrow
 from weighbridge.numerics.rounding.bound import Bound
 

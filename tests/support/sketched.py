@@ -1,0 +1,46 @@
+"""Runs that were recorded with sketches, in 16 bits, and what a hostile Prover makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.forging import at_step, forge, rewrite
+from support.recordings import train
+from torch import nn
+
+from weighbridge.core.bounded import compress, decode_cbor_sequence, decompress
+from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.steps import StepRecord
+
+STEPS = 3
+
+
+def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Three wide layers."""
+    model = nn.Sequential(nn.Linear(300, 400), nn.GELU(), nn.Linear(400, 300), nn.Tanh(), nn.Linear(300, 10))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def step(batch: torch.Tensor, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """One step under autocast in bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(batch).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def batches() -> Iterator[torch.Tensor]:
+    """Batches of 128 rows."""
+    for seed in range(STEPS):
+        yield torch.randn(128, 300, generator=torch.Generator().manual_seed(seed))
+
+
+def record(path: Path, **options: Any) -> Path:
+    """Records three steps with sketches; `options` are those of the Recorder."""
+    train(path, build, step, batches(), every=2, **{"logs": "sketch", "device": "cpu", **options})
+    return path
