@@ -20,7 +20,7 @@ from weighbridge.attest.chip_link import ChipLink
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.data import DataCommitment
-from weighbridge.transcript.log_kinds import ON_DEMAND, LogKind
+from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.parentage import Parent
 from weighbridge.transcript.supplements import key_path
 
@@ -173,7 +173,7 @@ def follow(
         )
     if resume and repeats is not None:
         raise UsageError("a followed program that repeats segments cannot be resumed yet; leave out resume=True")
-    if resume and key is None and logs == ON_DEMAND:
+    if resume and key is None and logs != "full":
         key = load_or_create_key(key_path(Path(path)))
     attempts = Attempts.at(Path(path), key) if resume else None
     recorder = SegmentRecorder(

@@ -147,6 +147,9 @@ class Recorder:
             raise UsageError(f"logs is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {logs!r}")
         if job is not None and resume:
             raise UsageError("a job on several ranks cannot be resumed yet; record it again from the start")
+        self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
+        if logs == SKETCH:
+            _require_sketches(self._device, job)
         self.path = Path(path)
         self.updates = self.rounded = self.logged = 0
         self._seed, self._job = seed & 0xFFFFFFFFFFFFFFFF, job
@@ -154,11 +157,8 @@ class Recorder:
         self._logs: LogKind = logs
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy, device if device is not None else "cpu")
-        self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
         if logs != "full" and self._device is None:
             raise UsageError("logs on demand are made on the kind of machine that recorded: say device='cuda' or 'cpu'")
-        if logs == SKETCH:
-            _require_sketches(self._device, job)
         self._derives = formulas is None
         self._declared = declaration(formulas or {}, programs) | ({} if parent is None else {PARENT: parent.to_map()})
         self._repeats = repeats

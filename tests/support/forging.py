@@ -66,7 +66,7 @@ def forge(
         others = ("step", "batch", "free", "record_digests")
         fields = {name: getattr(record, name) for name in StepRecord.__slots__ if name not in others}
         fields.update(
-            rounding=old.rounding(record.step),
+            rounding=old.named_log(record.step),
             batch=old.batch(record.step),
             undeclared=old.undeclared(record.step),
             records=None,

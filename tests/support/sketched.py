@@ -1,20 +1,14 @@
-"""Runs that were recorded with sketches, in 16 bits, and what a hostile Prover makes of them."""
+"""Runs that were recorded with sketches, in 16 bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from support.forging import at_step, forge, rewrite
 from support.recordings import train
 from torch import nn
-
-from weighbridge.core.bounded import compress, decode_cbor_sequence, decompress
-from weighbridge.core.digests import bytes_digest, cbor
-from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.steps import StepRecord
 
 STEPS = 3
 

@@ -27,7 +27,7 @@ def command(
     policy: Annotated[str, typer.Option(help=POLICY)] = "mixed",
     seed: Annotated[int, typer.Option(help="Fixes all randomness of what is recorded.", min=0)] = 0,
     logs: Annotated[
-        str, typer.Option(help="Rounding logs: full, or on-demand: much faster, `regenerate` makes them later.")
+        str, typer.Option(help="Rounding logs: full; on-demand: much faster, `regenerate` makes them later; sketch.")
     ] = "full",
     evaluation: Annotated[str, typer.Option(help="Evaluations: native, or recorded like training.")] = "native",
     chip: Annotated[

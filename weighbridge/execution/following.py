@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from weighbridge.core.errors import LogError, TapeError, TranscriptError, WeighbridgeError
-from weighbridge.execution.choice_statistics import EVERY, Tally
+from weighbridge.execution.choice_statistics import Tally
 from weighbridge.execution.straight_line.frame import Line
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.context import Context
@@ -33,6 +33,9 @@ from weighbridge.transcript.steps import StepRecord, same_scalar
 from weighbridge.transcript.tape import Node
 
 Tensor = torch.Tensor
+
+LOOKS = 16
+"""Of so many sketches, one is compared with the output, whichever the replayer draws."""
 
 
 class DifferenceError(WeighbridgeError):
@@ -190,7 +193,7 @@ class Following(Context):
             raise self._bad(error) from None
         self.sketched += entries is not None
         # Where nothing differs here, only a look at them tells sketches that would fail elsewhere.
-        if secrets.randbelow(EVERY) == 0 and not agrees(result.out, packed, sketches):
+        if secrets.randbelow(LOOKS) == 0 and not agrees(result.out, packed, sketches):
             raise self._bad(
                 LogError("its sketch is not that of this output, and was made up", code="replay.sketch.false")
             )

@@ -24,6 +24,7 @@ from weighbridge.numerics.random.variates import Draw
 from weighbridge.numerics.rounding import contested, cpu_kernels, narrow, rounding_log
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.canonical_nan import holds_nan
+from weighbridge.numerics.sketches import codec
 
 aten = torch.ops.aten
 
@@ -140,5 +141,6 @@ def _uses() -> list[Callable[[], object]]:
         _use_by_address,
         lambda: narrow.round_plain(torch.ones(2), torch.bfloat16),
         lambda: rounding_log.decode(rounding_log.encode(entries), max_entries=1),
+        codec.warm,
         *_decoders(),
     ]

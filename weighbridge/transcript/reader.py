@@ -230,7 +230,7 @@ class Transcript:
             TranscriptError: The log is not the one that the step's record names.
             LogError: Sketches that stand before it are malformed (`replay.sketch.malformed`).
         """
-        named = self._named(step)
+        named = self.named_log(step)
         return split(named)[1] if self.step(step).sketches else named
 
     def sketches(self, step: int) -> SketchReader | None:
@@ -240,10 +240,14 @@ class Transcript:
             TranscriptError: They are not those that the step's record names.
             LogError: They are malformed (`replay.sketch.malformed`).
         """
-        return split(self._named(step))[0] if self.step(step).sketches else None
+        return split(self.named_log(step))[0] if self.step(step).sketches else None
 
-    def _named(self, step: int) -> bytes:
-        """Returns what the record of `step` names as its rounding log."""
+    def named_log(self, step: int) -> bytes:
+        """Returns the bytes that the record of `step` names as its log: a rounding log, or sketches and such a log.
+
+        Raises:
+            TranscriptError: They are not those that the record names.
+        """
         record, first = self.step(step), self._segment(step)
         if self._logs[0] != first:
             logs = read_logs(self.path / rounding_path(first), self.limits)

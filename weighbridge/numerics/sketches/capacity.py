@@ -21,8 +21,8 @@ BLOCK = 1 << 19
 SCALE = 4
 """What a Recorder takes: 1.2e-4 of all elements, 1.3 times what the worst operation of the experiment had."""
 
-MOST_SCALE = 7
-"""The largest scale, 9.8e-4: it bounds what a sketch takes and what decoding it costs."""
+MOST_SCALE = 6
+"""The largest scale, 4.9e-4: it bounds what a sketch takes and what decoding it costs."""
 
 _REST = 0.1
 """Share of the differences that the first stage leaves."""

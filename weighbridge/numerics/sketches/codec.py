@@ -29,6 +29,8 @@ Array = npt.NDArray[Any]
 LEAST_DEGREE = 16
 """Values are field elements, so a field has at least their bits."""
 VALUE_BITS = 16
+MOST_WORK = 1 << 25
+"""Contested elements times differences, beyond which a sketch is given up: honest ones take some 2^22 at most."""
 
 
 class FailedError(Exception):
@@ -172,6 +174,8 @@ def _positions(sums: Array, candidates: Array, f: fields.Field) -> tuple[Array, 
     degree = locator.size - 1
     if not 0 < degree <= sums.size // 2 or not candidates.size:
         raise FailedError("more elements differ than the sketch can name")
+    if degree * candidates.size > MOST_WORK:
+        raise FailedError("to find what the sketch names among so many contested elements would take too long")
     found = fields.roots(locator, 0, candidates, f.power, f.log, f.order)
     if found.size != degree:
         raise FailedError("what the sketch names are not all contested elements")
