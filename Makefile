@@ -94,6 +94,7 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs_on_demand
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.sketches
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_sketched_logs
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_entries
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_shapes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_differences

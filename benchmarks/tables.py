@@ -30,6 +30,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "chosen_bits": tables_logs.chosen_bits,
     "logs_on_demand": tables_logs.logs_on_demand,
     "sketches": tables_sketches.sketches,
+    "sketched_logs": tables_sketches.sketched_logs,
     "entries": tables_logs.entries,
     "roundings": tables_logs.roundings,
     "steps": tables_replays.steps,

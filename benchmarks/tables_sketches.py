@@ -69,3 +69,26 @@ def sketches(result: Result) -> str:
              "too many, held out", "least tail times outputs", "bits that sketches can bring in", "full log"), work,
         ),
     ))  # fmt: skip
+
+
+def sketched_logs(result: Result) -> str:
+    """What recordings with sketches keep and cost, and what became of them elsewhere."""
+    pairs = ("sketch / full", "sketch / on-demand", "on-demand / full")
+    rows = []
+    for model, found in result["models"].items():
+        times = [found["milliseconds"][kind] for kind in ("full", "on-demand", "sketch")]
+        ratios = [found["ratios"][pair] for pair in pairs]
+        replays = found["replays"]["sketch"], found["replays"]["full"]
+        rows.append((
+            model, *(f"{each['median']:,.0f} ({each['min']:,.0f})" for each in times),
+            *(f"{each['median']:.2f} ({each['min']:.2f})" for each in ratios),
+            *(f"{found['bytes_a_step'][kind]:,}" for kind in ("full", "sketch")), f"1/{found['smaller_by']:.0f}",
+            *(f"{each['verdict']}, {each['overruled']:,}, {each['charged_bits']:,.0f}" for each in replays),
+            *(f"{each['seconds']:,.0f}" for each in replays),
+        ))  # fmt: skip
+    head = (
+        "model", "full ms", "on-demand ms", "sketch ms", *pairs, "log bytes a step, full", "sketch", "share",
+        "replayed by sketches: verdict, overruled, bits charged", "by logs", "s, by sketches", "s, by logs",
+    )  # fmt: skip
+    rounds = " or ".join(map(str, sorted({found["rounds"] for found in result["models"].values()})))
+    return f"{measured_on(result)} Medians (and minima) of {rounds} steps.\n\n{table(head, rows)}"

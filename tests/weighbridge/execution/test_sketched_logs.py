@@ -1,4 +1,4 @@
-"""Logs as sketches: replays elsewhere come to the recorded bits without a log, and hostile sketches bring in nothing."""
+"""Logs as sketches: replays elsewhere come to the recorded bits without a log; hostile ones bring in nothing."""
 
 from __future__ import annotations
 

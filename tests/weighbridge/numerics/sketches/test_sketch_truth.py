@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weighbridge.numerics.sketches import codec
-from weighbridge.numerics.sketches.candidates import candidates, ordered, unordered
 from weighbridge.numerics.rounding import narrow
 from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.sketches import codec
+from weighbridge.numerics.sketches.candidates import candidates, ordered, unordered
 
 BOUND = Bound(rel=2.0**-22, absolute=2.0**-22)
 
