@@ -202,5 +202,5 @@ def test_a_reader_of_the_first_format_is_told_by_its_number(tmp_path: Path) -> N
     assert older != text
     (tmp_path / "run" / "draft.cbor").write_bytes(older)
     resign(tmp_path / "run")
-    with pytest.raises(TranscriptError, match="not a draft of format 1 or 2"):
+    with pytest.raises(TranscriptError, match="not a draft of format 1, 2 or 3"):
         Transcript.open(tmp_path / "run")

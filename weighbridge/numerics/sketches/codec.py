@@ -102,7 +102,7 @@ def _value_sums(planes: Array, degree: int, capacity: int) -> Array:
     total = np.zeros(2 * capacity, dtype=np.int64)
     for bit in range(len(planes) if capacity else 0):
         sums = remainders.power_sums(planes[bit], degree, capacity)
-        total ^= np.array([fields.times(int(s), 1 << bit, f.power, f.log) for s in sums], dtype=np.int64)
+        total ^= np.where(sums == 0, 0, f.power[f.log[sums] + bit])
     return total
 
 
