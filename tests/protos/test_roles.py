@@ -28,14 +28,16 @@ from verifier.contact.witness_service import ALLOW as WITNESS
 from verifier.service import ALLOW as VERIFIER
 from weighbridge.attest import identity, peers
 from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.execution.dispute.service import ALLOW as REFEREE
 from weighbridge.rpc import endpoints
 
-ALLOW = {**CHIP, **PROVER, **VERIFIER, **WITNESS}
+ALLOW = {**CHIP, **PROVER, **VERIFIER, **WITNESS, **REFEREE}
 SERVERS = {
     "ChipService": "chip",
     "ProverService": "prover",
     "VerifierService": "verifier",
     "WitnessService": "verifier",
+    "RefereeService": "referee",
 }
 """The role of the process that serves each service."""
 
@@ -98,6 +100,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             *LIMIT_OPTIONS,
         ]
         verifier = stack.enter_context(service("serve verifier", arguments, root / "verifier.address"))
+        station.authority.issue_role("referee", "r").save(root / "referee")
+        arguments = [
+            *("--docket", str(root / "docket"), "--key", str(root / "referee.key")),
+            *("--credentials", str(root / "referee"), "--party", f"lab={bytes(32).hex()}"),
+        ]
+        referee = stack.enter_context(service("referee serve", arguments, root / "referee.address"))
         foreign = CertificateAuthority.create("Station")  # the same name, another key
         callers = {role: station.authority.issue_role(role, "x") for role in peers.ROLES}
         for role in peers.ROLES:
@@ -105,6 +113,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             other = foreign.issue_role(role, "x")
             callers[f"foreign {role}"] = replace(callers[role], certificate=other.certificate, key=other.key)
         addresses = {"chip": station.chip("chip").address, "prover": station.prover(), "verifier": verifier}
+        addresses["referee"] = referee
         yield Site(station, addresses, callers)
 
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from weighbridge.attest.certificates import load_certificate
 from weighbridge.core.errors import IdentityError
 
-ROLES = ("chip", "prover", "verifier", "operator")
+ROLES = ("chip", "prover", "verifier", "operator", "referee")
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 """Of those who play a role."""
 

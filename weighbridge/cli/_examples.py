@@ -8,14 +8,28 @@ _CHIP_LOG = "127.0.0.1:4461 --credentials credentials/operator --manufacturer ma
 _ONE = "0100000000000000000000000000000001"
 _FLEET = "--chips 1e5 --flops 5.76e23"
 
+_DIGEST = "5f" * 32
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "record": ("--out runs/gpt2 train.py --epochs 3", "--logs on-demand --out runs/gpt2 train.py"),
     "doctor": ("train.py --epochs 3", "--steps 20 --json train.py --epochs 3"),
     "replay": ("runs/gpt2", "runs/gpt2 --steps 10:20 --device cuda --json", "runs/gpt2 --sensitivity 3"),
     "regenerate": ("runs/gpt2 --steps 10:20",),
     "compare": ("runs/gpt2 runs/other",),
-    "dispute open": ("runs/gpt2 --step 7 --key mine.key --out step7.dispute",),
-    "dispute answer": ("step7.dispute runs/gpt2 --key mine.key",),
+    "dispute open": (
+        "runs/gpt2 --step 7 --key mine.key --out step7.dispute",
+        f"runs/gpt2 --step 7 --key mine.key --referee 127.0.0.1:4470 --credentials mine --defender {_DIGEST}",
+    ),
+    "dispute answer": (
+        "step7.dispute runs/gpt2 --key mine.key",
+        f"{_DIGEST} runs/gpt2 --key mine.key --referee 127.0.0.1:4470 --credentials mine",
+    ),
+    "dispute show": (
+        "step7.dispute",
+        f"{_DIGEST} --referee 127.0.0.1:4470 --credentials mine --out step7.dispute",
+    ),
+    "referee serve": (f"--docket disputes --key referee.key --credentials credentials/referee --party lab={_DIGEST}",),
+    "referee charges": (f"--docket disputes --key referee.key --party lab={_DIGEST}",),
     "dispute judge": ("step7.dispute --key referee.key",),
     "dispute verify": ("step7.dispute",),
     "show": ("runs/gpt2",),

@@ -15,6 +15,7 @@ from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
     from weighbridge.attest.manifest import SigningKey
+    from weighbridge.execution.dispute.client import RefereeClient
     from weighbridge.execution.dispute.game import Dispute
     from weighbridge.execution.dispute.messages import Message, Ruling
 
@@ -23,6 +24,14 @@ app = typer.Typer(help="Disputes about a step: the first operation that differs 
 _MAX_FILE = 4 << 30
 _File = Annotated[Path, typer.Argument(help="File of the dispute.")]
 _Key = Annotated[Path, typer.Option("--key", help="Your private key (`weighbridge rules key FILE` makes one).")]
+_Referee = Annotated[
+    str | None, typer.Option("--referee", envvar="WEIGHBRIDGE_REFEREE", help="The referee's host:port.")
+]
+_Credentials = Annotated[
+    Path | None,
+    typer.Option("--credentials", envvar="WEIGHBRIDGE_CREDENTIALS", help="With a referee: directory of your own."),
+]
+_Case = Annotated[str, typer.Argument(help="File of the dispute; with a referee, the dispute's name.")]
 _Device = Annotated[str, typer.Option("--device", help="Where to execute: cpu, cuda, cuda:1.")]
 
 
@@ -31,8 +40,13 @@ def open_(
     run: Run,
     step: Annotated[int, typer.Option("--step", help="The step.")],
     key: _Key,
-    out: Annotated[Path, typer.Option("--out", help="File of the dispute; it must not exist yet.")],
+    out: Annotated[Path | None, typer.Option("--out", help="File of the dispute; it must not exist yet.")] = None,
     own: Annotated[bool, typer.Option("--own", help="RUN is your own training, not the one that you dispute.")] = False,
+    defender: Annotated[
+        str | None, typer.Option("--defender", help="With a referee: the defender's public key, in hex.")
+    ] = None,
+    referee: _Referee = None,
+    credentials: _Credentials = None,
     device: _Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -40,32 +54,50 @@ def open_(
     from weighbridge.execution.dispute import asking, game
     from weighbridge.execution.dispute.messages import START, signed
 
-    if out.exists():
+    if (out is None) == (referee is None):
+        raise UsageError("a dispute is a file or a referee's; give either --out or --referee")
+    if out is not None and out.exists():
         raise UsageError(f"{out} exists; give another file")
+    answering = None if referee is None else key_in_hex(defender or "")
+    signing = _signing(key)
     require_device(device)
     mine = asking.trace(run, step, device=device)
-    message = signed(START, game.challenge(mine, step, own=own), _signing(key))
-    write_file(out, message.data)
-    said = {"leaves": len(mine.leaves), "parted": mine.parted, "bytes": len(message.data)}
-    print_json(said) if as_json else print(
-        one_line(f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded"))
-    )
+    message = signed(START, game.challenge(mine, step, own=own), signing)
+    said: dict[str, Any] = {"leaves": len(mine.leaves), "parted": mine.parted, "bytes": len(message.data)}
+    if out is not None:
+        write_file(out, message.data)
+    elif answering is not None:
+        with _connected(referee, credentials) as service:
+            said["dispute"], said["merged"] = service.open(message, answering, signing)
+    if as_json:
+        print_json(said)
+        return
+    print(one_line(f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded")))
+    if "dispute" in said:
+        print(("joined dispute " if said["merged"] else "dispute ") + said["dispute"])
 
 
 @app.command()
-def answer(file: _File, run: Run, key: _Key, device: _Device = "cpu", as_json: Json = False) -> None:
+def answer(
+    case: _Case,
+    run: Run,
+    key: _Key,
+    referee: _Referee = None,
+    credentials: _Credentials = None,
+    device: _Device = "cpu",
+    as_json: Json = False,
+) -> None:
     """Add to a dispute what is due from you: your leaf hashes, or the opening of the first leaf that differs."""
     from weighbridge.execution.dispute import asking, game
     from weighbridge.execution.dispute.messages import Challenge, Shown, signed
 
     require_device(device)
     signing = _signing(key)
-    messages = _messages(file)
-    dispute = _followed(messages, signing.public)
+    dispute = _followed(*_said(case, referee, credentials, signing.public))
     party, due = dispute.due()
     if due == "nothing" or signing.public != dispute.parties[party]:
         raise UsageError(f"nothing is due from this key: {due} of the {game.NAMES[party]} is")
-    asked = messages[0].content
+    asked = dispute.messages[0].content
     assert isinstance(asked, Challenge)
     mine = asking.trace(run, asked.step, place=dispute.leaf, device=device)
     if due == "opening" and mine.opening is None:
@@ -73,10 +105,46 @@ def answer(file: _File, run: Run, key: _Key, device: _Device = "cpu", as_json: J
     content = game.answer(mine, asked) if due == "answer" else Shown(opening=mine.opening or b"")
     message = signed(dispute.head, content, signing)
     dispute.take(message)
-    _append(file, message)
+    if referee is None:
+        _append(Path(case), message)
+    else:
+        with _connected(referee, credentials) as service:
+            service.post(case, message.data)
     said = {"sent": due, "bytes": len(message.data), "leaf": dispute.leaf}
     where = "" if dispute.leaf is None else f"; the first leaf that differs is {dispute.leaf}"
     print_json(said) if as_json else print(f"{due} of {len(message.data)} bytes{where}")
+
+
+@app.command()
+def show(
+    case: _Case,
+    referee: _Referee = None,
+    credentials: _Credentials = None,
+    out: Annotated[Path | None, typer.Option("--out", help="With a referee: write the dispute as a file.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Show whose turn it is, or the ruling as the referee wrote it; `verify` checks it. Exit 1 if a claim is false."""
+    from weighbridge.execution.dispute import game
+    from weighbridge.execution.dispute.messages import Ruling, pack
+
+    messages, parties = _said(case, referee, credentials, b"")
+    if out is not None:
+        write_file(out, pack(messages))
+    last = messages[-1].content
+    used = None
+    if referee is not None:
+        with _connected(referee, credentials) as service:
+            used = list(service.standing(case).used)
+    named = dict(zip(game.NAMES, (each.hex() for each in parties), strict=True))
+    if isinstance(last, Ruling):
+        return _told(last, as_json, named | {"referee": messages[-1].key.hex(), "used": list(last.seconds)})
+    party, due = _followed(messages, parties).due()
+    whose = "referee" if due == "nothing" else game.NAMES[party]
+    said = {"waits_for": whose, "due": due, "messages": len(messages), "used": used, **named}
+    print_json(said) if as_json else print(
+        f"{len(messages)} messages; next is the {whose}" + f", {due}" * (whose != "referee")
+    )
+    return Exit.NOTHING_FOUND
 
 
 @app.command()
@@ -90,7 +158,7 @@ def judge(file: _File, key: _Key, device: _Device = "cpu", as_json: Json = False
 
     require_device(device)
     messages = _messages(file)
-    followed = _followed(messages, b"")
+    followed = _followed(messages, _parties(messages, b""))
     referee = Referee(followed.parties, _signing(key), judge=partial(asking.judge, device=device))
     for message in messages:
         referee.post(message.data)
@@ -154,14 +222,54 @@ def _messages(file: Path) -> list[Message]:
     return list(unpack(read_file(file, max_bytes=_MAX_FILE)))
 
 
-def _followed(messages: list[Message], mine: bytes) -> Dispute:
-    """Follows the parties' messages; the party that answers is the defender, and `mine` until one did."""
+def _said(
+    case: str, referee: str | None, credentials: Path | None, mine: bytes
+) -> tuple[list[Message], tuple[bytes, bytes]]:
+    """Returns a dispute's messages and parties, from its file or from the referee."""
+    if referee is None:
+        messages = _messages(Path(case))
+        return messages, _parties(messages, mine)
+    with _connected(referee, credentials) as service:
+        return service.messages(case), service.standing(case).parties
+
+
+def _parties(messages: list[Message], mine: bytes) -> tuple[bytes, bytes]:
+    """Returns the parties of a file; the party that answers is the defender, and `mine` until one did."""
+    return messages[0].key, messages[1].key if len(messages) > 1 else mine
+
+
+def _followed(messages: list[Message], parties: tuple[bytes, bytes]) -> Dispute:
+    """Follows the parties' messages."""
     from weighbridge.execution.dispute.game import Dispute
 
-    dispute = Dispute((messages[0].key, messages[1].key if len(messages) > 1 else mine))
+    dispute = Dispute(parties)
     for message in messages:
         dispute.take(message)
     return dispute
+
+
+def _connected(referee: str | None, credentials: Path | None) -> RefereeClient:
+    from weighbridge.attest.identity import Credentials
+    from weighbridge.execution.dispute.client import RefereeClient
+
+    if referee is None or credentials is None:
+        raise UsageError("a referee is called with --referee and --credentials")
+    return RefereeClient(referee, Credentials.load(credentials))
+
+
+def key_in_hex(text: str) -> bytes:
+    """Returns a raw public key of 32 bytes.
+
+    Raises:
+        UsageError: The text is none.
+    """
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != 32:
+        raise UsageError("a party's public key is 64 hexadecimal digits; `weighbridge rules key FILE` prints it")
+    return found
 
 
 def _append(file: Path, message: Message) -> None:

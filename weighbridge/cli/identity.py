@@ -39,7 +39,7 @@ def create(
 @app.command()
 def issue(
     authority: _Authority,
-    role: Annotated[str, typer.Option("--role", help="chip, prover, verifier or operator.")],
+    role: Annotated[str, typer.Option("--role", help="chip, prover, verifier, operator or referee.")],
     name: Annotated[str, typer.Option("--name", help="Who plays the role: lower-case letters, digits, hyphens.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for certificate and key; must be new.")],
     host: Annotated[list[str] | None, typer.Option("--host", help="Where it is reached; repeatable.")] = None,
@@ -90,7 +90,7 @@ def renew(
 @app.command()
 def revoke(
     authority: _Authority,
-    role: Annotated[str | None, typer.Option("--role", help="chip, prover, verifier or operator.")] = None,
+    role: Annotated[str | None, typer.Option("--role", help="chip, prover, verifier, operator or referee.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Who plays it: all certificates of that name.")] = None,
     certificate: Annotated[
         Path | None, typer.Option("--certificate", help="Instead: a certificate; all for its key are revoked.")

@@ -23,6 +23,7 @@ from weighbridge.cli import (
     job,
     ops,
     record,
+    referee,
     regenerate,
     replay,
     report,
@@ -85,6 +86,7 @@ app.add_typer(report.app, name="report")
 app.add_typer(evidence.app, name="evidence")
 app.add_typer(gpu_evidence, name="gpu-evidence")
 app.add_typer(dispute.app, name="dispute")
+app.add_typer(referee.app, name="referee")
 app.add_typer(rules.app, name="rules")
 app.command("console")(console.command)
 app.add_typer(analysis, name="analysis")

@@ -81,7 +81,7 @@ def prover(
             runs, Credentials.load(credentials), address, device, limits=calls, metrics=counted,
             regenerations=regenerations, key=key,
         )  # fmt: skip
-        _until_stopped("Prover", service, stop, address_file, as_json)
+        until_stopped("Prover", service, stop, address_file, as_json)
 
 
 @app.command(cls=GroupedCommand)
@@ -198,10 +198,10 @@ def verifier(
             quota=Quota(total=upload_gib << 30, files=upload_files),
             budget=Budget(total=cache_bytes, reserve=cache_reserve),
         )
-        _until_stopped("Verifier", service, stop, address_file, as_json)
+        until_stopped("Verifier", service, stop, address_file, as_json)
 
 
-def _until_stopped(
+def until_stopped(
     role: str, service: AbstractContextManager[str], stop: serving.AskedToStop, address_file: Path | None, as_json: bool
 ) -> None:
     """Enters a service, says where it answers, and leaves it once the process is asked to stop."""

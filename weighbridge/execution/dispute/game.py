@@ -183,7 +183,7 @@ class Referee:
 
     def __init__(
         self, parties: tuple[bytes, bytes], key: SigningKey, *, judge: Judge = judged_by_worker, clock: float = CLOCK,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.monotonic, used: tuple[float, float] = (0.0, 0.0),
     ) -> None:  # fmt: skip
         """Opens a dispute; the challenger's clock runs from now on.
 
@@ -193,12 +193,18 @@ class Referee:
             judge: Judges claims.
             clock: Seconds that each party has.
             now: Reads the time in seconds.
+            used: What each party has used of its clock already, if the dispute goes on after a restart.
         """
         self.dispute = Dispute(parties)
         self.ruling: Message | None = None
         self._key, self._judge, self._clock, self._now = key, judge, clock, now
-        self._used, self._sent = [0.0, 0.0], [0, 0]
+        self._used, self._sent = [*used], [0, 0]
         self._since = now()
+
+    @property
+    def used(self) -> tuple[float, float]:
+        """Seconds that each party has used of its clock, as of the last message or tick."""
+        return self._used[0], self._used[1]
 
     def post(self, data: bytes) -> None:
         """Takes a message as it was sent, and rules once all was said.
@@ -206,23 +212,44 @@ class Referee:
         Raises:
             FormatError, DisputeError: It is no message that is due now. Its sender's clock runs on.
         """
+        self.take(data)
+        self.judge()
+
+    def take(self, data: bytes) -> None:
+        """Takes a message as it was sent, and stops the clocks if all was said; `judge` rules then.
+
+        Raises:
+            FormatError, DisputeError: It is no message that is due now. Its sender's clock runs on.
+        """
         self.tick()
         if self.ruling is not None:
             raise DisputeError("The dispute is over; open another one.")
+        self.resume(data)
+
+    def resume(self, data: bytes) -> None:
+        """Takes a message that was taken before a restart, whose time is counted in `used`.
+
+        Raises:
+            FormatError, DisputeError: It is none that was due then.
+        """
         party, _ = self.dispute.due()
         self.dispute.take(read(data))
         self._sent[party] += len(data)
-        if self.dispute.due()[1] == "nothing":
-            began = self._now()
-            self._rule(judgements(self.dispute, self._judge), self._now() - began)
         self._since = self._now()
+
+    def judge(self) -> None:
+        """Rules if all was said and nothing was ruled; no clock runs meanwhile."""
+        if self.ruling is None and self.dispute.due()[1] == "nothing":
+            began = self._now()
+            found = judgements(self.dispute, self._judge)
+            self._rule(found, self._now() - began)
 
     def tick(self) -> None:
         """Charges the party whose turn it is, and rules that it forfeits if its clock has run out."""
-        if self.ruling is not None:
+        party, due = self.dispute.due()
+        if self.ruling is not None or due == "nothing":
             return
         now = self._now()
-        party, due = self.dispute.due()
         self._used[party] += now - self._since
         self._since = now
         if self._used[party] > self._clock:
