@@ -19,10 +19,16 @@ from weighbridge.attest import tiles
 from weighbridge.attest.dsse import canonical
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.core.bounded import compress
+from weighbridge.core.bounded import compress, decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.core.memory_map import Held
 from weighbridge.execution.collective_openings import Opening as Opened
 from weighbridge.execution.collective_openings import Piece, Target, encode, encode_targets
+from weighbridge.execution.dispute.leaves import Counters, Leaf
+from weighbridge.execution.dispute.messages import START, Answer, Challenge, Message, Ruling, Shown, pack
+from weighbridge.execution.dispute.messages import signed as signed_message
+from weighbridge.execution.dispute.notices import Notice
+from weighbridge.execution.dispute.openings import Contents, Opening
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.transcript.chip_notes import ChipNotes
 from weighbridge.transcript.job_record import JobRecord
@@ -67,6 +73,34 @@ def _supplements() -> list[bytes]:
         device="cpu AVX2, 1 threads",
     )  # fmt: skip
     return [encode_supplement(said, log, SigningKey.generate()), canonical({"format": 1, **asdict(said)})]
+
+
+def _disputes() -> list[bytes]:
+    key, some = SigningKey.generate(), bytes(32)
+    said = [
+        Challenge(terms=b"t", tape=b"p", state=some, step=1, record=b"r", own=True, log=some, leaves=some),
+        Answer(record=b"r", log=some, leaves=some * 2),
+        Shown(opening=b"o"),
+        Ruling(leaf=1, claims=[(1, "false", "c", "r")], seconds=(0.5, 1.0), clock=2.0, sent=(3, 4), judged=0.25),
+    ]
+    messages: list[Message] = []
+    for content in said:
+        messages.append(signed_message(messages[-1].head if messages else START, content, key))
+    leaf = Leaf(
+        index=1, node=["enter"], values=[1, 0.5, True], host=[], results=[(some, 7)], before=Counters(),
+        after=Counters(rng={0: 3}, flops=9), memory=some, left=some,
+    ).to_cbor()  # fmt: skip
+    opening = Opening(
+        log=b"l", first=leaf, previous=leaf, slots=[(0, b"x", Held(1, some), [some])], memory={3: Held(5, some)},
+        state=Contents({"w": Held(4, some)}, {"0": 2}), batch={"x": torch.zeros(2)}, undeclared={"y": torch.tensor(1)},
+    )  # fmt: skip
+    bodies = [decode_cbor(each.data)[1] for each in messages]
+    notice = Notice(referee=some, defender=some, challenge=some).signed(key)
+    return [
+        b"\x00" + messages[0].data, b"\x01" + pack(messages), b"\x02" + notice, b"\x03" + leaf,
+        b"\x04" + opening.to_cbor(), b"\x06" + cbor([0.5, 2.0]),
+        *(b"\x05" + body for body in bodies),
+    ]  # fmt: skip
 
 
 def seeds() -> dict[str, list[bytes]]:
@@ -122,4 +156,5 @@ def seeds() -> dict[str, list[bytes]]:
                    json.dumps({"result": {"job": "00", "mesh": {"data": 1}, "ranks": [
                        {"rank": 0, "transcript": "00", "steps": 1, "shards": 0, "collectives": {"x": 1}}]}}).encode(),
                    json.dumps({"error": {"code": "usage", "message": "x"}}).encode()],
+        "dispute": _disputes(),
     }  # fmt: skip

@@ -26,9 +26,14 @@ from verifier.store.cache import Cache, FetchLimits
 from weighbridge.attest import approved_passport, custody_statements, manifest, tiles, tlog, tokens
 from weighbridge.attest.dsse import seal
 from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json, decompress, expand_cbor
-from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.core.digests import bytes_digest, cbor, record_digest
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution import collective_openings, job_questions, replay_answer, run_facts
+from weighbridge.execution.dispute import messages as dispute_messages
+from weighbridge.execution.dispute.case_files import CaseFiles
+from weighbridge.execution.dispute.leaves import Leaf
+from weighbridge.execution.dispute.notices import Notice
+from weighbridge.execution.dispute.openings import Opening
 from weighbridge.execution.worker_answers import MALFORMED, shaped
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.program import passport as passports
@@ -260,12 +265,45 @@ def answer(data: bytes) -> None:
                 shaped(message.get("result"), shape)
 
 
+def dispute(data: bytes) -> None:
+    """What parties to a dispute send, and a referee's clocks on disk: the first byte says which.
+
+    What stands behind a signature is also tried with one that verifies.
+    """
+    kind, rest = (data[:1] or b"\x00")[0] % 7, data[1:]
+    match kind:
+        case 0:
+            _same(dispute_messages.read(rest).data, rest)
+        case 1:
+            _same(dispute_messages.pack(dispute_messages.unpack(rest)), rest)
+        case 2:
+            _same(Notice.read(rest, _KEY.public).signed(_KEY), rest)
+        case 3:
+            _same(Leaf.from_cbor(rest).to_cbor(), rest)
+        case 4:
+            _same(Opening.from_cbor(rest).to_cbor(), rest)
+        case 5:
+            written = _signed_message(rest)
+            content = dispute_messages.read(written).content
+            _same(dispute_messages.signed(dispute_messages.START, content, _KEY).data, written)
+        case _:
+            used = _on_disk(rest, lambda path: CaseFiles(path.rename(path.with_name("clocks")).parent).used())
+            assert all(0 <= each < float("inf") for each in used), "a clock that never runs out"
+
+
+def _signed_message(body: bytes) -> bytes:
+    """Returns a message with this body, whatever it is, that the known key signed as its first."""
+    head = record_digest("dispute-message/1", [dispute_messages.START, body, _KEY.public])
+    signature = _KEY.sign(b"weighbridge/dispute/1\x00" + head)
+    return cbor([dispute_messages.START, body, _KEY.public, signature])
+
+
 TARGETS: dict[str, Target] = {
     each.__name__: each
     for each in (
         plain_cbor, compressed, tape, step_record, rounding, tensors, signed_manifest, supplement, notes, opened_record,
         openings, token, log_note, custody, formula, expression, rules, passport, upload, report,
-        answer,
+        answer, dispute,
     )
 }  # fmt: skip
 
