@@ -25,11 +25,13 @@ from prover.recording import change_guard
 from prover.recording.chip_session import ChipSession
 from prover.recording.compile_refusal import refused
 from prover.recording.compiled_step import CompiledStep, Ways
+from prover.recording.log_choice import require_logs
 from prover.recording.program_run import ProgramRun
 from prover.recording.repeating import Repeating, Repeats, require_possible
 from prover.recording.resumption import Kept, Resuming
 from prover.recording.state_tracker import lasting
 from prover.recording.step_runner import StepRunner
+from prover.recording.tape_notes import TapeNotes
 from prover.recording.tape_store import TapeStore
 from weighbridge.attest.chip_link import ChipLink
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
@@ -43,14 +45,11 @@ from weighbridge.numerics.rule_table import table_digest
 from weighbridge.numerics.warm import warm
 from weighbridge.transcript.data import DataCommitment, flatten
 from weighbridge.transcript.declared_device import DEVICE
-from weighbridge.transcript.entry_notes import MOST, EntryNote
 from weighbridge.transcript.formula_terms import Formulas
-from weighbridge.transcript.log_kinds import KINDS, LOGS, ON_DEMAND, SKETCH, LogKind
+from weighbridge.transcript.log_kinds import LOGS, ON_DEMAND, LogKind
 from weighbridge.transcript.parentage import KEY as PARENT
 from weighbridge.transcript.parentage import Parent
 from weighbridge.transcript.supplements import key_path
-from weighbridge.transcript.training_claims import MOST as MOST_CLAIMS
-from weighbridge.transcript.training_claims import Claims
 from weighbridge.transcript.writer import TranscriptWriter
 
 if TYPE_CHECKING:  # it loads torch.distributed, which one process does without
@@ -143,13 +142,10 @@ class Recorder:
             importlib.import_module("torch._dynamo")
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
-        if logs not in KINDS:
-            raise UsageError(f"logs is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {logs!r}")
         if job is not None and resume:
             raise UsageError("a job on several ranks cannot be resumed yet; record it again from the start")
         self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
-        if logs == SKETCH:
-            _require_sketches(self._device, job)
+        require_logs(logs, self._device, job=job is not None)
         self.path = Path(path)
         self.updates = self.rounded = self.logged = 0
         self._seed, self._job = seed & 0xFFFFFFFFFFFFFFFF, job
@@ -157,8 +153,6 @@ class Recorder:
         self._logs: LogKind = logs
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy, device if device is not None else "cpu")
-        if logs != "full" and self._device is None:
-            raise UsageError("logs on demand are made on the kind of machine that recorded: say device='cuda' or 'cpu'")
         self._derives = formulas is None
         self._declared = declaration(formulas or {}, programs) | ({} if parent is None else {PARENT: parent.to_map()})
         self._repeats = repeats
@@ -179,9 +173,7 @@ class Recorder:
         self._chip_session: ChipSession | None = None
         self._writer: TranscriptWriter | None = None
         self._tapes = TapeStore()
-        self._entered: list[EntryNote] = []
-        self._noted: set[bytes] = set()
-        self._claims: dict[bytes, Claims] = {}
+        self._notes = TapeNotes()
         self._began_from: Parent | None = None
 
     @property
@@ -243,8 +235,7 @@ class Recorder:
         if not self._resume:
             return TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
         self._resuming = Resuming(self.path, draft=draft, key=key, data=data, segment_steps=every)
-        self._noted, self._entered = self._resuming.noted()
-        self._claims = self._resuming.claimed()
+        self._notes = TapeNotes(*self._resuming.noted(), self._resuming.claimed())
         return self._resuming.writer
 
     def _signing_key(self) -> SigningKey:
@@ -461,8 +452,9 @@ class Recorder:
         for number, (_, after) in context.rng.items():
             state.rng[number] = after
         digest = self._tapes.put(out, tape, capture.values, steps.number)
-        self._note_entries(out, digest)
-        self._note_training(out, capture, digest)
+        if self._resuming is None or not self._resuming.repeating:  # else they were written when it was recorded
+            self._notes.entered(out, digest, steps.entries)
+            self._notes.training(out, digest, capture.claimed)
         out.append_step(
             kind=kind,
             tape=digest,
@@ -501,26 +493,6 @@ class Recorder:
         if self._repeating is not None:
             self._repeating.look()
         return held
-
-    def _note_entries(self, out: TranscriptWriter, tape: bytes) -> None:
-        """Writes where undeclared tensors came from, when a tape with some runs for the first time."""
-        if self._resuming is not None and self._resuming.repeating:
-            return  # they were written when the step was recorded
-        if self._steps.entries and tape not in self._noted and len(self._entered) < MOST:
-            self._noted.add(tape)
-            self._entered += self._steps.entries
-            out.put_entered(self._entered)
-
-    def _note_training(self, out: TranscriptWriter, capture: InProgress, tape: bytes) -> None:
-        """Writes what is claimed of a tape's training, when it runs for the first time."""
-        if capture.claimed is None or tape in self._claims or len(self._claims) >= MOST_CLAIMS:
-            return
-        if self._resuming is not None and self._resuming.repeating:
-            return
-        claims = capture.claimed.claims()
-        if claims is not None:
-            self._claims[tape] = claims
-            out.put_claims(self._claims)
 
     @contextmanager
     def _or_fail(self) -> Iterator[None]:
@@ -567,10 +539,3 @@ class Recorder:
         steps.dropped.clear()
         state.hash()
         state.sizes = {name: size for name, (size, _) in state.digests.items()}
-
-
-def _require_sketches(device: str | torch.device | None, job: Job | None) -> None:
-    if device is None or torch.device(device).type != "cpu":
-        raise UsageError("sketches are made on the CPU only; record with logs='on-demand' on an accelerator")
-    if job is not None:
-        raise UsageError("ranks of a job make no sketches yet; record them with logs='on-demand'")
