@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "analysis" / "scenarios"
 SCENARIOS = [str(path) for path in sorted(EXAMPLES.glob("*.toml"))]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_page_for_each_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(SCENARIOS) >= 2
     assert run(["analysis", "report", *SCENARIOS, "--out", str(tmp_path / "new" / "pages"), "--json"]) == 0

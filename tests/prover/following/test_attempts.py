@@ -186,6 +186,7 @@ def test_what_a_step_saved_that_was_cut_off_is_in_no_transcript(tmp_path: Path) 
     assert declared(Transcript.open(tmp_path / "run-2")) is None
 
 
+@pytest.mark.soak
 def test_a_trainer_that_resumes_from_its_checkpoint_names_its_parent(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="of the extra `integrations`")
     script = tmp_path / "train.py"

@@ -81,6 +81,7 @@ def test_a_script_on_several_ranks_is_recorded_with_no_changed_line(tmp_path: Pa
     assert elsewhere(tmp_path / "run") == ("match", [])
 
 
+@pytest.mark.soak
 def test_ranks_may_do_different_things(tmp_path: Path) -> None:
     """DDP, with dropout of each rank's own and a figure that ranks average; one of them evaluates and saves."""
     recorded(JOB, "ddp", tmp_path / "run")
@@ -90,7 +91,7 @@ def test_ranks_may_do_different_things(tmp_path: Path) -> None:
     assert elsewhere(tmp_path / "run") == ("match", [])
 
 
-@pytest.mark.parametrize("kind", ["tensor", "load"])
+@pytest.mark.parametrize("kind", [pytest.param("tensor", marks=pytest.mark.soak), "load"])
 def test_sharded_programs_of_other_kinds(tmp_path: Path, kind: str) -> None:
     """Tensor parallelism; and weights that FSDP2 saved and reads back, which are the run's own."""
     recorded(JOB, kind, tmp_path / "run")

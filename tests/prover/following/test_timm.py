@@ -39,6 +39,7 @@ def run(pytestconfig: pytest.Config) -> Run:
     return run
 
 
+@pytest.mark.soak
 def test_mixup_and_averaged_weights_are_recorded_by_one_line(run: Run, tmp_path: Path) -> None:
     """With accumulation, clipping, timm's own schedule and optimizer, evaluations and a saved checkpoint."""
     run("-m", "benchmarks.integrations_job", str(EXAMPLES / "timm_mixup.py"), str(tmp_path / "run"))

@@ -165,6 +165,7 @@ def test_a_node_that_dies_costs_one_retry(cluster: str, honest_run: Path) -> Non
         time.sleep(0.05)
 
 
+@pytest.mark.soak
 def test_replays_end_when_nobody_wants_them(cluster: str, honest_run: Path, tmp_path: Path) -> None:
     forever = forge(honest_run, tmp_path / "endless", at_step(3, endless))
     over = threading.Event()
@@ -204,6 +205,7 @@ def test_replays_do_not_outlive_a_killed_verifier(cluster: str, honest_run: Path
         time.sleep(0.05)
 
 
+@pytest.mark.soak
 def test_a_ray_of_ones_own_is_there_while_replays_are(honest_run: Path) -> None:
     found = run(chosen("ray", "", trusted=False), task("honest", honest_run))["honest"].result
     assert isinstance(found, ReplayResult)

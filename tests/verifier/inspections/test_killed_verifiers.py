@@ -64,6 +64,7 @@ def test_a_killed_verifier_reports_what_an_undisturbed_one_does(
     registry.close()
 
 
+@pytest.mark.soak
 def test_an_inspection_goes_on_after_an_orderly_end_in_the_middle_of_a_replay(
     station: Station, calm: tuple[dict[str, object], list[str]]
 ) -> None:
