@@ -6,6 +6,7 @@ appears whole or not at all, so that a referee that was killed at any point find
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -70,7 +71,7 @@ class CaseFiles:
         if not data:
             return 0.0, 0.0
         match decode_cbor(data, max_items=4):
-            case [float(one), float(other)] if one >= 0 and other >= 0:
+            case [float(one), float(other)] if 0 <= one < math.inf and 0 <= other < math.inf:
                 return one, other
             case _:
                 raise FormatError(f"{self.directory / 'clocks'} is damaged; restore it, or delete it to begin anew.")
