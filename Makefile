@@ -12,7 +12,7 @@
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 DEVICE ?= cpu
 OUT ?= runs/demo
-JOBS ?= 3
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 8 ? cores + 1 : 8)))
 MINUTES ?= 15
 CHECKPOINTS ?= 1000
 SEEDS ?= 3
@@ -45,7 +45,7 @@ GPU_PYTHON ?= $(BIN)/python
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help install dist docs lock torch-lock demo test test-all failed durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps arm interop proto clean
+.PHONY: help install dist docs lock torch-lock demo test test-all test-slow failed durations fuzz test-oldest test-postgres lint bench redteam soak gpu gpu-tests gpu-bench gpu-steps arm interop proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ test: $(STAMP) ## Run the quick tests of every room, a whole inspection among th
 
 test-all: $(STAMP) ## Run all tests but those of `make soak`, or that need a GPU, PostgreSQL or another environment (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)"
+
+test-slow: $(STAMP) ## Run what `make test` leaves out of `make test-all`
+	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --tier slow
 
 # Beside others on a loaded machine, a test of real processes may miss a deadline. One that fails alone too is broken.
 failed: $(STAMP) ## Run what failed last once more, with nothing beside it

@@ -24,7 +24,7 @@ STEPS = 4
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-goldens` writes the golden files anew; look at what changed before committing it."""
     parser.addoption("--update-goldens", action="store_true", help="write golden files instead of comparing with them")
-    parser.addoption("--tier", choices=("quick", "all"), default="all", help="see tests/support/tiers.py")
+    parser.addoption("--tier", choices=("quick", "slow", "all"), default="all", help="see tests/support/tiers.py")
     parser.addoption("--update-durations", action="store_true", help="write what tests took to tests/durations.json")
     parser.addoption("--apart", action="store_true", help="give every replay of tests/findings a process of its own")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiers import FILE, MODULE_LIMIT, TEST_LIMIT, left_out, longest_first, module_of
+from support.tiers import FILE, MODULE_LIMIT, TEST_LIMIT, Tiers, left_out, longest_first, module_of
 
 TESTS = Path(__file__).parent
 NAMES = st.builds("tests/test_{}.py::test_{}".format, st.sampled_from("abcd"), st.integers(0, 5))
@@ -28,6 +29,13 @@ def test_what_stays_is_quick_essential_or_the_cheapest_of_its_module(
         assert bool(members & kept) == affordable or members & essential
         for test in (members & kept) - essential:
             assert calls.get(test, 0.0) <= max(TEST_LIMIT, least)
+
+
+def test_each_test_is_in_one_tier(request: pytest.FixtureRequest) -> None:
+    items = request.session.items
+    quick, slow = (Tiers(tier, update=False).of_tier(items) for tier in ("quick", "slow"))
+    assert quick | slow == Tiers("all", update=False).of_tier(items) == set(items)
+    assert not quick & slow
 
 
 def test_modules_come_longest_first() -> None:

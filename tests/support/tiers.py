@@ -1,4 +1,4 @@
-"""Two tiers of tests: `--tier quick` leaves out what `tests/durations.json` says is slow; everything runs otherwise.
+"""Two tiers of tests: `--tier quick` leaves out what `tests/durations.json` says is slow, `--tier slow` runs that.
 
 Measured durations decide, so tests are not marked by hand. The file is written by `--update-durations` (which
 `make durations` passes) and lists what took longer than `LISTED` seconds. A test that it does not list is quick.
@@ -80,18 +80,22 @@ class Tiers:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leaves out what is slow, and puts the longest modules first."""
-        if self._tier == "quick":
-            essential = [item.nodeid for item in items if item.get_closest_marker("essential")]
-            names = [item.nodeid for item in items]
-            out = left_out(names, self._known_calls, self._known_fixtures, essential)
-            slow = [item for item in items if item.nodeid in out or item.get_closest_marker("slow")]
-            config.hook.pytest_deselected(items=slow)
-            gone = set(slow)
-            items[:] = [item for item in items if item not in gone]
+        """Leaves out what is not of the tier, and puts the longest modules first."""
+        kept = self.of_tier(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
         order = longest_first([item.nodeid for item in items], self._known_calls, self._known_fixtures)
         rank = {module: number for number, module in enumerate(order)}
         items.sort(key=lambda item: rank[module_of(item.nodeid)])
+
+    def of_tier(self, items: list[pytest.Item]) -> set[pytest.Item]:
+        """Returns those of all collected tests that the tier has."""
+        if self._tier == "all":
+            return set(items)
+        essential = [item.nodeid for item in items if item.get_closest_marker("essential")]
+        out = left_out([item.nodeid for item in items], self._known_calls, self._known_fixtures, essential)
+        slow = {item for item in items if item.nodeid in out or item.get_closest_marker("slow")}
+        return slow if self._tier == "slow" else set(items) - slow
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Adds up what tests and fixtures take."""
