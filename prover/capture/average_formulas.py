@@ -7,13 +7,13 @@ not be installed: their classes are known by name.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from prover.capture.live_objects import of_types
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.transcript.formula_arithmetic import tolerance
 from weighbridge.transcript.formula_terms import COUNTS, Formulas
@@ -40,16 +40,13 @@ class Reading:
 def readings(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[Reading]:
     """Yields what can be read of the program's averages of what some optimizers train, and agrees with them."""
     trained = {tuple(p.shape) for each in optimizers for group in each.param_groups for p in group["params"]}
-    for item in gc.get_objects():
-        kind = type(item)  # and not what the object says that it is, which may be a proxy's answer
-        reader = _READERS.get((kind.__module__, kind.__name__))
-        if reader is not None:
-            try:
-                averaged, reading = reader(item)
-            except (TypeError, ValueError, AttributeError):
-                continue  # not the numbers that such an average has
-            if trained <= {tuple(t.shape) for t in averaged} and agrees(reading):
-                yield reading
+    for item in of_types(lambda kind: (kind.__module__, kind.__name__) in _READERS):
+        try:
+            averaged, reading = _READERS[type(item).__module__, type(item).__name__](item)
+        except (TypeError, ValueError, AttributeError):
+            continue  # not the numbers that such an average has
+        if trained <= {tuple(t.shape) for t in averaged} and agrees(reading):
+            yield reading
 
 
 def agrees(reading: Reading) -> bool:

@@ -8,7 +8,6 @@ count of it; a Verifier charges a count that is not the expected one like any ot
 from __future__ import annotations
 
 import copy
-import gc
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from prover import formulas
 from prover.capture import average_formulas, schedule_formulas, set_by_hand, timm_schedules
+from prover.capture.live_objects import of_types
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.transcript.formula_arithmetic import tolerance
 from weighbridge.transcript.formula_terms import COUNTS, MAX_FORMULAS, Formulas
@@ -179,7 +179,7 @@ def _schedulers(optimizers: Sequence[torch.optim.Optimizer], others: Sequence[An
     known = {id(innermost(each.optimizer)) for each in given}
     if wanted - known:
         unknown = wanted - known
-        seen = [s for s in gc.get_objects() if _is_scheduler(s) and id(innermost(s.optimizer)) in unknown]
+        seen = [s for s in of_types(_schedules) if _is_scheduler(s) and id(innermost(s.optimizer)) in unknown]
         inside = {id(part) for each in seen for part in getattr(each, "_schedulers", ())}
         given += [each for each in seen if id(each) not in inside]
     found: dict[int, Any] = {}
@@ -196,9 +196,12 @@ def innermost(optimizer: Any) -> Any:
 
 
 def _is_scheduler(item: Any) -> bool:
-    kind = type(item)  # and not what the object says that it is, which may be a proxy's answer
-    is_one = issubclass(kind, (LRScheduler, ReduceLROnPlateau)) or timm_schedules.is_one(kind)
-    return is_one and "optimizer" in vars(item)
+    # Its own type, and not what the object says that it is, which may be a proxy's answer.
+    return _schedules(type(item)) and "optimizer" in vars(item)
+
+
+def _schedules(kind: type) -> bool:
+    return issubclass(kind, (LRScheduler, ReduceLROnPlateau)) or timm_schedules.is_one(kind)
 
 
 def _count_of(scheduler: Any) -> Count:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from torch.optim import Optimizer
 
 from prover.capture.attached_objects import local_part
 from prover.capture.derived_formulas import innermost
+from prover.capture.live_objects import of_types
 
 _CONSTANTS = 1 << 20
 """Most bytes of what a module without parameters holds that counts as constants of the program."""
@@ -55,12 +55,10 @@ def found_objects(knows: Callable[[int], bool], updated: Sequence[Tensor] = ()) 
         knows: Whether a storage (by address) was made or used by the program since it is followed.
         updated: Parameters that the program updates without an optimizer.
     """
-    everything = gc.get_objects()
-    # By their own type, and not what an object says that it is, which may be a proxy's answer.
-    optimizers = [each for each in everything if issubclass(type(each), Optimizer) and innermost(each) is each]
+    optimizers = [each for each in of_types(lambda kind: issubclass(kind, Optimizer)) if innermost(each) is each]
     wanted = {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     wanted |= {id(p): p for p in updated}
-    modules = [each for each in everything if issubclass(type(each), nn.Module) and "_parameters" in vars(each)]
+    modules = [each for each in of_types(lambda kind: issubclass(kind, nn.Module)) if "_parameters" in vars(each)]
     parts = {id(child) for module in modules for child in module.children()}
     roots = [module for module in modules if id(module) not in parts]
     trained = [module for module in roots if any(id(p) in wanted for p in module.parameters())]

@@ -104,6 +104,7 @@ class StepRunner:
         self._writer: TranscriptWriter | None = None
         self._resuming: Resuming | None = None
         self._frozen = 0
+        self._freezes = True
         self._trial_paths: Paths | None = None
 
     @unseen
@@ -263,8 +264,11 @@ class StepRunner:
 
     def collect(self) -> None:
         """Collects garbage, as before each step."""
+        if not self._frozen:
+            # A program that froze objects itself chose what is walked, and thawing is of all or nothing.
+            self._freezes = gc.get_freeze_count() == 0
         gc.collect()
-        if self._frozen < 3:
+        if self._freezes and self._frozen < 3:
             # What exists by now (the program, then the model, then the optimizer's state) stays; without this, each
             # collection would walk all of it. What comes later may be garbage one day, so it is not frozen.
             gc.freeze()
