@@ -130,6 +130,9 @@ def test_an_extra_brings_what_it_is_for(extra: str, wheel: Path, plain: Path, el
         checked([python, "-c", served + kept], cwd=elsewhere)
     elif extra == "postgres":
         checked([python, "-c", "import psycopg, verifier.store.database; assert psycopg.pq.__impl__ == 'binary'"])
+    elif extra == "jax":
+        golden = ROOT / "tests" / "golden" / "on-chip"
+        assert "match" in ran(python, "replay", str(golden), "--executor", "jax", cwd=elsewhere)
     elif extra == "drand":
         checked([python, "-c", "from weighbridge.attest import drand_signatures as d; assert d.possible(d.SCHEMES[1])"])
     else:

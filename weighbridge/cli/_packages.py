@@ -14,6 +14,7 @@ EXTRAS = {
     "ray": "ray",
     "fastapi": "console",
     "uvicorn": "console",
+    "jax": "jax",
 }
 """Which extra brings a module. Modules that are not listed come with a plain installation."""
 _OURS = frozenset({"analysis", "firmware_sim", "protos", "prover", "verifier", "weighbridge"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weighbridge.cli import _second_executor as second_executor
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
 from weighbridge.cli._inputs import Json, Run, require_transcript
 from weighbridge.core.errors import UsageError
@@ -82,10 +83,16 @@ def command(
     sensitivity: Annotated[
         int, typer.Option(help="Steps, drawn at random, to test for whether new weights follow old ones and batches.")
     ] = 0,
+    executor: Annotated[
+        str, typer.Option(help="Who computes: torch, or jax, a second implementation of what operations mean.")
+    ] = "torch",
     as_json: Json = False,
 ) -> int:
     """Replay a transcript, or all of a job: exit 0 on a match, 1 otherwise, naming the first operation that differs."""
     require_device(device)
+    if executor != "torch":
+        others = (device != "cpu", op_rules, rank is not None, results, recognise, claims, sensitivity)
+        return second_executor.command(run, lambda: _steps(run, steps), executor, any(others), as_json)
     if claims is not None and not recognise:
         raise UsageError("--claims is for recognition; add --recognise N")
     if (run / "job.cbor").is_file():

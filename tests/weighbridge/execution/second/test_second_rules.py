@@ -1,0 +1,136 @@
+"""The rules of the second Executor beside those of the first: values within bounds, the same bounds, the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("jax", reason="the second Executor needs the extra [jax]")
+
+from support import special_values
+from support.operator_examples import EXAMPLES, STYLES, Maker
+from support.second_rules import first, second
+
+from weighbridge.core.errors import RefusedOperationError
+from weighbridge.execution.second.memory import NotCoveredError
+from weighbridge.execution.second.table import RULES, Kind, Wide
+from weighbridge.numerics.rounding.bound import Bound, dense_bound, sharpened
+
+Floats = Any
+ROUNDED = sorted(key for key, rule in RULES.items() if rule.kind is Kind.ROUNDED)
+
+
+def bounds_of_first(x: torch.Tensor, bound: Bound) -> Floats:
+    """The bound of every element, in row-major order, as a replayer has it."""
+    x = x.contiguous()
+    e = dense_bound(x, bound).numpy()
+    return sharpened(x, bound, np.arange(x.numel()), x.reshape(-1).numpy(), e)
+
+
+def bounds_of_second(wide: Wide) -> Floats:
+    value = np.asarray(wide.value)
+    places = np.unravel_index(np.arange(value.size), value.shape) if value.ndim else ()
+    return np.broadcast_to(wide.bound().at(value.reshape(-1), tuple(places), value.shape), value.size)
+
+
+def compare(op: Any, args: Any, kwargs: dict[str, Any]) -> int:
+    """Compares one call; returns how many elements were rounded."""
+    copied = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+    results, seen = first(op, copied, kwargs)
+    found, wides = second(op, args, kwargs, results)
+    assert len(wides) == len(seen)
+    count = 0
+    for (x, bound), wide in zip(seen, wides, strict=True):
+        y, value = x.contiguous().reshape(-1).numpy(), np.asarray(wide.value).reshape(-1)
+        e, other = bounds_of_first(x, bound), bounds_of_second(wide)
+        finite = np.isfinite(y)
+        assert np.array_equal(y[~finite], value[~finite], equal_nan=True)
+        with np.errstate(all="ignore"):
+            assert np.all(np.abs(y - value)[finite] <= 2 * e[finite]), (op, np.max(np.abs(y - value)[finite]))
+            judged = finite & np.isfinite(e)
+            assert np.allclose(other[judged], e[judged], rtol=2.0**-21, atol=0), (op, other[judged], e[judged])
+        count += y.size
+    for result, made in zip(results, found, strict=True):
+        if isinstance(result, torch.Tensor) and made is not None and not wides:
+            expected = special_values.bits(result).numpy()
+            assert np.array_equal(expected, np.array(made, order="C").view(expected.dtype)), op
+    return count
+
+
+def test_every_rounded_rule_has_examples() -> None:
+    assert set(ROUNDED) - set(EXAMPLES) == set()
+
+
+@pytest.mark.parametrize(
+    "key", [pytest.param(k, marks=pytest.mark.soak) if k.startswith("convolution") else k for k in ROUNDED]
+)
+def test_values_lie_within_the_first_ones_bounds_and_bounds_agree(key: str) -> None:
+    """Twice the bound, as two conforming devices may lie apart; exactly equal where the bound is 0."""
+    count = uncovered = 0
+    for style in STYLES:
+        for example in EXAMPLES[key](Maker(style, seed=5)):
+            try:
+                count += compare(example.op, example.args, example.kwargs)
+            except NotCoveredError:
+                uncovered += 1
+    assert count
+
+
+UNROUNDED = sorted(
+    key
+    for key, rule in RULES.items()
+    if rule.kind in (Kind.EXACT, Kind.SELECT, Kind.MOVE) and key in special_values.CALLS
+)
+
+
+@pytest.mark.parametrize("key", UNROUNDED)
+def test_special_values_have_the_same_bits(key: str) -> None:
+    """NaN of every kind, infinities, subnormal numbers and both zeros, in whole vectors, tails and strided operands."""
+    values = special_values.special(torch.float32)
+    count = 0
+    for size in (1, 7, 70):
+        x, y = values[:size].clone(), values.flip(0)[:size].clone()
+        for left, right in ((x, y), (torch.stack([x, y], 1).view(-1)[::2], torch.stack([y, x], 1).view(-1)[::2])):
+            for operands in special_values.CALLS[key](left, right):
+                named = operands[-1] if isinstance(operands[-1], dict) else {}
+                args = operands[: -1 if named else None]
+                for op in special_values._overloads(key):
+                    if op._schema.name.endswith("_"):
+                        continue
+                    try:
+                        compare(op, args, named)
+                        count += 1
+                    except (NotCoveredError, RefusedOperationError, RuntimeError):
+                        continue  # 16-bit operands, and what the first one refuses
+    assert count
+
+
+@pytest.mark.parametrize("key", ["exp.default", "tanh.default", "sigmoid.default", "rsqrt.default", "silu.default"])
+def test_special_values_of_functions(key: str) -> None:
+    op = EXAMPLES[key](Maker("plain")).__next__().op
+    compare(op, (special_values.special(torch.float32).reshape(7, 10),), {})
+
+
+def test_special_values_in_products_sums_and_softmax() -> None:
+    """One kind of number in a row that has no other of them: what it makes of a whole sum."""
+    aten = torch.ops.aten
+    values = torch.stack([torch.full((4,), 0.5).index_fill(0, torch.tensor(1), v) for v in special_values.special(
+        torch.float32).tolist()[:40]])  # fmt: skip
+    compare(aten.mm.default, (values, torch.ones(4, 3)), {})
+    compare(aten.sum.dim_IntList, (values, [1]), {})
+    compare(aten._log_softmax.default, (values, 1, False), {})
+    compare(aten._safe_softmax.default, (values, 1), {})
+
+
+def test_draws_are_the_same_numbers() -> None:
+    aten = torch.ops.aten
+    for size in (1, 5, 4099):
+        x = torch.empty(size)
+        for op, args in (
+            (aten.uniform_.default, (x, -0.3, 0.7)), (aten.normal_.default, (x, 1.5, 0.02)),
+            (aten.bernoulli_.float, (x, 0.25)), (aten.randn.default, ([size],)), (aten.rand.default, ([size],)),
+        ):  # fmt: skip
+            compare(op, args, {})
