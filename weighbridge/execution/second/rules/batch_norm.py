@@ -33,7 +33,8 @@ class _Channels:
 
     def spread(self, v: Array) -> Array:
         """Returns numbers of channels in the shape of what has channels."""
-        return np.reshape(v, self._shape)
+        spread: Array = np.reshape(v, self._shape)
+        return spread
 
 
 def _scaled(weight: Array | None, rstd: Array) -> Array:
@@ -41,7 +42,8 @@ def _scaled(weight: Array | None, rstd: Array) -> Array:
 
 
 def _reciprocal_root(variance: Array, eps: float) -> Array:
-    return np.float32(1) / np.sqrt(variance + cast(eps, F32))
+    found: Array = np.float32(1) / np.sqrt(variance + cast(eps, F32))
+    return found
 
 
 @rule(
