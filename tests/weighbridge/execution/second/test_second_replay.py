@@ -21,6 +21,9 @@ from support.float_strategies import any_values
 from support.forging import Change, at_step, forge, node, where
 from support.recordings import replay_here
 
+from prover import Recorder
+from prover.recipes.gpt2 import Gpt2
+from prover.recipes.recipe import train
 from weighbridge.core.errors import ReplayWorkerError
 from weighbridge.execution.second.replay import replay
 from weighbridge.execution.second.rounding import Entry, checksum, number, ordered
@@ -44,6 +47,16 @@ def test_honest_runs_match(name: str) -> None:
     assert result.state == transcript.step(transcript.steps - 1).state.hex()
     assert result.rounded == sum(record.rounded for record in transcript.records())
     assert result.contested == sum(record.logged for record in transcript.records())
+
+
+@pytest.mark.soak
+def test_a_small_gpt2_matches(tmp_path: Path) -> None:
+    """Attention, dropout, layer norms, clipped gradients and AdamW, of the demonstration's recipe."""
+    recipe = Gpt2(layers=1, width=16, heads=2, context=8, batch_size=2, records=64)
+    with Recorder(tmp_path / "run", seed=7, formulas=recipe.formulas()) as recorder:
+        train(recipe, recorder, steps=2, seed=7)
+    result = replay(tmp_path / "run")
+    assert (result.verdict, result.steps) == ("match", (0, 3))
 
 
 def test_steps_from_a_checkpoint_match() -> None:
