@@ -25,7 +25,7 @@ from weighbridge.core.memory_map import Held
 from weighbridge.execution.collective_openings import Opening as Opened
 from weighbridge.execution.collective_openings import Piece, Target, encode, encode_targets
 from weighbridge.execution.dispute.leaves import Counters, Leaf
-from weighbridge.execution.dispute.messages import START, Answer, Challenge, Message, Ruling, Shown, pack
+from weighbridge.execution.dispute.messages import START, Answer, Challenge, Course, Message, Ruling, Shown, pack
 from weighbridge.execution.dispute.messages import signed as signed_message
 from weighbridge.execution.dispute.notices import Notice
 from weighbridge.execution.dispute.openings import Contents, Opening
@@ -78,6 +78,7 @@ def _supplements() -> list[bytes]:
 def _disputes() -> list[bytes]:
     key, some = SigningKey.generate(), bytes(32)
     said = [
+        Course(terms=b"t", states=some, inputs=some),
         Challenge(terms=b"t", tape=b"p", state=some, step=1, record=b"r", own=True, log=some, leaves=some),
         Answer(record=b"r", log=some, leaves=some * 2),
         Shown(opening=b"o"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weighbridge.attest.manifest import SigningKey
     from weighbridge.execution.dispute.client import RefereeClient
     from weighbridge.execution.dispute.game import Dispute
-    from weighbridge.execution.dispute.messages import Message, Ruling
+    from weighbridge.execution.dispute.messages import Challenge, Course, Message, Ruling
 
 app = typer.Typer(help="Disputes about a step: the first operation that differs is judged.", no_args_is_help=True)
 
@@ -38,8 +38,10 @@ _Device = Annotated[str, typer.Option("--device", help="Where to execute: cpu, c
 @app.command(name="open")
 def open_(
     run: Run,
-    step: Annotated[int, typer.Option("--step", help="The step.")],
     key: _Key,
+    step: Annotated[
+        int | None, typer.Option("--step", help="The step; with --own it may be left to the dispute to find.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="File of the dispute; it must not exist yet.")] = None,
     own: Annotated[bool, typer.Option("--own", help="RUN is your own training, not the one that you dispute.")] = False,
     defender: Annotated[
@@ -50,10 +52,15 @@ def open_(
     device: _Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Open a dispute: execute the step and sign the hash of every leaf, up to where it differs from its record."""
+    """Open a dispute: execute the step and sign the hash of every leaf, up to where it differs from its record.
+
+    Without a step, sign the digests of all states of your own training; the defender's answer names the step.
+    """
     from weighbridge.execution.dispute import asking, game
     from weighbridge.execution.dispute.messages import START, signed
 
+    if step is None and not own:
+        raise UsageError("a record that you dispute is of one step; give --step, or --own for your own training")
     if (out is None) == (referee is None):
         raise UsageError("a dispute is a file or a referee's; give either --out or --referee")
     if out is not None and out.exists():
@@ -61,9 +68,19 @@ def open_(
     answering = None if referee is None else key_in_hex(defender or "")
     signing = _signing(key)
     require_device(device)
-    mine = asking.trace(run, step, device=device)
-    message = signed(START, game.challenge(mine, step, own=own), signing)
-    said: dict[str, Any] = {"leaves": len(mine.leaves), "parted": mine.parted, "bytes": len(message.data)}
+    said: dict[str, Any] = {}
+    content: Course | Challenge
+    if step is None:
+        content = asking.course(run)
+        said["steps"] = len(asking.split(content.states))
+        told = f"the states after {said['steps']} steps"
+    else:
+        mine = asking.trace(run, step, device=device)
+        content = game.challenge(mine, step, own=own)
+        said |= {"leaves": len(mine.leaves), "parted": mine.parted}
+        told = f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded")
+    message = signed(START, content, signing)
+    said["bytes"] = len(message.data)
     if out is not None:
         write_file(out, message.data)
     elif answering is not None:
@@ -72,7 +89,7 @@ def open_(
     if as_json:
         print_json(said)
         return
-    print(one_line(f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded")))
+    print(one_line(told))
     if "dispute" in said:
         print(("joined dispute " if said["merged"] else "dispute ") + said["dispute"])
 
@@ -87,9 +104,9 @@ def answer(
     device: _Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Add to a dispute what is due from you: your leaf hashes, or the opening of the first leaf that differs."""
+    """Add to a dispute what is due from you: states, leaf hashes, or the opening of the first leaf that differs."""
     from weighbridge.execution.dispute import asking, game
-    from weighbridge.execution.dispute.messages import Challenge, Shown, signed
+    from weighbridge.execution.dispute.messages import Challenge, Content, Shown, signed
 
     require_device(device)
     signing = _signing(key)
@@ -97,12 +114,21 @@ def answer(
     party, due = dispute.due()
     if due == "nothing" or signing.public != dispute.parties[party]:
         raise UsageError(f"nothing is due from this key: {due} of the {game.NAMES[party]} is")
-    asked = dispute.messages[0].content
-    assert isinstance(asked, Challenge)
-    mine = asking.trace(run, asked.step, place=dispute.leaf, device=device)
-    if due == "opening" and mine.opening is None:
-        raise UsageError(f"the step ends before leaf {dispute.leaf} here; name the transcript that you claimed it of")
-    content = game.answer(mine, asked) if due == "answer" else Shown(opening=mine.opening or b"")
+    content: Content
+    if due == "course":
+        content = asking.course(run)
+    else:
+        assert dispute.step is not None
+        mine = asking.trace(run, dispute.step, place=dispute.leaf, device=device)
+        if due == "opening" and mine.opening is None:
+            raise UsageError(
+                f"the step ends before leaf {dispute.leaf} here; give the transcript that you claimed it of"
+            )
+        asked = next((each.content for each in dispute.messages if isinstance(each.content, Challenge)), None)
+        if due == "opening":
+            content = Shown(opening=mine.opening or b"")
+        else:
+            content = game.challenge(mine, dispute.step, own=True) if asked is None else game.answer(mine, asked)
     message = signed(dispute.head, content, signing)
     dispute.take(message)
     if referee is None:
@@ -110,9 +136,9 @@ def answer(
     else:
         with _connected(referee, credentials) as service:
             service.post(case, message.data)
-    said = {"sent": due, "bytes": len(message.data), "leaf": dispute.leaf}
+    said = {"sent": due, "bytes": len(message.data), "step": dispute.step, "leaf": dispute.leaf}
     where = "" if dispute.leaf is None else f"; the first leaf that differs is {dispute.leaf}"
-    print_json(said) if as_json else print(f"{due} of {len(message.data)} bytes{where}")
+    print_json(said) if as_json else print(f"{due} of step {dispute.step}, {len(message.data)} bytes{where}")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from weighbridge.core.errors import ReplayWorkerError
+from weighbridge.execution.dispute.messages import Course
 from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, share, text
 from weighbridge.execution.worker_process import Limits, raise_error, run_worker
 
@@ -53,6 +54,8 @@ class Claim:
         leaf: Its hash (32 bytes); nothing if the party claims none.
         previous: The hash of the agreed leaf before (32 bytes); nothing for the first one.
         first: The hash of the agreed first leaf (32 bytes); nothing for the first one.
+        left: Digest of the state that the party's course has after the step (32 bytes); nothing without courses.
+        input: What both courses have the step begin with (32 bytes); nothing without courses.
     """
 
     terms: bytes
@@ -66,6 +69,8 @@ class Claim:
     leaf: bytes
     previous: bytes
     first: bytes
+    left: bytes = b""
+    input: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +136,33 @@ def trace(
         raise malformed(error) from None
 
 
+def course(
+    path: str | Path, *, limits: Limits = _DEFAULT, env: Mapping[str, str] | None = None
+) -> Course:  # fmt: skip
+    """Reads the course of a training from its transcript, without executing anything.
+
+    Args:
+        path: Transcript directory.
+        limits: On memory and time.
+        env: Environment for the worker.
+
+    Raises:
+        WeighbridgeError: The transcript is damaged.
+        ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
+    """
+    request = {"task": "course", "path": str(Path(path).resolve())}
+    message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
+    try:
+        raise_error(message)
+        raw = message["result"]
+        found = {name: bytes.fromhex(raw[name]) for name in ("terms", "states", "inputs")}
+        if len(split(found["states"])) != len(split(found["inputs"])):
+            raise ValueError("course")
+        return Course(**found)
+    except MALFORMED as error:
+        raise malformed(error) from None
+
+
 def judge(
     claim: Claim, opening: bytes, *, device: str = "cpu", limits: Limits = _DEFAULT,
     env: Mapping[str, str] | None = None, op_rules: Sequence[str] = (),
@@ -152,7 +184,8 @@ def judge(
         for name, data in (("tape", claim.tape), ("record", claim.record), ("opening", opening)):
             (Path(at) / name).write_bytes(data)
         request: dict[str, Any] = {
-            name: getattr(claim, name).hex() for name in ("terms", "state", "log", "leaf", "previous", "first")
+            name: getattr(claim, name).hex()
+            for name in ("terms", "state", "log", "leaf", "previous", "first", "left", "input")
         }
         request |= {"task": "judge", "path": at, "own": claim.own, "count": claim.count, "index": claim.index}
         request |= {"device": device, "memory": limits.memory, "seconds": limits.seconds, "op_rules": list(op_rules)}

@@ -21,7 +21,7 @@ from weighbridge.core.errors import FormatError, NotFoundError, WeighbridgeError
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.case_files import CaseFiles
 from weighbridge.execution.dispute.game import CHALLENGER, CLOCK, Judge, Referee
-from weighbridge.execution.dispute.messages import START, Challenge, DisputeError, Message, Ruling, read
+from weighbridge.execution.dispute.messages import START, Challenge, Course, DisputeError, Message, Ruling, read
 from weighbridge.execution.dispute.notices import Notice
 
 CLOCK_SAVED_S = 1.0
@@ -177,8 +177,8 @@ class Docket:
             raise DisputeLimitError(f"A challenge may have {self.limits.challenge} bytes here; send a smaller one.")
         message = read(data)
         said = Notice.read(notice, message.key)
-        if not isinstance(message.content, Challenge) or message.previous != START:
-            raise DisputeError("A dispute begins with a challenge that follows nothing; send one.")
+        if not isinstance(message.content, Challenge | Course) or message.previous != START:
+            raise DisputeError("A dispute begins with a challenge or a course that follows nothing; send one.")
         if said.challenge != message.head or said.referee != self.key.public:
             raise DisputeError("The notice is about another challenge, or for another referee; sign one for this one.")
         if message.key == said.defender:
@@ -311,7 +311,7 @@ class Docket:
         challenge, *rest = files.messages()
         opened = read(challenge)
         notice = Notice.read(files.notice(), opened.key)
-        if not isinstance(opened.content, Challenge):
+        if not isinstance(opened.content, Challenge | Course):
             raise FormatError(f"{files.directory} begins with no challenge; restore it.")
         if notice.referee != self.key.public:
             raise FormatError(f"{files.directory} is a dispute of another referee; give that one's key.")
@@ -326,6 +326,6 @@ class Docket:
         return _Case(referee, files, _claim(notice.defender, opened.content))
 
 
-def _claim(defender: bytes, challenge: Challenge) -> bytes:
+def _claim(defender: bytes, challenge: Challenge | Course) -> bytes:
     """Returns what a challenge is about, whichever party sends it."""
     return record_digest("dispute-claim/1", [defender, cbor(asdict(challenge))])

@@ -1,8 +1,10 @@
 """The game: leaf hashes of both parties, the first that differs, its openings, and what is said of each claim.
 
-A party sends two messages at most: its leaf hashes, the challenger first, and one opening. The referee judges claims
-and not parties: both may be false. Each party has one clock for the whole dispute, which runs while the other waits for
-it and stands still while the referee works.
+Two parties who part at a step that neither knows yet begin with their courses: the digests of all their states. The
+first that differs names the step, and the step records that follow have to fit the courses. Of the step itself a party
+sends two messages at most: its leaf hashes, the challenger first, and one opening. The referee judges claims and not
+parties: both may be false. Each party has one clock for the whole dispute, which runs while the other waits for it and
+stands still while the referee works.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.execution.dispute.asking import Claim, Judgement, Traced, forfeited, split
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.leaves import first_difference
@@ -20,6 +23,7 @@ from weighbridge.execution.dispute.messages import (
     START,
     Answer,
     Challenge,
+    Course,
     DisputeError,
     Message,
     Ruling,
@@ -28,6 +32,7 @@ from weighbridge.execution.dispute.messages import (
     signed,
     unpack,
 )
+from weighbridge.transcript.state import state_digest
 
 CHALLENGER, DEFENDER = 0, 1
 NAMES = ("challenger", "defender")
@@ -35,7 +40,7 @@ CLOCK = 3600.0
 """Seconds that a party has for its messages, unless the parties agree on others."""
 
 Judge = Callable[[Claim, bytes], Judgement]
-Due = Literal["challenge", "answer", "opening", "nothing"]
+Due = Literal["course", "challenge", "answer", "opening", "nothing"]
 
 
 @dataclass
@@ -55,6 +60,8 @@ class Dispute:
     _answer: Answer | None = None
     _claims: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
     _leaf: int | None = None
+    _courses: list[Course] = field(default_factory=list)
+    _step: int | None = None
 
     @property
     def head(self) -> bytes:
@@ -67,23 +74,39 @@ class Dispute:
         return self._leaf
 
     @property
+    def step(self) -> int | None:
+        """The step that is disputed; None as long as that is unknown, or if there is none."""
+        return self._step
+
+    @property
     def common(self) -> bool:
         """Whether the parties are talking about the same step: the defender answered, and on the disputed record."""
         challenge, answer = self._challenge, self._answer
+        if self.apart:
+            return False
         if challenge is None or answer is None:
             return True
         return answer.record != b"" and (challenge.own or answer.record == challenge.record)
 
     @property
+    def apart(self) -> bool:
+        """Whether both courses were named and there is no step to dispute between them."""
+        return len(self._courses) == len(NAMES) and self._step is None
+
+    @property
     def alike(self) -> bool:
         """Whether two trainings have the same leaves beside records that are not the same."""
         challenge, answer = self._challenge, self._answer
-        if challenge is None or answer is None or not challenge.own:
+        if challenge is None or answer is None or not challenge.own or self._courses:
             return False
         return self._claims[CHALLENGER] == self._claims[DEFENDER] and challenge.record != answer.record
 
     def due(self) -> tuple[int, Due]:
         """Returns whose turn it is, and with what."""
+        if len(self._courses) == 1:
+            return DEFENDER, "course"
+        if self.apart:
+            return CHALLENGER, "nothing"
         if self._challenge is None:
             return CHALLENGER, "challenge"
         if self._answer is None:
@@ -108,18 +131,34 @@ class Dispute:
         if due == "nothing" or message.key != self.parties[party] or message.previous != self.head:
             raise DisputeError(f"Expected is {due} of the {NAMES[party]} after the last message, and nothing else.")
         match message.content, due:
+            case Course() as course, "challenge" if not self.messages:
+                self._courses.append(course)
+            case Course() as course, "course":
+                self._courses.append(course)
+                self._step = parting(*self._courses)
             case Challenge() as challenge, "challenge":
-                self._challenge = challenge
+                if self._courses and not self._follows(challenge):
+                    raise DisputeError("Expected is the challenger's own record of the step at which the courses part.")
+                self._challenge, self._step = challenge, challenge.step
             case Answer() as answer, "answer":
                 assert self._challenge is not None
                 self._answer, self._claims = answer, (split(self._challenge.leaves), split(answer.leaves))
                 found = first_difference(*self._claims)
                 self._leaf = len(self._claims[DEFENDER]) if found is None else found
+                if self._courses and found is None and self._challenge.record != answer.record:
+                    self._leaf = max(self._leaf - 1, 0)  # one of two states at most is that of the last leaf
             case Shown() as shown, "opening":
                 self.openings[party] = shown.opening
             case _:
                 raise DisputeError(f"Expected is {due} of the {NAMES[party]}, and nothing else.")
         self.messages.append(message)
+
+    def _follows(self, challenge: Challenge) -> bool:
+        """Says whether a challenge is about the step that the courses name, from the state that both name."""
+        course, step = self._courses[CHALLENGER], self._step
+        states = split(course.states)
+        agreed = states[step - 1] if step else state_digest({}, {})
+        return (challenge.step, challenge.own, challenge.terms, challenge.state) == (step, True, course.terms, agreed)
 
     def claim(self, party: int) -> Claim | None:
         """Returns what a party claims of the first leaf that differs, if it claims anything."""
@@ -127,7 +166,7 @@ class Dispute:
         if challenge is None or answer is None or index is None:
             return None
         leaves = self._claims[party]
-        if party == CHALLENGER and index >= len(leaves):
+        if party == CHALLENGER and index >= len(leaves) and not self._courses:
             return None  # it denies the other's leaf
         mine = challenge if party == CHALLENGER else answer
         return Claim(
@@ -142,6 +181,8 @@ class Dispute:
             leaf=leaves[index] if index < len(leaves) else b"",
             previous=leaves[index - 1] if index else b"",
             first=leaves[0] if index else b"",
+            left=split(self._courses[party].states)[challenge.step] if self._courses else b"",
+            input=split(self._courses[party].inputs)[challenge.step] if self._courses else b"",
         )
 
 
@@ -149,6 +190,13 @@ _NO_GROUND = Judgement(
     "undecided",
     "dispute.ground",
     "the parties do not agree on which step is disputed; compare the signed transcripts",
+)
+
+
+_NO_STEP = Judgement(
+    "undecided",
+    "dispute.ground",
+    "the courses are equal, or they part in what a step begins with; compare the signed transcripts",
 )
 
 
@@ -161,6 +209,8 @@ _NO_DIFFERENCE = Judgement(
 
 def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
     """Returns what is said of each claim of a dispute whose parties have said all."""
+    if dispute.apart:
+        return [(party, _NO_STEP) for party in (CHALLENGER, DEFENDER)]
     if not dispute.common:
         return [(party, _NO_GROUND) for party in (CHALLENGER, DEFENDER)]
     if dispute.alike:
@@ -305,7 +355,7 @@ def verify(data: bytes, judge: Judge = judged_by_worker) -> Checked:
     if not isinstance(last.content, Ruling):
         raise DisputeError("The dispute has no ruling yet; ask the referee.")
     challenger = said[0].key if said else last.key
-    defender = next((message.key for message in said if isinstance(message.content, Answer)), bytes(32))
+    defender = next((message.key for message in said[1:] if isinstance(message.content, Course | Answer)), bytes(32))
     dispute = Dispute((challenger, defender))
     for message in said:
         dispute.take(message)
@@ -322,6 +372,21 @@ def verify(data: bytes, judge: Judge = judged_by_worker) -> Checked:
         and (sent == tuple(ruling.sent) or challenger == defender)
     )
     return Checked(dispute.parties, last.key, ruling, again, agrees)
+
+
+def parting(one: Course, other: Course) -> int | None:
+    """Returns the first step after which the states of two courses differ.
+
+    Returns:
+        The step; None if there is none, or if the courses part before it in their terms or in what it begins with.
+    """
+    if one.terms != other.terms:
+        return None
+    step = first_difference(split(one.states), split(other.states))
+    if step is None or step >= min(len(one.states), len(other.states)) // DIGEST_SIZE:
+        return None
+    same = split(one.inputs)[step] == split(other.inputs)[step]
+    return step if same else None
 
 
 def challenge(mine: Traced, step: int, *, own: bool) -> Challenge:

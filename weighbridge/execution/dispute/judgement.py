@@ -22,7 +22,7 @@ from weighbridge.core.errors import (
 )
 from weighbridge.core.memory_map import Held, MemoryMap, changed_root
 from weighbridge.execution.dispute.asking import Claim, Judgement, Verdict
-from weighbridge.execution.dispute.leaves import Leaf, encoded, leaf_hash, places, values_of
+from weighbridge.execution.dispute.leaves import Leaf, encoded, input_digest, leaf_hash, places, values_of
 from weighbridge.execution.dispute.openings import Contents, Opening, opened_slots
 from weighbridge.execution.dispute.tracing import Tracer, ends_as, enter, finish
 from weighbridge.execution.memory_roots import held, may_write, slots_of
@@ -54,6 +54,8 @@ def judge(claim: Claim, opening: bytes, tracer: Tracer) -> Judgement:
         record = StepRecord.from_cbor(claim.record)
         if record.tape != bytes_digest(claim.tape):
             return Judgement("false", "dispute.record", "the step record names another tape than was agreed on")
+        if claim.left and (record.state, input_digest(record)) != (claim.left, claim.input):
+            return Judgement("false", "dispute.record", "the step record is not that of the party's own course")
         on_demand = bool(record.outputs)
         if not on_demand and record.rounding != claim.log:
             return Judgement("false", "dispute.rounding", "the rounding log is not the one that the step record names")

@@ -13,7 +13,7 @@ from typing import Any
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE, cbor, record_digest
 from weighbridge.core.errors import FormatError
-from weighbridge.transcript.steps import Scalar
+from weighbridge.transcript.steps import Scalar, StepRecord
 from weighbridge.transcript.tape import Node, Tape
 
 ENTER, FINISH = "enter", "finish"
@@ -144,6 +144,15 @@ def values_of(node: Node, values: Sequence[Scalar]) -> list[Scalar]:
 
     walk((node.args, tuple(node.kwargs.values())))
     return found
+
+
+def input_digest(record: StepRecord) -> bytes:
+    """Returns a digest of what a step begins with besides the state (32 bytes).
+
+    That is its tape, its batch, the starts of its generators and its plain values.
+    """
+    starts = sorted((name, pair[0]) for name, pair in record.rng.items())
+    return record_digest("dispute-input/1", [record.kind, record.tape, record.batch, starts, list(record.values)])
 
 
 def first_difference(one: Sequence[bytes], other: Sequence[bytes]) -> int | None:

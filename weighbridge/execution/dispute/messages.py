@@ -28,13 +28,28 @@ MAX_MESSAGE = MAX_OPENING + (1 << 16)
 MAX_MESSAGES = 16
 """Most messages of a dispute."""
 
-_Kind = TypeVar("_Kind", bound="Challenge | Answer | Shown | Ruling")
+_Kind = TypeVar("_Kind", bound="Course | Challenge | Answer | Shown | Ruling")
 
 
 class DisputeError(WeighbridgeError):
     """A message does not belong where it was sent, or does not verify; it is not part of the dispute."""
 
     code = "dispute.message"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """A party's whole training by its digests; it comes before a challenge whose step is still to be found.
+
+    Attributes:
+        terms: As for `Challenge`.
+        states: Digest of the state after each step, one after the other.
+        inputs: What each step begins with besides the state, by `leaves.input_digest`, one after the other.
+    """
+
+    terms: bytes
+    states: bytes
+    inputs: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +124,10 @@ class Ruling:
     judged: float
 
 
-Content = Challenge | Answer | Shown | Ruling
-_KINDS: dict[str, type[Content]] = {"challenge": Challenge, "answer": Answer, "opening": Shown, "ruling": Ruling}
+Content = Course | Challenge | Answer | Shown | Ruling
+_KINDS: dict[str, type[Content]] = {
+    "course": Course, "challenge": Challenge, "answer": Answer, "opening": Shown, "ruling": Ruling
+}  # fmt: skip
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
@@ -211,6 +228,7 @@ def _content(body: bytes) -> Content:
 
 
 _DIGESTS = ("state", "log")
+_LISTS = ("leaves", "states", "inputs")
 
 
 def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:
@@ -231,11 +249,13 @@ def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:
             raise ValueError(name)
         else:
             _sized(name, value)
+    if kind is Course and len(raw["states"]) != len(raw["inputs"]):
+        raise ValueError("inputs")
     return kind(**raw)
 
 
 def _sized(name: str, value: Any) -> None:
-    if (name in _DIGESTS and len(value) != DIGEST_SIZE) or (name == "leaves" and len(value) % DIGEST_SIZE):
+    if (name in _DIGESTS and len(value) != DIGEST_SIZE) or (name in _LISTS and len(value) % DIGEST_SIZE):
         raise ValueError(name)
 
 

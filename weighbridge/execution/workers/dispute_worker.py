@@ -12,6 +12,7 @@ from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.dispute.asking import Claim
 from weighbridge.execution.dispute.judgement import judge
+from weighbridge.execution.dispute.leaves import input_digest
 from weighbridge.execution.dispute.openings import MAX_OPENING
 from weighbridge.execution.dispute.tracing import Tracer
 from weighbridge.execution.workers.serving import serve
@@ -32,7 +33,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         WeighbridgeError: It cannot be answered; no party is accused.
     """
-    return _judged(request) if request["task"] == "judge" else _traced(request)
+    tasks = {"judge": _judged, "trace": _traced, "course": _course}
+    return tasks[request["task"]](request)
+
+
+def _course(request: dict[str, Any]) -> dict[str, Any]:
+    transcript = Transcript.open(request["path"])
+    records = [transcript.step(number) for number in range(transcript.steps)]
+    return {
+        "terms": cbor({name: transcript.draft[name] for name in TERMS if name in transcript.draft}).hex(),
+        "states": b"".join(record.state for record in records).hex(),
+        "inputs": b"".join(input_digest(record) for record in records).hex(),
+    }
 
 
 def _tracer(request: dict[str, Any], terms: dict[str, Any]) -> Tracer:
@@ -106,7 +118,8 @@ def _reach(transcript: Transcript, step: int, tracer: Tracer) -> bytes:
 
 def _judged(request: dict[str, Any]) -> dict[str, Any]:
     at = Path(request["path"])
-    small = {name: bytes.fromhex(request[name]) for name in ("state", "log", "leaf", "previous", "first")}
+    names = ("state", "log", "leaf", "previous", "first", "left", "input")
+    small = {name: bytes.fromhex(request[name]) for name in names}
     claim = Claim(
         terms=bytes.fromhex(request["terms"]),
         tape=read_file(at / "tape", max_bytes=MAX_OPENING), record=read_file(at / "record", max_bytes=MAX_OPENING),

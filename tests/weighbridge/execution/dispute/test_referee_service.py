@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from protos.weighbridge.v1 import referee_pb2
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.errors import FormatError, NotFoundError, WeighbridgeError
-from weighbridge.execution.dispute import game
+from weighbridge.execution.dispute import asking, game
 from weighbridge.execution.dispute.client import RefereeClient
 from weighbridge.execution.dispute.docket import DisputeLimitError, PartyError
 from weighbridge.execution.dispute.messages import START, DisputeError, Ruling, Shown, pack, signed
@@ -87,11 +88,20 @@ def ruled(client: RefereeClient, dispute: str, seconds: float = 60.0) -> Ruling:
 def test_two_trainings_are_disputed_over_the_network_and_a_kill_between(run: Path, tmp_path: Path) -> None:
     court, honest, liar = Court(tmp_path), Party(run), cheat(run, 21)
     asked = game.challenge(honest.tree()[0], STEP, own=True)
-    challenge = signed(START, asked, court.keys[0])
+    with workers_here():
+        course = asking.course(run)
+    assert liar.record is not None
+    opened = signed(START, course, court.keys[0])
     with court.serving(kill=True), court.client("a") as mine, court.client("b") as theirs:
-        dispute, merged = mine.open(challenge, court.keys[1].public, court.keys[0])
+        dispute, merged = mine.open(opened, court.keys[1].public, court.keys[0])
         assert not merged
-        assert mine.open(challenge, court.keys[1].public, court.keys[0]) == (dispute, True)
+        assert mine.open(opened, court.keys[1].public, court.keys[0]) == (dispute, True)
+        assert theirs.standing(dispute).due == "course"
+        other = replace(course, states=course.states[: 32 * STEP] + liar.record.state)
+        theirs.post(dispute, signed(opened.head, other, court.keys[1]).data)
+        assert mine.standing(dispute).due == "challenge"
+        challenge = signed(mine.messages(dispute)[-1].head, asked, court.keys[0])
+        mine.post(dispute, challenge.data)
         theirs.post(dispute, signed(challenge.head, game.answer(liar.tree()[0], asked), court.keys[1]).data)
         assert theirs.standing(dispute).due == "opening"
         before = theirs.messages(dispute)
@@ -119,7 +129,7 @@ def test_two_trainings_are_disputed_over_the_network_and_a_kill_between(run: Pat
 
 
 def test_garbage_floods_and_stalls_leave_the_parties_served(run: Path, tmp_path: Path) -> None:
-    court = Court(tmp_path, "--clock", "12", "--message-mib", "1", "--request-memory", "16")
+    court = Court(tmp_path, "--message-mib", "1", "--request-memory", "16")
     told = Party(run).tree()[0]
     asked = game.challenge(told, STEP, own=True)
     challenge = signed(START, asked, court.keys[0])
@@ -149,6 +159,9 @@ def test_garbage_floods_and_stalls_leave_the_parties_served(run: Path, tmp_path:
         stranger = SigningKey.generate()
         with pytest.raises(PartyError):
             mine.open(signed(START, asked, stranger), court.keys[1].public, stranger)
+        assert mine.standing(dispute).due == "answer"
+    court.options = ("--clock", "1")  # short only now, so that a slow machine does not end the dispute above
+    with court.serving(), court.client("a") as mine:
         assert [claim[:3] for claim in ruled(mine, dispute).claims] == [(1, "forfeit", "dispute.forfeit")]
         assert game.verify(pack(mine.messages(dispute)), judge_here).agrees
 
