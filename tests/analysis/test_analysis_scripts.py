@@ -90,6 +90,7 @@ def test_the_arithmetic_that_the_page_shows() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+@pytest.mark.soak
 def test_notebooks_execute(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbclient is not installed: pip install 'weighbridge[dev]'")
     nbclient = pytest.importorskip("nbclient")

@@ -135,7 +135,9 @@ def test_formula_and_simulated_fleets_agree(name: str) -> None:
         assert abs(way.simulated.value - p) <= reach + 2e-3, way  # the rest: periods are not quite independent
 
 
-@pytest.mark.parametrize("name", ["chinchilla", "company", "treaty"])
+@pytest.mark.parametrize(
+    "name", ["company", *(pytest.param(each, marks=pytest.mark.soak) for each in ("chinchilla", "treaty"))]
+)
 def test_the_search_finds_nothing_worse_for_the_verifier_overlooked_by_it(name: str) -> None:
     scenario = load(EXAMPLES / f"{name}.toml")
     samples = scenario_answers.samples_used(scenario)

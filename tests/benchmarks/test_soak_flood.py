@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.soak_flood import failures, soak
 from benchmarks.tables_inspection import flood
 
 
+@pytest.mark.soak
 def test_two_hostile_certificates_shut_nobody_out(tmp_path: Path) -> None:
     measured = soak(tmp_path, 5)
     assert failures(measured) == []

@@ -113,6 +113,7 @@ def test_a_killed_service_is_down_and_starts_elsewhere_if_its_port_is_taken(prov
     assert again(prover).status().state == "running"
 
 
+@pytest.mark.soak
 def test_a_port_that_is_taken_at_the_last_moment_is_given_up(
     prover: Background, made: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

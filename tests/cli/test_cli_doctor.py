@@ -271,7 +271,7 @@ def test_bad_usage(tmp_path: Path) -> None:
         ("workers", "torch", 1),
         pytest.param("accelerated", "accelerate", 1, marks=pytest.mark.soak),
         pytest.param("peft_lora", "peft", 1, marks=pytest.mark.soak),
-        ("fsdp2", "torch", 2),
+        pytest.param("fsdp2", "torch", 2, marks=pytest.mark.soak),
     ],
 )
 def test_what_is_clear_is_recorded_and_replays(name: str, library: str, ranks: int, tmp_path: Path) -> None:

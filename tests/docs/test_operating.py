@@ -11,11 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
+@pytest.mark.soak
 def test_the_page_works_as_it_stands(tmp_path: Path) -> None:
     assert len(BLOCKS) >= 6
     tools = tmp_path / "bin"

@@ -11,7 +11,8 @@ TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["record", pytest.param("analyse", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", ["record", "analyse"])
+@pytest.mark.soak
 def test_a_tutorial_does_what_it_says(name: str, tmp_path: Path) -> None:
     known: dict[str, str] = {}
     done = typed((TUTORIALS / f"{name}.md").read_text(), tmp_path, seconds=300)

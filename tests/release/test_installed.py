@@ -104,11 +104,8 @@ def test_without_an_extra_a_script_is_recorded_and_replayed(plain: Path, elsewhe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "extra",
-    # A demonstration, and three libraries that train, take minutes.
-    [pytest.param(each, marks=pytest.mark.soak) if each in ("demo", "integrations") else each for each in extras()],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("extra", extras())
 def test_an_extra_brings_what_it_is_for(extra: str, wheel: Path, plain: Path, elsewhere: Path, tmp_path: Path) -> None:
     python = environment(tmp_path / "environment", beneath=plain)
     install(python, wheel, extra)

@@ -54,7 +54,9 @@ def bert() -> nn.Module:
     return BertForMaskedLM(BertConfig(**COMMON))
 
 
-@pytest.mark.parametrize("model", [gpt2, llama, mixtral, bert])
+@pytest.mark.parametrize(
+    "model", [gpt2, llama, *(pytest.param(each, marks=pytest.mark.soak) for each in (mixtral, bert))]
+)
 def test_a_language_model(zoo: Zoo, model: Any) -> None:
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         made = model().train()

@@ -176,6 +176,7 @@ def test_a_loop_that_is_killed_ends_as_if_it_were_not(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.resume"))
 
 
+@pytest.mark.soak
 def test_what_a_step_saved_that_was_cut_off_is_in_no_transcript(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PLAIN)

@@ -74,7 +74,13 @@ def elsewhere(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("error::prover.following.notes.UndeclaredInputWarning")
-@pytest.mark.parametrize("example", RECORDED, ids=lambda example: example.name)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.soak] if each.name in ("diffusion", "trl_sft") else [])
+        for each in RECORDED
+    ],
+)
 def test_an_example_is_recorded_by_one_line(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(example.library, reason="of the extra `integrations`")
     monkeypatch.syspath_prepend(str(EXAMPLES))

@@ -91,7 +91,8 @@ def test_ranks_may_do_different_things(tmp_path: Path) -> None:
     assert elsewhere(tmp_path / "run") == ("match", [])
 
 
-@pytest.mark.parametrize("kind", [pytest.param("tensor", marks=pytest.mark.soak), "load"])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["tensor", "load"])
 def test_sharded_programs_of_other_kinds(tmp_path: Path, kind: str) -> None:
     """Tensor parallelism; and weights that FSDP2 saved and reads back, which are the run's own."""
     recorded(JOB, kind, tmp_path / "run")
@@ -102,11 +103,12 @@ def test_sharded_programs_of_other_kinds(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "library"),
     [
-        pytest.param("trainer", "transformers", marks=pytest.mark.soak),
+        ("trainer", "transformers"),
         ("accelerated", "accelerate"),
-        pytest.param("lightning_fit", "lightning", marks=pytest.mark.soak),
+        ("lightning_fit", "lightning"),
     ],
 )
+@pytest.mark.soak
 def test_libraries_on_several_ranks_need_no_changed_line(tmp_path: Path, name: str, library: str) -> None:
     """They form the process group themselves."""
     pytest.importorskip(library, reason="of the extra `integrations`")

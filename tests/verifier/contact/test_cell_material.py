@@ -184,6 +184,7 @@ def test_a_cell_is_asked_for_once(authority: CertificateAuthority, runs: Path, t
 # -- ranks that agree on a false sum -----------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_false_sum_is_found_by_chunks_at_the_stated_rate(
     authority: CertificateAuthority, runs: Path, tmp_path: Path
 ) -> None:

@@ -267,6 +267,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_an_upload_outlives_kills_of_the_verifier(station: Station, large: tuple[str, Path]) -> None:
     identifier, path = large
     with socket.create_server(("127.0.0.1", 0)) as free:

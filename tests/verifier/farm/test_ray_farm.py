@@ -147,6 +147,7 @@ def test_outcomes_are_those_of_the_local_farm(cluster: str, honest_run: Path, tm
     assert "honest" in [name for name, _, _ in told]
 
 
+@pytest.mark.soak
 def test_a_node_that_dies_costs_one_retry(cluster: str, honest_run: Path) -> None:
     farm = RayFarm(cluster)
     with killing(1) as killed:

@@ -43,6 +43,7 @@ def calm(station: Station) -> tuple[dict[str, object], list[str]]:
     return report, [line.message for line in said]
 
 
+@pytest.mark.soak
 def test_a_killed_verifier_reports_what_an_undisturbed_one_does(
     station: Station, calm: tuple[dict[str, object], list[str]]
 ) -> None:
