@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,44 +32,66 @@ _PAST_THE_DISPATCHER = frozenset(
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A number that an operation gave to Python.
+
+    Attributes:
+        host: How many the step had given before.
+        op: The operation.
+        line: Where in the program.
+    """
+
+    host: int
+    op: int
+    line: str
+
+
 class LooksAtResults(TorchFunctionMode):
     """Notes them while it is entered.
 
     Attributes:
-        first: The line of the first look that no optimizer of PyTorch's made, and what looked; None if there was none.
+        first: The line of the first look past the dispatcher, and what looked; None if there was none.
+        numbers: The numbers that were given to others than an optimizer of PyTorch's, which only computes with its own.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.first: tuple[str, str] | None = None
+        self.numbers: list[Given] = []
         self._random = _randomness()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _PAST_THE_DISPATCHER:
-            self._unless_optimizer(getattr(func, "__name__", "a look"))
+        if func in _PAST_THE_DISPATCHER and self.first is None and not _by_optimizer():
+            self.first = _line(), getattr(func, "__name__", "a look")
         return func(*args, **(kwargs or {}))
 
-    def read(self) -> None:
-        """Notes that an operation gives Python a number: an optimizer of PyTorch's only computes with its own."""
-        self._unless_optimizer("a number that was read, as by item(), float() or `if`")
-
-    def _unless_optimizer(self, what: str) -> None:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            name = frame.f_code.co_filename
-            if name in _OPTIMIZERS:
-                return
-            if not name.startswith((_TORCH, *_OURS)):
-                break
-            frame = frame.f_back
-        if self.first is None:
-            place = user_place()
-            self.first = "an unknown line" if place is None else text_of(place), what
+    def read(self, host: int, op: int) -> None:
+        """Notes that operation `op` gives Python a number, after so many others."""
+        if not _by_optimizer():
+            self.numbers.append(Given(host, op, _line()))
 
     @property
     def drew(self) -> bool:
         """Whether random numbers of Python's or NumPy's were drawn, outside of what a tape has."""
         return _randomness() != self._random
+
+
+def _by_optimizer() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name in _OPTIMIZERS:
+            return True
+        if not name.startswith((_TORCH, *_OURS)):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _line() -> str:
+    place = user_place()
+    return "an unknown line" if place is None else text_of(place)
 
 
 def _randomness() -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import gc
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -19,24 +19,24 @@ import torch
 from prover.capture.attached_objects import Attached
 from prover.capture.generators import counter_of
 from prover.capture.looks_at_results import LooksAtResults
-from prover.capture.python_objects import Entry, Look, Looking, TooMuchError, held_alone
+from prover.capture.python_objects import Look, Looking, TooMuchError, held_alone
 from prover.capture.step_capture import Capture
 from prover.capture.without_modes import unseen
 from prover.recording.compile_refusal import CompileError, refused
-from prover.recording.known_values import KnownValues, read_ahead
+from prover.recording.foreseen_reads import Read, Reads, looked
+from prover.recording.group_numbers import GroupNumbers
+from prover.recording.known_structures import KnownStructures
+from prover.recording.known_values import read_ahead
+from prover.recording.plain_arguments import plain, without_tensors
 from prover.recording.program_run import ProgramRun
-from prover.recording.step_runner import StepRunner
+from prover.recording.step_runner import StepRunner, as_program
 from prover.recording.structure import NotPlainError, Part, Shown, Structure, check, described, detached
 from weighbridge.core.errors import RefusedOperationError
-from weighbridge.program.explanations import Candidate, Explanations, pattern
 from weighbridge.program.operands import tensor
 from weighbridge.transcript.data import flatten
-from weighbridge.transcript.tape import Ref, absolute_name
+from weighbridge.transcript.tape import absolute_name
 
 Tensor = torch.Tensor
-
-MOST = 16
-"""Most structures that are remembered."""
 
 PATIENCE = 3
 """After how many calls in a row that cannot be programs a function is refused; first calls may set things up."""
@@ -44,6 +44,10 @@ PATIENCE = 3
 
 class NotKnownError(Exception):
     """Something about the next call is not known; the text says what."""
+
+
+class _ReadsOtherwiseError(NotKnownError):
+    """The next call reads another number than those before it, if it is the structure that was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +64,6 @@ class Ways:
     as_program: Callable[
         [dict[str, Tensor], Callable[[], ProgramRun], Callable[[ProgramRun], Any], Sequence[int] | None], Any
     ]
-
-
-@dataclass(slots=True)
-class _Setting:
-    """A number in an optimizer's groups.
-
-    Attributes:
-        last: What it was before the last step.
-        candidates: The formulas that have given it so far.
-        varies: Whether it has changed.
-    """
-
-    last: float
-    candidates: frozenset[Candidate]
-    varies: bool = False
 
 
 class CompiledStep:
@@ -104,8 +93,8 @@ class CompiledStep:
         self._function, self._ways, self._steps, self._attached = function, ways, steps, attached
         self._derived = derived
         self._looking = Looking(self._name_of)
-        self._structures: list[Structure] = []
-        self._settings: dict[Entry, _Setting] = {}
+        self._structures = KnownStructures()
+        self._numbers = GroupNumbers()
         self._hindered: list[str] = []
         """Why each of the last calls that were recorded could not have been a program."""
         self._warned = False
@@ -172,54 +161,72 @@ class CompiledStep:
             arguments, look = without_tensors(args), self._looking.look(self._roots())
         except (TooMuchError, NotPlainError) as error:
             raise NotKnownError(str(error)) from None
-        structure, entered, begins = self._found(look, arguments, flat)
+        reasons: list[NotKnownError] = []
+        for structure in self._alike(look, arguments):
+            entering = self._entering(structure, flat)
+            if entering is None:
+                continue
+            try:
+                return self._prepared(structure, look, flat, *entering)
+            except NotKnownError as error:
+                if not structure.shown.reads.each:  # else a structure that reads other numbers may be the right one
+                    raise
+                reasons.append(error)
+        reasons.sort(key=lambda each: isinstance(each, _ReadsOtherwiseError))
+        raise reasons[0] if reasons else NotKnownError("its arguments, or what lives, have other shapes or places")
+
+    def _prepared(
+        self, structure: Structure, look: Look, flat: dict[str, Tensor], entered: dict[int, int], begins: dict[int, int]
+    ) -> _Begin:
+        """Returns what the program of a call needs, if the call goes on as a structure that it begins like.
+
+        Raises:
+            NotKnownError: It does not, or that is not known.
+            CompileError: The structure cannot have a program.
+        """
+        steps = self._steps
         self._accept(structure)
         step = steps.substitution.explaining(steps.updates + 1, (), steps.derived.counts())
-        if (changed := self._unexplained(look, step)) is not None:
+        if (changed := self._numbers.unexplained(look.numbers, step)) is not None:
             raise NotKnownError(changed)
-        tape = structure.shown.tape
-        inputs = {item.slot: item.bytes for item in tape.inputs if item.origin == "state"}
+        shown = structure.shown
+        inputs = {item.slot for item in shown.tape.inputs if item.origin == "state"}
 
-        def on_state(ref: Ref) -> Tensor:
-            storage = steps.memory.storage(entered[ref[0]])
+        def on(slot: int) -> Tensor:
+            if slot not in entered:  # of no bytes
+                return torch.empty(0, dtype=torch.uint8)
+            storage = steps.memory.storage(entered[slot])
             assert storage is not None
-            return tensor(torch.empty(0, dtype=torch.uint8).set_(storage), ref)
+            return torch.empty(0, dtype=torch.uint8).set_(storage)
 
-        hosts = read_ahead(structure.counters, on_state, structure.values)
-        if hosts is None:
+        counted = read_ahead(structure.counters, lambda ref: tensor(on(ref[0]), ref), structure.values)
+        if counted is None:
             raise NotKnownError("what it adds to a counter changes")
+        hosts = shown.reads.among(counted)
         step = steps.substitution.explaining(steps.updates + 1, hosts, steps.derived.counts())
         values = structure.values.expected(step, hosts, steps.substitution)
         if isinstance(values, int):
             raise NotKnownError(f"formulas leave open what number {values} of its tape is")
+        with as_program():
+            other = shown.reads.differ(steps.unlogged_context, values, on, begins)
+        if other is not None:
+            raise _ReadsOtherwiseError(f"{other.line} looks at a result that is not what it was")
         dying = {slot: name for slot, name in self._dying(structure) if slot in inputs}
         if any(not self._alone(name) for name in dying.values()):
             raise NotKnownError("something else holds a gradient that it lets go of")
         return _Begin(structure, look, flat, entered, begins, values, hosts, dying)
 
-    def _found(
-        self, look: Look, arguments: list[Any], flat: dict[str, Tensor]
-    ) -> tuple[Structure, dict[int, int], dict[int, int]]:
-        """Returns the structure of the next call, the storages that enter by slot, and where batch windows begin."""
-        alike = [
-            each
-            for each in self._structures
-            if each.shown.before.found == look.found
-            and each.shown.before.grads == look.grads
-            and each.shown.arguments == arguments
-        ]
+    def _alike(self, look: Look, arguments: list[Any]) -> list[Structure]:
+        """Returns the structures that begin as the next call does, but for its batch."""
+        alike = self._structures.alike(look, arguments)
         if not alike:
-            last = self._structures[-1].shown
+            last = self._structures.last
             place = self._looking.difference(self._roots(), last.before, look)
             raise NotKnownError(
                 "other gradients exist" if place is None and last.before.grads != look.grads
                 else "other plain arguments" if place is None else f"{place} is not as it was"
             )  # fmt: skip
-        for each in alike:
-            entering = self._entering(each, flat)
-            if entering is not None:
-                return each, *entering
-        raise NotKnownError("its arguments, or what lives, have other shapes or places")
+        return alike
 
     def _entering(self, structure: Structure, flat: dict[str, Tensor]) -> tuple[dict[int, int], dict[int, int]] | None:
         steps, tape = self._steps, structure.shown.tape
@@ -281,19 +288,6 @@ class CompiledStep:
             return str(error.details["why"])
         return None
 
-    def _unexplained(self, look: Look, step: Explanations) -> str | None:
-        """Returns which number of an optimizer is not what formulas say."""
-        if look.numbers.keys() != self._settings.keys():
-            return "optimizers have other numbers"
-        for entry, value in look.numbers.items():
-            known = self._settings[entry]
-            changed = pattern(value) != pattern(known.last)
-            if changed and not known.varies:
-                return f"{entry[2]} of an optimizer changed for the first time"
-            if known.varies and not step.near(value, known.candidates).candidates:
-                return f"{entry[2]} of an optimizer follows no formula that gave it before"
-        return None
-
     def _dying(self, structure: Structure) -> list[tuple[int, str]]:
         dead = {slot for _, slot in structure.shown.tape.frees}
         inputs = structure.shown.tape.inputs
@@ -346,8 +340,7 @@ class CompiledStep:
             return _made(shown.result, run)
 
         result = self._ways.as_program(begin.flat, start, execute, records)
-        for entry, value in begin.look.numbers.items():
-            self._settings[entry].last = value
+        self._numbers.passed(begin.look.numbers)
         self.compiled += 1
         self.reason = ""
         return result
@@ -357,7 +350,7 @@ class CompiledStep:
     def _record(self, args: tuple[Any, ...], batch: Any, records: Sequence[int] | None) -> Any:
         steps = self._steps
         learns = steps.ready
-        before, given_args = self._seen(), _plain(args)
+        before, given_args = self._seen(), plain(args)
         start = counter_of(torch.default_generator)
         looks = LooksAtResults()
         reason: str | None = None
@@ -365,10 +358,11 @@ class CompiledStep:
         with self._ways.one_by_one(batch, records):
             capture = steps.capture
             assert isinstance(capture, Capture)
-            capture.context.asked = looks.read
+            context = capture.context
+            context.asked = lambda: looks.read(len(context.hosts), context.op)
             with looks:
                 result = self._function(*args)
-            capture.context.asked = None
+            context.asked = None
             try:
                 described_result = described(result, capture)
             except NotPlainError as error:
@@ -379,10 +373,7 @@ class CompiledStep:
             given, result = result, detached(result)
             del given
         if looks.first is not None:
-            reason = (
-                f"{looks.first[0]} looks at a result ({looks.first[1]}), and what it does then may depend on that; "
-                "return the tensor and look at it after the step"
-            )
+            reason = looked(*looks.first)
         elif looks.drew:
             reason = "it draws random numbers of Python's or NumPy's; draw them before and pass them"
         after = self._seen()
@@ -398,16 +389,21 @@ class CompiledStep:
             reason = f"it changes {place}; do that outside of the function"
         if given_args is None:
             return result
-        if reason is None and _plain(args) != given_args:
+        if reason is None and plain(args) != given_args:
             reason = "it changes its arguments; let it work on a copy"
         before.tensors.clear()
         after.tensors.clear()
         shown = Shown(
             before, after, given_args, capture.tape, set(capture.written), described_result, reason, grads,
-            dict(capture.context.rng), start, end,
+            dict(context.rng), start, end, self._reads(looks, capture),
         )  # fmt: skip
         self._learn(shown, capture)
         return result
+
+    @unseen
+    def _reads(self, looks: LooksAtResults, capture: Capture) -> Reads:
+        hosts = capture.context.hosts
+        return Reads.of(capture.tape, [Read(each.host, each.op, hosts[each.host], each.line) for each in looks.numbers])
 
     @unseen
     def _seen(self) -> Look | None:
@@ -419,49 +415,17 @@ class CompiledStep:
     def _learn(self, shown: Shown, capture: Capture) -> None:
         step = self._steps.substitution.step
         problem = self._problem(shown)
-        if (entry := self._follow(shown.before.numbers, step)) is not None:
+        if (entry := self._numbers.follow(shown.before.numbers, step)) is not None:
             for each in self._structures:
                 each.values.forget()
             problem = problem or (
                 f"{entry} of an optimizer changes from step to step by no declared formula; let a scheduler of "
                 "PyTorch's set it and attach() that scheduler, or declare it with Recorder(formulas=...)"
             )
-        structure = next((each for each in self._structures if _goes_on(each, shown)), None)
-        apart = [each for each in self._structures if each is not structure and each.shown.begins_like(shown)]
-        if apart:
-            problem = problem or (
-                "calls that began alike went on otherwise, so it decides by something that cannot be looked at"
-            )
-            self._structures = [each for each in self._structures if each not in apart]
-        if structure is None:
-            structure = Structure(shown, KnownValues(shown.tape))
-            self._structures = [*self._structures[-MOST + 1 :], structure]
-        else:
-            structure.shown = shown
-            structure.program = structure.program if shown.reason is None else None
+        structure, hidden = self._structures.learn(shown)
+        problem = problem or hidden
         self._hindered = [] if problem is None else [*self._hindered[-PATIENCE:], problem]
         structure.values.observe(capture.values, self._steps.substitution)
-
-    def _follow(self, numbers: dict[Entry, float], step: Explanations) -> str | None:
-        """Takes in the numbers in optimizers' groups before a recorded step; returns which was set by no formula."""
-        unexplained: str | None = None
-        alone = frozenset(each for each in step.recent(0) if each[1] < 0)
-        for entry, value in numbers.items():
-            known = self._settings.get(entry)
-            if known is None:
-                self._settings[entry] = _Setting(value, step.near(value, alone).candidates)
-                continue
-            if pattern(known.last) != pattern(value):
-                near = step.near(value, known.candidates).candidates
-                if near:
-                    known.varies, known.candidates = True, near
-                else:
-                    unexplained = entry[2]
-                    self._settings[entry] = _Setting(value, step.near(value, alone).candidates)
-            self._settings[entry].last = value
-        for entry in self._settings.keys() - numbers.keys():
-            del self._settings[entry]
-        return unexplained
 
 
 @dataclass(slots=True)
@@ -489,10 +453,6 @@ class _Begin:
     dying: dict[int, str]
 
 
-def _goes_on(structure: Structure, shown: Shown) -> bool:
-    return structure.shown.alike(shown) and structure.shown.same(shown)
-
-
 def _survives(part: Part, capture: Capture) -> bool:
     return part.slot in {slot for slot, _ in capture.tape.survivors}
 
@@ -506,29 +466,3 @@ def _made(value: Any, run: ProgramRun) -> Any:
     if type(value) is dict:
         return {key: _made(each, run) for key, each in value.items()}
     return value
-
-
-def _plain(args: tuple[Any, ...]) -> list[Any] | None:
-    try:
-        return without_tensors(args)
-    except NotPlainError:
-        return None
-
-
-def without_tensors(value: Any) -> list[Any]:
-    """Returns what a nest of arguments has beside tensors, in order.
-
-    Raises:
-        NotPlainError: Something in it cannot be compared.
-    """
-    if isinstance(value, Tensor):
-        return [type(value)]
-    if value is None or type(value) in (bool, int, float, str, bytes, torch.dtype, torch.device):
-        return [type(value), value]
-    if hasattr(value, "keys") and hasattr(value, "__getitem__"):
-        return [type(value), *(part for key in value.keys() for part in (key, *without_tensors(value[key])))]  # noqa: SIM118
-    if isinstance(value, (list, tuple)):
-        return [type(value), len(value), *(part for each in value for part in without_tensors(each))]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [type(value), *without_tensors(vars(value))]
-    raise NotPlainError(f"an argument is a {type(value).__name__}")

@@ -8,7 +8,7 @@ have not changed either. What neither holds for is not guessed: the step is reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ from weighbridge.transcript.steps import Scalar, same_scalar
 from weighbridge.transcript.tape import Node, Ref, Tape
 
 _INCREMENTS = frozenset({"add_.Tensor", "add_.Scalar"})
-_READ = "_local_scalar_dense.default"
+READING = frozenset({"_local_scalar_dense.default", "equal.default"})
+"""Operations that give Python a number."""
 
 
 @dataclass(slots=True)
@@ -206,8 +207,12 @@ class Counter:
         return float(now)
 
 
-def counters(tape: Tape) -> list[Counter]:
+def counters(tape: Tape, others: Set[int] = frozenset()) -> list[Counter]:
     """Returns which counters a tape's host values are.
+
+    Args:
+        tape: The tape.
+        others: Operations that read something else, which is known otherwise.
 
     Raises:
         CompileError: One is something else.
@@ -216,11 +221,19 @@ def counters(tape: Tape) -> list[Counter]:
     added: dict[int, list[tuple[int, int]] | None] = {}
     found: list[Counter] = []
     for number, node in enumerate(tape.nodes):
-        if node.op == _READ:
+        if node.op in READING:
+            if number in others:
+                continue
             index = node.args[0][1]
             ref = tape.refs[index]
             changes = added.get(ref[0], [])
-            if changes is None or ref[0] not in states or ref[1] != "f32" or any(i != index for i, _ in changes):
+            if (
+                node.op == "equal.default"
+                or changes is None
+                or ref[0] not in states
+                or ref[1] != "f32"
+                or any(i != index for i, _ in changes)
+            ):
                 raise refused(
                     f"operation {number} reads a number that is no counter of an optimizer; return the tensor and "
                     "read it after the step"

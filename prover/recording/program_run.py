@@ -74,7 +74,7 @@ class ProgramRecording(Recording):
         return super().draw(None, device)
 
 
-class _Operands(Operands):
+class PlacedOperands(Operands):
     """Operands on storages that lie where they lie: of a batch's, references count from where its window begins."""
 
     def __init__(self, tape: Tape, slots: dict[int, Tensor], values: list[Any], begins: Mapping[int, int]) -> None:
@@ -133,7 +133,7 @@ class ProgramRun:
             if item.origin == "free":  # of no bytes, which PyTorch itself makes and hands in
                 self._live[item.slot] = torch.empty(0, dtype=torch.uint8)
                 self.undeclared[item.name] = HostCopy(self._live[item.slot])
-        self._operands = _Operands(self.tape, self._live, values, begins)
+        self._operands = PlacedOperands(self.tape, self._live, values, begins)
         self._let_go: Callable[[int], None] = lambda slot: None
 
     def run(self, program: Program, step: int, let_go: Callable[[int], None], reached: Callable[[], None]) -> None:

@@ -48,6 +48,18 @@ if TYPE_CHECKING:  # it loads torch.distributed, which one process does without
 Tensor = torch.Tensor
 
 
+@contextmanager
+def as_program() -> Iterator[None]:
+    """Sets PyTorch's switches to what programs are run with, while the context lasts."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with conforming(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
 class StepRunner:
     """Runs one step after another; the owner of their captures (`prover.capture.step_capture.Owner`).
 
@@ -192,6 +204,10 @@ class StepRunner:
         """Returns what a step is evaluated in that runs as a program."""
         return ProgramRecording(self._seed, self.generators, self._policy, logs=self._logs)
 
+    def unlogged_context(self) -> ProgramRecording:
+        """Returns what operations are evaluated in that belong to no step; they come out as in one."""
+        return ProgramRecording(self._seed, self.generators, self._policy, logs="on-demand")
+
     @contextmanager
     def run_program(self, stored: dict[str, HostCopy], start: Callable[[], ProgramRun]) -> Iterator[ProgramRun]:
         """Makes a program's run the step in progress while the context lasts.
@@ -201,7 +217,6 @@ class StepRunner:
             start: Returns it.
         """
         self.batch, self.entries = stored, []
-        default = torch.get_default_dtype()
         try:
             if self._resuming is not None:
                 self._resuming.enter(self.number)
@@ -209,8 +224,7 @@ class StepRunner:
             for name in self.dropped:
                 self.state.sizes.pop(name)
             self.dropped.clear()
-            torch.set_default_dtype(torch.float32)
-            with conforming(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            with as_program():
                 run = start()
                 self.capture = run
                 yield run
@@ -218,8 +232,6 @@ class StepRunner:
             self.failed = True
             self.capture = None
             raise
-        finally:
-            torch.set_default_dtype(default)
 
     def new_capture(self, paths: Paths, kind: str) -> Capture:
         """Returns a capture for the step `number`."""

@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from prover.capture.in_progress import InProgress
 from prover.capture.python_objects import Look
 from prover.recording.compile_refusal import refused
-from prover.recording.known_values import Counter, KnownValues, counters
+from prover.recording.foreseen_reads import Reads
+from prover.recording.known_values import READING, Counter, KnownValues, counters
 from weighbridge.execution.straight_line.program import Program, straight
 from weighbridge.numerics.rule_table import base_name
 from weighbridge.program.operands import SHAPED_BY_VALUES, resolve
@@ -106,6 +107,7 @@ class Shown:
         rng: Counters of its draws by generator, as the record has them.
         start: The counter of PyTorch's default generator before it.
         end: The same after it.
+        reads: What its function read.
     """
 
     before: Look
@@ -119,6 +121,7 @@ class Shown:
     rng: dict[int, tuple[int, int]]
     start: int
     end: int
+    reads: Reads
 
     def alike(self, other: Shown) -> bool:
         """Whether two steps began alike."""
@@ -142,6 +145,7 @@ class Shown:
         """Whether two steps that began alike went on alike."""
         return (
             self.tape == other.tape
+            and self.reads.same(other.reads)
             and self.after.found == other.after.found
             and self.after.grads == other.after.grads
             and self.result == other.result
@@ -164,7 +168,7 @@ class Structure:
         shown: The last one that was recorded operation by operation.
         values: Their numbers.
         program: The tape as a program, once it is.
-        counters: What it reads.
+        counters: What its optimizers read.
     """
 
     shown: Shown
@@ -174,7 +178,7 @@ class Structure:
 
     def compile(self) -> None:
         """Makes the program of a structure that `check` accepts."""
-        self.counters = counters(self.shown.tape)
+        self.counters = counters(self.shown.tape, self.shown.reads.operations)
         self.program = Program(self.shown.tape, LONGEST)
 
 
@@ -201,12 +205,13 @@ def check(shown: Shown, schedulers: Mapping[int, Any], *, derived: bool) -> None
             f"it leads to a {shown.after.iterator}, of which nothing tells how far it is; pass what that gives"
         )
     _check_tape(shown.tape)
-    if shown.reason is not None:
-        raise refused(shown.reason)
+    why = shown.reason or shown.reads.refusal
+    if why is not None:
+        raise refused(why)
     _check_survivors(shown)
     _check_draws(shown)
     _check_schedulers(shown, schedulers)
-    if counters(shown.tape) and not derived:
+    if counters(shown.tape, shown.reads.operations) and not derived:
         raise refused("it reads counters of optimizers, and formulas= leaves out what is computed from these")
 
 
@@ -241,7 +246,7 @@ def _check_tape(tape: Tape) -> None:
         raise refused("it lets go of its arguments")
     for node in tape.nodes:
         name = base_name(resolve(node.op))[0]
-        if name != "_local_scalar_dense" and (name in SHAPED_BY_VALUES or _masked(name, node, tape.refs)):
+        if node.op not in READING and (name in SHAPED_BY_VALUES or _masked(name, node, tape.refs)):
             raise refused(f"the shape of what {node.op} returns depends on what it is given")
 
 

@@ -1,0 +1,102 @@
+"""The steps of a function that were recorded, sorted by how they began and went on.
+
+Calls that began alike go on alike, up to the first number that they read otherwise: then a function may do something
+else, and the two are structures of their own. Those that part anywhere else decide by something that no look sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prover.capture.python_objects import Look
+from prover.recording.foreseen_reads import looked
+from prover.recording.known_values import KnownValues
+from prover.recording.structure import Shown, Structure
+from weighbridge.program.explanations import pattern
+from weighbridge.transcript.steps import Scalar
+from weighbridge.transcript.tape import Tape, references
+
+MOST = 16
+"""Most structures that are remembered."""
+
+VALUES = 3
+"""From how many values on of one read it is refused, unless they come again."""
+
+
+class KnownStructures:
+    """Such structures, of which the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._all: list[Structure] = []
+
+    def __iter__(self) -> Iterator[Structure]:
+        return iter(self._all)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def last(self) -> Shown:
+        """What the step showed that began as no other had before."""
+        return self._all[-1].shown
+
+    def alike(self, look: Look, arguments: list[Any]) -> list[Structure]:
+        """Returns those that began as a call does."""
+        return [
+            each
+            for each in self._all
+            if each.shown.before.found == look.found
+            and each.shown.before.grads == look.grads
+            and each.shown.arguments == arguments
+        ]
+
+    def learn(self, shown: Shown) -> tuple[Structure, str | None]:
+        """Takes in a recorded step.
+
+        Returns:
+            Its structure, and why it could not have been run as a program of those before it, if it never can be.
+        """
+        structure = next((each for each in self._all if each.shown.alike(shown) and each.shown.same(shown)), None)
+        others = [each for each in self._all if each is not structure and each.shown.begins_like(shown)]
+        parted = [(each, part(each.shown, shown)) for each in others]
+        apart = [each for each, where in parted if where is None]
+        problem: str | None = None
+        if apart:
+            problem = "calls that began alike went on otherwise, so it decides by something that cannot be looked at"
+            self._all = [each for each in self._all if each not in apart]
+        if structure is not None:
+            structure.shown = shown
+            structure.program = structure.program if shown.reason is None else None
+            return structure, problem
+        at = max((where for _, where in parted if where is not None), default=None)
+        if at is not None:  # what was read before that was read in other steps too
+            values = {_bits(each.shown.reads.each[at].value) for each, where in parted if where == at}
+            if len(values) >= VALUES - 1:
+                line = shown.reads.each[at].line
+                problem = problem or looked(line, "a number that was read", "which is another one in each call")
+        structure = Structure(shown, KnownValues(shown.tape))
+        self._all = [*self._all[-MOST + 1 :], structure]
+        return structure, problem
+
+
+def part(one: Shown, other: Shown) -> int | None:
+    """Returns which number is the first that two steps read otherwise which began alike, if nothing differs before."""
+    for at, (mine, yours) in enumerate(zip(one.reads.each, other.reads.each, strict=False)):
+        if not mine.same(yours):
+            here = mine.op == yours.op and _until(one.tape, mine.op) == _until(other.tape, mine.op)
+            return at if here else None
+    return None
+
+
+def _bits(value: Scalar) -> tuple[type, int]:
+    return type(value), pattern(value) if isinstance(value, float) else int(value)
+
+
+def _until(tape: Tape, op: int) -> Any:
+    """Returns what a tape says until an operation is complete."""
+    nodes = tape.nodes[: op + 1]
+    used = [tape.refs[index] for node in nodes for index in references((*node.args, *node.kwargs.values()))]
+    slots = {ref[0] for ref in used}
+    inputs = [item for item in tape.inputs if item.slot in slots]
+    return nodes, used, inputs, [each for each in tape.frees if each[0] <= op]
