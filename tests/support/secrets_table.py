@@ -99,3 +99,13 @@ def problems(rows: Iterable[Row], inventory: Mapping[str, Set[str]]) -> list[str
         *(f"twice: {of} {name}" for (of, name), count in sorted(listed.items()) if count > 1),
         *(f"made up: {of} {name}" for of, name in sorted(listed.keys() - real)),
     ]
+
+
+def counts(rows: Iterable[Row]) -> str:
+    """Returns how many fields each class has, and how many of them today's protocol shows, as a table."""
+    found = Counter((row.kind, row.today) for row in rows for _ in row.fields)
+    lines = ["| class | fields | shown today | hidden today |", "|---|---|---|---|"]
+    for kind in CLASSES:
+        shown, hidden = (found[kind, today] for today in TODAY)
+        lines.append(f"| {kind} | {shown + hidden} | {shown} | {hidden} |")
+    return "\n".join(lines) + "\n"
