@@ -12,7 +12,7 @@
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 DEVICE ?= cpu
 OUT ?= runs/demo
-JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 8 ? cores + 1 : 8)))
+JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN || echo 2); echo $$((cores < 8 ? cores + 1 : 8)))
 MINUTES ?= 15
 CHECKPOINTS ?= 1000
 SEEDS ?= 3
