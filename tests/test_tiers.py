@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiers import FILE, MODULE_LIMIT, TEST_LIMIT, Tiers, left_out, longest_first, module_of
+from support.tiers import FILE, LATE, MODULE_LIMIT, TEST_LIMIT, Tiers, left_out, longest_first, module_of
 
 TESTS = Path(__file__).parent
 NAMES = st.builds("tests/test_{}.py::test_{}".format, st.sampled_from("abcd"), st.integers(0, 5))
@@ -36,6 +37,14 @@ def test_each_test_is_in_one_tier(request: pytest.FixtureRequest) -> None:
     quick, slow = (Tiers(tier, update=False).of_tier(items) for tier in ("quick", "slow"))
     assert quick | slow == Tiers("all", update=False).of_tier(items) == set(items)
     assert not quick & slow
+
+
+def test_no_test_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTS_END", str(time.time() + 3600))
+    Tiers("all", update=False).pytest_runtest_setup()
+    monkeypatch.setenv("TESTS_END", str(time.time() - 1))
+    with pytest.raises(pytest.skip.Exception, match=LATE):
+        Tiers("all", update=False).pytest_runtest_setup()
 
 
 def test_modules_come_longest_first() -> None:

@@ -6,12 +6,17 @@ Measured durations decide, so tests are not marked by hand. The file is written 
 The quick tier leaves out each test whose call took longer than `TEST_LIMIT`, and each module whose fixtures took longer
 than `MODULE_LIMIT` altogether. Where that leaves nothing of a module, its cheapest test stays if it can be had within
 `MODULE_LIMIT`. A test marked `essential` always stays.
+
+Where the environment variable `TESTS_END` is set, seconds since 1970, no test begins after that moment. Those left over
+are skipped, and the summary ends with their number: a slow machine then ends in time and says what it did not look at.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +28,7 @@ FILE = Path(__file__).parents[1] / "durations.json"
 LISTED = 0.2
 TEST_LIMIT = 0.4
 MODULE_LIMIT = 5.0
+LATE = "NOT RUN for want of time"
 
 Seconds = dict[str, float]
 
@@ -72,6 +78,7 @@ class Tiers:
 
     def __init__(self, tier: str, update: bool) -> None:
         self._tier, self._update = tier, update
+        self._end = float(os.environ.get("TESTS_END", "inf"))
         known = json.loads(FILE.read_text()) if FILE.exists() else {}
         self._known_calls: Seconds = known.get("tests", {})
         self._known_fixtures: Seconds = known.get("fixtures", {})
@@ -96,6 +103,19 @@ class Tiers:
         out = left_out([item.nodeid for item in items], self._known_calls, self._known_fixtures, essential)
         slow = {item for item in items if item.nodeid in out or item.get_closest_marker("slow")}
         return slow if self._tier == "slow" else set(items) - slow
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Skips a test, before its fixtures, if the time is over."""
+        if time.time() > self._end:
+            pytest.skip(LATE)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Says how many tests were skipped because the time was over."""
+        skipped = terminalreporter.stats.get("skipped", [])
+        late = sum(isinstance(each.longrepr, tuple) and LATE in each.longrepr[2] for each in skipped)
+        if late:
+            terminalreporter.write_line(f"{late} tests were {LATE}: this run says nothing of them", red=True)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Adds up what tests and fixtures take."""
