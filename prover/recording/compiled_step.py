@@ -268,7 +268,8 @@ class CompiledStep:
             CompileError: It cannot have one, and no call has run as a program.
         """
         if structure.values.observed < 2:
-            raise NotKnownError("only one call began like this so far, or since a number was set")
+            last = f"; and of the last one: {self._hindered[-1]}" if self._hindered else ""
+            raise NotKnownError("only one call began like this so far, or since a number was set" + last)
         problem = structure.values.refusal()
         if problem is None and structure.program is None:
             problem = self._problem(structure.shown)
