@@ -16,6 +16,8 @@ from weighbridge.transcript.reader import Transcript
 FORGOTTEN = ("canonical_nan", "cbor_items", "philox")
 """Modules whose kernels a machine may lack; recordings and replays use all of them."""
 
+pytestmark = pytest.mark.soak  # to compile all kernels takes a minute and more
+
 TEXT = "weighbridge: compiling kernels for this machine, once: "
 
 
@@ -69,7 +71,6 @@ def test_warm_compiles_what_a_first_replay_would(filled: tuple[Path, dict[str, o
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", ["1", "2"])  # by the process that workers are forked from, and by the worker
-@pytest.mark.soak
 def test_the_first_replay_on_a_machine_says_what_it_compiles(honest_run: Path, lacking: Path, threads: str) -> None:
     environment = {"NUMBA_CACHE_DIR": str(lacking), "OMP_NUM_THREADS": threads}
     replayed, said = weighbridge("replay", str(honest_run), **environment)
