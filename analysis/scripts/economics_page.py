@@ -27,6 +27,7 @@ CHIP_FLOPS = 1e15  # FLOP/s, as in the paper
 CHIP_DAY_COST = 48.0  # as `weighbridge analysis plan` assumes
 GIGABYTE_MONTH = 0.02  # the same
 BYTES_PER_PARAMETER = 12.0  # float32 weights and AdamW's two moments
+COURSE_BYTES = 64  # a step of what a party to a dispute names: digests of its state and of what it begins with
 SEGMENT_STEPS = 100  # steps between two checkpoints
 RUN_DAYS = 90.0
 FALSE_SHARE = 0.01  # of segments, trained otherwise than the transcript says
@@ -137,7 +138,8 @@ def _runs(fits: dict[str, dict[str, economics.Counts]], records: dict[str, econo
         row("chip-days of training", lambda r: figure(r["chip_days"])),
         row("its cost", lambda r: figure(r["cost"])),
         row("chip-days to replay all of it as fast", lambda r: figure(r["chip_days"])),
-        row("questions of a dispute", lambda r: figure(r["rounds"])),
+        row("questions that bisect the steps of a dispute", lambda r: figure(r["rounds"])),
+        row("a course, which each party names in their place", lambda r: size(COURSE_BYTES * r["steps"])),
         row("segments", lambda r: figure(r["segments"])),
         row("random segments that show 1 % false ones with 90 %", lambda r: figure(r["sampled_segments"])),
         row("the share of training recomputed for that", lambda r: percent(r["sampled_segments"] / r["segments"])),
