@@ -89,7 +89,9 @@ class OwnCredentials:
         if directory is None or credential_files.file_stamp(directory) == self._stamp:
             return
         with self._lock:
-            self._stamp = credential_files.file_stamp(directory)
+            stamp = credential_files.file_stamp(directory)
+            if stamp == self._stamp:  # while this call waited, another one read them
+                return
             try:
                 self._own = identity.Credentials.load(directory)
                 self._authority = certificates.load_certificate(self._own.authority)
@@ -102,6 +104,7 @@ class OwnCredentials:
             except WeighbridgeError as error:
                 self._fault = f"{error.message} (in {directory})"
                 _log.error("callers are refused: %s", self._fault)
+            self._stamp = stamp  # last: a call that sees it admits by what was read
 
     def _read(self, pem: bytes) -> RevocationList:
         """Reads a list; it must be no older than any before it."""

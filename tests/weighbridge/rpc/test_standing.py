@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,32 @@ def test_an_open_stream_brings_a_revoked_caller_nothing_more(site: Site) -> None
         assert site.servicer.closed.wait(10)  # the method that streamed was told to end
         entries[1].cancel()
         site.servicer.next[1].put(3)
+
+
+def test_no_caller_is_admitted_by_the_old_list_while_a_new_one_is_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = OwnCredentials(Credentials.load(site.chip))
+    own.admit(site.alice.certificate)
+    site.revoke("alice")
+    put_list(site.chip, site.list)
+    reading, go_on, load = threading.Event(), threading.Event(), Credentials.load
+
+    def slowly(directory: Path) -> Credentials:
+        reading.set()
+        assert go_on.wait(10)
+        return load(directory)
+
+    monkeypatch.setattr(Credentials, "load", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        bob = pool.submit(own.admit, site.bob.certificate)
+        assert reading.wait(10)
+        alice = pool.submit(own.admit, site.alice.certificate)
+        assert not wait([alice], timeout=0.2).done
+        go_on.set()
+        bob.result(10)
+        with pytest.raises(IdentityError, match="revoked"):
+            alice.result(10)
 
 
 def test_what_a_revoked_caller_goes_on_sending_is_not_taken(site: Site) -> None:
