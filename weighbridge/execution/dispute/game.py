@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.core.digests import DIGEST_SIZE
+from weighbridge.core.digests import DIGEST_SIZE, bytes_digest
+from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.dispute.asking import Claim, Judgement, Traced, forfeited, split
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
-from weighbridge.execution.dispute.leaves import first_difference
+from weighbridge.execution.dispute.leaves import first_difference, input_digest
 from weighbridge.execution.dispute.messages import (
     START,
     Answer,
@@ -33,6 +34,7 @@ from weighbridge.execution.dispute.messages import (
     unpack,
 )
 from weighbridge.transcript.state import state_digest
+from weighbridge.transcript.steps import StepRecord
 
 CHALLENGER, DEFENDER = 0, 1
 NAMES = ("challenger", "defender")
@@ -142,6 +144,8 @@ class Dispute:
                 self._challenge, self._step = challenge, challenge.step
             case Answer() as answer, "answer":
                 assert self._challenge is not None
+                if self._courses and not answer.record:  # its course says that this is a step of its own
+                    raise DisputeError("Expected is the defender's record of the step at which the courses part.")
                 self._answer, self._claims = answer, (split(self._challenge.leaves), split(answer.leaves))
                 found = first_difference(*self._claims)
                 self._leaf = len(self._claims[DEFENDER]) if found is None else found
@@ -154,11 +158,23 @@ class Dispute:
         self.messages.append(message)
 
     def _follows(self, challenge: Challenge) -> bool:
-        """Says whether a challenge is about the step that the courses name, from the state that both name."""
+        """Says whether a challenge is about the step that the courses name, from what both name it to begin with.
+
+        What it ends in is judged: a record of another state is a false claim.
+        """
         course, step = self._courses[CHALLENGER], self._step
+        assert step is not None, "a challenge is due"
         states = split(course.states)
         agreed = states[step - 1] if step else state_digest({}, {})
-        return (challenge.step, challenge.own, challenge.terms, challenge.state) == (step, True, course.terms, agreed)
+        try:
+            record = StepRecord.from_cbor(challenge.record)
+        except WeighbridgeError:
+            return False
+        said = challenge.step, challenge.own, challenge.terms, challenge.state
+        begins = record.step, bytes_digest(challenge.tape), input_digest(record)
+        return (*said, *begins) == (
+            step, True, course.terms, agreed, step, record.tape, split(course.inputs)[step]
+        )  # fmt: skip
 
     def claim(self, party: int) -> Claim | None:
         """Returns what a party claims of the first leaf that differs, if it claims anything."""

@@ -234,3 +234,26 @@ def test_the_first_state_that_differs_names_the_step(changed: list[bool], data: 
     expected = changed.index(True) if True in changed else None
     assert parting(one, other) == parting(other, one) == expected
     assert read(signed(START, other, KEYS[0]).data).content == other
+
+
+@pytest.mark.finding("dispute.message")
+def test_no_party_escapes_by_talking_about_another_step_than_its_course(run: Path, liar: Party, course: Course) -> None:
+    """A challenge from another program, values or batch, which an honest defender cannot answer; an empty answer."""
+    referee = _referee()
+    _post(referee, CHALLENGER, _named(course, liar))
+    _post(referee, DEFENDER, course)
+    asked = game.challenge(liar.tree()[0], STEP, own=True)
+    assert liar.record is not None
+    other = Transcript.open(run).tape(Transcript.open(run).step(STEP - 1).tape) + b"\x00"
+    for escape in (
+        replace(asked, tape=other), replace(asked, tape=other, record=b"none"),
+        replace(asked, record=replace(liar.record, batch=bytes(32)).to_cbor()),
+        replace(asked, record=replace(liar.record, tape=bytes(32)).to_cbor(), tape=other),
+    ):  # fmt: skip
+        with pytest.raises(DisputeError):
+            _post(referee, CHALLENGER, escape)
+    _post(referee, CHALLENGER, asked)
+    with pytest.raises(DisputeError):
+        _post(referee, DEFENDER, game.answer(replace(Party(run).tree()[0], tape=b""), asked))
+    assert referee.dispute.due() == (DEFENDER, "answer")
+    assert referee.ruling is None
