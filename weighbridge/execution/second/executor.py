@@ -178,6 +178,8 @@ class SecondExecutor:
                 self._evaluate(key, rule, node, tape, step, slots, refs, changes)
         except (WeighbridgeError, NotCoveredError):
             raise
+        except MemoryError:  # nothing is said of the Prover: a tape may ask for more than a machine has
+            raise NotCoveredError(f"{node.op} on so many elements") from None
         except _UNFIT as error:
             text = (str(error).splitlines() or [""])[0][:200]
             raise TapeError(
@@ -192,6 +194,8 @@ class SecondExecutor:
         kwargs = {name: _decode(value, tape, slots, values) for name, value in node.kwargs.items()}
         if unknown := set(kwargs) - set(rule.names) - _PLACING:
             raise NotCoveredError(f"{node.op} with {min(unknown)[:40]}")
+        if "dtype" not in rule.names:
+            _check_placing(kwargs, refs)
         operands = rule.bind([_decode(value, tape, slots, values) for value in node.args], kwargs)
         if changes and not isinstance(operands.get("self"), np.ndarray):
             raise NotCoveredError(node.op)
@@ -231,6 +235,15 @@ def settled(result: Any, ref: Ref | None, rule: Rule, call: Call) -> Array | Non
     if value.dtype.kind == "f" and (rule.computes or converts or rule.kind is Kind.RANDOM):
         return canonical(value)
     return value
+
+
+def _check_placing(kwargs: Mapping[str, Any], refs: list[Ref | None]) -> None:
+    """Checks that a call asks for no other type than the tape says its results have, and for no generator's tensor."""
+    kind = kwargs.get("dtype")
+    if kind is not None and any(kind is not kind_of(ref[1]) for ref in refs if ref is not None):
+        raise TapeError(f"it asks for {str(kind)[:20]}; the tape says its result is of another type")
+    if kwargs.get("generator") is not None:
+        raise TapeError("it draws from what is no generator")
 
 
 def _arrays(operands: Mapping[str, Any]) -> list[Array]:

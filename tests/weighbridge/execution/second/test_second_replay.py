@@ -200,6 +200,65 @@ def test_an_operation_without_a_rule_ends_it(tmp_path: Path) -> None:
     assert (result.verdict, result.lacks, result.steps) == ("not covered", "celu.default", (0, 1))
 
 
+def asked(operation: str, **fields: Any) -> Change:
+    return at_step(2, lambda tape, _: node(tape, where(tape, operation), **fields))
+
+
+def half(tape: Tape, fields: dict[str, Any]) -> None:
+    at = where(tape, "_log_softmax.default")
+    node(tape, at, args=(*tape.nodes[at].args[:2], True))
+
+
+def of_doubles(tape: Tape, fields: dict[str, Any]) -> None:
+    at = where(tape, "_log_softmax_backward_data.default")
+    node(tape, at, args=(*tape.nodes[at].args[:3], ("d", "f64")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        asked("ones_like.default", kwargs={"dtype": ("d", "f64")}),
+        asked("ones_like.default", kwargs={"dtype": ("t", 0)}),
+        asked("relu.default", kwargs={"dtype": ("d", "i64")}), asked("addmm.default", kwargs={"generator": ("t", 0)}),
+        at_step(2, half), at_step(2, of_doubles),
+    ],
+    ids=["another type", "a tensor", "of what has none", "a generator", "half", "doubles"],
+)  # fmt: skip
+def test_a_call_that_asks_for_another_type_than_its_result_has_is_no_match(change: Change, tmp_path: Path) -> None:
+    """The first Executor names a mismatch; the computation is the same in both."""
+    forge(RUN, tmp_path / "forged", change)
+    assert replay_here(tmp_path / "forged")["verdict"] == "mismatch"
+    assert replay(tmp_path / "forged").verdict != "match"
+
+
+def endless_operand(tape: Tape, fields: dict[str, Any]) -> None:
+    at = where(tape, "relu.default")
+    slot, kind, *_ = tape.refs[tape.nodes[at].args[0][1]]
+    tape.refs.append((slot, kind, (1 << 40,), (0,), 0))
+    node(tape, at, args=(("t", len(tape.refs) - 1),))
+
+
+def endless_result(tape: Tape, fields: dict[str, Any]) -> None:
+    at = where(tape, "ones_like.default")
+    slot, kind, *_ = tape.refs[tape.nodes[at].outputs[0]]
+    tape.refs[tape.nodes[at].outputs[0]] = (slot, kind, (1 << 40,), (0,), 0)
+
+
+def endless_range(tape: Tape, fields: dict[str, Any]) -> None:
+    tape.values += 1
+    fields["values"] = [*fields["values"], 10**13]
+    node(tape, where(tape, "ones_like.default"), op="arange.default", args=(("v", tape.values - 1),))
+
+
+@pytest.mark.parametrize("change", [endless_operand, endless_result, endless_range])
+def test_a_tape_that_asks_for_terabytes_gets_an_answer(
+    change: Callable[[Tape, dict[str, Any]], None], tmp_path: Path
+) -> None:
+    """One number that a stride of 0 makes 2^40: its storage is small, and its copies are not."""
+    result = replay(forge(RUN, tmp_path / "forged", at_step(2, change)))
+    assert (result.verdict, result.steps) == ("not covered", (0, 2))
+
+
 # --- the log's entries and the checksum -----------------------------------------------------------------------------
 
 

@@ -11,8 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from weighbridge.execution.second.bounds import Bound, U, gamma
-from weighbridge.execution.second.memory import NotCoveredError
+from weighbridge.execution.second.memory import F32, NotCoveredError
 from weighbridge.execution.second.table import Call, Kind, Wide, rule
+
+_TYPES = ("dtype", "input_dtype")
+"""Operands that name the type that is computed in, or that a gradient is of."""
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -44,6 +47,9 @@ def _lines(call: Call, name: str) -> tuple[Any, int, int]:
     x = call.wide(name)
     if not x.ndim or not x.size:
         raise NotCoveredError(f"{call.name} of a number, or of nothing")
+    kinds = [kind for kind in map(call.operands.get, _TYPES) if kind is not None]
+    if call.operands.get("half_to_float") or any(kind is not F32 for kind in kinds):
+        raise NotCoveredError(f"{call.name} of another type than float32")
     return x, call["dim"], x.shape[call["dim"]]
 
 
