@@ -28,6 +28,8 @@ LIST_LIMIT = 1 << 20
 """So many bytes the encoding of a list may have."""
 
 SIZE_LIMIT = 1 << 44
+DIRECTORIES = 1 << 10
+"""So many directories the names of a list may need: each takes a block of a disk that no size in the list counts."""
 _DOMAIN = b"weighbridge/sealed-list/1\x00"
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"
 _NAME = re.compile(rf"{_PART}(?:/{_PART}){{0,7}}")
@@ -80,6 +82,8 @@ class SealedList:
         directories = {str(parent) for name in names for parent in Path(name).parents}
         if not directories.isdisjoint(names):
             raise FormatError("a name in a list of sealed files is a directory of another")
+        if len(directories) > DIRECTORIES:
+            raise FormatError(f"a list of sealed files needs more than {DIRECTORIES} directories")
 
     def to_cbor(self) -> bytes:
         """Returns the one encoding of this list."""

@@ -370,3 +370,13 @@ def test_streams_of_old_are_opened(tmp_path: Path) -> None:
     terms = Terms(bytes(range(96, 128)), commitment(files.to_cbor()), worker.public, prover.public)
     assert worker.receive(io.BytesIO(bytes.fromhex(GOLDEN)), terms, tmp_path / "in", limit=7) == files
     assert read(tmp_path / "in") == {"a/b": b"weights"}
+
+
+def test_a_link_in_the_way_is_neither_followed_nor_replaced(job: Job) -> None:
+    """`into` is a link to what is not there yet, or to a directory: the files come to lie nowhere."""
+    at = job.root.parent / "in"
+    at.symlink_to(job.root.parent / "elsewhere")
+    with pytest.raises(OSError, match="Not a directory"):
+        job.receive(job.stream())
+    assert sorted(job.root.parent.iterdir()) == sorted([at, job.root])
+    assert at.is_symlink()

@@ -95,3 +95,10 @@ def test_two_lists_of_the_same_files_have_other_commitments(tmp_path: Path) -> N
 def test_a_file_that_is_not_there_is_not_listed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         list_files(tmp_path, ["a"])
+
+
+def test_a_list_of_empty_files_cannot_fill_a_disk_with_directories() -> None:
+    """Each of seven directories to one file of nothing: a million bytes of a list made half a gigabyte of blocks."""
+    files = tuple(SealedFile(f"{number:05}/b/c/d/e/f/g/h", 0, bytes(32)) for number in range(2_000))
+    with pytest.raises(FormatError, match="directories"):
+        SealedList(BLIND, files)
