@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -23,13 +25,20 @@ _OPTIMIZERS = tuple(
     str(Path(torch.optim.__file__).with_name(f"{name}.py"))
     for name in ("optimizer", "sgd", "adam", "adamw", "adamax", "adagrad", "adadelta", "rmsprop")
 )
+_RECORDER = (
+    str(Path(__file__).parent),
+    str(Path(__file__).parents[1] / "recording"),
+    str(Path(weighbridge.__file__).parent),
+)
 _OURS = (str(Path(__file__).parents[1]), str(Path(weighbridge.__file__).parent))
 _PAST_THE_DISPATCHER = frozenset(
     {
         Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage,
-        Tensor.__dlpack__, Tensor.__repr__, Tensor.__format__,
+        Tensor.__dlpack__, Tensor.__repr__, Tensor.__format__, Tensor.apply_, Tensor.map_,
     }
 )  # fmt: skip
+_WITH_HOOKS = frozenset({Tensor.backward, torch.autograd.grad})
+"""What PyTorch leaves the mode for, and what calls functions of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +71,11 @@ class LooksAtResults(TorchFunctionMode):
         self._random = _randomness()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _PAST_THE_DISPATCHER and self.first is None and not _by_optimizer():
+        if func in _PAST_THE_DISPATCHER and self.first is None and not _by_recorder() and not _by_optimizer():
             self.first = _line(), getattr(func, "__name__", "a look")
+        if func in _WITH_HOOKS:
+            with _passes_in(self):
+                return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def read(self, host: int, op: int) -> None:
@@ -75,6 +87,31 @@ class LooksAtResults(TorchFunctionMode):
     def drew(self) -> bool:
         """Whether random numbers of Python's or NumPy's were drawn, outside of what a tape has."""
         return _randomness() != self._random
+
+
+@contextmanager
+def _passes_in(mode: TorchFunctionMode) -> Iterator[None]:
+    """Lets backward passes run in a mode that PyTorch has left, so that it sees what hooks of the program do."""
+    autograd: Any = torch.autograd
+    engine = autograd._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return engine(*args, **kwargs)
+
+    autograd._engine_run_backward = run
+    try:
+        yield
+    finally:
+        autograd._engine_run_backward = engine
+
+
+def _by_recorder() -> bool:
+    """Whether the Recorder looks itself, as it does in operations of a backward pass."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_RECORDER)
 
 
 def _by_optimizer() -> bool:

@@ -47,9 +47,8 @@ _INSTALLED = tuple(
     }
 )  # fmt: skip
 _NUMBERS = (float, int, bool)
-_ITSELF = frozenset(
-    {str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex, CodeType}
-)
+_ITSELF = frozenset({str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, CodeType})
+_BASES: tuple[Any, ...] = (float, int, complex, str, bytes)
 _HOLDERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset})
 _ORDERED = (list, tuple, deque, set, frozenset)
 _DRAWING = (random.Random, np.random.Generator, np.random.RandomState)
@@ -145,7 +144,7 @@ class _Walk:
         self.places: list[str] = []
         self._out = self.look.found
         self._name_of, self._codes, self._named = name_of, codes, named
-        self._met: set[int] = set()
+        self._met: dict[int, int] = {}
         self._classes: set[int] = set()
         self._path: list[str] = []
 
@@ -177,7 +176,7 @@ class _Walk:
             return
         out.append(kind)
         if kind in _NUMBERS:
-            out.append(value if value == value else "nan")
+            out.append((value or repr(value)) if value == value else "nan")  # 0.0 == -0.0
             return
         if kind in _HOLDERS and not value:
             out.append(0)
@@ -186,6 +185,7 @@ class _Walk:
             self._tensor(value)
             return
         if id(value) in self._met:
+            out.append(self._met[id(value)])  # which one: a name may come to mean another thing that was there
             return
         if kind is MethodType:
             self._within("", value.__func__)
@@ -196,7 +196,7 @@ class _Walk:
                 "the function leads to more Python objects than can be looked at before each step; let it refer to "
                 "model and optimizer only, not to a data set or to what holds one"
             )
-        self._met.add(id(value))
+        self._met[id(value)] = len(self._met)
         self._object(value, kind)
 
     def _object(self, value: Any, kind: type) -> None:
@@ -226,6 +226,12 @@ class _Walk:
             out.append(id(value))
         elif isinstance(value, enum.Enum):
             out.append(value)
+        elif isinstance(value, np.generic):
+            out += [value.dtype.str, value.tobytes()]
+        elif (base := next((each for each in _BASES if isinstance(value, each)), None)) is not None:
+            out.append(base.__repr__(value))  # a number or text of a class of the program's, which may hold more
+            if hasattr(value, "__dict__"):
+                self._instance(value, kind)
         elif isinstance(value, weakref.ref):
             out.append(id(value()))
         elif kind is bytearray or isinstance(value, array.array):
@@ -315,7 +321,7 @@ class _Walk:
             self.look.tensors.append(t)
         if id(t) in self._met:
             return
-        self._met.add(id(t))
+        self._met[id(t)] = len(self._met)
         if t.is_leaf:
             self.look.grads.append(self._lies(t.grad))
             hooks = getattr(t, "_post_accumulate_grad_hooks", None)

@@ -19,7 +19,7 @@ def without_tensors(value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [type(value)]
     if value is None or type(value) in (bool, int, float, str, bytes, torch.dtype, torch.device):
-        return [type(value), value]
+        return [type(value), value or repr(value)]  # of two zeros that are equal, one may be negative
     if hasattr(value, "keys") and hasattr(value, "__getitem__"):
         return [type(value), *(part for key in value.keys() for part in (key, *without_tensors(value[key])))]  # noqa: SIM118
     if isinstance(value, (list, tuple)):
