@@ -29,6 +29,7 @@ _RECORDER = (
     str(Path(__file__).parent),
     str(Path(__file__).parents[1] / "recording"),
     str(Path(weighbridge.__file__).parent),
+    str(Path(weighbridge.__file__).parent.with_name("firmware_sim")),  # the shim of a simulated chip
 )
 _OURS = (str(Path(__file__).parents[1]), str(Path(weighbridge.__file__).parent))
 _PAST_THE_DISPATCHER = frozenset(
@@ -107,7 +108,7 @@ def _passes_in(mode: TorchFunctionMode) -> Iterator[None]:
 
 
 def _by_recorder() -> bool:
-    """Whether the Recorder looks itself, as it does in operations of a backward pass."""
+    """Whether the Recorder or a chip's shim looks itself, as they do in operations of a backward pass."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
         frame = frame.f_back
