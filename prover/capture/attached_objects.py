@@ -59,6 +59,11 @@ class Attached:
                 f"attach() cannot find tensors in a {type(item).__name__}; pass modules, optimizers or tensors"
             )
 
+    def release(self) -> None:
+        """Lets go of everything, once nothing more is recorded."""
+        for each in (self._modules, self._optimizers, self._others):
+            each.clear()
+
     def modules(self) -> ItemsView[str, torch.nn.Module]:
         """Returns name and module of each module."""
         return self._modules.items()

@@ -13,7 +13,7 @@ from prover.following.attempts import Attempts
 from prover.following.fetches import fetches
 from prover.following.jobs import joined
 from prover.following.notes import Notes, TakenForBatch, Undeclared
-from prover.following.program import Follower
+from prover.following.program import Follower, any_open
 from prover.following.segments import SegmentRecorder
 from prover.recording.repeating import Repeats
 from weighbridge.attest.chip_link import ChipLink
@@ -25,8 +25,6 @@ from weighbridge.transcript.parentage import Parent
 from weighbridge.transcript.supplements import key_path
 
 T = TypeVar("T")
-
-_current: list[Follower] = []
 
 
 class Following:
@@ -195,7 +193,7 @@ def require_alone() -> None:
     Raises:
         UsageError: A program is.
     """
-    if any(each.open for each in _current):
+    if any_open():
         raise UsageError("this program is followed already; close() that recording first")
 
 
@@ -208,5 +206,4 @@ def begin(recorder: SegmentRecorder, notes: Notes, follower: Follower) -> Follow
         follower: Decides what becomes of operations.
     """
     follower.begin()
-    _current[:] = [follower]
     return Following(recorder, follower, notes)

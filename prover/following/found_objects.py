@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ def found_objects(knows: Callable[[int], bool], updated: Sequence[Tensor] = ()) 
         knows: Whether a storage (by address) was made or used by the program since it is followed.
         updated: Parameters that the program updates without an optimizer.
     """
+    gc.collect()  # what is garbage is no object of the program any more
     optimizers = [each for each in of_types(lambda kind: issubclass(kind, Optimizer)) if innermost(each) is each]
     wanted = {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     wanted |= {id(p): p for p in updated}

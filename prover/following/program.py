@@ -57,6 +57,11 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+def any_open() -> bool:
+    """Whether a program of this process is followed."""
+    return any(each.open for each in _followers)
+
+
 class Follower:
     """Decides of every operation, fetch and optimizer step of a program what becomes of it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -254,17 +254,14 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._steps.sources.__exit__(kind, error, trace)
-        self._steps.close()
         complete = error is None and not self._steps.failed
-        try:
+        with ExitStack() as stack:  # all of it happens, the last of it first
+            stack.callback(self._steps.close)
+            stack.callback(self._close, complete)
+            if self._chip_session is not None:
+                stack.callback(self._chip_session.leave, complete)
             if self._repeating is not None:
-                unseen(self._repeating.close)(complete)
-        finally:
-            try:
-                if self._chip_session is not None:
-                    self._chip_session.leave(complete)
-            finally:
-                self._close(complete)
+                stack.callback(unseen(self._repeating.close), complete)
 
     @property
     def _out(self) -> TranscriptWriter:

@@ -136,7 +136,9 @@ class StepRunner:
         self.memory.on_death(self._died)
 
     def close(self) -> None:
-        """Ends the recording: what existed before it may be garbage again."""
+        """Ends the recording: what existed before it, and what was attached, may be garbage again."""
+        self._attached.release()
+        self.derived, self._trial_paths = Derived(), None
         if self._frozen:
             gc.unfreeze()
 

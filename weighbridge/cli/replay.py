@@ -12,6 +12,7 @@ import typer
 from weighbridge.cli import _second_executor as second_executor
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
 from weighbridge.cli._inputs import Json, Run, require_transcript
+from weighbridge.cli._packages import require
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def command(
     if executor != "torch":
         others = (device != "cpu", op_rules, rank is not None, results, recognise, claims, sensitivity)
         return second_executor.command(run, lambda: _steps(run, steps), executor, any(others), as_json)
+    require("torch")
     if claims is not None and not recognise:
         raise UsageError("--claims is for recognition; add --recognise N")
     if (run / "job.cbor").is_file():

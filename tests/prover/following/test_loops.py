@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from weighbridge import replay
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.data import DataCommitment
 from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
 
 OTHER_MACHINE = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
 
@@ -93,8 +95,6 @@ def test_a_whole_loop_replays_elsewhere_without_a_warning(tmp_path: Path) -> Non
 
 
 def batch_paths(path: Path, tape: bytes) -> list[str]:
-    from weighbridge.transcript.tape import Tape
-
     return [name for name, _ in Tape.decode(Transcript.open(path).tape(tape)).batch_views]
 
 
@@ -120,6 +120,31 @@ def test_an_evaluation_is_not_on_any_tape(tmp_path: Path) -> None:
         transcript = Transcript.open(tmp_path / f"run{evaluations}")
         lengths.append([len(transcript.tape(record.tape)) for record in transcript.records()])
     assert lengths[0] == lengths[1] == lengths[2]
+
+
+def test_what_an_earlier_recording_trained_is_not_the_programs(tmp_path: Path) -> None:
+    """Its model is garbage by then, in cycles that nothing has collected; only the closed recording is held."""
+    runs = []
+
+    def recorded(path: Path) -> int:
+        with prover.follow(path, seed=1) as run:
+            runs.append(run)
+            for built in range(2):  # the first of the two is replaced before anything trains it
+                model = net()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                optimizer.cycle = (optimizer, model)  # type: ignore[attr-defined]
+            train(model, DataLoader(data(), batch_size=8), optimizer)
+        assert built == 1
+        transcript = Transcript.open(path)
+        return len(Tape.decode(transcript.tape(next(iter(transcript.records())).tape)).survivors)
+
+    gc.collect()
+    gc.disable()
+    try:
+        first, second = recorded(tmp_path / "first"), recorded(tmp_path / "second")
+    finally:
+        gc.enable()
+    assert first == second == 4
 
 
 def train(model: nn.Module, batches: Any, optimizer: torch.optim.Optimizer) -> None:
