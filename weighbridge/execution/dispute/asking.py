@@ -56,6 +56,9 @@ class Claim:
         first: The hash of the agreed first leaf (32 bytes); nothing for the first one.
         left: Digest of the state that the party's course has after the step (32 bytes); nothing without courses.
         input: What both courses have the step begin with (32 bytes); nothing without courses.
+        step: Number of the step at which the courses part; None without courses.
+        answered: Whether the other party answered. If not, all that is judged is whether the record and the program
+            are what the courses have the step begin with.
     """
 
     terms: bytes
@@ -71,6 +74,8 @@ class Claim:
     first: bytes
     left: bytes = b""
     input: bytes = b""
+    step: int | None = None
+    answered: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +193,7 @@ def judge(
             for name in ("terms", "state", "log", "leaf", "previous", "first", "left", "input")
         }
         request |= {"task": "judge", "path": at, "own": claim.own, "count": claim.count, "index": claim.index}
+        request |= {"step": claim.step, "answered": claim.answered}
         request |= {"device": device, "memory": limits.memory, "seconds": limits.seconds, "op_rules": list(op_rules)}
         try:
             message = run_worker(_WORKER, request, limits, env)

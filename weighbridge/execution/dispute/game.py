@@ -5,6 +5,8 @@ first that differs names the step, and the step records that follow have to fit 
 sends two messages at most: its leaf hashes, the challenger first, and one opening. The referee judges claims and not
 parties: both may be false. Each party has one clock for the whole dispute, which runs while the other waits for it and
 stands still while the referee works.
+
+Here messages are compared as bytes. What a record or a program in them says, the confined worker reads that judges.
 """
 
 from __future__ import annotations
@@ -15,11 +17,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.core.digests import DIGEST_SIZE, bytes_digest
-from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.execution.dispute.asking import Claim, Judgement, Traced, forfeited, split
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
-from weighbridge.execution.dispute.leaves import first_difference, input_digest
+from weighbridge.execution.dispute.leaves import first_difference
 from weighbridge.execution.dispute.messages import (
     START,
     Answer,
@@ -34,7 +35,6 @@ from weighbridge.execution.dispute.messages import (
     unpack,
 )
 from weighbridge.transcript.state import state_digest
-from weighbridge.transcript.steps import StepRecord
 
 CHALLENGER, DEFENDER = 0, 1
 NAMES = ("challenger", "defender")
@@ -96,6 +96,11 @@ class Dispute:
         return len(self._courses) == len(NAMES) and self._step is None
 
     @property
+    def unanswered(self) -> bool:
+        """Whether the defender says that the challenge is not about the step at which the courses part."""
+        return bool(self._courses) and self._answer is not None and not self._answer.record
+
+    @property
     def alike(self) -> bool:
         """Whether two trainings have the same leaves beside records that are not the same."""
         challenge, answer = self._challenge, self._answer
@@ -139,13 +144,11 @@ class Dispute:
                 self._courses.append(course)
                 self._step = parting(*self._courses)
             case Challenge() as challenge, "challenge":
-                if self._courses and not self._follows(challenge):
+                if self._courses and not self._named(challenge):
                     raise DisputeError("Expected is the challenger's own record of the step at which the courses part.")
                 self._challenge, self._step = challenge, challenge.step
             case Answer() as answer, "answer":
                 assert self._challenge is not None
-                if self._courses and not answer.record:  # its course says that this is a step of its own
-                    raise DisputeError("Expected is the defender's record of the step at which the courses part.")
                 self._answer, self._claims = answer, (split(self._challenge.leaves), split(answer.leaves))
                 found = first_difference(*self._claims)
                 self._leaf = len(self._claims[DEFENDER]) if found is None else found
@@ -157,24 +160,16 @@ class Dispute:
                 raise DisputeError(f"Expected is {due} of the {NAMES[party]}, and nothing else.")
         self.messages.append(message)
 
-    def _follows(self, challenge: Challenge) -> bool:
-        """Says whether a challenge is about the step that the courses name, from what both name it to begin with.
+    def _named(self, challenge: Challenge) -> bool:
+        """Says whether a challenge names the step at which the courses part, and the state before it.
 
-        What it ends in is judged: a record of another state is a false claim.
+        What its record and its program say is judged: only a confined worker decodes them.
         """
         course, step = self._courses[CHALLENGER], self._step
         assert step is not None, "a challenge is due"
-        states = split(course.states)
-        agreed = states[step - 1] if step else state_digest({}, {})
-        try:
-            record = StepRecord.from_cbor(challenge.record)
-        except WeighbridgeError:
-            return False
+        agreed = split(course.states)[step - 1] if step else state_digest({}, {})
         said = challenge.step, challenge.own, challenge.terms, challenge.state
-        begins = record.step, bytes_digest(challenge.tape), input_digest(record)
-        return (*said, *begins) == (
-            step, True, course.terms, agreed, step, record.tape, split(course.inputs)[step]
-        )  # fmt: skip
+        return said == (step, True, course.terms, agreed)
 
     def claim(self, party: int) -> Claim | None:
         """Returns what a party claims of the first leaf that differs, if it claims anything."""
@@ -199,6 +194,8 @@ class Dispute:
             first=leaves[0] if index else b"",
             left=split(self._courses[party].states)[challenge.step] if self._courses else b"",
             input=split(self._courses[party].inputs)[challenge.step] if self._courses else b"",
+            step=challenge.step if self._courses else None,
+            answered=not self.unanswered,
         )
 
 
@@ -227,6 +224,8 @@ def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
     """Returns what is said of each claim of a dispute whose parties have said all."""
     if dispute.apart:
         return [(party, _NO_STEP) for party in (CHALLENGER, DEFENDER)]
+    if dispute.unanswered:
+        return _unanswered(dispute, judge)
     if not dispute.common:
         return [(party, _NO_GROUND) for party in (CHALLENGER, DEFENDER)]
     if dispute.alike:
@@ -236,7 +235,21 @@ def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
         claim = dispute.claim(party)
         if claim is not None:
             found.append((party, judge(claim, dispute.openings.get(party, b""))))
+            if party == CHALLENGER and found[-1][1].code == "dispute.course":
+                break  # the defender's claim rests on the program that the challenge names
     return found
+
+
+def _unanswered(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
+    """Rules on a challenge that the defender says is about something else than the step at which the courses part."""
+    claim = dispute.claim(CHALLENGER)
+    assert claim is not None, "there are courses and an answer"
+    found = judge(claim, b"")
+    if found.verdict == "admissible":
+        return [(DEFENDER, forfeited("the defender shows no record of the step at which the courses part"))]
+    if found.verdict == "undecided":
+        return [(party, found) for party in (CHALLENGER, DEFENDER)]
+    return [(CHALLENGER, found)]
 
 
 class Referee:

@@ -49,13 +49,20 @@ def judge(claim: Claim, opening: bytes, tracer: Tracer) -> Judgement:
         opening: What the party shows, encoded.
         tracer: Executes the operation; it has the seed and the policy of the draft.
     """
+    if claim.step is not None and not _begins(claim):
+        why = "the step record or its program is not what the courses have the step begin with"
+        return Judgement("false", "dispute.course", why)
+    if not claim.answered:
+        return Judgement("admissible", "dispute.follows", "the challenge begins as both courses have it")
     try:
         tape = Tape.decode(claim.tape)
         record = StepRecord.from_cbor(claim.record)
         if record.tape != bytes_digest(claim.tape):
             return Judgement("false", "dispute.record", "the step record names another tape than was agreed on")
-        if claim.left and (record.state, input_digest(record)) != (claim.left, claim.input):
-            return Judgement("false", "dispute.record", "the step record is not that of the party's own course")
+        if claim.left and record.state != claim.left:
+            return Judgement(
+                "false", "dispute.record", "the step record does not end in the state of the party's course"
+            )
         on_demand = bool(record.outputs)
         if not on_demand and record.rounding != claim.log:
             return Judgement("false", "dispute.rounding", "the rounding log is not the one that the step record names")
@@ -89,6 +96,16 @@ def judge(claim: Claim, opening: bytes, tracer: Tracer) -> Judgement:
     if claim.own and not recorded:
         return Judgement("false", "dispute.record", f"{what} follows, but the step record says something else of it")
     return Judgement("admissible", "dispute.follows", f"{what} follows from the leaf before it")
+
+
+def _begins(claim: Claim) -> bool:
+    """Says whether a record and its program are of the step at which courses part, and begin as they have it."""
+    try:
+        record = StepRecord.from_cbor(claim.record)
+    except WeighbridgeError:
+        return False
+    begins = record.step, bytes_digest(claim.tape), input_digest(record)
+    return begins == (claim.step, record.tape, claim.input)
 
 
 def _explained(claim: Claim, tape: Tape, record: StepRecord, shown: Opening, tracer: Tracer) -> bool:

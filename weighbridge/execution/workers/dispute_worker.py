@@ -123,7 +123,8 @@ def _judged(request: dict[str, Any]) -> dict[str, Any]:
     claim = Claim(
         terms=bytes.fromhex(request["terms"]),
         tape=read_file(at / "tape", max_bytes=MAX_OPENING), record=read_file(at / "record", max_bytes=MAX_OPENING),
-        own=bool(request["own"]), count=int(request["count"]), index=int(request["index"]), **small,
+        own=bool(request["own"]), count=int(request["count"]), index=int(request["index"]),
+        step=request["step"], answered=bool(request["answered"]), **small,
     )  # fmt: skip
     terms = decode_cbor(claim.terms)
     try:

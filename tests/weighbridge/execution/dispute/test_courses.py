@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,15 @@ from support.recording_store import RecordingStore
 from support.workers_here import workers_here
 
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
+from weighbridge.core.bounded import decode_cbor
+from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.execution.dispute import asking, game
 from weighbridge.execution.dispute.asking import Traced
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee, parting, verify
 from weighbridge.execution.dispute.leaves import Leaf
 from weighbridge.execution.dispute.messages import (
     START,
+    Answer,
     Content,
     Course,
     DisputeError,
@@ -31,6 +35,7 @@ from weighbridge.execution.dispute.messages import (
     signed,
     unpack,
 )
+from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 
@@ -236,24 +241,107 @@ def test_the_first_state_that_differs_names_the_step(changed: list[bool], data: 
     assert read(signed(START, other, KEYS[0]).data).content == other
 
 
-@pytest.mark.finding("dispute.message")
-def test_no_party_escapes_by_talking_about_another_step_than_its_course(run: Path, liar: Party, course: Course) -> None:
-    """A challenge from another program, values or batch, which an honest defender cannot answer; an empty answer."""
+def _challenged(course: Course, liar: Party) -> Referee:
+    """A dispute whose challenger may now say anything, against an honest defender."""
     referee = _referee()
     _post(referee, CHALLENGER, _named(course, liar))
     _post(referee, DEFENDER, course)
-    asked = game.challenge(liar.tree()[0], STEP, own=True)
+    return referee
+
+
+@pytest.mark.finding("dispute.course")
+@pytest.mark.parametrize("program", [True, False], ids=["other program", "same program"])
+def test_a_challenger_that_talks_about_something_else_than_its_course_loses(
+    run: Path, liar: Party, course: Course, program: bool
+) -> None:
+    """From another program, which an honest defender answers without a record, or with other values or batch."""
+    asked, honest = game.challenge(liar.tree()[0], STEP, own=True), Party(run)
     assert liar.record is not None
-    other = Transcript.open(run).tape(Transcript.open(run).step(STEP - 1).tape) + b"\x00"
+    other = asked.tape + b"\x00"
     for escape in (
-        replace(asked, tape=other), replace(asked, tape=other, record=b"none"),
-        replace(asked, record=replace(liar.record, batch=bytes(32)).to_cbor()),
-        replace(asked, record=replace(liar.record, tape=bytes(32)).to_cbor(), tape=other),
+        [replace(asked, tape=other), replace(asked, tape=other, record=b"none"),
+         replace(asked, record=replace(liar.record, tape=bytes_digest(other)).to_cbor(), tape=other)]
+        if program else
+        [replace(asked, record=replace(liar.record, batch=bytes(32)).to_cbor()),
+         replace(asked, record=replace(liar.record, step=STEP - 1).to_cbor()),
+         replace(asked, record=replace(liar.record, tape=bytes(32)).to_cbor())]
     ):  # fmt: skip
-        with pytest.raises(DisputeError):
-            _post(referee, CHALLENGER, escape)
-    _post(referee, CHALLENGER, asked)
-    with pytest.raises(DisputeError):
-        _post(referee, DEFENDER, game.answer(replace(Party(run).tree()[0], tape=b""), asked))
-    assert referee.dispute.due() == (DEFENDER, "answer")
-    assert referee.ruling is None
+        referee = _challenged(course, liar)
+        _post(referee, CHALLENGER, escape)
+        answered = game.answer(honest.tree()[0], escape)
+        assert (answered.record == b"") == program
+        _post(referee, DEFENDER, answered)
+        while referee.ruling is None:
+            party, _ = referee.dispute.due()
+            shown = b"" if party == CHALLENGER else honest.tree(referee.dispute.leaf)[0].opening or b""
+            _post(referee, party, Shown(opening=shown))
+        assert _verdicts(referee) == {CHALLENGER: "false"}
+        assert reasons(referee) == {CHALLENGER: "dispute.course"}
+        assert verify(pack(referee.log()), judge_here).agrees
+
+
+@pytest.mark.finding("dispute.forfeit")
+def test_a_defender_that_answers_nothing_to_a_challenge_about_its_step_forfeits(
+    run: Path, liar: Party, course: Course
+) -> None:
+    referee = _referee()
+    _post(referee, CHALLENGER, course)
+    _post(referee, DEFENDER, _named(course, liar))
+    _post(referee, CHALLENGER, game.challenge(Party(run).tree()[0], STEP, own=True))
+    _post(referee, DEFENDER, game.answer(replace(liar.tree()[0], tape=b""), _asked(referee)))
+    assert _verdicts(referee) == {DEFENDER: "forfeit"}
+    assert verify(pack(referee.log()), judge_here).agrees
+
+
+def _asked(referee: Referee) -> game.Challenge:
+    content = referee.dispute.messages[-1].content
+    assert isinstance(content, game.Challenge)
+    return content
+
+
+HOSTILE = {
+    "deep": b"\x81" * (1 << 20) + b"\x80",
+    "wide": b"\x9a" + (1 << 21).to_bytes(4, "big") + b"\x80" * (1 << 21),
+    "promised": b"\x5b" + b"\xff" * 8,
+    "wrong types": cbor(["step", {"batch": 1.5}]),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "truncated", "wrong fields"])
+def test_hostile_bytes_end_the_course_of_the_challenger_and_not_the_referee(
+    run: Path, liar: Party, course: Course, name: str
+) -> None:
+    told = Party(run).tree()[0]
+    fields: dict[str, Any] = decode_cbor(told.record)
+    record = HOSTILE.get(name, told.record[:-1] if name == "truncated" else cbor(fields | {"rng": [1]}))
+    referee = _challenged(course, liar)
+    _post(referee, CHALLENGER, replace(game.challenge(told, STEP, own=True), record=record, tape=record))
+    _post(referee, DEFENDER, Answer(record=b"", log=bytes(32), leaves=b""))
+    assert reasons(referee) == {CHALLENGER: "dispute.course"}
+    assert verify(pack(referee.log()), judge_here).agrees
+
+
+def test_the_referee_decodes_no_record_in_its_own_process(
+    run: Path, liar: Party, course: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With confined workers that judge: hostile bytes, and an honest challenger against a defender without a record."""
+    said = [game.challenge(Party(run).tree()[0], STEP, own=True)]
+    said.append(replace(said[0], record=HOSTILE["deep"]))
+
+    def decoded(*_: object) -> StepRecord:
+        raise AssertionError("a record was decoded in the referee's process")
+
+    monkeypatch.setattr(StepRecord, "from_map", decoded)
+    limits = Limits(2 << 30, 120)
+    for asked, expected in zip(said, ({DEFENDER: "dispute.forfeit"}, {CHALLENGER: "dispute.course"}), strict=True):
+        referee = Referee(
+            (KEYS[0].public, KEYS[1].public), REFEREE, clock=60.0, now=lambda: 0.0,
+            judge=lambda claim, opening: asking.judge(claim, opening, limits=limits),
+        )  # fmt: skip
+        for party, content in (
+            (CHALLENGER, course), (DEFENDER, _named(course, liar)), (CHALLENGER, asked),
+            (DEFENDER, Answer(record=b"", log=bytes(32), leaves=b"")),
+        ):  # fmt: skip
+            _post(referee, party, content)
+        assert reasons(referee) == expected
