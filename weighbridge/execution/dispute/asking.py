@@ -155,7 +155,7 @@ def course(
         WeighbridgeError: The transcript is damaged.
         ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
     """
-    request = {"task": "course", "path": str(Path(path).resolve())}
+    request = {"task": "course", "path": str(Path(path).resolve()), "device": "cpu"}
     message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
     try:
         raise_error(message)

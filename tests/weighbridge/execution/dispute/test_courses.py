@@ -18,6 +18,7 @@ from support.workers_here import workers_here
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.dispute import asking, game
 from weighbridge.execution.dispute.asking import Traced
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee, parting, verify
@@ -57,6 +58,12 @@ def liar(run: Path) -> Party:
 def course(run: Path) -> Course:
     with workers_here():
         return asking.course(run)
+
+
+def test_a_confined_worker_reads_the_same_course(run: Path, course: Course) -> None:
+    assert asking.course(run, limits=Limits(2 << 30, 120)) == course
+    with pytest.raises(WeighbridgeError):
+        asking.course(run / "steps", limits=Limits(2 << 30, 120))
 
 
 def _named(course: Course, party: Party, step: int = STEP) -> Course:
