@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from weighbridge.execution.second.executor import settled
 from weighbridge.execution.second.memory import Array, kind_of
 from weighbridge.execution.second.rounding import canonical, to_float32
-from weighbridge.execution.second.table import RULES, Call, Wide, base
+from weighbridge.execution.second.table import RULES, Call, Rule, Wide, base
 from weighbridge.numerics.context import Context
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.random.variates import Draw
@@ -70,6 +69,14 @@ class Second:
         return KEY
 
 
+def table() -> dict[str, Rule]:
+    """The table of the second Executor's rules. It is filled, and JAX loaded, by the first call."""
+    import weighbridge.execution.second.rules
+
+    assert weighbridge.execution.second.rules.FAMILIES
+    return RULES
+
+
 def first(op: Op, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], list[tuple[Tensor, Bound]]]:
     """What the first Executor makes: results, and what it rounded."""
     context = First()
@@ -102,6 +109,8 @@ def second(op: Op, args: Any, kwargs: dict[str, Any], results: list[Any]) -> tup
         kwargs: Keyword operands.
         results: What the first one made, for types and shapes, as a tape has them.
     """
+    from weighbridge.execution.second.executor import settled
+
     key, changes = base(f"{op._schema.name.removeprefix('aten::')}.{op._overloadname or 'default'}")
     rule, accounting = RULES[key], Second()
     operands = rule.bind([_plain(a) for a in args], {k: _plain(v) for k, v in kwargs.items()})

@@ -59,7 +59,7 @@ def invocation(node: Node, number: int, tape: Tape, operands: Operands) -> Invoc
     try:
         bound = bind(op, args, kwargs)
         names = argument_names(op)[0]
-        fits = len(args) <= len(names) and all([name in names for name in kwargs])
+        fits = len(args) <= len(names) and all([name in names[len(args) :] for name in kwargs])
     except TypeError:
         fits = False
     if not fits:

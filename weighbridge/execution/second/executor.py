@@ -14,18 +14,17 @@ from weighbridge.execution.second import rules as _rules
 from weighbridge.execution.second.following import Step
 from weighbridge.execution.second.memory import Array, Bytes, NotCoveredError, kind_of, view
 from weighbridge.execution.second.rounding import canonical
+from weighbridge.execution.second.signatures import require_form
 from weighbridge.execution.second.table import RULES, Call, Kind, Rule, Wide, base
 from weighbridge.numerics.rounding.rounding_log import LogReader
 from weighbridge.transcript.state import Checkpoint, state_digest
 from weighbridge.transcript.steps import StepRecord
-from weighbridge.transcript.tape import Node, Ref, Tape, absolute_name
+from weighbridge.transcript.tape import MEMORY_FORMATS, Node, Ref, Tape, absolute_name
 from weighbridge.transcript.tensor_file import raw_bytes
 
 assert _rules.FAMILIES
 
 _UNFIT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-_PLACING = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
-"""Operands by keyword that say where a result lies or of which type it is, which the tape says too."""
 
 
 def bytes_of(tensor: torch.Tensor) -> Bytes:
@@ -167,10 +166,17 @@ class SecondExecutor:
         rule = RULES.get(key)
         if rule is None:
             raise NotCoveredError(node.op)
+        require_form(node.op, key, changes)
+        if not rule.fits(len(node.args), node.kwargs):
+            raise TapeError(f"operation {index} ({node.op}) has operands that do not fit it")
         refs = [None if o is None else tape.refs[o] for o in node.outputs]
         if rule.kind is Kind.VIEW:
-            if node.births:
+            # It computes nothing; which memory it names was checked against the storage when the tape was decoded.
+            if node.births or not any(isinstance(v, tuple) and v[:1] == ("t",) for v in node.args):
                 raise TapeError(f"operation {index} ({node.op}) is a view but makes memory")
+            for value in (*node.args, *node.kwargs.values()):
+                if not isinstance(value, tuple) or value[:1] != ("t",):
+                    _decode(value, tape, slots, step.record.values)
             return
         step.begin(index, node, refs, changes)
         try:
@@ -192,8 +198,6 @@ class SecondExecutor:
     ) -> None:  # fmt: skip
         values = step.record.values
         kwargs = {name: _decode(value, tape, slots, values) for name, value in node.kwargs.items()}
-        if unknown := set(kwargs) - set(rule.names) - _PLACING:
-            raise NotCoveredError(f"{node.op} with {min(unknown)[:40]}")
         if "dtype" not in rule.names:
             _check_placing(kwargs, refs)
         operands = rule.bind([_decode(value, tape, slots, values) for value in node.args], kwargs)
@@ -280,7 +284,9 @@ def _decode(value: Any, tape: Tape, slots: Mapping[int, Bytes], values: list[Any
             return kind_of(name)
         case ("s", str(text)):
             return text
-        case ("m" | "dev" | "lay", *_):
+        case ("m", str(name)) if name in MEMORY_FORMATS:
+            return None
+        case ("dev",) | ("lay",):
             return None
         case tuple():
             raise TapeError("an operand has an unknown form")

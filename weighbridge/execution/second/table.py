@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ import numpy as np
 
 from weighbridge.execution.second.bounds import Bound, Floats
 from weighbridge.execution.second.memory import F32, F64, Array, NotCoveredError, kind_of
+from weighbridge.execution.second.signatures import PLACING, VIEWS
 from weighbridge.transcript.tape import Ref
 
 
@@ -121,6 +122,7 @@ class Rule:
         defaults: What operands are that a call leaves out.
         function: Computes it; None for views.
         computes: Of a move: whether it makes new numbers, whose NaN are the canonical one.
+        placing: Operands by keyword beside those: where a result lies, and of which type it is.
     """
 
     kind: Kind
@@ -128,15 +130,24 @@ class Rule:
     defaults: Mapping[str, Any]
     function: Function | None
     computes: bool = False
+    placing: frozenset[str] = frozenset()
+
+    def fits(self, count: int, keywords: Iterable[str]) -> bool:
+        """Says whether so many positional operands and these keywords name operands, each once.
+
+        Args:
+            count: How many there are by position.
+            keywords: Names of the others.
+        """
+        left = {*self.names[count:], *self.placing}
+        return count <= len(self.names) and left.issuperset(keywords)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the operands of a call by name.
 
         Raises:
-            TypeError: There are too many, or one is missing.
+            TypeError: One is missing.
         """
-        if len(args) > len(self.names):
-            raise TypeError("it has too many operands")
         bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
         if lacking := [name for name in self.names if name not in bound]:
             raise TypeError(f"it lacks the operand {lacking[0]}")
@@ -172,7 +183,7 @@ def rule(keys: str, operands: str, kind: Kind, *, computes: bool = False) -> Cal
         names = tuple(name for name, _, _ in parts)
         defaults = {name: _default(text) for name, equals, text in parts if equals}
         for key in keys.split():
-            RULES[key] = Rule(kind, names, defaults, function, computes)
+            RULES[key] = Rule(kind, names, defaults, function, computes, PLACING.get(key, frozenset()))
         return function
 
     return put
@@ -185,31 +196,7 @@ def base(op: str) -> tuple[str, bool]:
     return f"{name[:-1] if changes else name}.{overload}", changes
 
 
-for _name in [
-    "alias.default",
-    "as_strided.default",
-    "detach.default",
-    "diagonal.default",
-    "expand.default",
-    "lift_fresh.default",
-    "permute.default",
-    "_reshape_alias.default",
-    "select.int",
-    "slice.Tensor",
-    "split.Tensor",
-    "split_with_sizes.default",
-    "squeeze.default",
-    "squeeze.dim",
-    "squeeze.dims",
-    "t.default",
-    "transpose.int",
-    "unbind.int",
-    "unfold.default",
-    "unsqueeze.default",
-    "view.default",
-    "_unsafe_view.default",
-    "chunk.default",
-    "narrow.default",
-    "lift.default",
-]:
-    RULES[_name] = Rule(Kind.VIEW, (), {}, None)
+for _line in VIEWS.split("\n"):
+    if _line:
+        _key, *_names = _line.split()
+        RULES[_key] = Rule(Kind.VIEW, tuple(_names), {}, None)

@@ -11,26 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("jax", reason="the second Executor needs the extra [jax]")
-
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command_line import weighbridge
 from support.float_strategies import any_values
 from support.forging import Change, at_step, forge, node, where
 from support.recordings import replay_here
+from support.second_executor import NEEDED, replay
 
 from prover import Recorder
 from prover.recipes.gpt2 import Gpt2
 from prover.recipes.recipe import train
 from weighbridge.core.errors import ReplayWorkerError
-from weighbridge.execution.second.replay import replay
 from weighbridge.execution.second.rounding import Entry, checksum, number, ordered
 from weighbridge.execution.second_replay import SecondResult, parse
 from weighbridge.numerics.rounding import contested, rounding_log
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
+
+pytestmark = NEEDED
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 RUN = GOLDEN / "on-chip"
@@ -231,6 +230,47 @@ def test_a_call_that_asks_for_another_type_than_its_result_has_is_no_match(chang
     assert replay(tmp_path / "forged").verdict != "match"
 
 
+def called(operation: str, *more: Any, **kwargs: Any) -> Change:
+    """Further operands of the first such operation in step 2."""
+
+    def change(tape: Tape, fields: dict[str, Any]) -> None:
+        at = where(tape, operation)
+        node(tape, at, args=(*tape.nodes[at].args, *more), kwargs={**tape.nodes[at].kwargs, **kwargs})
+
+    return at_step(2, change)
+
+
+@pytest.mark.parametrize(
+    ("operation", "change"),
+    [
+        ("t.default", called("t.default", 0)),
+        ("t.default", called("t.default", memo=1)),
+        ("t.default", called("t.default", self=("t", 0))),
+        ("t.default", called("t.default", dtype=("d", "f32"))),
+        ("view.default", called("view.default", ("l", (4,)))),
+        ("view.default", called("view.default", implicit=True)),
+        ("t.default", asked("t.default", args=())),
+        ("detach.default", called("detach.default", ("l", (1,)))),
+        ("relu.default", called("relu.default", layout=("lay",))),
+        ("ones_like.default", called("ones_like.default", non_blocking=False)),
+        ("relu.default", called("relu.default", self=("t", 0))),
+        ("view_.default", asked("view.default", op="view_.default")),
+        ("mse_loss_.default", asked("relu.default", op="mse_loss_.default")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_call_that_no_schema_has_is_refused_by_both(operation: str, change: Change, tmp_path: Path) -> None:
+    """Views compute nothing, so nothing but their schemas says what may stand on a tape."""
+    forge(RUN, tmp_path / "forged", change)
+    first, second = replay_here(tmp_path / "forged"), replay(tmp_path / "forged")
+    assert first["verdict"] in ("mismatch", "inconclusive")
+    assert operation in json.dumps(first["findings"])
+    assert (second.verdict, second.steps) == ("differs", (0, 2))
+    assert second.first_difference is not None
+    assert operation in second.first_difference["message"]
+    assert second.first_difference["code"] in {finding["id"] for finding in first["findings"]}
+
+
 def endless_operand(tape: Tape, fields: dict[str, Any]) -> None:
     at = where(tape, "relu.default")
     slot, kind, *_ = tape.refs[tape.nodes[at].args[0][1]]
@@ -247,7 +287,7 @@ def endless_result(tape: Tape, fields: dict[str, Any]) -> None:
 def endless_range(tape: Tape, fields: dict[str, Any]) -> None:
     tape.values += 1
     fields["values"] = [*fields["values"], 10**13]
-    node(tape, where(tape, "ones_like.default"), op="arange.default", args=(("v", tape.values - 1),))
+    node(tape, where(tape, "ones_like.default"), op="arange.default", args=(("v", tape.values - 1),), kwargs={})
 
 
 @pytest.mark.parametrize("change", [endless_operand, endless_result, endless_range])

@@ -7,20 +7,46 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("jax", reason="the second Executor needs the extra [jax]")
-
 from support import special_values
 from support.operator_examples import EXAMPLES, STYLES, Maker
-from support.second_rules import first, second
+from support.second_executor import NEEDED
+from support.second_rules import first, second, table
 
-from weighbridge.core.errors import RefusedOperationError
+from weighbridge.core.errors import RefusedOperationError, TapeError
 from weighbridge.execution.second.memory import NotCoveredError
-from weighbridge.execution.second.table import RULES, Kind, Wide
+from weighbridge.execution.second.signatures import require_form
+from weighbridge.execution.second.table import Kind, Wide
 from weighbridge.numerics.rounding.bound import Bound, dense_bound, sharpened
+from weighbridge.program.operands import resolve
 
 Floats = Any
-ROUNDED = sorted(key for key, rule in RULES.items() if rule.kind is Kind.ROUNDED)
+pytestmark = NEEDED
+
+_ROUNDED = """
+_log_softmax.default _log_softmax_backward_data.default _safe_softmax.default _softmax.default
+_softmax_backward_data.default addmm.default baddbmm.default bmm.default convolution.default
+convolution_backward.default cos.default cumsum.default embedding_dense_backward.default erf.default exp.default
+expm1.default gelu.default gelu_backward.default linalg_vector_norm.default log.default log1p.default log2.default
+max_pool2d_with_indices_backward.default mm.default mse_loss.default mse_loss_backward.default
+native_layer_norm.default native_layer_norm_backward.default nll_loss_backward.default nll_loss_forward.default
+pow.Tensor_Scalar rsqrt.default sigmoid.default sigmoid_backward.default silu.default silu_backward.default
+sin.default sum.default sum.dim_IntList tanh.default tanh_backward.default
+"""
+_UNROUNDED = """
+_to_copy.default abs.default add.Scalar add.Tensor addcdiv.default addcmul.default all.default amax.default
+amin.default any.default cat.default clamp.default clamp_max.default clamp_min.default clone.default
+constant_pad_nd.default copy.default div.Scalar div.Tensor embedding.default eq.Scalar eq.Tensor fill.Scalar
+fill.Tensor full.default full_like.default gather.default ge.Scalar ge.Tensor gt.Scalar gt.Tensor hardtanh.default
+index_select.default isfinite.default isinf.default isnan.default le.Scalar le.Tensor lerp.Scalar lerp.Tensor
+logical_and.default logical_not.default logical_or.default logical_xor.default lt.Scalar lt.Tensor masked_fill.Scalar
+masked_fill.Tensor max.default max_pool2d_with_indices.default maximum.default min.default minimum.default mul.Scalar
+mul.Tensor ne.Scalar ne.Tensor neg.default new_full.default new_ones.default new_zeros.default ones_like.default
+reciprocal.default relu.default rsub.Scalar rsub.Tensor scalar_tensor.default select_backward.default
+slice_backward.default sqrt.default stack.default sub.Scalar sub.Tensor threshold_backward.default tril.default
+triu.default where.Scalar where.ScalarOther where.ScalarSelf where.self zero.default zeros_like.default
+"""
+ROUNDED, UNROUNDED = _ROUNDED.split(), _UNROUNDED.split()
+"""Written here, because the table itself loads JAX, which collecting the tests should not."""
 
 
 def bounds_of_first(x: torch.Tensor, bound: Bound) -> Floats:
@@ -60,8 +86,19 @@ def compare(op: Any, args: Any, kwargs: dict[str, Any]) -> int:
     return count
 
 
-def test_every_rounded_rule_has_examples() -> None:
+def test_collecting_tests_loads_no_jax(jax_at_collection: bool) -> None:
+    """All processes of a test run collect all tests, and some fork, which JAX's threads make dangerous."""
+    assert not jax_at_collection
+
+
+def test_every_rounded_rule_is_tried() -> None:
+    assert sorted(key for key, rule in table().items() if rule.kind is Kind.ROUNDED) == ROUNDED
     assert set(ROUNDED) - set(EXAMPLES) == set()
+
+
+def test_every_other_rule_is_tried_with_special_values() -> None:
+    tried = (Kind.EXACT, Kind.SELECT, Kind.MOVE)
+    assert sorted(k for k, rule in table().items() if rule.kind in tried and k in special_values.CALLS) == UNROUNDED
 
 
 @pytest.mark.parametrize(
@@ -77,13 +114,6 @@ def test_values_lie_within_the_first_ones_bounds_and_bounds_agree(key: str) -> N
             except NotCoveredError:
                 uncovered += 1
     assert count
-
-
-UNROUNDED = sorted(
-    key
-    for key, rule in RULES.items()
-    if rule.kind in (Kind.EXACT, Kind.SELECT, Kind.MOVE) and key in special_values.CALLS
-)
 
 
 @pytest.mark.parametrize("key", UNROUNDED)
@@ -134,3 +164,30 @@ def test_draws_are_the_same_numbers() -> None:
             (aten.bernoulli_.float, (x, 0.25)), (aten.randn.default, ([size],)), (aten.rand.default, ([size],)),
         ):  # fmt: skip
             compare(op, args, {})
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------
+
+
+def allowed(name: str) -> torch._ops.OpOverload | None:
+    """The overload of a name, if the first Executor lets it stand on a tape."""
+    try:
+        return resolve(name)
+    except TapeError:
+        return None
+
+
+def test_operands_are_those_of_the_schema() -> None:
+    """By position and by name, in the form that changes nothing and in the one that changes its first operand."""
+    for key, rule in table().items():
+        name, _, overload = key.partition(".")
+        for op, changes in ((key, False), (f"{name}_.{overload}", True)):
+            found = allowed(op)
+            if found is None:
+                with pytest.raises(TapeError, match="which is not allowed"):
+                    require_form(op, key, changes)
+                continue
+            require_form(op, key, changes)
+            names = [argument.name for argument in found._schema.arguments]
+            assert names[: len(rule.names)] == list(rule.names), op
+            assert changes or set(names[len(rule.names) :]) == rule.placing, op

@@ -67,10 +67,10 @@ def _constant(call: Call) -> Array:
 @rule("full.default", "size fill_value", Kind.MOVE)
 @rule("full_like.default", "self fill_value", Kind.MOVE)
 @rule("new_full.default", "self size fill_value", Kind.MOVE)
-@rule("scalar_tensor.default", "fill_value", Kind.MOVE)
+@rule("scalar_tensor.default", "s", Kind.MOVE)
 def _full(call: Call) -> Array:
     """A number, everywhere."""
-    return np.full(call.shape(), cast(call["fill_value"], call.kind()))
+    return np.full(call.shape(), cast(call["s" if call.name == "scalar_tensor" else "fill_value"], call.kind()))
 
 
 @rule("arange.default", "end", Kind.MOVE)
