@@ -9,7 +9,11 @@ sum|a_i b_i| <= norm(a)*norm(b) (Cauchy-Schwarz). Bounds use norms because norms
 of a second matrix product.
 
 `libm` functions are taken to be within 4 ulp in the wide type; that covers the documented maxima of CUDA's double
-precision functions, SLEEF's `_u10` family and glibc for everything in the table.
+precision functions, SLEEF's `_u10` family and glibc for everything in the table. The gradient of gelu by tanh allows
+its tanh less (docs/bounds.md, "Known limit").
+
+The table's digest names the functions of bounds and not their constants: one that comes to give another bound needs
+another name, or transcripts that were recorded before are replayed under it.
 """
 
 from __future__ import annotations
