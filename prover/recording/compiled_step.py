@@ -27,7 +27,7 @@ from prover.recording.foreseen_reads import Read, Reads, looked
 from prover.recording.group_numbers import GroupNumbers
 from prover.recording.known_structures import KnownStructures
 from prover.recording.known_values import read_ahead
-from prover.recording.plain_arguments import plain, without_tensors
+from prover.recording.plain_arguments import Number, names_of, numbers_apart, without_tensors
 from prover.recording.program_run import ProgramRun
 from prover.recording.step_runner import StepRunner, as_program
 from prover.recording.structure import NotPlainError, Part, Shown, Structure, check, described, detached
@@ -92,6 +92,7 @@ class CompiledStep:
         self.reason = ""
         self._function, self._ways, self._steps, self._attached = function, ways, steps, attached
         self._derived = derived
+        self._names = names_of(function)
         self._looking = Looking(self._name_of)
         self._structures = KnownStructures()
         self._numbers = GroupNumbers()
@@ -158,7 +159,7 @@ class CompiledStep:
         if any(t.untyped_storage()._cdata in steps.state.names or t.requires_grad for t in flat.values()):
             raise NotKnownError("its arguments are state, or need gradients")
         try:
-            arguments, look = without_tensors(args), self._looking.look(self._roots())
+            arguments, look = without_tensors(args, self._names), self._looking.look(self._roots())
         except (TooMuchError, NotPlainError) as error:
             raise NotKnownError(str(error)) from None
         reasons: list[NotKnownError] = []
@@ -224,7 +225,7 @@ class CompiledStep:
             place = self._looking.difference(self._roots(), last.before, look)
             raise NotKnownError(
                 "other gradients exist" if place is None and last.before.grads != look.grads
-                else "other plain arguments" if place is None else f"{place} is not as it was"
+                else _other_arguments(last.arguments, arguments) if place is None else f"{place} is not as it was"
             )  # fmt: skip
         return alike
 
@@ -351,7 +352,7 @@ class CompiledStep:
     def _record(self, args: tuple[Any, ...], batch: Any, records: Sequence[int] | None) -> Any:
         steps = self._steps
         learns = steps.ready
-        before, given_args = self._seen(), plain(args)
+        before, given_args = self._seen(), self._plain(args)
         start = counter_of(torch.default_generator)
         looks = LooksAtResults()
         reason: str | None = None
@@ -388,9 +389,10 @@ class CompiledStep:
         if reason is None and before.found != after.found:
             place = self._looking.difference(self._roots(), before, after)
             reason = f"it changes {place}; do that outside of the function"
-        if given_args is None:
+        if isinstance(given_args, str):
+            self._hinder(given_args)
             return result
-        if reason is None and plain(args) != given_args:
+        if reason is None and self._plain(args) != given_args:
             reason = "it changes its arguments; let it work on a copy"
         before.tensors.clear()
         after.tensors.clear()
@@ -400,6 +402,13 @@ class CompiledStep:
         )  # fmt: skip
         self._learn(shown, capture)
         return result
+
+    def _plain(self, args: tuple[Any, ...]) -> list[Any] | str:
+        """Returns what arguments have beside tensors, or why that cannot be compared."""
+        try:
+            return without_tensors(args, self._names)
+        except NotPlainError as error:
+            return f"{error}; pass tensors, plain numbers and texts, and lists, dicts and dataclasses of these"
 
     @unseen
     def _reads(self, looks: LooksAtResults, capture: Capture) -> Reads:
@@ -424,9 +433,12 @@ class CompiledStep:
                 "PyTorch's set it and attach() that scheduler, or declare it with Recorder(formulas=...)"
             )
         structure, hidden = self._structures.learn(shown)
-        problem = problem or hidden
-        self._hindered = [] if problem is None else [*self._hindered[-PATIENCE:], problem]
+        self._hinder(problem or hidden)
         structure.values.observe(capture.values, self._steps.substitution)
+
+    def _hinder(self, problem: str | None) -> None:
+        """Notes why a recorded call could not have been a program, if it could not."""
+        self._hindered = [] if problem is None else [*self._hindered[-PATIENCE:], problem]
 
 
 @dataclass(slots=True)
@@ -452,6 +464,15 @@ class _Begin:
     values: list[Any]
     hosts: list[Any]
     dying: dict[int, str]
+
+
+def _other_arguments(before: list[Any], now: list[Any]) -> str:
+    at = numbers_apart(before, now)
+    if not at:
+        return "other plain arguments"
+    number = now[at[0]]
+    assert isinstance(number, Number)
+    return f"its argument {number.place} is another number than it was"
 
 
 def _survives(part: Part, capture: Capture) -> bool:

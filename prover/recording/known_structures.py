@@ -12,6 +12,7 @@ from typing import Any
 from prover.capture.python_objects import Look
 from prover.recording.foreseen_reads import looked
 from prover.recording.known_values import KnownValues
+from prover.recording.plain_arguments import Number, numbers_apart
 from prover.recording.structure import Shown, Structure
 from weighbridge.program.explanations import pattern
 from weighbridge.transcript.steps import Scalar
@@ -21,7 +22,7 @@ MOST = 16
 """Most structures that are remembered."""
 
 VALUES = 3
-"""From how many values on of one read it is refused, unless they come again."""
+"""From how many values on of one read, or of one argument, it is refused, unless they come again."""
 
 
 class KnownStructures:
@@ -75,9 +76,28 @@ class KnownStructures:
             if len(values) >= VALUES - 1:
                 line = shown.reads.each[at].line
                 problem = problem or looked(line, "a number that was read", "which is another one in each call")
+        problem = problem or self._counted(shown)
         structure = Structure(shown, KnownValues(shown.tape))
         self._all = [*self._all[-MOST + 1 :], structure]
         return structure, problem
+
+    def _counted(self, shown: Shown) -> str | None:
+        """Returns why a step has too many like it that were given another number, if it has."""
+        values: dict[int, set[Number]] = {}
+        for each in self._all:
+            one = each.shown
+            if one.before.found == shown.before.found and one.before.grads == shown.before.grads:
+                for at in numbers_apart(one.arguments, shown.arguments) or ():
+                    values.setdefault(at, {shown.arguments[at]}).add(one.arguments[at])
+        changing = next((at for at, found in values.items() if len(found) >= VALUES), None)
+        if changing is None:
+            return None
+        place = shown.arguments[changing].place
+        return (
+            f"its argument {place} is another number in each call, and what it does may depend on that; pass a tensor "
+            f"that holds it, as torch.tensor({place}), which is an input of the step as the batch is. A rate of an "
+            "optimizer belongs to a scheduler of PyTorch's that is attached"
+        )
 
 
 def part(one: Shown, other: Shown) -> int | None:

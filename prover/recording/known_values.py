@@ -115,6 +115,8 @@ class KnownValues:
             if known.place is not None:
                 others, constant = substitution.candidates(known.place)
                 candidates = candidates if constant else candidates | others
+                if not constant and known.constant and _comes_near(step, known.last):
+                    return index
             if not candidates:
                 if known.last is None or not known.constant:
                     return index
@@ -127,6 +129,14 @@ class KnownValues:
                 return index
             found.append(_number(bits))
         return found
+
+
+def _comes_near(step: Explanations, value: Scalar | None) -> bool:
+    """Whether substitution may put a formula's value in a constant's place, which it does where operands change.
+
+    Structures have such a place in common: each has its own constant there.
+    """
+    return type(value) is float and bool(step.near(value, step.all()).apart)
 
 
 def _float(value: Any) -> float:

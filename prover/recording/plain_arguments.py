@@ -1,8 +1,15 @@
-"""What the arguments of a step have beside tensors, as something that can be compared."""
+"""What the arguments of a step have beside tensors, as something that can be compared.
+
+A program has the numbers in it that its calls were given, so a call with another number is another structure. Which
+argument that was is what a message has to say: numbers know their place.
+"""
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -10,28 +17,83 @@ import torch
 from prover.recording.structure import NotPlainError
 
 
-def without_tensors(value: Any) -> list[Any]:
-    """Returns what a nest of arguments has beside tensors, in order.
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number in the arguments; two are one if they are of one type and have the same bits.
+
+    Attributes:
+        kind: Its type.
+        value: The number, or the bits of a float: two zeros are equal, and no NaN is.
+        place: How the function names it.
+    """
+
+    kind: type
+    value: int | bytes
+    place: str = field(compare=False)
+
+
+def names_of(function: Callable[..., Any]) -> list[str]:
+    """Returns the names of a function's positional parameters, `*name` if the last one takes all others."""
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError):  # of some that are written in C nothing is known
+        return []
+    kinds = {Parameter.POSITIONAL_ONLY: "", Parameter.POSITIONAL_OR_KEYWORD: "", Parameter.VAR_POSITIONAL: "*"}
+    return [kinds[each.kind] + each.name for each in parameters if each.kind in kinds]
+
+
+def without_tensors(args: tuple[Any, ...], names: Sequence[str] = ()) -> list[Any]:
+    """Returns what a call's arguments have beside tensors, in order.
+
+    Args:
+        args: The arguments.
+        names: What the function calls them, as `names_of` has it.
 
     Raises:
-        NotPlainError: Something in it cannot be compared.
+        NotPlainError: Something in them cannot be compared.
     """
-    if isinstance(value, torch.Tensor):
-        return [type(value)]
-    if value is None or type(value) in (bool, int, float, str, bytes, torch.dtype, torch.device):
-        return [type(value), value or repr(value)]  # of two zeros that are equal, one may be negative
-    if hasattr(value, "keys") and hasattr(value, "__getitem__"):
-        return [type(value), *(part for key in value.keys() for part in (key, *without_tensors(value[key])))]  # noqa: SIM118
-    if isinstance(value, (list, tuple)):
-        return [type(value), len(value), *(part for each in value for part in without_tensors(each))]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [type(value), *without_tensors(vars(value))]
-    raise NotPlainError(f"an argument is a {type(value).__name__}")
+    return [len(args), *(part for at, value in enumerate(args) for part in _parts(value, _name(names, at)))]
 
 
-def plain(args: tuple[Any, ...]) -> list[Any] | None:
-    """Returns the same of all arguments of a call, or None if they cannot be compared."""
-    try:
-        return without_tensors(args)
-    except NotPlainError:
+def numbers_apart(one: Sequence[Any], other: Sequence[Any]) -> list[int] | None:
+    """Returns where two such lists differ, if they do in numbers only; else None."""
+    if len(one) != len(other):
         return None
+    at = [index for index, (mine, yours) in enumerate(zip(one, other, strict=True)) if mine != yours]
+    return at if all(isinstance(each[index], Number) for index in at for each in (one, other)) else None
+
+
+def _name(names: Sequence[str], at: int) -> str:
+    if at < len(names) and not names[at].startswith("*"):
+        return names[at]
+    if names and names[-1].startswith("*"):
+        return f"{names[-1][1:]}[{at - len(names) + 1}]"
+    return f"number {at}"
+
+
+def _parts(value: Any, place: str) -> Iterator[Any]:
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        yield kind
+    elif kind is float:
+        yield Number(kind, struct.pack("<d", value), place)
+    elif kind is int:
+        yield Number(kind, value, place)
+    elif value is None or kind in (bool, str, bytes, torch.dtype, torch.device):
+        yield from (kind, value)
+    elif hasattr(value, "keys") and hasattr(value, "__getitem__"):
+        yield from _inner(kind, {key: value[key] for key in value.keys()}, place, "{}[{!r}]")  # noqa: SIM118
+    elif isinstance(value, (list, tuple)):
+        yield from _inner(kind, dict(enumerate(value)), place, "{}[{!r}]")
+    elif is_dataclass(value) and not isinstance(value, type):
+        named = {each.name: getattr(value, each.name) for each in fields(value)}
+        yield from _inner(kind, {**named, **getattr(value, "__dict__", {})}, place, "{}.{}")
+    else:
+        raise NotPlainError(f"its argument {place} is a {kind.__qualname__} of {kind.__module__}")
+
+
+def _inner(kind: type, parts: dict[Any, Any], place: str, how: str) -> Iterator[Any]:
+    yield from (kind, len(parts))
+    for key, value in parts.items():
+        yield from (type(key), key)
+        yield from _parts(value, how.format(place, key))

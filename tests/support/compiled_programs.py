@@ -23,6 +23,14 @@ CHANGED = 7
 Step = Callable[..., Any]
 
 
+class Arguments(tuple[Any, ...]):
+    """What a step is called with, if that is more than its batch."""
+
+
+def arguments(given: Any) -> tuple[Any, ...]:
+    return tuple(given) if isinstance(given, Arguments) else (given,)
+
+
 class Program:
     """A training: a model, its optimizer, what a step does, and what is attached beside."""
 
@@ -169,9 +177,9 @@ class Quick(Program):
 
 
 def one_by_one(recorder: Recorder, function: Step) -> Step:
-    def step(batch: Any) -> Any:
-        with recorder.step(batch):
-            result = function(batch)
+    def step(*args: Any) -> Any:
+        with recorder.step(args[0] if len(args) == 1 else args):
+            result = function(*args)
         return result
 
     return step
@@ -197,7 +205,7 @@ def recorded(
             if number == stop:
                 raise KeyboardInterrupt
             given = disturb(program, number, recorder)
-            result = step(program.batch(number) if given is None else given)
+            result = step(*arguments(program.batch(number) if given is None else given))
             program.after(number)
             results.append(numbers_of(result))
             if not program.holds:
