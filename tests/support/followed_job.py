@@ -3,7 +3,7 @@
 Kinds: `ddp` (DDP with dropout and a running average over the ranks; only rank 0 evaluates and saves), `smuggle` (the
 same; then rank 0 sends other weights as a Python object, and both ranks take them), `tamper` (rank 1 changes its
 weights by no operation), `early` (`follow` before there is a process group), `tensor` (tensor parallelism), `load`
-(FSDP2; a checkpoint is read back on the way).
+(FSDP2; a checkpoint is read back on the way), `on-demand` (as `ddp`, with logs on demand).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,7 +103,8 @@ def main(kind: str, out: Path) -> None:
             train(kind, out)
         return
     dist.init_process_group("gloo")
-    with prover.follow(out, seed=7, mesh={"tensor": 2} if kind == "tensor" else None):
+    later: dict[str, Any] = {"logs": "on-demand", "device": "cpu"} if kind == "on-demand" else {}
+    with prover.follow(out, seed=7, mesh={"tensor": 2} if kind == "tensor" else None, **later):
         (train_sharded if kind in ("tensor", "load") else train)(kind, out)
     dist.barrier()
     dist.destroy_process_group()

@@ -16,10 +16,13 @@ import prover
 from benchmarks.bench_integrations import plain
 from tests.prover.following.test_integrations import ADAM, EXAMPLES
 from tests.prover.following.test_loops import OTHER_MACHINE
+from weighbridge.attest.manifest import load_or_create_key
 from weighbridge.core.errors import UsageError
+from weighbridge.execution.job_regeneration import ranks_of, regenerate_job
 from weighbridge.program.own_tensors import returned
 from weighbridge.transcript.job_record import rank_name
 from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.supplements import key_path
 from weighbridge.transcript.tape import Tape
 
 REPOSITORY = Path(__file__).parents[3]
@@ -45,12 +48,17 @@ def recorded(*arguments: object) -> None:
     assert done.returncode == 0, done.stderr[-6000:]
 
 
-def elsewhere(run: Path, code: int = 0) -> tuple[str, list[dict[str, Any]]]:
-    """Replays all ranks with other instructions; returns the verdict, and the findings above info."""
+def told_elsewhere(run: Path, code: int = 0) -> Any:
+    """Replays all ranks with other instructions; returns what the replay says."""
     command = [sys.executable, "-W", "ignore", "-m", "weighbridge.cli", "replay", "--json", str(run)]
     ended = subprocess.run(command, env=os.environ | OTHER_MACHINE, capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stdout + ended.stderr
-    told = json.loads(ended.stdout)
+    return json.loads(ended.stdout)
+
+
+def elsewhere(run: Path, code: int = 0) -> tuple[str, list[dict[str, Any]]]:
+    """The same; returns the verdict, and the findings above info."""
+    told = told_elsewhere(run, code)
     findings = [each for rank in told["ranks"] for each in rank["findings"] if each["severity"] != "info"]
     return told["verdict"], findings
 
@@ -89,6 +97,21 @@ def test_ranks_may_do_different_things(tmp_path: Path) -> None:
     assert first.steps == second.steps == 10
     assert [record.tape for record in first.records()] != [record.tape for record in second.records()]
     assert elsewhere(tmp_path / "run") == ("match", [])
+
+
+def test_logs_of_a_followed_job_are_made_later(tmp_path: Path) -> None:
+    """Its ranks commit to what they rounded; all of them together make the logs, which another machine replays with."""
+    run = tmp_path / "run"
+    recorded(JOB, "on-demand", run)
+    for transcript in ranks(run):
+        assert transcript.on_demand
+        assert all(record.outputs and not record.logged for record in transcript.records())
+    made = regenerate_job(ranks_of(run), [load_or_create_key(key_path(each)) for each in ranks_of(run)])
+    assert [each.written for each in made] == [10, 10]
+    told = told_elsewhere(run)
+    assert told["verdict"] == "match"
+    assert [each["logged"] for each in told["ranks"]] == [each.logged for each in made]
+    assert sum(each.logged for each in made) > 0
 
 
 @pytest.mark.soak
