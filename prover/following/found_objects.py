@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ReferenceType, ref
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -49,18 +50,62 @@ class Found:
         return [local_part(t) for t in found]
 
 
-def found_objects(knows: Callable[[int], bool], updated: Sequence[Tensor] = ()) -> Found:
-    """Looks through the program's objects.
+class ProgramObjects:
+    """Looks through the program's objects, among them those that the collector shows no more once they are frozen.
 
-    Args:
-        knows: Whether a storage (by address) was made or used by the program since it is followed.
-        updated: Parameters that the program updates without an optimizer.
+    What is older than the recording, as in a notebook whose cells trained something else before, is the program's only
+    if the recorded part has to do with it.
     """
-    gc.collect()  # what is garbage is no object of the program any more
-    optimizers = [each for each in of_types(lambda kind: issubclass(kind, Optimizer)) if innermost(each) is each]
+
+    def __init__(self) -> None:
+        """Prepares; nothing counts as older yet."""
+        self._older_modules: list[ReferenceType[nn.Module]] = []
+        self._older_optimizers: list[ReferenceType[Optimizer]] = []
+        self._found: list[ReferenceType[Any]] = []
+
+    def begin(self) -> None:
+        """Notes what there is; to be called before anything is recorded, since a recording freezes what is older."""
+        gc.collect()  # what is garbage is no object of the program any more
+        self._older_modules = [ref(each) for each in _modules()]
+        self._older_optimizers = [ref(each) for each in _optimizers()]
+
+    def older(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer was made before the recording began, and makes its first step in it only now."""
+        return any(each() is optimizer for each in self._older_optimizers)
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """Notes that an optimizer is in use, whenever it was made."""
+        self._older_optimizers = [each for each in self._older_optimizers if each() is not optimizer]
+        self._found.append(ref(optimizer))
+
+    def find(self, knows: Callable[[int], bool], updated: Sequence[Tensor] = ()) -> Found:
+        """Finds what belongs to the training.
+
+        Args:
+            knows: Whether a storage (by address) was made or used by the program since it is followed.
+            updated: Parameters that the program updates without an optimizer.
+        """
+        gc.collect()
+        before = [each for each in (r() for r in self._found) if each is not None]
+        older = [each for each in (r() for r in self._older_modules) if each is not None]
+        unused = {id(each()) for each in self._older_optimizers}
+        optimizers = [each for each in _once(before, _optimizers()) if isinstance(each, Optimizer)]
+        optimizers = [each for each in optimizers if id(each) not in unused]
+        modules = [each for each in _once(before, older, _modules()) if isinstance(each, nn.Module)]
+        found = _among(optimizers, modules, {id(each) for each in older}, knows, updated)
+        self._found = [ref(each) for each in found.objects]
+        return found
+
+
+def _among(
+    optimizers: list[Optimizer],
+    modules: list[nn.Module],
+    older: set[int],
+    knows: Callable[[int], bool],
+    updated: Sequence[Tensor],
+) -> Found:
     wanted = {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     wanted |= {id(p): p for p in updated}
-    modules = [each for each in of_types(lambda kind: issubclass(kind, nn.Module)) if "_parameters" in vars(each)]
     parts = {id(child) for module in modules for child in module.children()}
     roots = [module for module in modules if id(module) not in parts]
     trained = [module for module in roots if any(id(p) in wanted for p in module.parameters())]
@@ -68,11 +113,26 @@ def found_objects(knows: Callable[[int], bool], updated: Sequence[Tensor] = ()) 
     others = [
         m
         for m in roots
-        if id(m) not in chosen and (_is_criterion(m) or any(_known(t, knows) for t in (*m.parameters(), *m.buffers())))
+        if id(m) not in chosen
+        and (
+            (id(m) not in older and _is_criterion(m)) or any(_known(t, knows) for t in (*m.parameters(), *m.buffers()))
+        )
     ]
     held = {id(p) for module in trained for p in module.parameters()}
     loose = [p for key, p in wanted.items() if key not in held]
     return Found(trained, others, optimizers, {f"parameter{number or ''}": p for number, p in enumerate(loose)})
+
+
+def _modules() -> list[nn.Module]:
+    return [each for each in of_types(lambda kind: issubclass(kind, nn.Module)) if "_parameters" in vars(each)]
+
+
+def _optimizers() -> list[Optimizer]:
+    return [each for each in of_types(lambda kind: issubclass(kind, Optimizer)) if innermost(each) is each]
+
+
+def _once(*lists: list[Any]) -> list[Any]:
+    return list({id(each): each for found in lists for each in found}.values())
 
 
 def _is_criterion(module: nn.Module) -> bool:

@@ -27,7 +27,7 @@ from prover.following.calls import Calls
 from prover.following.dispatch import Operations as OperationsMode
 from prover.following.dispatch import OtherChanges
 from prover.following.fetches import Fetches
-from prover.following.found_objects import Found, found_objects
+from prover.following.found_objects import Found, ProgramObjects
 from prover.following.jobs import NOT_YET, Objects, in_job
 from prover.following.notes import Notes
 from prover.following.operations import Operations
@@ -87,6 +87,7 @@ class Follower:
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._stepping = self._new = False
         self._cuts = 0
+        self._objects = ProgramObjects()
         self._scope = ExitStack()
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -98,6 +99,7 @@ class Follower:
 
     def begin(self) -> None:
         """Begins to record; see `follow`."""
+        self._objects.begin()
         self._recorder.__enter__()
         self._recorder.begin()
         self._evaluations.open()
@@ -258,13 +260,13 @@ class Follower:
     def _look_again(self) -> None:
         """Takes notice of new optimizers, as when several models are trained one after the other."""
         if self._new and self._recorder.built:
-            self._guarded(lambda: self._evaluate(found_objects(self._recorder.knows)))
+            self._guarded(lambda: self._evaluate(self._objects.find(self._recorder.knows)))
 
     def _cut_now(self) -> None:
         recorder = self._recorder
         if not recorder.built:
             updated = self._operations.updates.parameters
-            found = found_objects(recorder.knows, updated)
+            found = self._objects.find(recorder.knows, updated)
             if not found.optimizers and not updated:
                 return
             self._require_job()
@@ -274,7 +276,7 @@ class Follower:
         else:
             recorder.cut()
             if self._new:  # as when several models are trained one after the other
-                self._evaluate(found_objects(recorder.keeps))
+                self._evaluate(self._objects.find(recorder.keeps))
             self._evaluations.used_to_train(self._entered)
         self._entered = set()
         self._cuts += 1
@@ -297,13 +299,23 @@ class Follower:
             return
         if get_ident() != self._thread:
             self._guarded(self._refuse_thread)
+        older = self._objects.older(innermost(optimizer))
         if not self._recorder.built:
-            self._guarded(self._refuse_unfetched)
+            self._guarded(self._refuse_older if older else self._refuse_unfetched)
+        if older:
+            self._objects.stepped(innermost(optimizer))
+            self._new = True
         self._recorder.steps(innermost(optimizer))
         self._stepping = True
 
     def _refuse_thread(self) -> None:
         raise UsageError("an optimizer made a step in another thread than the one that called follow(); call it there")
+
+    def _refuse_older(self) -> None:
+        raise UsageError(
+            "the optimizer that makes a step was made before follow() was called, so what it holds has no origin; call "
+            "follow() first, and make the model and the optimizer after it"
+        )
 
     def _refuse_unfetched(self) -> None:
         raise UsageError(
