@@ -33,6 +33,7 @@ def survivors(path: Path) -> set[str]:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_was_trained_plainly_before_is_not_the_programs(tmp_path: Path, frozen: bool) -> None:
     """Also where the program freezes objects itself, so that the recording does not."""
+    gc.unfreeze()  # what the suite froze
     if frozen:
         gc.freeze()
     try:
@@ -41,7 +42,7 @@ def test_what_was_trained_plainly_before_is_not_the_programs(tmp_path: Path, fro
             model = net()
             train(model, DataLoader(data(), batch_size=8), torch.optim.SGD(model.parameters(), lr=0.1))
     finally:
-        gc.unfreeze()
+        gc.freeze()
     assert before
     assert survivors(tmp_path / "run") == {f"model.{name}" for name in model.state_dict()}
 
