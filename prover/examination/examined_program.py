@@ -221,10 +221,10 @@ class ExaminedFollower(Follower):
             self._aside += 1  # for good
         raise Enough
 
-    def _cut_now(self) -> None:
+    def _cut_now(self, fed: bool) -> None:
         before, begin = self._recorder.step_number, time.perf_counter()
         try:
-            super()._cut_now()
+            super()._cut_now(fed)
         except WeighbridgeError:
             raise
         except Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -16,11 +16,13 @@ class Fetched:
         loader: Identity of the loader.
         tensors: Path to tensor.
         cuts: How many segments had been cut then.
+        goes_on: Whether what it was fetched from may yet give another one.
     """
 
     loader: int
     tensors: dict[str, Tensor]
     cuts: int
+    goes_on: Callable[[], bool]
 
 
 class Awaited:

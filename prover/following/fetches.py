@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
+from weakref import ref
 
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -15,8 +16,14 @@ _LOADER = "_weighbridge_loader"
 class Fetching(Protocol):
     """The part that is told of fetches."""
 
-    def fetched(self, loader: Any, fetch: Callable[[], Any]) -> Any:
-        """Fetches a batch and returns it; also called where there is none left, and `fetch` raises StopIteration."""
+    def fetched(self, loader: Any, fetch: Callable[[], Any], goes_on: Callable[[], bool]) -> Any:
+        """Fetches a batch and returns it; also called where there is none left, and `fetch` raises StopIteration.
+
+        Args:
+            loader: What it comes from.
+            fetch: Fetches it.
+            goes_on: Whether another may yet come from the same pass through `loader`.
+        """
 
     def aside(self, work: Callable[[], Any]) -> Any:
         """Does work that is not recorded and returns its result."""
@@ -39,7 +46,9 @@ class Fetches:
             return iterator
 
         def fetch(iterator: Any) -> Any:
-            return owner.fetched(getattr(iterator, _LOADER, iterator), lambda: following(iterator))
+            lives = ref(iterator)
+            loader = getattr(iterator, _LOADER, iterator)
+            return owner.fetched(loader, lambda: following(iterator), lambda: lives() is not None)
 
         setattr(DataLoader, "__iter__", begin)  # noqa: B010 (for type checkers it cannot be assigned)
         setattr(_BaseDataLoaderIter, "__next__", fetch)  # noqa: B010
@@ -57,7 +66,7 @@ def fetches(owner: Fetching, batches: Any) -> Iterator[Any]:
     iterator = owner.aside(lambda: iter(batches))
     while True:
         try:
-            batch = owner.fetched(batches, lambda: next(iterator))
+            batch = owner.fetched(batches, lambda: next(iterator), lambda: True)
         except StopIteration:
             return
         yield batch

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from prover.capture.attached_objects import local_part
@@ -95,6 +96,17 @@ class ProgramObjects:
         found = _among(optimizers, modules, {id(each) for each in older}, knows, updated)
         self._found = [ref(each) for each in found.objects]
         return found
+
+    def wanted(self, knows: Callable[[int], bool]) -> list[Tensor]:
+        """Returns what gradients are wanted of, none as long as some of it is still to be made.
+
+        Args:
+            knows: As for `find`.
+        """
+        tensors = [t for t in of_types(lambda kind: issubclass(kind, Tensor)) if t.requires_grad and t.is_leaf]
+        if any(is_lazy(t) for t in tensors):
+            return []
+        return [t for t in tensors if _known(t, knows)]
 
 
 def _among(

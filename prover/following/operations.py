@@ -43,11 +43,18 @@ class Steps(Protocol):
     def without_optimizer(self) -> bool:
         """Whether the program has made no optimizer so far."""
 
+    def may_train(self) -> bool:
+        """Whether the program has made no optimizer so far, and something that gradients are wanted of."""
+
     def use(self, fetched: Fetched) -> None:
         """Takes a batch in, just before it is used first."""
 
-    def cut(self) -> None:
-        """Ends the step, if an optimizer has made one, or the initialisation."""
+    def cut(self, *, fed: bool = False) -> None:
+        """Ends the step, if an optimizer has made one, or the initialisation.
+
+        Args:
+            fed: Whether data are about to be used, so that the initialisation is over without an optimizer too.
+        """
 
     def stop(self) -> None:
         """Ends the recording after an error."""
@@ -117,7 +124,7 @@ class Operations:
             if data and self._written(func, args, kwargs):
                 data = []
             if self._begins(func, args, kwargs, given, by_hand=by_hand, data=bool(data)):
-                self._steps.cut()
+                self._steps.cut(fed=True)
                 return self.run(func, types, args, kwargs)
             return self._recorded(func, types, args, kwargs, given, data)
         except WeighbridgeError:
@@ -158,11 +165,17 @@ class Operations:
     def _begins(
         self, func: Op, args: Any, kwargs: dict[str, Any], given: list[Tensor], *, by_hand: bool, data: bool
     ) -> bool:
-        """True if a step, or the first one, begins with an operation."""
+        """True if a step, or the first one, begins with an operation.
+
+        Without an optimizer the first one begins with the first batch of a loop, if there is something to train. A
+        batch that was fetched alone, to try a model or to look at it, is none of a loop.
+        """
         recorder = self._recorder
         if not torch.is_grad_enabled() and not (data and recorder.stepped):
             return False
         if not recorder.built:
+            if self._in_loop(given) and self._steps.may_train():
+                return True
             return func not in _COPIES and any(
                 t.requires_grad and t.is_leaf and self._steps.trains_unbuilt(t) for t in given
             )
@@ -174,6 +187,11 @@ class Operations:
         return data or (
             any(recorder.holds(t.untyped_storage()._cdata) for t in trained) and not self._written(func, args, kwargs)
         )
+
+    def _in_loop(self, given: list[Tensor]) -> bool:
+        """True if operands are of a batch that is used first, while what it was fetched from goes on."""
+        addresses = (t.untyped_storage()._cdata for t in given if self._recorder.lacks(t))
+        return any(address in self.awaited and self.awaited[address].goes_on() for address in addresses)
 
     def _recorded(
         self, func: Op, types: Any, args: Any, kwargs: dict[str, Any], given: list[Tensor], data: list[Tensor]

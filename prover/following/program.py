@@ -85,7 +85,7 @@ class Follower:
         self._open = False
         self._entered: set[int] = set()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
-        self._stepping = self._new = False
+        self._stepping = self._new = self._supposed = False
         self._cuts = 0
         self._objects = ProgramObjects()
         self._scope = ExitStack()
@@ -137,7 +137,7 @@ class Follower:
         recorder = self._recorder
         try:
             if error is None and not recorder.failed:
-                if not recorder.built:
+                if not recorder.built or (self._supposed and not self._operations.updates.parameters):
                     raise UsageError(NOTHING)
                 recorder.end(complete=True)
         except BaseException as problem:
@@ -172,7 +172,7 @@ class Follower:
         finally:
             self._aside -= 1
 
-    def fetched(self, loader: Any, fetch: Callable[[], T]) -> T:
+    def fetched(self, loader: Any, fetch: Callable[[], T], goes_on: Callable[[], bool]) -> T:
         """See `prover.following.fetches.Fetching`: the place where steps are cut."""
         if self.aside_now or get_ident() != self._thread:
             return fetch()
@@ -189,7 +189,7 @@ class Follower:
             self._taint.add(own.values(), user_line())
         elif own:
             addresses = {t.untyped_storage()._cdata for t in own.values()}
-            self._awaited.add(Fetched(id(loader), flat, self._cuts), addresses)
+            self._awaited.add(Fetched(id(loader), flat, self._cuts, goes_on), addresses)
         return batch
 
     def use(self, fetched: Fetched) -> None:
@@ -204,7 +204,7 @@ class Follower:
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """See `prover.following.calls.Called`."""
         self._optimizers.add(optimizer)
-        self._new = True
+        self._new, self._supposed = True, False
 
     def reads(self) -> None:
         """See `prover.following.calls.Called`."""
@@ -236,6 +236,16 @@ class Follower:
         """See `prover.following.operations.Steps`."""
         return not self._optimizers
 
+    def may_train(self) -> bool:
+        """See `prover.following.operations.Steps`."""
+        return bool(self._wanted())
+
+    def _wanted(self) -> list[Tensor]:
+        """What may be trained in a program that has no optimizer: what gradients are wanted of, once all is made."""
+        if self._optimizers or self._recorder.in_job:
+            return []
+        return self._objects.wanted(self._recorder.knows)
+
     def fetches_none(self) -> bool:
         """See `prover.following.operations.Steps`."""
         if (
@@ -249,23 +259,30 @@ class Follower:
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 
-    def cut(self) -> None:
-        """Ends a step, if an optimizer has made one, or the initialisation, if there is an optimizer."""
+    def cut(self, *, fed: bool = False) -> None:
+        """Ends a step, if an optimizer has made one, or the initialisation, if there is an optimizer.
+
+        Args:
+            fed: See `prover.following.operations.Steps`.
+        """
         recorder = self._recorder
         self._look_again()
         if recorder.built and not recorder.stepped:
             return
-        self._guarded(self._cut_now)
+        self._guarded(lambda: self._cut_now(fed))
 
     def _look_again(self) -> None:
         """Takes notice of new optimizers, as when several models are trained one after the other."""
         if self._new and self._recorder.built:
             self._guarded(lambda: self._evaluate(self._objects.find(self._recorder.knows)))
 
-    def _cut_now(self) -> None:
+    def _cut_now(self, fed: bool) -> None:
         recorder = self._recorder
         if not recorder.built:
             updated = self._operations.updates.parameters
+            if fed and not updated:
+                updated = self._wanted()
+                self._supposed = bool(updated)
             found = self._objects.find(recorder.knows, updated)
             if not found.optimizers and not updated:
                 return

@@ -105,7 +105,7 @@ def trace(
             line.found = ancestor.opened
             if isinstance(ancestor.opened, OpenedTranscript):
                 if line.parent.step <= ancestor.opened.steps:
-                    line.held = states.before(ancestor.opened, line.parent.step)
+                    line.held = states.before(ancestor.opened, line.parent.step, made=True)
                     line.replayed = _led_to(ancestor.opened, line.parent.step, replay_steps)
                 line.cut = ancestor.id not in seen and len(seen) >= most
                 if ancestor.id not in seen and not line.cut:
@@ -197,11 +197,13 @@ class _States:
         self._salt, self._replay_to = salt, replay_to
         self._trained: dict[str, Counter[Leaf]] = {}
 
-    def before(self, transcript: OpenedTranscript, step: int) -> Counter[Leaf] | WeighbridgeError:
-        """What a run held before a step."""
+    def before(
+        self, transcript: OpenedTranscript, step: int, *, made: bool = False
+    ) -> Counter[Leaf] | WeighbridgeError:
+        """What a run held before a step, or only what it made of that."""
         try:
             if step in transcript.checkpoint_steps:
-                return transcript.held(step, self._salt)
+                return transcript.held(step, self._salt, made=made)
         except WeighbridgeError as error:
             return error
         answer = self._replay_to(transcript, step, self._salt)
@@ -209,7 +211,10 @@ class _States:
             return answer
         if answer.verdict != "match" or answer.live is None:
             return ReplayWorkerError(f"the replay to step {step} ended with the verdict {answer.verdict}")
-        return Counter((size, bytes.fromhex(digest)) for size, digest in answer.live)
+        leaves = answer.made if made else answer.live
+        if leaves is None:
+            return ReplayWorkerError("the programs do not tell what the run made of the state that it held")
+        return Counter((size, bytes.fromhex(digest)) for size, digest in leaves)
 
     def trained(self, transcript: OpenedTranscript) -> Counter[Leaf]:
         """What a run held at any checkpoint or at its end, and did not hold before its first step.

@@ -61,6 +61,8 @@ class ReplayResult:
         head: At a stop: hex running head of the transcript before the step in progress.
         weights: At a stop: those of the live storages that the transcript names as the model's weights; None if it
             names none.
+        made: At a stop between steps: those of the live storages that the run made, other than out of what its steps
+            were given; None if that cannot be told.
         touched: At a stop: bytes of the storages that the next operation reads or makes.
         flops: At a stop: FLOPs of all operations of the transcript up to there, by `weighbridge.program.flops`; None
             if a tape cannot be counted.
@@ -93,6 +95,7 @@ class ReplayResult:
     running: str | None = None
     head: str | None = None
     weights: list[tuple[int, str]] | None = None
+    made: list[tuple[int, str]] | None = None
     touched: int = 0
     flops: int | None = None
     narrow: int = 0
@@ -150,6 +153,7 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             first_difference=_difference(raw["first_difference"]),
             live=_leaves(raw["live"]),
             weights=_leaves(raw["weights"]),
+            made=_leaves(raw["made"]),
             touched=int(raw["touched"]),
             flops=None if raw["flops"] is None else int(raw["flops"]),
             narrow=int(raw["narrow"]),

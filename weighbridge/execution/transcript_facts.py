@@ -228,13 +228,18 @@ class OpenedTranscript:
         """
         return Counter(self._ask("given", _leaves, salt=salt.hex()))
 
-    def held(self, step: int, salt: bytes) -> Counter[Leaf]:
+    def held(self, step: int, salt: bytes, *, made: bool = False) -> Counter[Leaf]:
         """Returns what the checkpoint before `step` holds; see `parentage.held`.
+
+        Args:
+            step: The step.
+            salt: Of the digests.
+            made: Whether to leave out what steps only were given; see `brought_state`.
 
         Raises:
             WeighbridgeError: A worker could not do it, or there is no such checkpoint.
         """
-        return Counter(self._ask("state", _leaves, step=step, salt=salt.hex()))
+        return Counter(self._ask("state", _leaves, step=step, salt=salt.hex(), made=made))
 
     def chosen_after(self, ancestors: Sequence[Path]) -> Mapping[str, float]:
         """Returns the bits that this run and its ancestors chose, all together, by channel of the ledger.

@@ -20,6 +20,7 @@ from weighbridge.program.adaptive_code import AdaptiveCode
 from weighbridge.program.chosen_bits import ChosenBits
 from weighbridge.program.feeds import Feeds, Gaps
 from weighbridge.program.formula_code import FormulaCode
+from weighbridge.program.idle_inputs import idle_names, idle_slots
 from weighbridge.program.literal_code import LiteralCode
 from weighbridge.program.operation_shapes import Site
 from weighbridge.program.origins import TapeValues, formula_texts
@@ -168,8 +169,11 @@ def _beginning(
 ) -> None:
     """What entered without an origin, and what was there before the first operation."""
     for found in values.values():
+        begins = found.kind == "init" and found.undeclared_tensors
+        idle = idle_names(transcript, tapes) if begins else frozenset()
         for name, (_, size) in found.undeclared_tensors.items():
-            ledger.add("origin" if found.kind == "init" else "tensors", found.first, 8.0 * size, name)
+            if name not in idle:
+                ledger.add("origin" if found.kind == "init" else "tensors", found.first, 8.0 * size, name)
     if not transcript.steps or tapes(transcript.step(0).tape).nodes:
         return
     try:
@@ -213,13 +217,15 @@ def _selection(transcript: Transcript, ledger: ChosenBits) -> None:
 
 
 def _batches(transcript: Transcript, tapes: Callable[[bytes], Tape], ledger: ChosenBits) -> None:
-    """What programs were fed that no commitment to data covers; that of the initialisation in any case."""
+    """What programs were fed that no commitment to data covers; what the initialisation used of it in any case."""
     sizes: dict[bytes, tuple[int, str]] = {}
     for record in transcript.records():
         if record.kind != "init" and transcript.data is not None:
             return
         if record.tape not in sizes:
-            items = [(item.bytes, item.name) for item in tapes(record.tape).inputs if item.origin == "batch"]
+            fed = [item for item in tapes(record.tape).inputs if item.origin == "batch"]
+            idle = idle_slots(transcript, tapes) if fed and record.step == 0 else frozenset()
+            items = [(item.bytes, item.name) for item in fed if item.slot not in idle]
             name = max(items, default=(0, ""))[1].partition("\n")[0]
             sizes[record.tape] = sum(size for size, _ in items), name
         total, name = sizes[record.tape]

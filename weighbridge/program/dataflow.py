@@ -63,7 +63,9 @@ class Flow:
     own: dict[str, int] = field(default_factory=dict)
 
 
-def flow(tape: Tape, returned: Mapping[str, Collection[str]] = {}, opaque: Collection[str] = ()) -> Flow:
+def flow(
+    tape: Tape, returned: Mapping[str, Collection[str]] = {}, opaque: Collection[str] = (), *, by_host: bool = False
+) -> Flow:
     """Follows the data through a tape.
 
     Args:
@@ -71,21 +73,24 @@ def flow(tape: Tape, returned: Mapping[str, Collection[str]] = {}, opaque: Colle
         returned: By name of an undeclared tensor, the state of an earlier step that it holds, in some execution.
         opaque: Names of state on which nothing has bearing that is written to it: what depends on such state later in
             the step depends on nothing else for that reason.
+        by_host: Whether every number and every draw after a value was read on the host depends on that value too.
 
     Raises:
         TapeError: It names an operation that is not allowed, or is too large to look at (`tape.too_large`).
     """
     if (len(tape.inputs) + 1) * (len(tape.nodes) + 1) > MAX_WORK:
         raise TapeError("the tape is too large to follow its data", code="tape.too_large")
-    walk = _Walk(tape, returned, opaque)
+    walk = _Walk(tape, returned, opaque, by_host)
     for effect in effects(tape):
         walk.operation(effect)
     return walk.finish()
 
 
 class _Walk:
-    def __init__(self, tape: Tape, returned: Mapping[str, Collection[str]], opaque: Collection[str]) -> None:
-        self._tape = tape
+    def __init__(
+        self, tape: Tape, returned: Mapping[str, Collection[str]], opaque: Collection[str], by_host: bool
+    ) -> None:
+        self._tape, self._by_host, self._host = tape, by_host, 0
         self._opaque = frozenset(opaque)
         self._random = 1 << len(tape.inputs)
         self._sources: dict[int, int] = {}
@@ -118,10 +123,14 @@ class _Walk:
             self._pieces.pop(slot, None)
             self._sizes[slot] = size
         drawn = self._random if effect.drawn else 0
+        if self._by_host and (effect.drawn or effect.numbers):
+            drawn |= self._host
         sources, given, fed, numbers = drawn, drawn, 0, effect.numbers
         for slot in effect.reads:
             sources |= self._sources.get(slot, 0)
             numbers += self._numbers.get(slot, 0)
+        if effect.host:
+            self._host |= sources
         for slot in effect.given:
             given |= self._sources.get(slot, 0)
             fed |= self._computed.get(slot, 0)

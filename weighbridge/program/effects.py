@@ -63,6 +63,7 @@ class Effect(NamedTuple):
         drawn: Whether it draws random numbers.
         sent: Whether another rank sends what it writes.
         numbers: How many of the step's numbers enter.
+        host: Whether the program reads a value on the host, of which later numbers may be made.
     """
 
     op: int
@@ -78,6 +79,7 @@ class Effect(NamedTuple):
     drawn: bool = False
     sent: bool = False
     numbers: int = 0
+    host: bool = False
 
 
 class _Facts(NamedTuple):
@@ -87,6 +89,7 @@ class _Facts(NamedTuple):
     view: bool
     moves: bool
     shapes: bool
+    host: bool
 
 
 def effects(tape: Tape, zeros: frozenset[int] = frozenset(), ones: frozenset[int] = frozenset()) -> list[Effect]:
@@ -142,7 +145,7 @@ def _facts(name: str) -> _Facts:
     kind = None if rule is None else rule.kind
     names = tuple(a.name for a in op._schema.arguments)
     shapes = kind is Kind.EMPTY or base.endswith("_like") or base.startswith("new_")
-    return _Facts(base, names, frozenset(mutated(op)), kind is Kind.VIEW, kind in _MOVES, shapes)
+    return _Facts(base, names, frozenset(mutated(op)), kind is Kind.VIEW, kind in _MOVES, shapes, kind is Kind.HOST)
 
 
 def _effect(
@@ -174,7 +177,7 @@ def _effect(
     return Effect(
         index, dies, (), tuple(reads), tuple(given), tuple(content), tuple(targets), node.births,
         "yes" if fixed and targets else replaces, not (moves or fixed), node.draw is not None, facts.base == _SENT,
-        min(numbers, MANY),
+        min(numbers, MANY), facts.host,
     )  # fmt: skip
 
 

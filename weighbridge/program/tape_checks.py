@@ -16,9 +16,11 @@ from typing import Any
 from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import Finding, Severity, TapeError, WeighbridgeError
 from weighbridge.program import gradients
+from weighbridge.program.brought_state import brought
 from weighbridge.program.content import PERHAPS, Roles
 from weighbridge.program.dataflow import Flow, flow
 from weighbridge.program.entering_tensors import entering, values_entering
+from weighbridge.program.idle_inputs import idle_leftovers, idle_names
 from weighbridge.program.origins import TapeValues, analyse
 from weighbridge.program.own_tensors import returned
 from weighbridge.program.roles import roles
@@ -43,6 +45,7 @@ class Programs:
         own: By tape and name of an undeclared tensor, the state of an earlier step that it holds.
         roles: What the state of the run is for.
         followed: What the run did to its state, over all steps.
+        course: The steps.
     """
 
     values: dict[bytes, TapeValues]
@@ -50,6 +53,20 @@ class Programs:
     own: dict[bytes, dict[str, set[str]]]
     roles: Roles
     followed: Followed
+    course: Course
+
+    def brought(self, transcript: Transcript, tapes: Callable[[bytes], Tape], step: int) -> set[str]:
+        """Returns the names of state before a step that the run did not make: it was given, or nothing but looked at.
+
+        Args:
+            transcript: The transcript.
+            tapes: Returns the tape of a digest.
+            step: The step.
+
+        Raises:
+            TapeError: A tape is malformed, or too large to follow.
+        """
+        return brought(self.course, tapes, self.roles, step) | idle_leftovers(transcript, tapes)
 
 
 def examine(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> Programs:
@@ -71,7 +88,7 @@ def examine(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> Programs:
     training = {digest: each for digest, each in flows.items() if digest in later}
     declared = () if transcript.notes is None else transcript.notes.weights
     found = roles(course, tapes, training, declared)
-    return Programs(values, flows, own, found, follow(course, tapes, found))
+    return Programs(values, flows, own, found, follow(course, tapes, found), course)
 
 
 def check(
@@ -146,7 +163,9 @@ def _undeclared(
     tensors = [found for found in trains if found.undeclared_tensors]
     many = sum(found.undeclared_bytes for found in tensors) > policy.free_tensors
     findings += [tensors_of(found, policy.free_input if many else "info") for found in tensors]
-    findings += [tensors_of(found, "info") for found in everything if found.kind == "init" and found.undeclared_tensors]
+    for found in everything:
+        if found.kind == "init" and found.undeclared_tensors.keys() - idle_names(transcript, tapes):
+            findings.append(tensors_of(found, "info"))
     budget = policy.budgets.get("values", math.inf)
     if sum(found.undeclared_values for found in everything) > policy.free_values:
         chosen = math.fsum(bits for found in everything for bits in found.value_bits.values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,13 +113,18 @@ def from_map(said: object) -> Parent | None:
     raise FormatError("the draft's parent is not a map of transcript, step and state; ask for the run's declaration")
 
 
-def entered(transcript: Transcript, salt: bytes) -> Counter[Leaf]:
+def entered(transcript: Transcript, salt: bytes, idle: Collection[str] = ()) -> Counter[Leaf]:
     """Returns the content that W_0 was made from and no recorded program made, as (bytes, digest under `salt`).
 
     It is the state that existed when the recording began, and what the initialisation took from outside: undeclared
-    tensors, and a batch, which no Recorder gives an initialisation, and which could be W_0 itself. Left out is what any
-    program makes: up to eight bytes, or content that repeats itself after eight, as long as there are no more than 16
-    different such contents. Of a batch the small tensors count too, together: thousands of them could be W_0 as well.
+    tensors, and a batch, which could be W_0 itself. Left out is what goes nowhere from there, and what any program
+    makes: up to eight bytes, or content that repeats itself after eight, as long as there are no more than 16 different
+    such contents. Of a batch the small tensors count too, together: thousands of them could be W_0 as well.
+
+    Args:
+        transcript: A verified transcript.
+        salt: Of the digests.
+        idle: Names of what the initialisation took in and no later step depends on.
 
     Raises:
         TranscriptError: The transcript is not what it was when it was opened, or does not hold what it began from
@@ -130,7 +135,7 @@ def entered(transcript: Transcript, salt: bytes) -> Counter[Leaf]:
     if not transcript.steps:
         return found
     small, units = Counter[Leaf](), set[bytes]()
-    for data in _contents(transcript):
+    for data in _contents(transcript, idle):
         raw = raw_bytes(data)
         leaf = len(raw), region_digest(raw, salt)
         if trivial(np.frombuffer(raw, dtype=np.uint8)):
@@ -141,9 +146,9 @@ def entered(transcript: Transcript, salt: bytes) -> Counter[Leaf]:
     return found + small if len(units) > _FEW else found
 
 
-def _contents(transcript: Transcript) -> Iterator[Tensor]:
-    yield from transcript.undeclared(0).values()
-    batch = list(transcript.batch(0).values())
+def _contents(transcript: Transcript, idle: Collection[str]) -> Iterator[Tensor]:
+    yield from (data for name, data in transcript.undeclared(0).items() if name not in idle)
+    batch = [data for name, data in transcript.batch(0).items() if name not in idle]
     yield from (data for data in batch if data.nbytes > _PERIOD)
     if small := [raw_bytes(data) for data in batch if 0 < data.nbytes <= _PERIOD]:
         yield torch.frombuffer(bytearray(b"".join(bytes(each) for each in small)), dtype=torch.uint8)
@@ -168,12 +173,21 @@ def existing(transcript: Transcript) -> dict[str, Tensor]:
     return {}
 
 
-def held(checkpoint: Checkpoint, salt: bytes) -> Counter[Leaf]:
-    """Returns what a state held, storage by storage and view by view, as (bytes, digest under `salt`)."""
+def held(checkpoint: Checkpoint, salt: bytes, brought: Collection[str] = ()) -> Counter[Leaf]:
+    """Returns what a state held, storage by storage and view by view, as (bytes, digest under `salt`).
+
+    Args:
+        checkpoint: The state.
+        salt: Of the digests.
+        brought: Names of storages to leave out, such as what the run did not make.
+    """
     found: Counter[Leaf] = Counter()
-    for data in checkpoint.storages.values():
-        found[_leaf(data, salt)] += 1
+    for name, data in checkpoint.storages.items():
+        if name not in brought:
+            found[_leaf(data, salt)] += 1
     for view in checkpoint.views:
+        if view.storage in brought:
+            continue
         size, own = checkpoint.storages[view.storage].numel(), math.prod(view.size) * DTYPES[view.dtype].itemsize
         if not view.covers(size) and own <= size:  # a view that repeats itself could be of any size
             found[_leaf(view.tensor(checkpoint.storages).contiguous(), salt)] += 1

@@ -85,6 +85,87 @@ def test_a_program_that_trains_nothing_says_so(tmp_path: Path) -> None:
         net()(torch.zeros(1, 16))
 
 
+def update_by_hand(model: nn.Module) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            assert p.grad is not None
+            p -= 0.1 * p.grad
+            p.grad = None
+
+
+@pytest.mark.filterwarnings("error::prover.following.notes.UndeclaredInputWarning")
+@pytest.mark.parametrize("early", [False, True], ids=["in the model", "before it"])
+def test_the_first_batch_of_a_loader_is_no_part_of_the_initialisation(tmp_path: Path, early: bool) -> None:
+    """Wherever it is used first."""
+    with prover.follow(tmp_path / "run", seed=1) as run:
+        model = net()
+        for rows, labels in DataLoader(data(), batch_size=8):
+            rows = rows.view(-1, 16) / 2 if early else rows
+            loss_of(model, rows, labels).backward()
+            update_by_hand(model)
+    transcript = Transcript.open(tmp_path / "run")
+    assert run.updates == transcript.steps - 1 == 4
+    assert not transcript.batch(0)
+    result = replay(tmp_path / "run", env=OTHER_MACHINE)
+    assert result.verdict == "match"
+    assert [f.id for f in result.findings if f.severity != "info"] == []
+
+
+def calls_a_model() -> None:
+    model = net()
+    for rows, _ in DataLoader(data(), batch_size=8):
+        model(rows)
+
+
+def test_a_loop_that_trains_nothing_says_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="no optimizer made a step, and no parameter was changed"),
+        prover.follow(tmp_path / "run", seed=1),
+    ):
+        calls_a_model()
+
+
+def tried_on_a_batch() -> nn.Module:
+    """As in notebooks: `model(next(iter(loader))[0]).shape`."""
+    model = net()
+    rows, _ = next(iter(DataLoader(data(), batch_size=8)))
+    assert model(rows).shape == (8, 4)
+    return model
+
+
+def looked_at_and_kept() -> nn.Module:
+    """Tensors of a data set, of which a variable keeps some, and what came of them; the loss is printed."""
+    model = net()
+    x, y = arrays()
+    rows = torch.randint(0, x.shape[0], (8,)).tolist()
+    KEPT.append(loss_of(model, x[rows], y[rows]))
+    assert KEPT[0].item() > 0
+    KEPT.append(x[rows])
+    return model
+
+
+KEPT: list[Tensor] = []
+
+
+@pytest.mark.filterwarnings("error::prover.following.notes.UndeclaredInputWarning")
+@pytest.mark.parametrize("program", [tried_on_a_batch, looked_at_and_kept])
+def test_a_model_is_tried_before_its_optimizer_is_made(tmp_path: Path, program: Callable[[], nn.Module]) -> None:
+    """What it is tried on is fed to the initialisation, and chooses nothing."""
+    KEPT.clear()
+    with prover.follow(tmp_path / "run", seed=1):
+        model = program()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for rows, labels in DataLoader(data(), batch_size=8):
+            update(optimizer, loss_of(model, rows, labels))
+    transcript = Transcript.open(tmp_path / "run")
+    assert {**transcript.batch(0), **transcript.undeclared(0)}
+    result = replay(tmp_path / "run", env=OTHER_MACHINE)
+    assert result.verdict == "match"
+    assert [(f.id, f.message) for f in result.findings if f.id != "data.not_precommitted"] == []
+    assert result.chosen["batch"]["step"] > 0
+    assert "origin" not in result.chosen
+
+
 @pytest.mark.filterwarnings("error::prover.following.notes.UndeclaredInputWarning")
 def test_an_average_is_evaluated_while_the_model_stays_in_training_mode(tmp_path: Path) -> None:
     with prover.follow(tmp_path / "run", seed=1) as run:

@@ -10,7 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.lineages import State, findings, net, record, trace
+from torch import Tensor, nn
 
+from prover import Recorder
 from verifier.checks import parent_runs
 from verifier.model import lineage
 from verifier.model.lineage import Lineage
@@ -80,6 +82,77 @@ def test_another_state_than_the_parents_is_caught(base: tuple[Path, State], tmp_
     (found,) = findings(tmp_path / "child", known=(path,))
     assert (found.id, found.severity) == ("transcript.parent.mismatch", "violation")
     assert "bytes that it does not hold" in found.found
+
+
+FOREIGN = {
+    name: torch.randn(t.shape, generator=torch.Generator().manual_seed(3)) if t.is_floating_point() else t
+    for name, t in net().state_dict().items()
+}
+"""A model that no run made."""
+
+
+def vouch(path: Path, keep: Callable[[Tensor, nn.Module], Tensor]) -> None:
+    """Trains a net; what it is fed in step 4 beside its data is a model, of which a variable keeps something."""
+    kept = []
+    with Recorder(path, seed=1, checkpoint_every=2) as recorder:
+        with recorder.initialisation():
+            model = net()
+            model.register_buffer("bank", torch.zeros(8, 6))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        recorder.attach(model, optimizer)
+        for step in range(1, 6):
+            batch = {"x": torch.randn(4, 6)}
+            if step == 4:
+                batch |= {name.replace(".", "-"): t.clone() for name, t in FOREIGN.items() if t.is_floating_point()}
+            with recorder.step(batch):
+                model(batch.pop("x")).square().mean().backward()
+                with torch.no_grad():
+                    kept += [keep(t, model) for t in batch.values()]
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda t, _: t, lambda t, _: t.clone(), lambda t, _: t * 2 * 0.5, lambda t, m: t.clone() + m[0].bias.sum() * 0,
+        lambda t, m: m.bank.copy_(t) if t.shape == m.bank.shape else t,
+    ],
+    ids=["the batch", "a copy", "calculated", "beside weights", "in a buffer"],
+)  # fmt: skip
+@pytest.mark.parametrize("step", [5, 6])
+def test_a_parent_vouches_for_nothing_that_it_was_fed(
+    tmp_path: Path, keep: Callable[[Tensor, nn.Module], Tensor], step: int
+) -> None:
+    """A model made elsewhere came in as a batch of a run that a variable held, and the next run began from it."""
+    vouch(tmp_path / "run", keep)
+    record(tmp_path / "child", begin=FOREIGN, parent=Parent.of(tmp_path / "run", step), seed=2)
+    (found,) = findings(tmp_path / "run", tmp_path / "child")
+    assert (found.id, found.severity) == ("transcript.parent.mismatch", "violation")
+    assert found.found == "332 bytes that it does not hold", "all of it but the buffer"
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_fine_tuning_from_an_average_that_a_variable_holds_passes(tmp_path: Path, step: int) -> None:
+    """The average is a dictionary, and no attached object; it follows from trained weights alone."""
+    average: State = {}
+    with Recorder(tmp_path / "run", seed=1, checkpoint_every=2) as recorder:
+        with recorder.initialisation():
+            model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        recorder.attach(model, optimizer)
+        for at in range(1, 6):
+            with recorder.step({"x": (x := torch.randn(4, 6))}):
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    for name, t in model.named_parameters():
+                        average.setdefault(name, t.clone()).lerp_(t, 0.5)
+            if at == step - 1:
+                begin = net().state_dict() | {name: t.clone() for name, t in average.items()}
+    record(tmp_path / "child", begin=begin, parent=Parent.of(tmp_path / "run", step), seed=2)
+    assert findings(tmp_path / "run", tmp_path / "child") == []
 
 
 def test_another_step_than_the_declared_one_is_caught(base: tuple[Path, State], tmp_path: Path) -> None:

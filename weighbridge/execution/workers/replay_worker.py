@@ -125,6 +125,7 @@ class Replay:
                 self._transcript, begin, last, int(count), int(draw), self._device, self._program, meeting
             )
         self._sampled = self._sample(request.get("sensitivity"), policy, int(request["memory"]))
+        self._programs = None if self._sampled is None else self._sampled.programs
 
     def _sample(self, wanted: list[Any] | None, policy: policies.Policy, memory: int) -> SampledSteps | None:
         """Chooses the steps whose sensitivity is to be tested, if any are wanted: (how many, hex seed)."""
@@ -141,7 +142,7 @@ class Replay:
         begin = max([c for c in self._transcript.checkpoint_steps if c <= self._first], default=0)
         begin = begin if self._begin is None else self._begin
         difference: dict[str, Any] | None = None
-        verdict, position, running, live, weights = "match", begin, None, None, None
+        verdict, position, running, live, weights, made = "match", begin, None, None, None, None
         try:
             if begin:
                 self._load(begin)
@@ -160,6 +161,7 @@ class Replay:
             if self._stop is not None:
                 assert self._salt is not None
                 live = [[size, digest.hex()] for size, digest in self._executor.leaves(self._salt)]
+                made = self._made(self._salt) if self._stop[1] == 0 else None
                 if (notes := self._transcript.notes) is not None:
                     found = self._executor.leaves_of(notes.weights, self._salt)
                     weights = [[size, digest.hex()] for size, digest in found]
@@ -219,6 +221,7 @@ class Replay:
             "first_difference": difference,
             "live": live,
             "weights": weights,
+            "made": made,
             **({"touched": 0, "flops": None, "narrow": 0} if self._stop is None else self._reached(*self._stop)),
             "running": running.hex() if running is not None else None,
             "head": None if self._stop is None else self._transcript.head(self._stop[0] - 1).hex(),
@@ -227,6 +230,17 @@ class Replay:
             "calibrated_on": self._calibrated_on,
             "confinement": self._confined,
         }
+
+    def _made(self, salt: bytes) -> list[list[Any]] | None:
+        """Lists what the run made of the state that was reached; None if its tapes do not tell."""
+        assert self._stop is not None
+        try:
+            programs = self._programs = tape_checks.examine(self._transcript, self._program)
+            brought = programs.brought(self._transcript, self._program, self._stop[0])
+        except WeighbridgeError:  # which the examination of the tapes reports
+            return None
+        found = self._executor.leaves_of([name for name in self._executor.state if name not in brought], salt)
+        return [[size, digest.hex()] for size, digest in found]
 
     def _reached(self, step: int, op: int) -> dict[str, Any]:
         """Says how much work led to a position, and how much memory the operation after it needs."""
@@ -413,9 +427,7 @@ class Replay:
         """Says what entered the programs that ran, and what is to be said about all programs of the transcript."""
         gc.disable()  # nothing here is garbage, and to look for some goes over all that was loaded
         try:
-            values, findings = tape_checks.check(
-                self._transcript, self._program, self._policy, None if self._sampled is None else self._sampled.programs
-            )
+            values, findings = tape_checks.check(self._transcript, self._program, self._policy, self._programs)
             if values:
                 chosen_counts.count(self._transcript, self._program, values, self._chosen)
                 self._weights = chosen_counts.weights(self._transcript, self._program)

@@ -30,8 +30,9 @@ from weighbridge.execution.workers.serving import serve
 from weighbridge.program import chosen_counts, tape_description
 from weighbridge.program import passport as program_passport
 from weighbridge.program.chosen_bits import CHANNELS, ChosenBits
+from weighbridge.program.idle_inputs import idle_names
 from weighbridge.program.origins import analyse
-from weighbridge.program.tape_checks import declared_programs
+from weighbridge.program.tape_checks import declared_programs, examine
 from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
 from weighbridge.transcript.job_record import MeshCoordinate
 from weighbridge.transcript.parentage import declared, entered, held
@@ -104,12 +105,18 @@ def batches(transcript: Transcript, step: int, salt: str) -> dict[str, Any]:
 
 def given(transcript: Transcript, salt: str) -> dict[str, Any]:
     """Lists what entered W_0 from outside."""
-    return _leaves(list(entered(transcript, bytes.fromhex(salt)).elements()))
+    tapes = cache(lambda digest: Tape.decode(transcript.tape(digest)))
+    idle = idle_names(transcript, tapes)
+    return _leaves(list(entered(transcript, bytes.fromhex(salt), idle).elements()))
 
 
-def state(transcript: Transcript, step: int, salt: str) -> dict[str, Any]:
-    """Lists what the checkpoint before a step holds."""
-    return _leaves(list(held(transcript.checkpoint(step), bytes.fromhex(salt)).elements()))
+def state(transcript: Transcript, step: int, salt: str, made: bool) -> dict[str, Any]:
+    """Lists what the checkpoint before a step holds, or only what the run made of it."""
+    brought = set[str]()
+    if made:
+        tapes = cache(lambda digest: Tape.decode(transcript.tape(digest)))
+        brought = examine(transcript, tapes).brought(transcript, tapes, step)
+    return _leaves(list(held(transcript.checkpoint(step), bytes.fromhex(salt), brought).elements()))
 
 
 def chosen(transcript: Transcript, before: list[str]) -> dict[str, Any]:
