@@ -28,6 +28,7 @@ fit, a probability that nothing reaches) raise its subclass `domain.InfeasibleEr
     confidence      clopper_pearson, hypergeometric_bounds, largest_hidden_run: after k findings in s samples
     attribute_sampling  sample_size_{exact, iaea, iaea_refined, binomial}: any population
     costs           annual_samples, inspectors_needed, stall_fraction, stored_bytes, interrupt_probability_per_cycle
+    coverage        least_union, seen_by_independent_draws, seen_in_sample, paid_off: many auditors of one transcript
     strategies      Strategy, Policy, Goal, Holding, crews: what a Prover may do with a run, as chips at work
     simulated_fleet simulate, Outcome, Estimate: fleets played out, the independent check of every formula
     attack          best_strategy, best_policy, found_probability: the Prover who chooses best, and the answer to it
@@ -51,6 +52,7 @@ __all__ = [
     "catalog",
     "confidence",
     "costs",
+    "coverage",
     "detection",
     "domain",
     "early_detection",

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import UsageError
 from weighbridge.execution.replay_answer import ReplayResult, parse
 from weighbridge.execution.sensitivity import SEED, check_count
@@ -45,6 +46,7 @@ def replay(
     claims: str | Path | None = None,
     sensitivity: int = 0,
     supplements: str | Path | None = None,
+    work_key: bytes | None = None,
 ) -> ReplayResult:
     """Replays a transcript: executes its tapes, follows its rounding logs, compares every checksum and state digest.
 
@@ -70,6 +72,7 @@ def replay(
         sensitivity: How many of the steps, drawn here, to test for whether weights respond as training lets them.
         supplements: Directory with rounding logs of a run that has its logs on demand; by default `PATH.supplements`,
             if it exists.
+        work_key: Keys a digest over all operation results (32 bytes); not together with `stop` or `recognise`.
 
     Returns:
         The result; a mismatch is a result, not an error.
@@ -81,6 +84,8 @@ def replay(
         ReplayWorkerError: If the worker died, ran out of its limits or answered nonsense.
     """
     check_count(sensitivity)
+    if work_key is not None and (len(work_key) != DIGEST_SIZE or stop is not None or recognise):
+        raise UsageError("a digest of the work needs a key of 32 bytes; leave out the position and the recognition")
     if supplements is None and (beside := _beside(path)).is_dir():
         supplements = beside
     request = {
@@ -93,6 +98,7 @@ def replay(
         "supplements": None if supplements is None else str(Path(supplements).resolve()),
         "coordinate": None if coordinate is None else [coordinate.job.encode().hex(), coordinate.rank],
         "sensitivity": [sensitivity, secrets.token_hex(SEED)] if sensitivity else None,
+        "work_key": None if work_key is None else work_key.hex(),
         "paths": [str(Path(p).resolve()) for p in (path, results, claims, supplements) if p is not None],
     }
     return parse(

@@ -73,6 +73,8 @@ class ReplayResult:
         confinement: Which restrictions the worker was under.
         calibrated_on: Model of the device on which calibrated bounds were measured, `cpu` or `cuda` and its name; empty
             if the run has none.
+        work: Hex digest over all operation results (`weighbridge.execution.work_digest`), up to the first difference if
+            there is one; None if no key for it was given.
         recognition_failed: Why no step was recognised although that was asked for; empty otherwise.
     """
 
@@ -104,6 +106,7 @@ class ReplayResult:
     confinement: list[str] = field(default_factory=list)
     recognition_failed: str = ""
     calibrated_on: str = ""
+    work: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary with every field."""
@@ -163,6 +166,7 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             device=str(raw["device"])[:200],
             confinement=[str(c)[:50] for c in raw["confinement"]],
             calibrated_on=str(raw["calibrated_on"])[:200],
+            work=None if raw.get("work") is None else bytes.fromhex(raw["work"]).hex(),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise ReplayWorkerError(f"the replay worker's answer is malformed ({type(error).__name__})") from None

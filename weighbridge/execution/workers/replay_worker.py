@@ -27,6 +27,7 @@ from weighbridge.execution.recognition.in_replay import Recognising
 from weighbridge.execution.recognition.meetings import Meeting
 from weighbridge.execution.replay_answer import told
 from weighbridge.execution.sampled_steps import SampledSteps
+from weighbridge.execution.work_digest import WorkDigest
 from weighbridge.execution.workers.serving import serve
 from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.conformance import probes
@@ -124,6 +125,8 @@ class Replay:
             self._recognising = Recognising(
                 self._transcript, begin, last, int(count), int(draw), self._device, self._program, meeting
             )
+        key = request.get("work_key")
+        self._work = None if key is None else WorkDigest(bytes.fromhex(key))
         self._sampled = self._sample(request.get("sensitivity"), policy, int(request["memory"]))
         self._programs = None if self._sampled is None else self._sampled.programs
 
@@ -229,6 +232,7 @@ class Replay:
             "device": self._kind,
             "calibrated_on": self._calibrated_on,
             "confinement": self._confined,
+            "work": None if self._work is None else self._work.digest().hex(),
         }
 
     def _made(self, salt: bytes) -> list[list[Any]] | None:
@@ -389,7 +393,10 @@ class Replay:
             self._sampled.before(step, executor)
         log = transcript.log(step)
         recognising = self._recognising if stop is None else None
-        executor.before = None if recognising is None else recognising.begin(record)
+        if self._work is None:
+            executor.before = None if recognising is None else recognising.begin(record)
+        else:
+            executor.before = self._work.begin(step, tape)
         made = transcript.supplements is not None and transcript.supplements.rounding(step) is not None
         sketches = None if made else transcript.sketches(step)
         context = executor.run(
