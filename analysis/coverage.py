@@ -1,7 +1,7 @@
 """What segments that several auditors replayed are worth: work that was done, and probabilities, which are two things.
 
 *Work* is a count: which steps some honest auditor surely replayed. Of k auditors at least h are honest, and it is not
-known which; whoever pays auditors after the draw picks the others. So what is covered is the least union over all
+known which; a party that pays auditors after the draw picks the others. So what is covered is the least union over all
 groups of h auditors (`least_union`). It is a share of the steps, and no probability of anything.
 
 *Probabilities* are about a draw that the Prover did not know when it made the transcript: that m bad steps are among

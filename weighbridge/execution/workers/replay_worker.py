@@ -393,9 +393,8 @@ class Replay:
             self._sampled.before(step, executor)
         log = transcript.log(step)
         recognising = self._recognising if stop is None else None
-        if self._work is None:
-            executor.before = None if recognising is None else recognising.begin(record)
-        else:
+        executor.before = None if recognising is None else recognising.begin(record)
+        if self._work is not None and step >= self._first:  # what leads to the segment is not of it
             executor.before = self._work.begin(step, tape)
         made = transcript.supplements is not None and transcript.supplements.rounding(step) is not None
         sketches = None if made else transcript.sketches(step)
