@@ -16,6 +16,19 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "replay": ("runs/gpt2", "runs/gpt2 --steps 10:20 --device cuda --json", "runs/gpt2 --sensitivity 3"),
     "regenerate": ("runs/gpt2 --steps 10:20",),
     "compare": ("runs/gpt2 runs/other",),
+    "audit plan": (
+        f"runs/gpt2 --auditor alice={_DIGEST} --copies 1 --beacon beacon --key coordinator.key --out case",
+        f"runs/gpt2 runs/planted --auditor alice={_DIGEST} --planted runs/planted=7 --copies 1 --beacon beacon "
+        "--key coordinator.key --out case",
+    ),
+    "audit enrol": ("case --beacon beacon --key alice.key",),
+    "audit assigned": ("case --beacon beacon",),
+    "audit run": ("case runs/gpt2 --beacon beacon --key alice.key",),
+    "audit close": ("case --beacon beacon --key coordinator.key",),
+    "audit open": ("case --beacon beacon --key alice.key",),
+    "audit verdict": ("case runs/gpt2 --beacon beacon --key referee.key",),
+    "audit verify": ("case --beacon beacon",),
+    "audit plant": ("runs/own runs/planted --step 7 --key other.key",),
     "dispute open": (
         "runs/gpt2 --step 7 --key mine.key --out step7.dispute",
         f"runs/gpt2 --step 7 --key mine.key --referee 127.0.0.1:4470 --credentials mine --defender {_DIGEST}",

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 
 from weighbridge import __version__
 from weighbridge.cli import (
+    audit,
     calibrate,
     compare,
     console,
@@ -85,6 +86,7 @@ app.add_typer(registry, name="registry")
 app.add_typer(report.app, name="report")
 app.add_typer(evidence.app, name="evidence")
 app.add_typer(gpu_evidence, name="gpu-evidence")
+app.add_typer(audit.app, name="audit")
 app.add_typer(dispute.app, name="dispute")
 app.add_typer(referee.app, name="referee")
 app.add_typer(rules.app, name="rules")
