@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import (
     machine,
     tables_arm,
+    tables_audits,
     tables_chips,
     tables_collectives,
     tables_disputes,
@@ -57,6 +58,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "cells": tables_replays.cells,
     "collectives": tables_collectives.collectives,
     "disputes": tables_disputes.disputes,
+    "audits": tables_audits.audits,
     "memorisation": tables_replays.memorisation,
     "inspection": tables_inspection.inspection,
     "inspection_small": tables_inspection.inspection,
