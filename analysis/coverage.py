@@ -29,8 +29,9 @@ from analysis.domain import (
     whole,
 )
 
-MOST_GROUPS = 1 << 20
+MOST_GROUPS = 1 << 17
 """Most groups of auditors that are tried, one after the other."""
+_MOST_AUDITORS = 64
 
 
 def least_union(taken: Sequence[Collection[int]], honest: int, sizes: Sequence[int] | None = None) -> int:
@@ -49,23 +50,21 @@ def least_union(taken: Sequence[Collection[int]], honest: int, sizes: Sequence[i
     """
     if not 0 <= honest <= len(taken):
         raise InfeasibleError(f"{honest} of {len(taken)} auditors cannot be honest")
-    if comb(len(taken), honest) > MOST_GROUPS:
+    if comb(len(taken), honest) > MOST_GROUPS or len(taken) > _MOST_AUDITORS:
         raise DetectionDomainError(f"more than {MOST_GROUPS} groups of {honest} of {len(taken)} auditors")
-    known = sorted({segment for each in taken for segment in each})
-    if known and (known[0] < 0 or (sizes is not None and known[-1] >= len(sizes))):
+    holders: dict[int, int] = {}  # the auditors of a segment, one bit each
+    for auditor, segments in enumerate(taken):
+        for segment in set(segments):
+            holders[segment] = holders.get(segment, 0) | 1 << auditor
+    if holders and (min(holders) < 0 or (sizes is not None and max(holders) >= len(sizes))):
         raise DetectionDomainError("a segment that an auditor took has no size")
-    masks = [sum(1 << segment for segment in set(each)) for each in taken]
-
-    def size(mask: int) -> int:
-        return mask.bit_count() if sizes is None else sum(sizes[segment] for segment in known if mask >> segment & 1)
-
-    unions = set()
-    for group in combinations(masks, honest):
-        union = 0
-        for mask in group:
-            union |= mask
-        unions.add(union)
-    return min(map(size, unions))
+    steps: dict[int, int] = {}  # segments with the same auditors are covered together
+    for segment, held in holders.items():
+        steps[held] = steps.get(held, 0) + (1 if sizes is None else sizes[segment])
+    masks = np.fromiter(steps, dtype=np.uint64)
+    weights = np.fromiter(steps.values(), dtype=np.int64)
+    groups = (sum(1 << auditor for auditor in group) for group in combinations(range(len(taken)), honest))
+    return min(int(weights[(masks & np.uint64(group)) != 0].sum()) for group in groups)
 
 
 def seen_by_independent_draws(*, taken: Numbers, honest: Numbers) -> FloatArray:

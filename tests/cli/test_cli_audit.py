@@ -46,6 +46,7 @@ def test_an_audit_from_plan_to_verification(run: Path, tmp_path: Path) -> None:
     code, out, _ = weighbridge("audit", "plant", run, planted, "--step", "4", "--key", other[0])
     assert code == 0
     assert "false in step 4" in out
+    LocalBeacon.load(tmp_path / "beacon.key")  # its first round is now
     ahead = LocalBeacon.load(tmp_path / "beacon.key", clock=lambda: time.time() + 10_000)  # it gives what has not come
     _publish(ahead, place, 1)
     made = answer(

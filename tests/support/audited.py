@@ -111,7 +111,7 @@ class Audit:
 
     def execute(self, segment: int, keyed: bytes) -> Claim:
         """Returns what an honest replay finds."""
-        source, begin, end = self.case.plan.segments()[segment]
+        source, begin, end = self.case.plan.segments[segment]
         work = blake3(f"results of {source.digest} {begin}:{end}".encode(), key=keyed).hexdigest()
         false = FALSE_STEP if source == PLANTED else end - 1
         if segment in self.false or (source == PLANTED and begin <= FALSE_STEP < end):
@@ -120,7 +120,7 @@ class Audit:
 
     def lazy(self, segment: int, keyed: bytes) -> Claim:
         """Returns what an auditor says who has the transcript's state digests and executes nothing."""
-        source, begin, end = self.case.plan.segments()[segment]
+        source, begin, end = self.case.plan.segments[segment]
         work = blake3(f"states of {source.digest} {begin}:{end}".encode(), key=keyed).hexdigest()
         return Claim(verdict="match", step=end, op=0, work=work)
 

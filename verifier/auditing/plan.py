@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from verifier.auditing.statements import AuditError, Subject
@@ -104,8 +105,9 @@ class Plan:
         if not _ascending(self.rounds):
             raise _bad("the rounds of draw, key and referee must be in this order")
 
+    @cached_property
     def segments(self) -> list[tuple[Source, int, int]]:
-        """Returns transcript, first step and the step after the last one of each segment."""
+        """Transcript, first step and the step after the last one of each segment."""
         return [(source, *pair) for source in self.sources for pair in itertools.pairwise(source.edges)]
 
     def subjects(self) -> list[Subject]:
@@ -197,7 +199,7 @@ def assignment(plan: Plan, digest: bytes, randomness: bytes) -> Assignment:
         randomness: Value of the draw's round.
     """
     seed = record_digest("audit-draw/1", [digest, randomness])
-    segments = plan.segments()
+    segments = plan.segments
     keys = {bytes.fromhex(key): number for number, (_, key) in enumerate(plan.auditors)}
     load = [0] * len(keys)
     found: Assignment = {}
@@ -219,7 +221,7 @@ def segment_key(plan: Plan, digest: bytes, randomness: bytes, segment: int) -> b
         randomness: Value of the key's round.
         segment: Number of the segment.
     """
-    source, begin, end = plan.segments()[segment]
+    source, begin, end = plan.segments[segment]
     return record_digest("audit-key/1", [digest, randomness, source.digest, begin, end])
 
 

@@ -26,6 +26,8 @@ def lines(said: dict[str, Any]) -> Iterator[str]:
         yield f"work done: none of {total} steps was found to match by any of {auditors} auditors"
     yield f"work done: {work['referee_steps'] / total:.1%} of the steps were replayed by the referee"
     for honest, steps in enumerate(work["least_by_honest"], start=1):
+        if steps is None:
+            continue
         yield f"if at least {honest} of {auditors} are honest, whichever: {steps / total:.1%} of the steps at least"
     if work["share"]:
         yield (

@@ -182,7 +182,7 @@ def _pairs(raw: Any) -> Iterator[tuple[str, str]]:
 def _compare(case: Case, judged: Judged, planted: Planted, segment: int) -> None:
     """Compares the claims about a segment with the referee's replay, or notes that they differ."""
     plan, truth, claims = case.plan, judged.replayed[segment], judged.claims[segment]
-    source, begin, end = plan.segments()[segment]
+    source, begin, end = plan.segments[segment]
     where = f"steps {begin}:{end} of {source.name}"
     if truth is None or truth.verdict == "inconclusive":
         if len(set(claims.values())) > 1:
@@ -204,14 +204,14 @@ def _compare(case: Case, judged: Judged, planted: Planted, segment: int) -> None
 
 
 def _is_planted(case: Case, planted: Planted, segment: int) -> bool:
-    source, begin, end = case.plan.segments()[segment]
+    source, begin, end = case.plan.segments[segment]
     return begin <= planted.steps.get(source.digest, -1) < end
 
 
 def _sound(case: Case, judged: Judged, planted: Planted, segment: int) -> bool:
     """Whether the referee found a segment to match; one that was planted is no sign of anything."""
     truth = judged.replayed[segment]
-    return truth is not None and (truth.verdict == "match" or case.plan.segments()[segment][0].digest in planted.steps)
+    return truth is not None and (truth.verdict == "match" or case.plan.segments[segment][0].digest in planted.steps)
 
 
 def _auditor(case: Case, judged: Judged, planted: Planted, number: int) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _auditor(case: Case, judged: Judged, planted: Planted, number: int) -> dict[
 
 def _work(case: Case, judged: Judged, planted: Planted) -> dict[str, Any]:
     """Returns how much was replayed: counts, and one bound that follows from the referee's random share."""
-    segments, auditors = case.plan.segments(), len(case.plan.auditors)
+    segments, auditors = case.plan.segments, len(case.plan.auditors)
     real = [number for number, (source, _, _) in enumerate(segments) if source.digest not in planted.steps]
     sizes = [end - begin for _, begin, end in segments]
     taken: list[set[int]] = [set() for _ in range(auditors)]
@@ -250,10 +250,7 @@ def _work(case: Case, judged: Judged, planted: Planted) -> dict[str, Any]:
         by[len(sound)] += sizes[segment]
         for number in sound:
             taken[number].add(segment)
-    try:
-        least = [least_union(taken, honest, sizes) for honest in range(1, auditors + 1)]
-    except DetectionDomainError:  # too many groups
-        least = []
+    least = [_least(taken, honest, sizes) for honest in range(1, auditors + 1)]
     bad = [segment for segment in judged.share if segment in judged.false or not _sound(case, judged, planted, segment)]
     unseen = None
     if judged.share:
@@ -272,3 +269,10 @@ def _work(case: Case, judged: Judged, planted: Planted) -> dict[str, Any]:
         "false_at_most": unseen,
         "confidence": CONFIDENCE,
     }
+
+
+def _least(taken: list[set[int]], honest: int, sizes: list[int]) -> int | None:
+    try:
+        return least_union(taken, honest, sizes)
+    except DetectionDomainError:  # too many groups
+        return None

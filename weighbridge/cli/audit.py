@@ -106,7 +106,7 @@ def assigned(case: _Case, beacon: _Beacon, as_json: Json = False) -> None:
     drawn = assignment(found.plan, found.digest, value(_open(beacon), found.plan, found.plan.rounds[0]))
     rows: list[dict[str, Any]] = []
     for segment, who in drawn.items():
-        source, begin, end = found.plan.segments()[segment]
+        source, begin, end = found.plan.segments[segment]
         rows.append(
             {
                 "segment": segment, "transcript": source.digest, "name": source.name, "steps": [begin, end],
@@ -239,7 +239,7 @@ def _replayed(
     from verifier.auditing.claims import claim_of
     from weighbridge.execution.replay import replay
 
-    source, begin, end = case.plan.segments()[segment]
+    source, begin, end = case.plan.segments[segment]
     if source.digest not in places:
         return None, f"{source.name} is not here"
     try:
