@@ -100,10 +100,17 @@ class _Case:
         return [parties[party] for party in sorted(set(lost))]
 
     def given_up(self) -> bool:
-        """Whether the challenger forfeited, so that nothing was said about the claim of the other party."""
+        """Whether the challenger forfeited, so that nothing was said about the claim of the other party.
+
+        A course says less than a challenge: what follows it may still be any lie. So one that ended with anything but
+        an admissible claim of the challenger's is given up too.
+        """
         if self.referee.ruling is None:
             return False
-        return any(party == CHALLENGER and verdict == "forfeit" for party, verdict, _, _ in self._ruling().claims)
+        said = [verdict for party, verdict, _, _ in self._ruling().claims if party == CHALLENGER]
+        if isinstance(self.referee.dispute.messages[0].content, Course):
+            return any(verdict != "admissible" for verdict in said)
+        return "forfeit" in said
 
     def charges(self, parties: Mapping[bytes, str]) -> list[Charge]:
         ruling, losers = self._ruling(), self.losers()

@@ -18,6 +18,7 @@ from weighbridge.execution.dispute.messages import (
     START,
     Answer,
     Challenge,
+    Course,
     DisputeError,
     Message,
     Ruling,
@@ -42,11 +43,14 @@ class Clock:
         return self.now
 
 
-def challenge(step: int = 1, *, key: SigningKey = MINE) -> Message:
-    content = Challenge(
+def _challenge(step: int = 1) -> Challenge:
+    return Challenge(
         terms=b"t", tape=b"p", state=bytes(32), step=step, record=b"r", own=True, log=bytes(32), leaves=bytes(64)
     )
-    return signed(START, content, key)
+
+
+def challenge(step: int = 1, *, key: SigningKey = MINE) -> Message:
+    return signed(START, _challenge(step), key)
 
 
 def notice(of: Message, key: SigningKey = MINE, *, referee: SigningKey = REFEREE, defender: bytes = b"") -> bytes:
@@ -229,6 +233,40 @@ def test_identical_claims_merge_unless_the_first_challenger_gave_up(tmp_path: Pa
     held.tick()
     assert ruling(held, dispute).claims[0][1] == "forfeit"
     assert held.open(notice(same, OTHER), same.data) == (same.head.hex(), False), "an accomplice keeps no claim"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "merged"), [("false", False), ("undecided", False), ("forfeit", False), ("admissible", True)]
+)
+def test_an_accomplice_that_takes_a_course_and_then_lies_keeps_no_other_from_it(
+    tmp_path: Path, verdict: str, merged: bool
+) -> None:
+    """Its course is the honest challenger's; its challenge is any. One that comes through has refuted the defender."""
+
+    def judge(claim: Claim, opening: bytes) -> Judgement:
+        said = verdict if claim.record == b"r" else "false"
+        return Judgement(said, "dispute.course", "as the test says")  # type: ignore[arg-type]
+
+    clock = Clock()
+    held = Docket(tmp_path / "docket", REFEREE, PARTIES, limits=LIMITS, judge=judge, now=clock)
+    course = Course(terms=b"t", states=bytes(64), inputs=bytes(64))
+    asked, same = signed(START, course, OTHER), signed(START, course, MINE)
+    dispute, _ = held.open(notice(asked, OTHER), asked.data)
+    assert held.open(notice(same), same.data) == (dispute, True), "as long as it may still come through"
+    for key, content in (
+        (THEIRS, replace(course, states=bytes(32) + b"\x01" * 32)), (OTHER, _challenge()),
+        (THEIRS, Answer(record=b"s", log=bytes(32), leaves=bytes(32) + b"\x01" * 32)),
+        (OTHER, Shown(opening=b"o")), (THEIRS, Shown(opening=b"o")),
+    ):  # fmt: skip
+        if verdict == "forfeit" and isinstance(content, Challenge):
+            clock.now += 61
+            held.tick()
+            break
+        held.post(dispute, signed(held.messages(dispute)[-1].head, content, key).data)
+    held.judge()
+    assert ruling(held, dispute).claims[0][1] == verdict
+    again = docket(tmp_path)  # also after a restart
+    assert again.open(notice(same), same.data) == ((dispute, True) if merged else (same.head.hex(), False))
 
 
 @pytest.mark.finding("dispute.limit")
