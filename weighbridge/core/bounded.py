@@ -65,6 +65,9 @@ DEFAULT_LIMITS = Limits()
 MAX_ITEMS = 1 << 20
 """Items of CBOR or JSON that are decoded without a further reason: a draft, notes, a manifest, a token."""
 
+_WORDS = 200
+"""Most characters of a decoder's own words in a message."""
+
 _FREE_BYTES, _EXPANSION = 1 << 20, 1024
 """What a zstd frame may expand to: so many bytes, and so many times its own size. Step records that repeat the values
 of an optimizer's many parameters reach a few hundred times."""
@@ -133,7 +136,8 @@ def decode_cbor_sequence(
             value = decoder.decode()
             encoded = cbor(value)
         except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
-            raise FormatError(f"not acceptable CBOR ({error}); fetch the bytes again", position=position) from None
+            why = str(error)[:_WORDS]  # it may quote a key of any length
+            raise FormatError(f"not acceptable CBOR ({why}); fetch the bytes again", position=position) from None
         if data[position : position + len(encoded)] != encoded:
             raise FormatError("CBOR is not in its deterministic encoding; re-encode it", position=position)
         position += len(encoded)

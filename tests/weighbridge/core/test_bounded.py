@@ -188,3 +188,11 @@ def test_walk_lists_everything_but_follows_nothing(tmp_path):
 
 def test_cbor_of_other_libraries_without_tags_is_read():
     assert decode_cbor(cbor2.dumps({"b": 1, "a": [1, 2.5]}, canonical=True)) == {"b": 1, "a": [1, 2.5]}
+
+
+def test_what_a_decoder_says_of_hostile_cbor_is_short() -> None:
+    """It quotes a key that occurs twice, however long; a worker's answer has room for a few words."""
+    key = cbor2.dumps("\x01" * (1 << 16))
+    with pytest.raises(FormatError, match="Duplicate") as caught:
+        decode_cbor(b"\xa2" + (key + b"\x01") * 2)
+    assert len(str(caught.value)) < 400

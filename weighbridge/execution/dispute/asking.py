@@ -19,6 +19,9 @@ cannot say, and no party loses. `forfeit`: the party did not show what it had to
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
+MAX_REASON = 2000
+"""Most characters of a judgement's reason."""
+
 _WORKER = "weighbridge.execution.workers.dispute_worker"
 _DEFAULT = Limits()
 
@@ -199,7 +202,7 @@ def judge(
             message = run_worker(_WORKER, request, limits, env)
             if "error" in message:
                 error = message["error"]
-                return Judgement("undecided", text(error["code"], 200), text(error["message"], 2000))
+                return Judgement("undecided", text(error["code"], 200), text(error["message"], MAX_REASON))
             return read(message["result"])
         except ReplayWorkerError as error:
             return Judgement("undecided", error.reason, error.message)
@@ -215,7 +218,7 @@ def read(raw: Any) -> Judgement:
     """
     if raw["verdict"] not in VERDICTS:
         raise ValueError("verdict")
-    return Judgement(raw["verdict"], text(raw["code"], 200), text(raw["reason"], 2000))
+    return Judgement(raw["verdict"], text(raw["code"], 200), text(raw["reason"], MAX_REASON))
 
 
 def forfeited(reason: str) -> Judgement:

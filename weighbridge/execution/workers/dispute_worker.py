@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from weighbridge.core.bounded import decode_cbor, read_file
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import UsageError, WeighbridgeError
-from weighbridge.execution.dispute.asking import Claim
+from weighbridge.execution.dispute.asking import MAX_REASON, Claim
 from weighbridge.execution.dispute.judgement import judge
 from weighbridge.execution.dispute.leaves import input_digest
 from weighbridge.execution.dispute.openings import MAX_OPENING
@@ -131,7 +131,8 @@ def _judged(request: dict[str, Any]) -> dict[str, Any]:
         tracer = _tracer(request, terms)
     except WeighbridgeError as error:
         return {"verdict": "undecided", "code": error.reason, "reason": error.message}
-    return asdict(judge(claim, read_file(at / "opening", max_bytes=MAX_OPENING), tracer))
+    said = judge(claim, read_file(at / "opening", max_bytes=MAX_OPENING), tracer)
+    return asdict(replace(said, reason=said.reason[:MAX_REASON]))  # no words may be too long for the verdict to arrive
 
 
 def main() -> None:

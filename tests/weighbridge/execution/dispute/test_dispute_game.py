@@ -180,6 +180,12 @@ def _garbage(opening: Opening) -> bytes:
     return b"\xff" * 40
 
 
+def _a_long_key_twice(opening: Opening) -> bytes:
+    """What a decoder says of it quotes the key; with one of 60 MB no answer of a worker held it."""
+    key = cbor("\x01" * (1 << 16))
+    return b"\xa2" + (key + b"\x01") * 2
+
+
 def _other_bytes(opening: Opening) -> bytes:
     """Other bytes of an operand, with their own digest."""
     at = next(i for i, part in enumerate(opening.slots) if part[1])
@@ -215,7 +221,15 @@ def _another_leaf_before(opening: Opening) -> bytes:
 @pytest.mark.finding("dispute.opening")
 @pytest.mark.parametrize(
     "forged",
-    [_garbage, _other_bytes, _other_bytes_with_the_old_digest, _no_slots, _another_log, _another_leaf_before],
+    [
+        _garbage,
+        _a_long_key_twice,
+        _other_bytes,
+        _other_bytes_with_the_old_digest,
+        _no_slots,
+        _another_log,
+        _another_leaf_before,
+    ],
 )
 def test_who_opens_something_else_has_shown_nothing(run: Path, liar: Party, forged: Callable[[Opening], bytes]) -> None:
     def change(party: int, opening: Opening) -> bytes:
