@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,25 @@ def test_a_false_record_is_disputed_judged_and_verified(run: Path, tmp_path: Pat
         assert checked["agrees"]
         assert checked["claims"] == ruled["claims"]
         assert fails("dispute", "open", forged, "--step", STEP, "--key", mine, "--out", file) == "usage"
+
+
+@pytest.mark.finding("dispute.step")
+@pytest.mark.parametrize("by_course", [False, True])
+def test_a_defender_of_steps_that_cannot_be_disputed_does_not_lose(
+    run: Path, recordings: RecordingStore, tmp_path: Path, by_course: bool
+) -> None:
+    """Its steps have sketches, of which no party makes leaves; the challenger has a training with its logs in full."""
+    mine, theirs, referee = (_key(tmp_path / name) for name in ("mine", "theirs", "referee"))
+    file, sketched = tmp_path / "dispute", recordings.get("disputed-sketch", partial(disputed.record, logs="sketch"))
+    step = () if by_course else ("--step", STEP)
+    with workers_here():
+        assert fails("dispute", "open", sketched, "--step", STEP, "--key", mine, "--out", file) == "dispute.step"
+        answer("dispute", "open", run, "--own", *step, "--key", mine, "--out", file)
+        said = answer("dispute", "answer", file, sketched, "--key", theirs)["sent"]
+        assert said == ("course" if by_course else "answer")
+        ruled = answer("dispute", "judge", file, "--key", referee)
+        assert {(c["verdict"], c["code"]) for c in ruled["claims"]} == {("undecided", "dispute.ground")}
+        assert answer("dispute", "verify", file)["agrees"]
 
 
 def test_an_honest_record_wins_and_a_damaged_file_is_refused(run: Path, tmp_path: Path) -> None:

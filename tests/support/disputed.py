@@ -27,7 +27,7 @@ from weighbridge.transcript.tape import Tape
 STEP = 3
 
 
-def record(path: Path) -> None:
+def record(path: Path, **options: Any) -> None:
     """Records a perceptron with dropout, momentum, clipping and a loss that Python reads: three steps."""
 
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -44,7 +44,7 @@ def record(path: Path) -> None:
 
     generator = torch.Generator().manual_seed(1)
     batches = [{"x": torch.randn(4, 6, generator=generator), "y": torch.tensor([0, 1, 2, 0])} for _ in range(STEP)]
-    train(path, build, step, batches, every=STEP)
+    train(path, build, step, batches, every=STEP, **options)
 
 
 class _Cheat(Tracer):

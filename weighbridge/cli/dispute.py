@@ -11,7 +11,7 @@ import typer
 from weighbridge.cli._exits import Exit, one_line, print_json
 from weighbridge.cli._inputs import Json, Run, read_file, write_file
 from weighbridge.cli.replay import require_device
-from weighbridge.core.errors import UsageError
+from weighbridge.core.errors import UsageError, WeighbridgeError
 
 if TYPE_CHECKING:
     from weighbridge.attest.manifest import SigningKey
@@ -119,16 +119,24 @@ def answer(
         content = asking.course(run)
     else:
         assert dispute.step is not None
-        mine = asking.trace(run, dispute.step, place=dispute.leaf, device=device)
-        if due == "opening" and mine.opening is None:
+        mine: asking.Traced | None = None
+        try:
+            mine = asking.trace(run, dispute.step, place=dispute.leaf, device=device)
+        except WeighbridgeError as error:
+            if due != "answer" or error.reason != asking.NOT_DISPUTED:
+                raise
+        if due == "opening" and (mine is None or mine.opening is None):
             raise UsageError(
                 f"the step ends before leaf {dispute.leaf} here; give the transcript that you claimed it of"
             )
         asked = next((each.content for each in dispute.messages if isinstance(each.content, Challenge)), None)
         if due == "opening":
-            content = Shown(opening=mine.opening or b"")
+            content = Shown(opening=(mine and mine.opening) or b"")
+        elif asked is not None:
+            content = game.answer(mine, asked)
         else:
-            content = game.challenge(mine, dispute.step, own=True) if asked is None else game.answer(mine, asked)
+            assert mine is not None
+            content = game.challenge(mine, dispute.step, own=True)
     message = signed(dispute.head, content, signing)
     dispute.take(message)
     if referee is None:

@@ -22,6 +22,9 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 MAX_REASON = 2000
 """Most characters of a judgement's reason."""
 
+NOT_DISPUTED = "dispute.step"
+"""Why `trace` refuses a step that is none for disputes: one with sketches, or of a job on several ranks."""
+
 _WORKER = "weighbridge.execution.workers.dispute_worker"
 _DEFAULT = Limits()
 

@@ -20,7 +20,7 @@ from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.execution.dispute.asking import Claim, Judgement, Traced, forfeited, split
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
-from weighbridge.execution.dispute.leaves import first_difference
+from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference
 from weighbridge.execution.dispute.messages import (
     START,
     Answer,
@@ -209,7 +209,8 @@ _NO_GROUND = Judgement(
 _NO_STEP = Judgement(
     "undecided",
     "dispute.ground",
-    "the courses are equal, or they part in what a step begins with; compare the signed transcripts",
+    "the courses are equal, or they part in what a step begins with, or at a step that cannot be disputed; compare the "
+    "signed transcripts",
 )
 
 
@@ -407,15 +408,16 @@ def parting(one: Course, other: Course) -> int | None:
     """Returns the first step after which the states of two courses differ.
 
     Returns:
-        The step; None if there is none, or if the courses part before it in their terms or in what it begins with.
+        The step; None if there is none, if the courses part before it in their terms or in what it begins with, or if
+        it cannot be disputed.
     """
     if one.terms != other.terms:
         return None
     step = first_difference(split(one.states), split(other.states))
     if step is None or step >= min(len(one.states), len(other.states)) // DIGEST_SIZE:
         return None
-    same = split(one.inputs)[step] == split(other.inputs)[step]
-    return step if same else None
+    mine, yours = split(one.inputs)[step], split(other.inputs)[step]
+    return step if mine == yours != NO_INPUT else None
 
 
 def challenge(mine: Traced, step: int, *, own: bool) -> Challenge:
@@ -432,13 +434,13 @@ def challenge(mine: Traced, step: int, *, own: bool) -> Challenge:
     )  # fmt: skip
 
 
-def answer(mine: Traced, asked: Challenge) -> Answer:
+def answer(mine: Traced | None, asked: Challenge) -> Answer:
     """Returns the defender's answer; an empty one if the challenge is about another step than that of the defender.
 
     Args:
-        mine: The defender's tree.
+        mine: The defender's tree; None of a step that cannot be disputed.
         asked: The challenge.
     """
-    if (mine.terms, mine.tape, mine.state) != (asked.terms, asked.tape, asked.state):
+    if mine is None or (mine.terms, mine.tape, mine.state) != (asked.terms, asked.tape, asked.state):
         return Answer(record=b"", log=bytes(32), leaves=b"")
     return Answer(record=mine.record, log=mine.log, leaves=b"".join(mine.leaves))

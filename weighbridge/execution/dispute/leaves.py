@@ -19,6 +19,9 @@ from weighbridge.transcript.tape import Node, Tape
 ENTER, FINISH = "enter", "finish"
 """What stands in the place of an operation in the first leaf and the last one."""
 
+NO_INPUT = bytes(DIGEST_SIZE)
+"""What a course has in the place of `input_digest` of a step that cannot be disputed."""
+
 MAX_LEAF = 1 << 24
 """Most bytes of a leaf."""
 

@@ -44,7 +44,8 @@ class Course:
     Attributes:
         terms: As for `Challenge`.
         states: Digest of the state after each step, one after the other.
-        inputs: What each step begins with besides the state, by `leaves.input_digest`, one after the other.
+        inputs: What each step begins with besides the state, by `leaves.input_digest`, one after the other; zeros for a
+            step that cannot be disputed.
     """
 
     terms: bytes

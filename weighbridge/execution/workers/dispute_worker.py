@@ -10,9 +10,9 @@ from typing import Any
 from weighbridge.core.bounded import decode_cbor, read_file
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import UsageError, WeighbridgeError
-from weighbridge.execution.dispute.asking import MAX_REASON, Claim
+from weighbridge.execution.dispute.asking import MAX_REASON, NOT_DISPUTED, Claim
 from weighbridge.execution.dispute.judgement import judge
-from weighbridge.execution.dispute.leaves import input_digest
+from weighbridge.execution.dispute.leaves import NO_INPUT, input_digest
 from weighbridge.execution.dispute.openings import MAX_OPENING
 from weighbridge.execution.dispute.tracing import Tracer
 from weighbridge.execution.workers.serving import serve
@@ -21,6 +21,7 @@ from weighbridge.numerics.conformance import probes
 from weighbridge.numerics.rule_table import table_digest
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.state import checkpoint_digest, state_digest
+from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
 
 TERMS = ("seed", "policy", "calibration", "rules")
@@ -43,8 +44,15 @@ def _course(request: dict[str, Any]) -> dict[str, Any]:
     return {
         "terms": cbor({name: transcript.draft[name] for name in TERMS if name in transcript.draft}).hex(),
         "states": b"".join(record.state for record in records).hex(),
-        "inputs": b"".join(input_digest(record) for record in records).hex(),
+        "inputs": b"".join(NO_INPUT if _apart(record) else input_digest(record) for record in records).hex(),
     }
+
+
+def _apart(record: StepRecord) -> str:
+    """Returns why a step cannot be disputed; "" if it can."""
+    if record.sketches:
+        return f"step {record.step} has sketches; disputes are about steps with their logs in full, or on demand"
+    return f"step {record.step} exchanges with other ranks; replay the whole job" if record.collectives else ""
 
 
 def _tracer(request: dict[str, Any], terms: dict[str, Any]) -> Tracer:
@@ -65,8 +73,8 @@ def _traced(request: dict[str, Any]) -> dict[str, Any]:
     if not 0 <= step < transcript.steps:
         raise UsageError(f"the transcript has {transcript.steps} steps; step {step} is not among them")
     record = transcript.step(step)
-    if record.sketches:
-        raise UsageError(f"step {step} has sketches; disputes are about steps with their logs in full, or on demand")
+    if why := _apart(record):
+        raise WeighbridgeError(why, code=NOT_DISPUTED)
     log = transcript.log(step)
     if log is None:
         raise UsageError(f"step {step} has no rounding log here; make it with `weighbridge regenerate` first")

@@ -22,7 +22,7 @@ from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.dispute import asking, game
 from weighbridge.execution.dispute.asking import Traced
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee, parting, verify
-from weighbridge.execution.dispute.leaves import Leaf
+from weighbridge.execution.dispute.leaves import NO_INPUT, Leaf
 from weighbridge.execution.dispute.messages import (
     START,
     Answer,
@@ -160,6 +160,7 @@ def test_courses_without_a_step_to_dispute_refute_no_party(liar: Party, course: 
         course,
         replace(other, terms=b"other"),
         replace(other, inputs=inputs),
+        replace(other, inputs=course.inputs[: 32 * STEP] + NO_INPUT),
         Course(terms=course.terms, states=course.states[:-32], inputs=course.inputs[:-32]),
         Course(terms=course.terms, states=b"", inputs=b""),
     ):
@@ -238,7 +239,7 @@ def test_the_commands_find_the_step(run: Path, liar: Party, course: Course, tmp_
 def test_the_first_state_that_differs_names_the_step(changed: list[bool], data: st.DataObject) -> None:
     """`parting` names the first difference of the states, and `read(signed(course).data).content == course`."""
     drawn = data.draw(st.binary(min_size=32 * len(changed), max_size=32 * len(changed)))
-    one = Course(terms=b"t", states=drawn, inputs=drawn)
+    one = Course(terms=b"t", states=drawn, inputs=b"\x01" * len(drawn))
     states = bytearray(drawn)
     for step, differs in enumerate(changed):
         states[32 * step] ^= differs

@@ -249,7 +249,7 @@ def test_an_accomplice_that_takes_a_course_and_then_lies_keeps_no_other_from_it(
 
     clock = Clock()
     held = Docket(tmp_path / "docket", REFEREE, PARTIES, limits=LIMITS, judge=judge, now=clock)
-    course = Course(terms=b"t", states=bytes(64), inputs=bytes(64))
+    course = Course(terms=b"t", states=bytes(64), inputs=b"\x01" * 64)
     asked, same = signed(START, course, OTHER), signed(START, course, MINE)
     dispute, _ = held.open(notice(asked, OTHER), asked.data)
     assert held.open(notice(same), same.data) == (dispute, True), "as long as it may still come through"
