@@ -16,6 +16,8 @@ import torch
 
 from prover.recording.structure import NotPlainError
 
+_DEEPEST = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -71,10 +73,13 @@ def _name(names: Sequence[str], at: int) -> str:
     return f"number {at}"
 
 
-def _parts(value: Any, place: str) -> Iterator[Any]:
+def _parts(value: Any, place: str, depth: int = 0) -> Iterator[Any]:
     kind = type(value)
+    if depth > _DEEPEST:
+        raise NotPlainError(f"its argument {place} is nested deeper than {_DEEPEST} levels")
     if isinstance(value, torch.Tensor):
         yield kind
+        yield from _attributes(value, place, depth)
     elif kind is float:
         yield Number(kind, struct.pack("<d", value), place)
     elif kind is int:
@@ -82,18 +87,35 @@ def _parts(value: Any, place: str) -> Iterator[Any]:
     elif value is None or kind in (bool, str, bytes, torch.dtype, torch.device):
         yield from (kind, value)
     elif hasattr(value, "keys") and hasattr(value, "__getitem__"):
-        yield from _inner(kind, {key: value[key] for key in value.keys()}, place, "{}[{!r}]")  # noqa: SIM118
+        yield from _inner(kind, {key: value[key] for key in value.keys()}, place, "{}[{!r}]", depth)  # noqa: SIM118
+        yield from _attributes(value, place, depth)
     elif isinstance(value, (list, tuple)):
-        yield from _inner(kind, dict(enumerate(value)), place, "{}[{!r}]")
+        yield from _inner(kind, dict(enumerate(value)), place, "{}[{!r}]", depth)
+        yield from _attributes(value, place, depth)
     elif is_dataclass(value) and not isinstance(value, type):
         named = {each.name: getattr(value, each.name) for each in fields(value)}
-        yield from _inner(kind, {**named, **getattr(value, "__dict__", {})}, place, "{}.{}")
+        yield from _inner(kind, {**named, **getattr(value, "__dict__", {})}, place, "{}.{}", depth)
     else:
         raise NotPlainError(f"its argument {place} is a {kind.__qualname__} of {kind.__module__}")
 
 
-def _inner(kind: type, parts: dict[Any, Any], place: str, how: str) -> Iterator[Any]:
+def _inner(kind: type, parts: dict[Any, Any], place: str, how: str, depth: int) -> Iterator[Any]:
     yield from (kind, len(parts))
     for key, value in parts.items():
         yield from (type(key), key)
-        yield from _parts(value, how.format(place, key))
+        yield from _parts(value, how.format(place, key), depth + 1)
+
+
+def _attributes(value: Any, place: str, depth: int) -> Iterator[Any]:
+    """Yields what an object holds beside its items, which a function may read too.
+
+    What is private and cannot be compared is left out, such as a tokenizer's own notes beside its tensors.
+    """
+    for name, each in getattr(value, "__dict__", {}).items():
+        try:
+            parts = list(_parts(each, f"{place}.{name}", depth + 1))
+        except NotPlainError:
+            if not name.startswith("_"):
+                raise
+        else:
+            yield from (str, name, *parts)

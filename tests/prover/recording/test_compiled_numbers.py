@@ -185,6 +185,54 @@ def test_a_number_that_comes_near_a_formula_is_recorded_as_in_a_plain_step(tmp_p
     assert step.compiled >= 3, step.reason
 
 
+class Rows(dict[str, Tensor]):
+    """A batch with a number beside its tensors."""
+
+    scale: float
+
+
+class Listed(list[Tensor]):
+    scale: float
+
+
+class Attribute(Late):
+    """The number is an attribute of the batch."""
+
+    def batch(self, number: int, rows: int = 6) -> Any:
+        batch = self.made(super().batch(number, rows)[0])
+        self.holder(batch).scale = self.number(number)
+        return batch
+
+    def made(self, batch: dict[str, Tensor]) -> Any:
+        return Rows(batch)
+
+    def holder(self, batch: Any) -> Any:
+        return batch
+
+    def function(self, batch: Any, scale: Any = None) -> Any:
+        parts = batch if isinstance(batch, dict) else dict(zip("xy", batch, strict=True))
+        return super().function(parts, self.holder(batch).scale)
+
+
+class OfList(Attribute):
+    def made(self, batch: dict[str, Tensor]) -> Any:
+        return Listed([batch["x"], batch["y"]])
+
+
+class OfTensor(Attribute):
+    def made(self, batch: dict[str, Tensor]) -> Any:
+        return batch
+
+    def holder(self, batch: Any) -> Any:
+        return batch["x"]
+
+
+@pytest.mark.parametrize("kind", [Attribute, OfList, OfTensor])
+def test_a_number_beside_the_items_of_an_argument_is_one_of_its_numbers(tmp_path: Path, kind: type[Scaled]) -> None:
+    step, _ = same_both_ways(tmp_path, kind, logs="on-demand")
+    assert step.compiled == 5, step.reason
+
+
 class OfNumpy(Changing):
     def number(self, number: int) -> Any:
         return np.float64(0.1)
@@ -241,6 +289,21 @@ def parts(*args: Any) -> list[Any]:
 def test_other_arguments_are_other_parts(one: Any, other: Any) -> None:
     assert parts(one) == parts(one)
     assert parts(one) != parts(other)
+
+
+def test_private_notes_that_cannot_be_compared_are_left_out() -> None:
+    one, other, circle = Rows(x=torch.ones(1)), Rows(x=torch.ones(1)), Rows()
+    assert parts(one) == parts(other)
+    one._notes = object()  # type: ignore[attr-defined]
+    assert parts(one) == parts(other)
+    one._notes = 2  # type: ignore[attr-defined]
+    assert parts(one) != parts(other)
+    one.notes = object()  # type: ignore[attr-defined]
+    with pytest.raises(NotPlainError, match=r"its argument batch\.notes is a object of builtins"):
+        parts(one)
+    circle.circle = circle  # type: ignore[attr-defined]
+    with pytest.raises(NotPlainError, match="nested deeper than 32"):
+        parts(circle)
 
 
 def test_a_number_that_is_none_is_itself() -> None:
