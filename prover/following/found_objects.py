@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import ReferenceType, ref
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -15,6 +16,9 @@ from torch.optim import Optimizer
 from prover.capture.attached_objects import local_part
 from prover.capture.derived_formulas import innermost
 from prover.capture.live_objects import of_types
+from prover.capture.without_modes import unseen
+
+_PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 _CONSTANTS = 1 << 20
 """Most bytes of what a module without parameters holds that counts as constants of the program."""
@@ -26,7 +30,8 @@ class Found:
 
     Attributes:
         trained: Modules with parameters of an optimizer, that are part of no other module.
-        others: Other such modules whose tensors the program made or used: averages of weights, teachers.
+        others: Other such modules whose tensors the program made or used, and copies of what is trained: averages of
+            weights, teachers.
         optimizers: The optimizers.
         tensors_by_name: Parameters of an optimizer that belong to no module.
     """
@@ -69,6 +74,15 @@ class ProgramObjects:
         gc.collect()  # what is garbage is no object of the program any more
         self._older_modules = [ref(each) for each in _modules()]
         self._older_optimizers = [ref(each) for each in _optimizers()]
+
+    def older_tensors(self) -> list[Tensor]:
+        """Returns the memory of the objects that are older: parameters, buffers, what optimizers hold."""
+        modules = [each for each in (r() for r in self._older_modules) if each is not None]
+        held = [t for module in modules for t in (*module.parameters(False), *module.buffers(False))]
+        for optimizer in (r() for r in self._older_optimizers):
+            states = [] if optimizer is None else optimizer.state.values()
+            held += [t for state in states for t in state.values() if isinstance(t, Tensor)]
+        return [t.detach() for t in held if type(t) in _PLAIN and t.device.type != "meta"]
 
     def older(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer was made before the recording began, and makes its first step in it only now."""
@@ -127,7 +141,9 @@ def _among(
         for m in roots
         if id(m) not in chosen
         and (
-            (id(m) not in older and _is_criterion(m)) or any(_known(t, knows) for t in (*m.parameters(), *m.buffers()))
+            (id(m) not in older and _is_criterion(m))
+            or any(_known(t, knows) for t in (*m.parameters(), *m.buffers()))
+            or any(_is_copy(m, each) for each in trained)
         )
     ]
     held = {id(p) for module in trained for p in module.parameters()}
@@ -154,11 +170,22 @@ def _is_criterion(module: nn.Module) -> bool:
     return bool(buffers) and plain and not any(True for _ in module.parameters()) and _size(buffers) <= _CONSTANTS
 
 
+@unseen
+def _is_copy(module: nn.Module, trained: nn.Module) -> bool:
+    """True for an average or a reference that begins with the weights of a model which is older itself."""
+    one, other = list(module.parameters()), list(trained.parameters())
+    if not one or len(one) != len(other) or any(type(t) not in _PLAIN for t in (*one, *other)):
+        return False
+    alike = all(
+        (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and a.device.type != "meta"
+        for a, b in zip(one, other, strict=True)
+    )
+    return alike and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 def _size(tensors: list[Tensor]) -> int:
     return sum(t.untyped_storage().nbytes() for t in tensors)
 
 
 def _known(t: Tensor, knows: Callable[[int], bool]) -> bool:
-    return (
-        t.device.type != "meta" and type(t) in (Tensor, nn.Parameter, nn.Buffer) and knows(t.untyped_storage()._cdata)
-    )
+    return t.device.type != "meta" and type(t) in _PLAIN and knows(t.untyped_storage()._cdata)

@@ -100,6 +100,7 @@ class Follower:
     def begin(self) -> None:
         """Begins to record; see `follow`."""
         self._objects.begin()
+        self._recorder.sources.add(self._objects.older_tensors(), "before", "")
         self._recorder.__enter__()
         self._recorder.begin()
         self._evaluations.open()

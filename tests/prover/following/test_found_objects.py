@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import prover
+from prover.following.notes import UndeclaredInputWarning
 from tests.prover.following.test_loops import data, graver, net, train
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.reader import Transcript
@@ -55,6 +57,42 @@ def test_an_older_model_with_a_new_optimizer_is_found(tmp_path: Path) -> None:
     assert not run.undeclared
     assert graver(tmp_path / "run") == []
     assert survivors(tmp_path / "run") == {f"model.{name}" for name in model.state_dict()}
+
+
+def averaged(path: Path, copies: bool, change: float = 0.0) -> tuple[prover.Following, list[str]]:
+    """Trains an older model beside its average, which is made under `follow` or was before."""
+    model, _ = trained_before()
+    before = copy.deepcopy(model)
+    with prover.follow(path, seed=1) as run:
+        average = copy.deepcopy(model) if copies else before
+        with torch.no_grad():
+            average[0].weight.data[0, 0] += change  # type: ignore[operator]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in DataLoader(data(), batch_size=8):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for mine, each in zip(average.parameters(), model.parameters(), strict=True):
+                    mine.lerp_(each, 0.1)
+    return run, graver(path)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_an_average_of_an_older_model_is_state(tmp_path: Path, copies: bool) -> None:
+    run, found = averaged(tmp_path / "run", copies)
+    assert not run.undeclared
+    assert found == []
+
+
+@pytest.mark.finding("tape.free_input")
+def test_other_weights_than_the_older_models_enter_as_what_was_there_before(tmp_path: Path) -> None:
+    with pytest.warns(
+        UndeclaredInputWarning, match="it was there before the recording began.*call follow\\(\\) before"
+    ):
+        run, found = averaged(tmp_path / "run", True, 1e-3)
+    assert "tape.free_input" in found
+    assert {(each.step, each.source) for each in run.undeclared} == {(1, "before")}
 
 
 def test_an_older_optimizer_is_refused_by_its_name(tmp_path: Path) -> None:
