@@ -111,7 +111,7 @@ def _attributes(value: Any, place: str, depth: int) -> Iterator[Any]:
 
     What is private and cannot be compared is left out, such as a tokenizer's own notes beside its tensors.
     """
-    for name, each in getattr(value, "__dict__", {}).items():
+    for name, each in {**_slots(value), **getattr(value, "__dict__", {})}.items():
         try:
             parts = list(_parts(each, f"{place}.{name}", depth + 1))
         except NotPlainError:
@@ -119,3 +119,9 @@ def _attributes(value: Any, place: str, depth: int) -> Iterator[Any]:
                 raise
         else:
             yield from (str, name, *parts)
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    slots = (kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__)
+    names = [name for each in slots for name in ([each] if isinstance(each, str) else each)]
+    return {name: getattr(value, name) for name in names if not name.startswith("__") and hasattr(value, name)}

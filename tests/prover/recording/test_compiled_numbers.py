@@ -219,6 +219,16 @@ class OfList(Attribute):
         return Listed([batch["x"], batch["y"]])
 
 
+class Slotted(dict[str, Tensor]):
+    __slots__ = ("scale",)
+    scale: float
+
+
+class OfSlots(Attribute):
+    def made(self, batch: dict[str, Tensor]) -> Any:
+        return Slotted(batch)
+
+
 class OfTensor(Attribute):
     def made(self, batch: dict[str, Tensor]) -> Any:
         return batch
@@ -227,7 +237,7 @@ class OfTensor(Attribute):
         return batch["x"]
 
 
-@pytest.mark.parametrize("kind", [Attribute, OfList, OfTensor])
+@pytest.mark.parametrize("kind", [Attribute, OfList, OfSlots, OfTensor])
 def test_a_number_beside_the_items_of_an_argument_is_one_of_its_numbers(tmp_path: Path, kind: type[Scaled]) -> None:
     step, _ = same_both_ways(tmp_path, kind, logs="on-demand")
     assert step.compiled == 5, step.reason
