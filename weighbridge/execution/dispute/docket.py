@@ -20,7 +20,7 @@ from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, NotFoundError, WeighbridgeError
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.case_files import CaseFiles
-from weighbridge.execution.dispute.game import CHALLENGER, CLOCK, Judge, Referee
+from weighbridge.execution.dispute.game import CHALLENGER, CLOCK, Dispute, Judge, Referee
 from weighbridge.execution.dispute.messages import START, Challenge, Course, DisputeError, Message, Ruling, read
 from weighbridge.execution.dispute.notices import Notice
 
@@ -83,9 +83,32 @@ class Standing:
 
 
 class _Case:
+    """A dispute. Once it is over, its messages lie on disk alone: any number of them may be large.
+
+    Attributes:
+        over: Whether its ruling is on disk.
+    """
+
     def __init__(self, referee: Referee, files: CaseFiles, claim: bytes) -> None:
         self.referee, self.files, self.claim = referee, files, claim
-        self.saved = referee.used
+        self.saved, self.over = referee.used, False
+        self._by_course = isinstance(referee.dispute.messages[0].content, Course)
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages there are, the ruling included."""
+        return self._count if self.over else len(self.referee.log())
+
+    def end(self) -> None:
+        """Lets go of the messages; to be called once all of them and the ruling are on disk."""
+        self._count = self.count
+        self.referee.dispute = Dispute(self.referee.dispute.parties)
+        self.over = True
+
+    def messages(self) -> list[Message]:
+        """Returns the messages of a dispute that is over."""
+        return [read(data) for data in (*self.files.messages(), self.files.ruling())]
 
     @property
     def id(self) -> str:
@@ -108,7 +131,7 @@ class _Case:
         if self.referee.ruling is None:
             return False
         said = [verdict for party, verdict, _, _ in self._ruling().claims if party == CHALLENGER]
-        if isinstance(self.referee.dispute.messages[0].content, Course):
+        if self._by_course:
             return any(verdict != "admissible" for verdict in said)
         return "forfeit" in said
 
@@ -265,7 +288,7 @@ class Docket:
             ruled = referee.ruling is not None
             return Standing(
                 parties=referee.dispute.parties, party=party, due="nothing" if ruled else due, used=referee.used,
-                ruled=ruled, messages=len(referee.log()),
+                ruled=ruled, messages=case.count,
             )  # fmt: skip
 
     def messages(self, dispute: str) -> list[Message]:
@@ -276,7 +299,9 @@ class Docket:
         """
         case = self._case(dispute)
         with self._lock:
-            return case.referee.log()
+            if not case.over:
+                return case.referee.log()
+        return case.messages()
 
     def charges(self) -> list[Charge]:
         """Returns what the losers of all disputes owe."""
@@ -305,11 +330,13 @@ class Docket:
     def _settle(self, case: _Case) -> None:
         """Writes what came about: clocks, or a ruling and who lost."""
         referee = case.referee
+        if case.over:
+            return
         if referee.ruling is not None:
-            if not case.files.ruling():
-                case.files.clock(referee.used)
-                case.files.rule(referee.ruling.data)
-                self._lost.update(case.losers())
+            case.files.clock(referee.used)
+            case.files.rule(referee.ruling.data)
+            self._lost.update(case.losers())
+            case.end()
         elif max(abs(a - b) for a, b in zip(referee.used, case.saved, strict=True)) >= CLOCK_SAVED_S:
             case.files.clock(referee.used)
             case.saved = referee.used
@@ -330,7 +357,10 @@ class Docket:
             referee.resume(data)
         if files.ruling():
             referee.ruling = read(files.ruling())
-        return _Case(referee, files, _claim(notice.defender, opened.content))
+        case = _Case(referee, files, _claim(notice.defender, opened.content))
+        if files.ruling():
+            case.end()
+        return case
 
 
 def _claim(defender: bytes, challenge: Challenge | Course) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -267,6 +268,27 @@ def test_an_accomplice_that_takes_a_course_and_then_lies_keeps_no_other_from_it(
     assert ruling(held, dispute).claims[0][1] == verdict
     again = docket(tmp_path)  # also after a restart
     assert again.open(notice(same), same.data) == ((dispute, True) if merged else (same.head.hex(), False))
+
+
+def test_messages_of_disputes_that_are_over_fill_no_memory(tmp_path: Path) -> None:
+    """Two parties who collude say much in disputes that are undecided, for which no key is charged."""
+    limits = replace(LIMITS, size=1 << 20, challenge=1 << 20)
+    held = Docket(tmp_path, REFEREE, PARTIES, limits=limits)
+    tracemalloc.start()
+    try:
+        for number in range(12):
+            course = Course(terms=b"t", states=bytes([number]) * (1 << 18), inputs=bytes(1 << 18))
+            asked = signed(START, course, MINE)
+            dispute, _ = held.open(notice(asked), asked.data)
+            held.post(dispute, signed(asked.head, course, THEIRS).data)
+            held.judge()
+            assert ruling(held, dispute).claims[0][1] == "undecided"
+        del asked, course
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20, "and 12 MiB were said"
+    finally:
+        tracemalloc.stop()
+    for again in (held, Docket(tmp_path, REFEREE, PARTIES, limits=limits)):
+        assert (again.standing(dispute).messages, len(again.messages(dispute))) == (3, 3)
 
 
 @pytest.mark.finding("dispute.limit")
