@@ -20,6 +20,7 @@ from typing import Any
 import cbor2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from support import outcomes
 from support.draft_keys import draft_keys
 
 from firmware_sim import device, service
@@ -29,7 +30,7 @@ from firmware_sim.snapshot_report import Report
 from protos.weighbridge.v1 import chip_pb2, prover_pb2, referee_pb2, verifier_pb2, witness_pb2
 from prover import service as prover_service
 from verifier.contact import upload_service, witness_service
-from weighbridge.attest import identity, repeats, tcb, tlog, tokens
+from weighbridge.attest import identity, outcome_agreement, outcome_record, repeats, sealed_report, tcb, tlog, tokens
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.manifest import Predicate, SigningKey, sign_manifest
 from weighbridge.core import errors
@@ -64,7 +65,7 @@ _ZERO = bytes(32)
 def inventory() -> Inventory:
     """Returns the fields by what they are fields of."""
     found: Inventory = {}
-    for part in (_chip(), _messages(), _transcript(), _dispute(), _errors()):
+    for part in (_chip(), _messages(), _transcript(), _dispute(), _outcome(), _errors()):
         assert not part.keys() & found.keys()
         found |= part
     return found
@@ -156,6 +157,18 @@ def _closure(message: Descriptor) -> Iterator[Descriptor]:
     for field in message.fields:
         if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type is not None:
             yield from _closure(field.message_type)
+
+
+def _outcome() -> Inventory:
+    """What a sealed worker would send, and what both parties agree on before it."""
+    record = {name for name, _ in outcome_record.pieces(outcomes.outcome()) if name}
+    part = sealed_report.SealedReport({"schema": ""}, _ZERO).open("schema")
+    return {
+        "outcome": record | {"signature"},
+        "outcome.terms": set(cbor2.loads(outcomes.TERMS.to_cbor())),
+        "outcome.part": set(cbor2.loads(part.to_cbor())),
+        **{_called(each): _names(each) for each in (outcome_agreement.Committed, outcome_agreement.Opened)},
+    }
 
 
 def _errors() -> Inventory:
