@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import strategies as st
 
+from verifier.report import outcome as of_reports
+from verifier.report import published_findings
 from weighbridge.attest import outcome_values as values
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.attest.outcome_agreement import Agreement, Side
+from weighbridge.attest.outcome_agreement import Agreement, Side, sign
 from weighbridge.attest.outcome_terms import SIZE_CLASSES, OutcomeTerms
+from weighbridge.attest.sealed_report import SealedReport
 
 
 def _key(number: int) -> SigningKey:
@@ -53,6 +57,50 @@ def start(terms: OutcomeTerms = TERMS) -> Start:
     agreement = one.agree(two.open())
     assert agreement == two.agree(one.open())
     return Start(agreement, (one.secret, two.secret), agreement.worker_key(one.secret, two.secret))
+
+
+def terms_of(report: Mapping[str, Any], **changes: Any) -> OutcomeTerms:
+    """Returns terms that fit a report."""
+    plan, rules = report["plan"], report["rules"]
+    groups = (report["draw"].get("detection") or {"groups": ()})["groups"]
+    return replace(
+        TERMS,
+        **{name: plan[name] for name in ("flops_threshold", "chip_flops_per_day", "period_days")},
+        snapshot_rate_per_day=plan["snapshot_rate_per_day"],
+        speeds=tuple(sorted({float(each["chip_flops_per_day"]) for each in groups})),
+        rules=b"" if rules is None else bytes.fromhex(rules["digest"]),
+        rule_count=0 if rules is None else len(rules["rules"]),
+        findings=published_findings.digest(),
+        finding_count=len(published_findings.published()),
+        **changes,
+    )
+
+
+@dataclass(frozen=True)
+class Released:
+    """A record that left, and all that was behind it.
+
+    Attributes:
+        start: Its start.
+        sealed: The sealed report.
+        record: The record.
+        data: Its signed bytes.
+    """
+
+    start: Start
+    sealed: SealedReport
+    record: values.Outcome
+    data: bytes
+
+
+def release(report: Mapping[str, Any], missing: of_reports.Missing | None = None, **changes: Any) -> Released:
+    """Does what a sealed worker would: agrees, seals the report, and signs the record of it."""
+    terms = terms_of(report, **changes)
+    begun = start(terms)
+    sealed = SealedReport(report, os.urandom(32))
+    bound = of_reports.Bound(terms=terms, nonce=begun.agreement.nonce, key=begun.key.public, sealed=sealed.commitment)
+    record = of_reports.of_report(report, bound, missing)
+    return Released(begun, sealed, record, sign(record, begun.key))
 
 
 def outcome(

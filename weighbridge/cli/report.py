@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weighbridge.cli import _outcome
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
 from weighbridge.cli._inputs import Json, read_file
 from weighbridge.core.errors import Finding, UsageError
@@ -50,15 +51,26 @@ def verify(
         Path | None, typer.Option("--rule-set", help="The signed rule set that it should have applied.")
     ] = None,
     parties: Annotated[Path | None, typer.Option("--parties", help="TOML file with the parties' keys.")] = None,
+    agreement: Annotated[
+        Path | None, typer.Option("--agreement", help="Of the record of an outcome: what both parties agreed on.")
+    ] = None,
+    due: Annotated[
+        str | None, typer.Option("--due", help="Of such a record: snapshots of each drawn chip, in order, as 3,0,2.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
-    """Verify a report: its signature, its rule set, and that p and all other figures follow from its inputs."""
+    """Verify a report: its signature, its rule set, and that p and all other figures follow from its inputs.
+
+    Of the record of an outcome, which no sealed worker makes yet, it verifies what follows from the record alone.
+    """
     from verifier.report import consistency, extent
     from verifier.rules import ruleset
     from weighbridge.attest.dsse import Trust
 
-    report, signers = read(file)
     wanted = public_key(key)
+    if agreement is not None:
+        return _outcome.verify(file, wanted, agreement, due, as_json=as_json)
+    report, signers = read(file)
     findings = []
     if wanted not in signers:
         findings.append(

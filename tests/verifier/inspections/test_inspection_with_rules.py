@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from support.outcomes import release
 from support.station import Station, ids
 from torch.nn import functional as F
 
-from verifier.report import consistency, regime, signing
+from verifier.report import consistency, outcome_consistency, regime, signing
 from verifier.report.regime import Regime
 from verifier.rules import ruleset
 from weighbridge.attest.manifest import SigningKey
+from weighbridge.attest.outcome_agreement import verify
 from weighbridge.cli.main import run as weighbridge
 from weighbridge.core.digests import bytes_digest
 from weighbridge.core.errors import UsageError
@@ -158,6 +160,21 @@ def test_the_signed_report_is_verified_by_the_command(
     assert weighbridge(["rules", "eval", str(root / "rules.dsse"), "--facts", str(path), "--json"]) == 1
     again = {each["id"]: each["outcome"] for each in json.loads(capsys.readouterr().out)["rules"]}
     assert again == {each["id"]: each["outcome"] for each in report["rules"]["rules"]}
+
+
+def test_the_report_becomes_the_record_of_an_outcome(report: dict[str, Any]) -> None:
+    """As a sealed worker would release it: every figure follows, and the rules have their three values."""
+    released = release(report)
+    terms = released.start.agreement.terms
+    record = verify(released.data, released.start.agreement, released.start.key.public)
+    assert outcome_consistency.check(record, terms, [len(each["snapshots"]) for each in report["chips"]]) == []
+    assert record.rules == ("holds", "violated", "violated", "undecided", "holds", "violated", "holds")
+    assert [list(each.snapshots) for each in record.chips] == [
+        [one["status"] for one in each["snapshots"]] for each in report["chips"]
+    ]
+    assert record.derived.verdict == report["verdict"] == "findings"
+    for word in (report["transcripts"][0]["id"], report["transcripts"][0]["name"], report["chips"][0]["ueid"]):
+        assert word.encode() not in released.data
 
 
 def test_a_regime_that_does_not_fit_together_is_refused(root: Path, applied: Regime) -> None:
