@@ -35,17 +35,17 @@ def test_an_honest_record_is_verified(command: list[str], capsys: pytest.Capture
     assert "793 bytes left, with at most " in text
     assert "only the sealed report supports:\n  that each snapshot has the status that a replay gave it" in text
     assert "give --due" in text
-    assert run([*command, "--due", "1,1,0"]) == 0
-    assert "give --due" not in capsys.readouterr().out
+    assert run([*command, "--due", "1,1,0", "--chips", "8"]) == 0
+    assert "give --" not in capsys.readouterr().out
 
 
 def test_a_program_gets_the_same(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*command, "--due", "1,1,0", "--json"]) == 0
+    assert run([*command, "--due", "1,1,0", "--chips", "8", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["verified"] is True
     assert said["record"]["snapshots"] == {"explained": 1, "unexplained": 1}
     assert sum(each["length"] for each in said["disclosed"]["ledger"]) == said["disclosed"]["bytes"] == 793
-    assert len(said["only_the_sealed_report_supports"]) == 7
+    assert len(said["only_the_sealed_report_supports"]) == 8
 
 
 def test_a_record_that_leaves_a_snapshot_out_is_a_finding(
@@ -53,6 +53,8 @@ def test_a_record_that_leaves_a_snapshot_out_is_a_finding(
 ) -> None:
     assert run([*command, "--due", "1,2,0"]) == 1
     assert "outcome.status.missing" in capsys.readouterr().out
+    assert run([*command, "--chips", "9"]) == 1
+    assert "outcome.inconsistent" in capsys.readouterr().out
     assert run([*command, "--due", "1,2,0", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["verified"] is False
 
@@ -69,7 +71,7 @@ def test_an_altered_or_played_back_record_is_a_finding(
     assert "outcome.nonce" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("due", ["", "1,x", "1,-1", "1,,2", "1.0", "99999999999"])
+@pytest.mark.parametrize("due", ["", "1,x", "1,-1", "1,,2", "1.0", "99999999999", "1,c", "1,1,0d"])
 def test_what_is_no_list_of_numbers_is_bad_usage(
     command: list[str], due: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from verifier.report import outcome_figures, published_findings
 from verifier.report.outcome import SILENT, STATUS_FINDINGS, Bound, Drawn, without_end
-from weighbridge.attest.outcome_terms import OutcomeTerms
+from weighbridge.attest.outcome_terms import OutcomeError, OutcomeTerms
 from weighbridge.attest.outcome_values import BILLION, NOT_STATED, Derived, Outcome
 from weighbridge.core.errors import Finding, Severity
 
@@ -33,6 +33,7 @@ ONLY_SEALED = (
     "that each rule has the outcome that the facts give it, and what these facts are",
     "the classes of hours and of FLOPs, beyond their sum: the rows of the ledger",
     "the share of chunks that was not drawn, and that of unproven time",
+    "which strata the groups are of: compare them with the record of the draw",
     "how many steps and segments were replayed, beyond that some were",
     "findings of severity info, and severities that a policy changed",
 )
@@ -40,13 +41,16 @@ _SLACK = 1  # a billionth: machines may round the last bit of a float otherwise
 _SHOWN = 8
 
 
-def check(record: Outcome, terms: OutcomeTerms, due: Sequence[int] | None = None) -> list[Finding]:
+def check(
+    record: Outcome, terms: OutcomeTerms, due: Sequence[Drawn] | None = None, population: int | None = None
+) -> list[Finding]:
     """Computes again what follows from a record.
 
     Args:
         record: Hostile, in its encoding's form.
         terms: What was agreed on; see `weighbridge.attest.outcome_agreement.verify` for whether it is of them.
-        due: How many snapshots each drawn chip has, in the order drawn, as the Verifier read in their logs.
+        due: Each drawn chip, in the order drawn, as the Verifier knows it from the draw and from its log.
+        population: Chips that the random sample was drawn from (C), by the draw.
 
     Returns:
         A finding for each part that does not follow, and one for each kind of silence; none for an honest record of an
@@ -65,7 +69,7 @@ def check(record: Outcome, terms: OutcomeTerms, due: Sequence[int] | None = None
     # Each step computes with what the steps before it bounded: w of billions would take the memory of this process.
     wrong = [*_ranges(record, terms)] or [*_chips(record), *_groups(record)]
     wrong = wrong or [*_hours(record, terms), *_derived(record, terms), *_silence(record), *_end(record, terms)]
-    return [*wrong, *_due(record, due), *_silent(record), *_rerun(terms)]
+    return [*wrong, *_due(record, due, population), *_silent(record), *_rerun(terms)]
 
 
 def _differs(subject: str, expected: object, found: object) -> Finding:
@@ -161,7 +165,11 @@ def _hours(record: Outcome, terms: OutcomeTerms) -> Iterator[Finding]:
 
 
 def _derived(record: Outcome, terms: OutcomeTerms) -> Iterator[Finding]:
-    again = outcome_figures.of(record, terms)
+    try:
+        again = outcome_figures.of(record, terms)
+    except OutcomeError as error:
+        yield error.finding(subject="terms")
+        return
     for each in fields(Derived):
         one, other = getattr(again, each.name), getattr(record.derived, each.name)
         close = isinstance(one, int) and isinstance(other, int) and abs(one - other) <= _SLACK
@@ -188,18 +196,28 @@ def _end(record: Outcome, terms: OutcomeTerms) -> Iterator[Finding]:
         yield _differs("status", f"nothing that was not known before the start, as it is {record.status}", "more")
 
 
-def _due(record: Outcome, due: Sequence[int] | None) -> Iterator[Finding]:
-    """A snapshot that its chip logged has a status, whatever became of it."""
-    stated = [len(each.snapshots) for each in record.chips]
-    if due is None or stated == list(due):
+def _due(record: Outcome, due: Sequence[Drawn] | None, population: int | None) -> Iterator[Finding]:
+    """A snapshot that its chip logged has a status, and the draw is the one that the Verifier knows.
+
+    A chip that is called drawn with certainty is not in w, and a smaller s or C gives another p: all of that follows.
+    """
+    if population is not None and population != record.population:
+        yield _differs("draw: C", population, record.population)
+    if due is None:
         return
-    yield Finding(
-        id="outcome.status.missing",
-        message="chips or snapshots that were due have no status; treat those chips as withheld, and ask why",
-        expected=f"{len(due)} chips with {sum(due)} snapshots: {list(due)}"[:300],
-        found=f"{len(stated)} chips with {sum(stated)} snapshots: {stated}"[:300],
-        subject="snapshots",
-    )
+    stated = [len(each.snapshots) for each in record.chips]
+    counted = [each.snapshots for each in due]
+    if stated != counted:
+        yield Finding(
+            id="outcome.status.missing",
+            message="chips or snapshots that were due have no status; treat those chips as withheld, and ask why",
+            expected=f"{len(counted)} chips with {sum(counted)} snapshots: {counted}"[:300],
+            found=f"{len(stated)} chips with {sum(stated)} snapshots: {stated}"[:300],
+            subject="snapshots",
+        )
+    certain, called = [each.certain for each in due], [each.certain for each in record.chips]
+    if certain != called and len(certain) == len(called):
+        yield _differs("chips drawn with certainty", certain, called)
 
 
 def _silent(record: Outcome) -> Iterator[Finding]:

@@ -60,7 +60,7 @@ def worth(terms: OutcomeTerms, groups: Sequence[GroupOutcome], unverified: int) 
     return {"groups": rows, "unverified": unverified}
 
 
-def derive(
+def _derive(
     terms: OutcomeTerms,
     *,
     population: int,
@@ -90,7 +90,7 @@ def derive(
         replayed: 0 if nothing was.
 
     Raises:
-        OutcomeError: A group has a speed that the terms lack.
+        OutcomeError: A group has a speed that the terms lack, or their plan is one that no formula takes.
     """
     given = inputs(terms, population=population, drawn=drawn, unverified=unverified)
     strata = worth(terms, groups, unverified)
@@ -125,6 +125,20 @@ def derive(
             unverified=sum(not each.verified for each in chips),
         ),
     )
+
+
+def derive(terms: OutcomeTerms, **values: Any) -> Derived:
+    """As `_derive`; of terms with a plan beyond all floats, which no honest party signs, it raises no other error.
+
+    Raises:
+        OutcomeError: A group has a speed that the terms lack, or their plan is one that no formula takes.
+    """
+    try:
+        return _derive(terms, **values)
+    except (ValueError, ArithmeticError):
+        raise OutcomeError(
+            "no p follows from the plan of the terms; agree on other terms", code="outcome.terms"
+        ) from None
 
 
 def of(record: Outcome, terms: OutcomeTerms) -> Derived:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
 from weighbridge.cli._inputs import read_file
 from weighbridge.core.errors import UsageError
 
+if TYPE_CHECKING:
+    from verifier.report.outcome import Drawn
 
-def verify(file: Path, key: bytes, agreement: Path, due: str | None, *, as_json: bool) -> int:
+
+def verify(file: Path, key: bytes, agreement: Path, due: str | None, chips: int | None, *, as_json: bool) -> int:
     """Verifies a record, prints what it says and what left with it, and returns the exit code.
 
     Args:
@@ -18,6 +23,7 @@ def verify(file: Path, key: bytes, agreement: Path, due: str | None, *, as_json:
         key: The public key that the worker stated when it started.
         agreement: A file with what both parties agreed on.
         due: Snapshots of each drawn chip, with commas between them; None if the caller does not know.
+        chips: Chips that the sample was drawn from; None if the caller does not know.
         as_json: Whether a program asks.
 
     Raises:
@@ -32,11 +38,13 @@ def verify(file: Path, key: bytes, agreement: Path, due: str | None, *, as_json:
 
     agreed = Agreement.from_cbor(read_file(agreement, max_bytes=AGREEMENT_LIMIT))
     record = verify_record(read_file(file, max_bytes=RECORD_LIMIT), agreed, key)
-    counted = None if due is None else _counts(due)
-    findings = outcome_consistency.check(record, agreed.terms, counted)
+    drawn = None if due is None else _drawn(due)
+    findings = outcome_consistency.check(record, agreed.terms, drawn, chips)
     sealed = list(outcome_consistency.ONLY_SEALED)
-    if counted is None:
+    if drawn is None:
         sealed.append("that each snapshot that was due has a status: give --due, from the chips' logs")
+    if chips is None:
+        sealed.append("that the sample was drawn from as many chips: give --chips, from the draw")
     said = outcome_consistency.in_words(record, agreed.terms)
     rows = [asdict(each) for each in ledger(record, agreed.terms)]
     disclosed = {"bits_at_most": bits(agreed.terms), "bytes": rows[-1]["offset"] + rows[-1]["length"], "ledger": rows}
@@ -76,8 +84,10 @@ def verify(file: Path, key: bytes, agreement: Path, due: str | None, *, as_json:
     return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
 
 
-def _counts(text: str) -> list[int]:
-    counts = [int(each) if each.isascii() and each.isdigit() and len(each) < 8 else -1 for each in text.split(",")]
-    if min(counts) < 0:
-        raise UsageError("--due takes whole numbers with commas between them, one for each drawn chip")
-    return counts
+def _drawn(text: str) -> list[Drawn]:
+    from verifier.report.outcome import Drawn
+
+    chips = [re.fullmatch(r"([0-9]{1,7})(c?)", each) for each in text.split(",")]
+    if not all(chips):
+        raise UsageError("--due takes a whole number for each drawn chip, with commas between them: 3,0,2c")
+    return [Drawn(each[2] == "c", int(each[1])) for each in chips if each]

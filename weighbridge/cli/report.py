@@ -55,7 +55,11 @@ def verify(
         Path | None, typer.Option("--agreement", help="Of the record of an outcome: what both parties agreed on.")
     ] = None,
     due: Annotated[
-        str | None, typer.Option("--due", help="Of such a record: snapshots of each drawn chip, in order, as 3,0,2.")
+        str | None,
+        typer.Option("--due", help="Of it: snapshots of each drawn chip, in order; c after certain ones: 3,0,2c."),
+    ] = None,
+    chips: Annotated[
+        int | None, typer.Option("--chips", help="Of it: chips that the random sample was drawn from (C).")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -69,7 +73,7 @@ def verify(
 
     wanted = public_key(key)
     if agreement is not None:
-        return _outcome.verify(file, wanted, agreement, due, as_json=as_json)
+        return _outcome.verify(file, wanted, agreement, due, chips, as_json=as_json)
     report, signers = read(file)
     findings = []
     if wanted not in signers:

@@ -14,6 +14,7 @@ from support.station import Station, ids
 from torch.nn import functional as F
 
 from verifier.report import consistency, outcome_consistency, regime, signing
+from verifier.report.outcome import Drawn
 from verifier.report.regime import Regime
 from verifier.rules import ruleset
 from weighbridge.attest.manifest import SigningKey
@@ -167,7 +168,10 @@ def test_the_report_becomes_the_record_of_an_outcome(report: dict[str, Any]) -> 
     released = release(report)
     terms = released.start.agreement.terms
     record = verify(released.data, released.start.agreement, released.start.key.public)
-    assert outcome_consistency.check(record, terms, [len(each["snapshots"]) for each in report["chips"]]) == []
+    assert (
+        outcome_consistency.check(record, terms, [Drawn(False, len(each["snapshots"])) for each in report["chips"]])
+        == []
+    )
     assert record.rules == ("holds", "violated", "violated", "undecided", "holds", "violated", "holds")
     assert [list(each.snapshots) for each in record.chips] == [
         [one["status"] for one in each["snapshots"]] for each in report["chips"]

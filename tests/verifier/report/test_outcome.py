@@ -61,7 +61,7 @@ def test_a_real_inspections_report_becomes_a_record_that_follows(real: dict[str,
     released = release(real)
     record = verify(released.data, released.start.agreement, released.start.key.public)
     assert record == released.record
-    due = [len(each["snapshots"]) for each in real["chips"]]
+    due = [Drawn(False, len(each["snapshots"])) for each in real["chips"]]
     assert outcome_consistency.check(record, released.start.agreement.terms, due) == []
     assert record.derived.verdict == real["verdict"] == "clean"
     assert record.derived.p == int(real["miss"]["p"] * 10**9)
@@ -79,7 +79,10 @@ def test_a_real_inspections_report_becomes_a_record_that_follows(real: dict[str,
 def test_a_report_with_findings_and_rules_becomes_one(report: dict[str, Any]) -> None:
     released = release(report)
     record, terms = released.record, released.start.agreement.terms
-    assert outcome_consistency.check(record, terms, [len(each["snapshots"]) for each in report["chips"]]) == []
+    assert (
+        outcome_consistency.check(record, terms, [Drawn(False, len(each["snapshots"])) for each in report["chips"]])
+        == []
+    )
     assert record.rules == ("holds", "violated", "undecided")
     assert {name(each) for each in record.violations} == {"snapshot.unexplained", "rule.violated"}
     assert {name(each) for each in record.warnings} == {"rule.undecided"}
@@ -173,7 +176,7 @@ def test_an_inspection_without_an_end_leaves_a_record_of_the_same_length(real: d
         assert len(data) == len(released.data)
         assert (record.derived.p, record.unverified) == (0, record.drawn)
         assert record.derived.unseen == 10**9
-        found = outcome_consistency.check(record, terms, [each.snapshots for each in chips])
+        found = outcome_consistency.check(record, terms, chips, released.record.population)
         assert [each.id for each in found] == [f"outcome.{status}"]
     with pytest.raises(OutcomeError):
         without_end("complete", bound, chips, population=8)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from support.outcomes import OUTCOMES, Released, release, terms_of
 from support.reported import build, collect
 
+from verifier.report.outcome import Drawn
 from verifier.report.outcome_consistency import check
 from verifier.report.outcome_figures import of
 from verifier.report.published_findings import place
@@ -28,7 +29,8 @@ def released(report: dict[str, Any]) -> Released:
 
 
 def found(record: Outcome, released: Released, due: list[int] | None = None) -> set[str]:
-    return {each.id for each in check(record, released.start.agreement.terms, due)}
+    drawn = None if due is None else [Drawn(False, each) for each in due]
+    return {each.id for each in check(record, released.start.agreement.terms, drawn, None if due is None else 8)}
 
 
 def careful(record: Outcome, released: Released) -> Outcome:
@@ -150,7 +152,7 @@ def test_silence_about_a_snapshot_is_a_finding_and_lowers_p(
     }
     key = (chips[1]["ueid"], chips[1]["snapshots"][0]["index"])
     withheld = release(silent, {key: why})
-    (finding,) = check(withheld.record, withheld.start.agreement.terms, [1, 1, 0])
+    (finding,) = check(withheld.record, withheld.start.agreement.terms)
     assert (finding.id, finding.severity) == (f"outcome.{why}", severity)
     assert withheld.record.unverified == 2
     assert withheld.record.derived.p == 0  # of the two involved chips no more than two were drawn
@@ -159,6 +161,27 @@ def test_silence_about_a_snapshot_is_a_finding_and_lowers_p(
     assert "outcome.inconsistent" in found(claimed, withheld)
     unsaid = replace(withheld.record, violations=frozenset(), warnings=frozenset())
     assert "outcome.inconsistent" in found(careful(unsaid, withheld), withheld)
+
+
+def test_silent_chips_that_are_called_drawn_with_certainty_are_caught(released: Released) -> None:
+    """They are no part of w: a dishonest worker moves those that would have shown the run out of the sample."""
+    terms = replace(released.start.agreement.terms, speeds=(1.0e6,))
+    chips = (*released.record.chips[:2], replace(released.record.chips[2], certain=True))
+    groups = (GroupOutcome("random", 0, 7, 2, 0), GroupOutcome("silent", 0, 1, 0, 0))
+    moved = replace(released.record, chips=chips, drawn=2, population=7, unverified=0, groups=groups)
+    moved = replace(moved, derived=of(moved, terms))
+    assert check(moved, terms) == []  # all of it follows
+    due = [Drawn(False, 1), Drawn(False, 1), Drawn(False, 0)]
+    assert {each.subject for each in check(moved, terms, due, 8)} == {"draw: C", "chips drawn with certainty"}
+
+
+def test_terms_that_no_formula_takes_are_a_finding(released: Released) -> None:
+    terms = replace(
+        released.start.agreement.terms, flops_threshold=5e-324, chip_flops_per_day=1.7e308, period_days=1e300, hours=()
+    )
+    said = check(replace(released.record, hours=(0, 0, 0, 0)), terms)
+    assert all(each.id in ("outcome.inconsistent", "outcome.terms") for each in said)
+    assert said
 
 
 def test_a_record_without_an_end_says_nothing_more(released: Released) -> None:
