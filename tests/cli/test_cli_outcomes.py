@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.outcomes import Released, release
+from support.outcomes import PROVER, Released, release
 from support.reported import build, collect
 
 from weighbridge.cli.main import run
@@ -32,6 +32,7 @@ def test_an_honest_record_is_verified(command: list[str], capsys: pytest.Capture
     text = capsys.readouterr().out
     assert "outcome of inspection 0123456789abcdef, complete: findings" in text
     assert "violations: snapshot.unexplained" in text
+    assert f"agreed by the Prover with key {PROVER.public.hex()} and the Verifier with key" in text
     assert "793 bytes left, with at most " in text
     assert "only the sealed report supports:\n  that each snapshot has the status that a replay gave it" in text
     assert "give --due" in text

@@ -265,6 +265,8 @@ def in_words(record: Outcome, terms: OutcomeTerms) -> dict[str, Any]:
     return {
         "inspection": terms.inspection,
         "attempt": terms.attempt,
+        "prover": terms.prover.hex(),
+        "verifier": terms.verifier.hex(),
         "status": record.status,
         "verdict": record.derived.verdict,
         "C": record.population,

@@ -65,6 +65,7 @@ def verify(file: Path, key: bytes, agreement: Path, due: str | None, chips: int 
         print(one_line(f"  expected {finding.expected}, found {finding.found}"))
     p = "not defined" if said["p"] is None else f"{said['p']:.4f} ({said['p_is']})"
     print(f"outcome of inspection {said['inspection']}, {said['status']}: {said['verdict']}")
+    print(f"agreed by the Prover with key {said['prover']} and the Verifier with key {said['verifier']}")
     print(f"p = {p}: {said['s']} of {said['C']} chips drawn, {said['w']} unverified after the draw was known")
     print("snapshots: " + (", ".join(f"{count} {name}" for name, count in said["snapshots"].items()) or "none"))
     for severity in ("violations", "warnings"):
