@@ -19,7 +19,7 @@ import torch
 from weighbridge.core.errors import ReplayWorkerError, WeighbridgeError
 from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution.worker_process import MAX_LINE
-from weighbridge.execution.workers import confinement
+from weighbridge.execution.workers import confinement, isolation
 from weighbridge.numerics import custom
 from weighbridge.numerics.conformance.calibration_tables import tables
 from weighbridge.numerics.conformance.device_kind import device_kind
@@ -66,18 +66,18 @@ def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]], 
         answer.flush()
 
     cpu = not str(request["device"]).startswith("cuda")
+    readable = [*confinement.program_paths(), *map(Path, request.get("paths") or [request["path"]])]
     try:
+        # First, as threads forbid it. Drivers of GPUs need more of the machine than a worker would be left with.
+        isolated = isolation.enter(readable, Path(tempfile.gettempdir())) if cpu else []
         prepare(request["device"], lambda done, total: send({"compiling": [done, total]}), executes=executes)
         for name in request.get("op_rules", ()):
             custom.load(name)
         confined = confinement.limit_resources(
             2 * int(request["memory"]) + (2 << 30), int(request["seconds"]), address_space=cpu
         )
-        confined += confinement.restrict_files(
-            [*confinement.program_paths(), *map(Path, request.get("paths") or [request["path"]])],
-            Path(tempfile.gettempdir()),
-            accelerator=not cpu,
-        )
+        confined += isolated + (isolation.hide_memory() if cpu else [])
+        confined += confinement.restrict_files(readable, Path(tempfile.gettempdir()), accelerator=not cpu)
         confined += confinement.deny_system_calls(allow_exec=not cpu)
         send({"result": answered(request, confined, send)})
     except WeighbridgeError as error:

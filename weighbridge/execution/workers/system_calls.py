@@ -25,8 +25,9 @@ _CONTROLS = (
 )  # fmt: skip
 """`TIOCSTI`, `TIOCLINUX`, `FIOSETOWN` and `SIOCSPGRP` of `ioctl`; and, which need no file that is open for writing,
 `FS_IOC_SETFLAGS` in 64 and 32 bits, `FS_IOC_FSSETXATTR`, `FIFREEZE`, `FITHAW` and `FITRIM`."""
-_PARENT_DEATH = (1,)
-"""`PR_SET_PDEATHSIG` of `prctl`: that this process ends with its parent is not taken back."""
+_KEPT_SETTINGS = (1, 4)
+"""`PR_SET_PDEATHSIG` and `PR_SET_DUMPABLE` of `prctl`: that this process ends with its parent, and that its memory is
+neither dumped nor read by others, is not taken back."""
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _COLUMN = {"x86_64": 0, "aarch64": 1}
@@ -104,7 +105,7 @@ def program(machine: str, process: int, *, allow_programs: bool) -> bytes:
     for numbers in (_TGKILL, _PRLIMIT, _AFFINITY):
         own = [_op(_EQUAL, process, 1, 0), *([] if numbers is _TGKILL else [_op(_EQUAL, 0, 0, 1)])]
         steps += _on(numbers[column], 0, [*own, _allow(), _deny()] if len(own) == 2 else [*own, _deny(), _allow()])
-    for numbers, argument, values in ((_FCNTL, 1, _OWNERS), (_IOCTL, 1, _CONTROLS), (_PRCTL, 0, _PARENT_DEATH)):
+    for numbers, argument, values in ((_FCNTL, 1, _OWNERS), (_IOCTL, 1, _CONTROLS), (_PRCTL, 0, _KEPT_SETTINGS)):
         tests = [_op(_EQUAL, value, len(values) - index, 0) for index, value in enumerate(values)]
         steps += _on(numbers[column], argument, [*tests, _allow(), _deny()])
     if not allow_programs:
