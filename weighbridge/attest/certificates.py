@@ -1,6 +1,6 @@
 """Certificates and keys: how ours are built, read and checked, whatever they are about.
 
-All keys are ECDSA on P-384.
+All keys are ECDSA on P-384, but for those of sealed workers, which are Ed25519.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from weighbridge.attest.tcb import TCB_INFO_OID
 from weighbridge.core.errors import IdentityError
@@ -21,20 +22,27 @@ NEVER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 MAX_CERTIFICATE_BYTES = 8192
 
 
-def check_issued(certificate: x509.Certificate, issuer: x509.Certificate, *, authority: bool) -> None:
+def check_issued(
+    certificate: x509.Certificate,
+    issuer: x509.Certificate,
+    *,
+    authority: bool,
+    key_type: type[ec.EllipticCurvePublicKey | Ed25519PublicKey] = ec.EllipticCurvePublicKey,
+) -> None:
     """Checks one link of a manufacturer's chain: key, signature, constraints, usage, no unknown critical extension.
 
     Args:
         certificate: The certificate to check.
         issuer: The one that it must have been issued by.
         authority: Whether it must be an authority, and may then do nothing else.
+        key_type: What its key must be: of P-384, or of Ed25519.
 
     Raises:
         IdentityError: It does not follow `issuer`, or is not of this kind.
     """
     key = certificate.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise IdentityError("A device certificate's key is not on P-384.")
+    if not isinstance(key, key_type) or not (isinstance(key, Ed25519PublicKey) or isinstance(key.curve, ec.SECP384R1)):
+        raise IdentityError("A device certificate's key is not on P-384, or not the Ed25519 key of a sealed worker.")
     try:
         certificate.verify_directly_issued_by(issuer)
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -55,7 +63,7 @@ def check_issued(certificate: x509.Certificate, issuer: x509.Certificate, *, aut
 def certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
+    public_key: ec.EllipticCurvePublicKey | Ed25519PublicKey,
     *,
     authority: bool,
     path_length: int | None = None,
