@@ -30,7 +30,20 @@ from firmware_sim.snapshot_report import Report
 from protos.weighbridge.v1 import chip_pb2, prover_pb2, referee_pb2, verifier_pb2, witness_pb2
 from prover import service as prover_service
 from verifier.contact import upload_service, witness_service
-from weighbridge.attest import identity, outcome_agreement, outcome_record, repeats, sealed_report, tcb, tlog, tokens
+from weighbridge.attest import (
+    identity,
+    outcome_agreement,
+    outcome_record,
+    repeats,
+    sealed_attestation,
+    sealed_list,
+    sealed_order,
+    sealed_report,
+    sealed_starts,
+    tcb,
+    tlog,
+    tokens,
+)
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.manifest import Predicate, SigningKey, sign_manifest
 from weighbridge.core import errors
@@ -65,7 +78,7 @@ _ZERO = bytes(32)
 def inventory() -> Inventory:
     """Returns the fields by what they are fields of."""
     found: Inventory = {}
-    for part in (_chip(), _messages(), _transcript(), _dispute(), _outcome(), _errors()):
+    for part in (_chip(), _messages(), _transcript(), _dispute(), _outcome(), _sealed(), _errors()):
         assert not part.keys() & found.keys()
         found |= part
     return found
@@ -274,3 +287,14 @@ def _dispute() -> Inventory:
     for each in (*messages._KINDS.values(), notices.Notice, leaves.Leaf, leaves.Counters, Held):
         found[_called(each)] = _names(each)
     return found
+
+
+# -- what is seen of sealed jobs ---------------------------------------------------------------------------------------
+
+
+def _sealed() -> Inventory:
+    kinds = (
+        sealed_order.Order, sealed_attestation.Attested, sealed_starts.Start, sealed_list.SealedList,
+        sealed_list.SealedFile,
+    )  # fmt: skip
+    return {_called(kind): _names(kind) for kind in kinds}

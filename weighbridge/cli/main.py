@@ -31,6 +31,7 @@ from weighbridge.cli import (
     rules,
     serve,
     show,
+    site,
     warm,
 )
 from weighbridge.cli._completion import Install, Show
@@ -91,6 +92,7 @@ app.add_typer(dispute.app, name="dispute")
 app.add_typer(referee.app, name="referee")
 app.add_typer(rules.app, name="rules")
 app.command("console")(console.command)
+app.add_typer(site.app, name="site")
 app.add_typer(analysis, name="analysis")
 attach(app)
 

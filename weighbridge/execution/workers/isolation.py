@@ -18,6 +18,7 @@ import select
 import signal
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from weighbridge.execution.fork_server import PARENT
@@ -46,13 +47,23 @@ EVERYTHING = (
 """What is in force where the kernel permits all of it."""
 
 
-def enter(readable: list[Path], scratch: Path, *, scratch_bytes: int = SCRATCH_BYTES) -> list[str]:
+def enter(
+    readable: list[Path],
+    scratch: Path,
+    *,
+    scratch_bytes: int = SCRATCH_BYTES,
+    fill: Callable[[Path], None] | None = None,
+    root_bytes: int = 1 << 20,
+) -> list[str]:
     """Moves this process into namespaces of its own, as far as it may; returns in a child of it, or in itself.
 
     Args:
         readable: Existing files or directories that stay where they are, and cannot be written.
         scratch: An existing directory; in its place comes one in memory, which ends with the process.
         scratch_bytes: How large that one may become.
+        fill: Puts further files below the new root. They lie in memory, and the root can then be written: to forbid
+            that is Landlock's.
+        root_bytes: How much memory the files in the root may take.
 
     Returns:
         What is in force, by name.
@@ -65,7 +76,7 @@ def enter(readable: list[Path], scratch: Path, *, scratch_bytes: int = SCRATCH_B
         _be_first_process(libc)
     if "mount-namespace" in applied:
         with contextlib.suppress(OSError):
-            _private_root(libc, readable, scratch, scratch_bytes, applied)
+            _private_root(libc, readable, scratch, (scratch_bytes, root_bytes), fill, applied)
     return applied
 
 
@@ -101,6 +112,7 @@ def _be_first_process(libc: ctypes.CDLL) -> None:
     alive, held = os.pipe()
     child = os.fork()
     if child:
+        hide_memory()  # its root is the child's, and so would lead others to the child's files
         os.close(alive)
         for standard in range(3):  # the child's alone, so that its reader sees where they end
             os.close(standard)
@@ -120,7 +132,12 @@ def _be_first_process(libc: ctypes.CDLL) -> None:
 
 
 def _private_root(
-    libc: ctypes.CDLL, readable: list[Path], scratch: Path, scratch_bytes: int, applied: list[str]
+    libc: ctypes.CDLL,
+    readable: list[Path],
+    scratch: Path,
+    sizes: tuple[int, int],
+    fill: Callable[[Path], None] | None,
+    applied: list[str],
 ) -> None:
     """Makes a root that has nothing but what is said, and moves there; on an error all stays as it is.
 
@@ -129,7 +146,7 @@ def _private_root(
     """
     _mount(libc, None, Path("/"), None, _RECURSIVE | _PRIVATE)
     root = scratch
-    _mount(libc, "tmpfs", root, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
+    _mount(libc, "tmpfs", root, "tmpfs", _NOSUID | _NODEV, f"size={sizes[1]},mode=755")
     found = []
     try:
         placed: set[Path] = set()
@@ -139,7 +156,9 @@ def _private_root(
                 placed.add(path)
         for path in readable:
             _link(path, root)
-        _mount(libc, "tmpfs", _made(root, scratch), "tmpfs", _NOSUID | _NODEV, f"size={scratch_bytes},mode=700")
+        if fill is not None:
+            fill(root)
+        _mount(libc, "tmpfs", _made(root, scratch), "tmpfs", _NOSUID | _NODEV, f"size={sizes[0]},mode=700")
         found.append("memory-scratch")
         devices = _made(root, Path("/dev"))
         for name in _DEVICES:
@@ -163,7 +182,8 @@ def _private_root(
     _checked(libc.umount2(b".", _DETACH))
     os.chdir(scratch)
     with contextlib.suppress(OSError):
-        _read_only(libc, Path("/"), below=False)
+        if fill is None:
+            _read_only(libc, Path("/"), below=False)
         applied.append("private-root")
     applied += found
 

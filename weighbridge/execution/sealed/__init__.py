@@ -1,0 +1,1 @@
+"""Sealed workers: the image that one runs, and the launcher that measures and starts it."""

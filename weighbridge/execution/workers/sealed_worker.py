@@ -1,0 +1,102 @@
+"""A sealed worker: the process that runs in a measured image, takes one Prover's files, replays them, and ends.
+
+`weighbridge.execution.sealed.launcher` starts it, in a root that holds the image and nothing else. It is confined
+before it has a key, and has no outcome that is not encrypted. To the launcher it says three things, each in one frame:
+that it is confined and which keys it made; its outcome, encrypted to the aggregator; or the identifier of a finding,
+with no other word. What it reads is the stream of its Prover; until that is authenticated, nothing of it is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nacl.signing import SigningKey
+
+from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey
+from weighbridge.attest.sealed_order import OUTCOME, REFUSED, STARTED, Order, SealedWorkerError
+from weighbridge.attest.sealed_outcome import seal
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.replay import request_of
+from weighbridge.execution.worker_process import Limits
+from weighbridge.execution.workers import confinement, isolation
+from weighbridge.execution.workers.replay_worker import Replay
+from weighbridge.execution.workers.serving import prepare
+from weighbridge.program.tape_policy import AS_DESIGNED
+
+REQUIRED = (
+    *isolation.EVERYTHING, "memory", "processor-time", "no-other-files", "no-changed-modes", "no-network",
+    "no-other-processes", "no-new-programs",
+)  # fmt: skip
+"""What a sealed worker has to be confined by; without one of these it makes no key."""
+_READABLE = ("/usr", "/site", "/code", "/lib", "/lib64", "/sys")
+_LENGTH = struct.Struct(">I")
+
+
+def main(told: str) -> None:
+    """Runs one job.
+
+    Args:
+        told: As JSON, nothing of it secret: the order, the limits, and what the launcher has confined this process by.
+    """
+    warnings.filterwarnings("ignore")
+    given = json.loads(told)
+    order, scratch = Order.from_cbor(bytes.fromhex(given["order"])), Path(tempfile.gettempdir())
+    limits = Limits(memory=int(given["memory"]), seconds=int(given["seconds"]))
+    launcher = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints goes nowhere
+
+    def send(kind: bytes, content: bytes) -> None:
+        launcher.write(_LENGTH.pack(1 + len(content)) + kind + content)
+        launcher.flush()
+
+    def refuse(code: str, names: Iterable[str] = ()) -> None:
+        send(REFUSED, ",".join((code, *names)).encode())
+
+    try:
+        prepare("cpu")
+        applied = list(map(str, given["applied"]))
+        applied += confinement.limit_resources(2 * limits.memory + (2 << 30), limits.seconds, address_space=True)
+        applied += isolation.hide_memory()
+        applied += confinement.restrict_files([Path(each) for each in _READABLE], scratch)
+        applied += confinement.deny_system_calls(allow_exec=False)
+        if (missing := set(REQUIRED) - set(applied)) or _is_traced():
+            refuse("sealed.isolation", sorted(missing) or ["not-traced"])
+            return
+        worker, signer = WorkerKey(), SigningKey.generate()
+        send(STARTED, worker.public + bytes(signer.verify_key) + ",".join(sorted(applied)).encode())
+        source = os.fdopen(0, "rb")
+        worker.receive(source, order.terms(worker.public), scratch / "job", limit=int(given["inputs"]))
+        body = json.dumps(_replayed(order, scratch / "job", limits, applied)).encode()
+        send(OUTCOME, seal(body, order, signer))
+    except (SealedInputError, SealedWorkerError) as error:
+        refuse(error.reason)
+    except WeighbridgeError:  # the Prover's list is none
+        refuse("sealed.inputs")
+
+
+def _replayed(order: Order, path: Path, limits: Limits, applied: list[str]) -> dict[str, Any]:
+    """Returns the answer to the order's question as an ordinary replay gives it."""
+    request = request_of(path, order.steps, "cpu", None, None, limits, (), AS_DESIGNED)
+    try:
+        return {"result": Replay(request, sorted(applied), lambda _: None).run()}
+    except WeighbridgeError as error:
+        return {"error": {"code": error.reason, "message": error.message}}
+    except (MemoryError, RuntimeError):
+        return {"error": {"code": "replay.worker", "message": "the replay ran out of memory"}}
+
+
+def _is_traced() -> bool:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("TracerPid")).split()[1] != "0"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
