@@ -43,7 +43,7 @@ RESULT: dict[str, Any] = {
     "verdict": "match", "steps": [0, 1], "state": "00" * 32, "followed": 0, "logged": 0, "rounded": 0,
     "calibrated": 0, "calibrated_on": "", "probable": 0,
     "tapes": {}, "chosen": {}, "findings": [], "first_difference": None, "live": None, "running": None, "head": None,
-    "weights": None, "touched": 0, "flops": None, "narrow": 0, "recognised": [], "sensitivity": None,
+    "weights": None, "made": None, "touched": 0, "flops": None, "narrow": 0, "recognised": [], "sensitivity": None,
     "device": "cpu", "confinement": [], "evidence": Tally().to_json(),
 }  # fmt: skip
 FINDING = {"id": "a", "message": "b", "expected": "", "found": "", "subject": "", "severity": "info", "evidence": {}}
