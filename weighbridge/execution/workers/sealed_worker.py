@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # the shape functions of some operations import it; here, and not in the job
+import torch._refs  # noqa: F401
 from nacl.signing import SigningKey
 
 from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey
