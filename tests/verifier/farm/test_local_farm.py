@@ -136,7 +136,7 @@ def test_a_worker_that_fails_at_recognising_a_job_costs_no_replay(recordings: Re
     resign(rank)
     usual = task("job", job, rank=0, stop=None, salt=None, steps=(1, 3))
     assert list(LocalFarm().run([usual], lambda *_: None))  # whatever workers share is there after that
-    found = run(LocalFarm(), replace(usual, recognise=(2, 7), limits=Limits(4 << 30, 12)))["job"].result
+    found = run(LocalFarm(), replace(usual, recognise=(2, 7), limits=Limits(4 << 30, 20)))["job"].result
     assert isinstance(found, ReplayResult)
     assert (found.verdict, found.recognised) == ("match", [])
     assert "ended" in found.recognition_failed
