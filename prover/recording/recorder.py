@@ -9,11 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-import weighbridge
 from prover.capture.attached_objects import Attached
 from prover.capture.in_progress import InProgress
 from prover.capture.module_paths import Paths
@@ -21,10 +19,11 @@ from prover.capture.step_capture import Capture
 from prover.capture.storages import host_copies
 from prover.capture.without_modes import unseen
 from prover.formulas import declaration
-from prover.recording import change_guard
+from prover.recording import change_guard, step_entry
 from prover.recording.chip_session import ChipSession
 from prover.recording.compile_refusal import refused
 from prover.recording.compiled_step import CompiledStep, Ways
+from prover.recording.draft import draft_of
 from prover.recording.log_choice import require_logs
 from prover.recording.program_run import ProgramRun
 from prover.recording.repeating import Repeating, Repeats, require_possible
@@ -41,12 +40,10 @@ from weighbridge.core.host_memory import keep_freed
 from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.conformance import probes
 from weighbridge.numerics.conformance.device_kind import device_kind
-from weighbridge.numerics.rule_table import table_digest
 from weighbridge.numerics.warm import warm
 from weighbridge.transcript.data import DataCommitment, flatten
-from weighbridge.transcript.declared_device import DEVICE
 from weighbridge.transcript.formula_terms import Formulas
-from weighbridge.transcript.log_kinds import LOGS, ON_DEMAND, LogKind
+from weighbridge.transcript.log_kinds import ON_DEMAND, LogKind
 from weighbridge.transcript.parentage import KEY as PARENT
 from weighbridge.transcript.parentage import Parent
 from weighbridge.transcript.supplements import key_path
@@ -197,23 +194,17 @@ class Recorder:
         self._require_arithmetic(())
         if self._job is not None:
             self.path = self._job.begin(self.path)
-        draft = {
-            "name": self.path.resolve().name,
-            **({} if self._job is None else {"job": self._job.coordinate.to_map()}),
-            "seed": self._seed,
-            "stream": 0,
-            "policy": self._policy.name,
-            "calibration": self._policy.digest,
-            "rules": table_digest(),
-            "torch": torch.__version__,
-            "weighbridge": weighbridge.__version__,
-            "checkpoint_every": self._every,
-            "metadata": self._metadata,
-            **({} if self._device is None else {DEVICE: device_kind(self._device)}),
-            **({} if self._logs == "full" else {LOGS: self._logs}),
-            **self._declared,
-            **self._declares,
-        }
+        draft = draft_of(
+            self.path.resolve().name,
+            job=self._job,
+            seed=self._seed,
+            policy=self._policy,
+            checkpoint_every=self._every,
+            metadata=self._metadata,
+            device=self._device,
+            logs=self._logs,
+            declared={**self._declared, **self._declares},
+        )
         self._writer = writer = self._open(draft)
         writer.background = True
         self._steps.open(writer, self._resuming)
@@ -231,17 +222,13 @@ class Recorder:
     @unseen
     def _open(self, draft: Mapping[str, Any]) -> TranscriptWriter:
         """Begins the transcript, or takes over what is whole of the one that a crash cut off."""
-        key, data, every = self._signing_key(), self._data, self._every
+        data, every = self._data, self._every
+        key = self._key or (SigningKey.generate() if self._logs == "full" else load_or_create_key(key_path(self.path)))
         if not self._resume:
             return TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
         self._resuming = Resuming(self.path, draft=draft, key=key, data=data, segment_steps=every)
         self._notes = TapeNotes(*self._resuming.noted(), self._resuming.claimed())
         return self._resuming.writer
-
-    def _signing_key(self) -> SigningKey:
-        if self._key is None and self._logs != "full":
-            return load_or_create_key(key_path(self.path))
-        return self._key or SigningKey.generate()
 
     @unseen
     def _close(self, complete: bool) -> None:
@@ -452,36 +439,17 @@ class Recorder:
         if self._resuming is None or not self._resuming.repeating:  # else they were written when it was recorded
             self._notes.entered(out, digest, steps.entries)
             self._notes.training(out, digest, capture.claimed)
-        out.append_step(
-            kind=kind,
-            tape=digest,
-            values=capture.values,
-            host=context.hosts,
-            rng={str(number): pair for number, pair in context.rng.items()},
-            state=state.digest(),
-            checksums=np.array(context.checksums, dtype="<u8").tobytes(),
-            rounding=context.rounding(),
-            batch={name: copy.tensor() for name, copy in steps.batch.items()},
-            undeclared={name: copy.tensor() for name, copy in capture.undeclared.items()},
-            records=records,
-            snapshots=self._chip_session.snapshots if self._chip_session else (),
-            rounded=context.rounded_elements,
-            logged=context.log.entries,
-            collectives=context.collectives,
-            formulas=list(steps.derived.declared.items()) if kind == "init" else (),
-            counts=steps.counts,
-            outputs=b"" if context.outputs is None else context.outputs.digest(),
-            sketches=int(context.sketches is not None),
-            parent=self._began_from.to_map() if self._began_from is not None and kind == "init" else None,
+        taken = self._chip_session.snapshots if self._chip_session else ()
+        step_entry.append(
+            out, capture, steps, kind=kind, tape=digest, records=records, snapshots=taken, parent=self._began_from
         )
         steps.batch = {}
         if self._chip_session is not None:
             self._chip_session.snapshots = []
         self.rounded += context.rounded_elements
         self.logged += context.log.entries
-        if (
-            self._job is not None or steps.followed
-        ):  # what each step uses (buckets, unsharded parameters) would age in every tape
+        if self._job is not None or steps.followed:
+            # What each step uses (buckets, unsharded parameters) would age in every tape.
             steps.lasting = lasting(tape, steps.number)
         steps.number += 1
         steps.updates += kind == "step"
@@ -525,14 +493,5 @@ class Recorder:
     @unseen
     def _restore(self, resuming: Resuming, kept: Kept) -> None:
         """Goes on before the step that was chosen, with the state of then."""
-        steps, state = self._steps, self._steps.state
-        names, state.names = state.names, {}
-        state.names, rng = resuming.restore(kept, self._attached, names, steps.memory, self._seed, self._policy)
-        state.rng = {int(number): counter for number, counter in rng.items()}
-        steps.generators.restore(kept.counters)
-        steps.number, state.adopted = kept.step, kept.adopted
-        self.updates = steps.updates = kept.updates
-        self.rounded, self.logged = kept.rounded, kept.logged
-        steps.dropped.clear()
-        state.hash()
-        state.sizes = {name: size for name, (size, _) in state.digests.items()}
+        self._steps.restore(resuming, kept)
+        self.updates, self.rounded, self.logged = kept.updates, kept.rounded, kept.logged

@@ -30,7 +30,7 @@ from prover.capture.undispatched import UndispatchedChanges
 from prover.capture.without_modes import unseen
 from prover.recording.chip_session import ChipSession
 from prover.recording.program_run import ProgramRecording, ProgramRun
-from prover.recording.resumption import Resuming
+from prover.recording.resumption import Kept, Resuming
 from prover.recording.state_tracker import StateTracker
 from weighbridge.attest.chip_link import Position
 from weighbridge.numerics.conformance.bound_policy import Policy
@@ -134,6 +134,23 @@ class StepRunner:
         """
         self._writer, self._resuming = writer, resuming
         self.memory.on_death(self._died)
+
+    def restore(self, resuming: Resuming, kept: Kept) -> None:
+        """Goes on before the step at which the state was kept.
+
+        Args:
+            resuming: The recording that is taken up again.
+            kept: What was kept.
+        """
+        state = self.state
+        names, state.names = state.names, {}
+        state.names, rng = resuming.restore(kept, self._attached, names, self.memory, self._seed, self._policy)
+        state.rng = {int(number): counter for number, counter in rng.items()}
+        self.generators.restore(kept.counters)
+        self.number, self.updates, state.adopted = kept.step, kept.updates, kept.adopted
+        self.dropped.clear()
+        state.hash()
+        state.sizes = {name: size for name, (size, _) in state.digests.items()}
 
     def close(self) -> None:
         """Ends the recording: what existed before it, and what was attached, may be garbage again."""
