@@ -9,15 +9,10 @@ Results go to benchmarks/results/audits.json.
 
 from __future__ import annotations
 
-import argparse
-import os
 import secrets
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from benchmarks import bench_disputes, machine
 from weighbridge.execution.replay import replay
@@ -56,24 +51,5 @@ def measure(run: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measures all lengths."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    load = os.getloadavg()[0]
-    found = []
-    for steps in options.steps:
-        with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
-            bench_disputes.record(Path(directory) / "run", steps)
-            found.append(measure(Path(directory) / "run", options.rounds))
-        print(found[-1], flush=True)
-    machine.save(
-        "audits", {**machine.about(), "load_before": round(load, 1), "rounds": options.rounds, "trainings": found}
-    )
-
-
 if __name__ == "__main__":
-    main()
+    bench_disputes.measure_lengths("audits", __doc__, measure, STEPS, ROUNDS)

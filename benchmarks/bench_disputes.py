@@ -157,26 +157,34 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def main() -> None:
-    """Measures all lengths."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+def measure_lengths(
+    name: str, description: str | None, measured: Callable[[Path, int], dict[str, Any]],
+    lengths: tuple[int, ...], rounds: int, **about: Any,
+) -> None:  # fmt: skip
+    """Records a training of each length, measures it, and saves what was found; lengths and rounds may be told.
+
+    Args:
+        name: Of the results.
+        description: For `--help`.
+        measured: Measures a transcript in so many rounds.
+        lengths: In steps, by default.
+        rounds: By default.
+        about: What else to save.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, nargs="+", default=lengths)
+    parser.add_argument("--rounds", type=int, default=rounds)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    load = os.getloadavg()[0]
+    load = round(os.getloadavg()[0], 1)
     found = []
     for steps in options.steps:
         with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
             record(Path(directory) / "run", steps)
-            found.append(measure(Path(directory) / "run", options.rounds))
+            found.append(measured(Path(directory) / "run", options.rounds))
         print(found[-1], flush=True)
-    machine.save(
-        "disputes",
-        {**machine.about(), "load_before": round(load, 1), "seed": SEED, "rounds": options.rounds,
-         "checkpoint_every": CHECKPOINT_EVERY, "trainings": found},
-    )  # fmt: skip
+    machine.save(name, {**machine.about(), "load_before": load, "rounds": options.rounds, **about, "trainings": found})
 
 
 if __name__ == "__main__":
-    main()
+    measure_lengths("disputes", __doc__, measure, STEPS, ROUNDS, seed=SEED, checkpoint_every=CHECKPOINT_EVERY)
