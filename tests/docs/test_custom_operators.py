@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,32 @@ def test_rules_that_cannot_be_loaded_are_bad_usage(recorded: Path) -> None:
     assert code == 2
     assert result["error"]["code"] == "usage"  # type: ignore[index]
     assert "not today" in result["error"]["message"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("named", ["file", "module"])
+def test_rules_find_what_lies_beside_them(recorded: Path, named: str) -> None:
+    """A worker that is confined to namespaces of its own shows them their directory, or what PYTHONPATH names."""
+    beside = recorded / "rules"
+    beside.mkdir(exist_ok=True)
+    (beside / "parts.py").write_text(FILES["mylib.py"], encoding="utf-8")
+    (beside / "factor.txt").write_text("1", encoding="utf-8")
+    (beside / "whole.py").write_text(
+        "from pathlib import Path\nimport parts\nassert Path(__file__).with_name('factor.txt').read_text() == '1'\n",
+        encoding="utf-8",
+    )
+    code, result = (
+        replayed(recorded, "--op-rules", "rules/whole.py")
+        if named == "file"
+        else replayed(recorded, "--op-rules", "whole", PYTHONPATH="rules")
+    )
+    assert (code, result.get("verdict")) == (0, "match"), result
+
+
+def test_rules_beside_a_workers_own_scratch_directory_are_found(recorded: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=tempfile.gettempdir()) as top:
+        (Path(top) / "mylib.py").write_text(FILES["mylib.py"], encoding="utf-8")
+        code, result = replayed(recorded, "--op-rules", str(Path(top) / "mylib.py"), TMPDIR=top)
+    assert (code, result.get("verdict")) == (0, "match"), result
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 
 from weighbridge.core.errors import ReplayWorkerError, UsageError
 from weighbridge.execution import location
-from weighbridge.execution.worker_process import Limits, raise_error, run_worker
+from weighbridge.execution.worker_process import Limits, raise_error, rules_named, run_worker
 
 MAX_ELEMENTS = 1000
 _LIMITS = Limits()
@@ -95,7 +95,7 @@ def compare(
     request = {
         "paths": runs, "step": step, "op": op, "elements": elements, "device": device,
         "memory": limits.memory, "seconds": limits.seconds,
-        "op_rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in op_rules],
+        "op_rules": rules_named(op_rules),
     }  # fmt: skip
     return _parse(run_worker("weighbridge.execution.workers.comparison_worker", request, limits, env, progress), runs)
 

@@ -16,7 +16,7 @@ from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import UsageError
 from weighbridge.execution.replay_answer import ReplayResult, parse
 from weighbridge.execution.sensitivity import SEED, check_count
-from weighbridge.execution.worker_process import Limits, Worker, run_worker
+from weighbridge.execution.worker_process import Limits, Worker, rules_named, run_worker
 from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
 from weighbridge.transcript.training_claims import CLAIMS
 
@@ -146,6 +146,6 @@ def request_of(
         "salt": None if salt is None else salt.hex(),
         "memory": limits.memory,
         "seconds": limits.seconds,
-        "op_rules": [str(Path(name).resolve()) if name.endswith(".py") else name for name in op_rules],
+        "op_rules": rules_named(op_rules),
         "tapes": asdict(tapes),
     }

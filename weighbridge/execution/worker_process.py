@@ -13,8 +13,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from weighbridge.core.announcement import compiling
@@ -22,10 +23,14 @@ from weighbridge.core.bounded import decode_json
 from weighbridge.core.errors import FormatError, ReplayWorkerError, TranscriptError, UsageError, WeighbridgeError
 from weighbridge.execution import fork_server
 
+_PATHS = (
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "WEIGHBRIDGE_CALIBRATIONS",
+)  # fmt: skip
+"""Environment variables passed on that name paths, which may be relative: a worker is in a directory of its own."""
 _PASSED = (
-    "PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR",
-    "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUBLAS_WORKSPACE_CONFIG", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "WEIGHBRIDGE_CALIBRATIONS",
+    *_PATHS, "HOME", "LANG", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUBLAS_WORKSPACE_CONFIG",
+    "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
 MAX_LINE, _MAX_ITEMS = 288 << 20, 1 << 24
 """Bytes and items of one line of a worker's answer."""
@@ -59,6 +64,11 @@ class Limits:
     seconds: int = 6 * 3600
 
 
+def rules_named(op_rules: Sequence[str]) -> list[str]:
+    """Returns modules and files of rules as a worker, which is in a directory of its own, finds them."""
+    return [str(Path(name).resolve()) if name.endswith(".py") else name for name in op_rules]
+
+
 def run_worker(
     module: str,
     request: Mapping[str, Any],
@@ -82,6 +92,8 @@ def run_worker(
     """
     environment = {k: v for k, v in os.environ.items() if k in _PASSED}
     environment.update(env or {})
+    for name in environment.keys() & set(_PATHS):
+        environment[name] = os.pathsep.join(os.path.abspath(p) for p in environment[name].split(os.pathsep) if p)
     with (
         tempfile.TemporaryDirectory(prefix="weighbridge-replay-") as scratch,
         _started(

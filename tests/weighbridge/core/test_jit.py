@@ -98,3 +98,38 @@ def test_loops_that_are_compiled_are_noticed_and_those_that_are_loaded_are_not(t
         for _ in range(2)
     ]
     assert said == ["[0, 1]\n", "[]\n"]
+
+
+def test_a_machine_that_lacks_a_loop_knows_it(tmp_path: Path) -> None:
+    """Also if it is one that has only some of them, or that has them of another version of the source."""
+    source = tmp_path / "loops.py"
+    text = (
+        "from weighbridge.core import jit\n"
+        "@jit.compiled()\n"
+        "def double(x):\n"
+        "    return 2 * x\n"
+        "@jit.compiled()\n"
+        "def half(x):\n"
+        "    return x / 2\n"
+        "@jit.compiled(early=False)\n"
+        "def rare(x):\n"
+        "    return x\n"
+        "import sys\n"
+        "print(jit.lacks(), *sorted({str(path) for path in jit.directories()}))\n"
+        "[globals()[name](2) for name in sys.argv[1:]]\n"
+    )
+    source.write_text(text)
+
+    def lacks(*used: str) -> tuple[str, int]:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        command = [sys.executable, str(source), *used]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        said, *directories = ran.stdout.split()
+        assert all(Path(each).is_relative_to(tmp_path / "cache") for each in directories)
+        return said, len(directories)
+
+    assert lacks("double")[0] == "True"
+    assert lacks("half") == ("True", 1)
+    assert lacks() == ("False", 1)
+    source.write_text(text + "# another version\n")
+    assert lacks()[0] == "True"

@@ -23,12 +23,12 @@ _COLUMNS = np.array(
 )  # fmt: skip
 
 
-@compiled()
+@compiled(early=False)
 def _rotated(x: Any, bits: int) -> Any:
     return np.uint32((x >> np.uint32(bits)) | (x << np.uint32(32 - bits)))
 
 
-@compiled()
+@compiled(early=False)
 def compress(value: Words, block: Words, counter: int, length: int, flags: int) -> Words:
     """The compression function, cut off after the chaining value.
 
@@ -58,7 +58,7 @@ def compress(value: Words, block: Words, counter: int, length: int, flags: int) 
     return v[:8] ^ v[8:]
 
 
-@compiled()
+@compiled(early=False)
 def last_chunk(words: Words, size: int, start: Words, number: int, mode: int) -> Words:
     """Returns the chaining value of a tree's last chunk, or the digest if it is the only one.
 
@@ -80,7 +80,7 @@ def last_chunk(words: Words, size: int, start: Words, number: int, mode: int) ->
     return value
 
 
-@compiled()
+@compiled(early=False)
 def root(level: Words, start: Words, mode: int) -> Words:
     """Returns the digest above chaining values in order, (n, 8): pairs are joined, an odd one goes up as it is."""
     level = level.copy()

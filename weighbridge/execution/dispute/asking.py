@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from weighbridge.core.errors import ReplayWorkerError
 from weighbridge.execution.dispute.messages import Course
 from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, share, text
-from weighbridge.execution.worker_process import Limits, raise_error, run_worker
+from weighbridge.execution.worker_process import Limits, raise_error, rules_named, run_worker
 
 Verdict = Literal["false", "admissible", "undecided", "forfeit"]
 """`false`: the claim does not follow from what both parties agree on. `admissible`: it does. `undecided`: this referee
@@ -131,7 +131,14 @@ def trace(
         ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
     """
     at = str(Path(path).resolve())
-    request = {"task": "trace", "path": at, "step": step, "place": place, "device": device, "op_rules": list(op_rules)}
+    request = {
+        "task": "trace",
+        "path": at,
+        "step": step,
+        "place": place,
+        "device": device,
+        "op_rules": rules_named(op_rules),
+    }
     message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
     try:
         raise_error(message)
@@ -200,7 +207,12 @@ def judge(
         }
         request |= {"task": "judge", "path": at, "own": claim.own, "count": claim.count, "index": claim.index}
         request |= {"step": claim.step, "answered": claim.answered}
-        request |= {"device": device, "memory": limits.memory, "seconds": limits.seconds, "op_rules": list(op_rules)}
+        request |= {
+            "device": device,
+            "memory": limits.memory,
+            "seconds": limits.seconds,
+            "op_rules": rules_named(op_rules),
+        }
         try:
             message = run_worker(_WORKER, request, limits, env)
             if "error" in message:

@@ -6,6 +6,7 @@ FD is a socket to its parent, `weighbridge.execution.fork_server`. It starts no 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -22,6 +23,7 @@ import torch
 import torch._dynamo  # the shape functions of some operations import it
 import torch._refs
 
+from weighbridge.core import jit
 from weighbridge.execution.fork_server import MESSAGE_BYTES, PARENT
 from weighbridge.execution.workers import (  # noqa: F401 (most workers need what these import)
     job_questions_worker,
@@ -31,6 +33,8 @@ from weighbridge.execution.workers import (  # noqa: F401 (most workers need wha
 )
 from weighbridge.numerics.warm import warm, warm_decoders
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
     """Runs a fork server: forks workers until the other end of the socket is closed."""
@@ -39,7 +43,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the parent decides
     try:
         warm_decoders()
-        _warm_if_single_threaded(parent)
+        _warm(parent)
         parent.send(json.dumps({"ready": True}).encode())
     except BrokenPipeError:  # it ended meanwhile
         return
@@ -79,10 +83,27 @@ def main() -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def _warm_if_single_threaded(parent: socket.socket) -> None:
-    """Loads compiled loops here, unless that would start threads, which a fork does not take along."""
+def _warm(parent: socket.socket) -> None:
+    """Loads compiled loops here, unless that would start threads, which a fork does not take along.
+
+    If it would, each worker loads them by itself. It can keep nothing, so what is to be compiled a process that is no
+    worker compiles.
+    """
+
+    def progress(done: int, total: int) -> None:
+        parent.send(json.dumps({"compiling": [done, total]}).encode())
+
     if torch.get_num_threads() == 1:
-        warm(lambda done, total: parent.send(json.dumps({"compiling": [done, total]}).encode()))
+        warm(progress)
+    elif jit.lacks():
+        process = os.fork()
+        if not process:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            try:
+                warm(progress)
+            finally:
+                os._exit(0)  # if it failed, workers compile what they lack
+        os.waitpid(process, 0)
 
 
 def _report(parent: socket.socket, workers: dict[int, int]) -> None:

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
+from weighbridge.core import jit
 from weighbridge.core.errors import ReplayWorkerError, WeighbridgeError
 from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution.worker_process import MAX_LINE
 from weighbridge.execution.workers import confinement, isolation
 from weighbridge.numerics import custom
-from weighbridge.numerics.conformance.calibration_tables import tables
+from weighbridge.numerics.conformance.calibration_tables import DIRECTORY, tables
 from weighbridge.numerics.conformance.device_kind import device_kind
 from weighbridge.numerics.conformance.switches import switch_off
 from weighbridge.numerics.rounding import device_passes
@@ -45,6 +46,17 @@ def prepare(device: str, compiling: Callable[[int, int], None] | None = None, *,
         os.environ["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / "triton")
 
 
+def _shown_before(request: dict[str, Any]) -> list[Path]:
+    """Returns what a worker may read until it is confined, beside what it may read always: what the Verifier names."""
+    named = [os.environ.get(DIRECTORY, ""), *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
+    paths = [Path(each) for each in named if each]
+    for rules in request.get("op_rules", ()):
+        if rules.endswith(".py"):  # a module is found on `sys.path`, which a program's paths have
+            file = Path(rules).resolve()
+            paths.append(file if file.parent == Path("/") else file.parent)
+    return [path for path in paths if path.exists() and path != Path("/")]
+
+
 def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]], *, executes: bool = True) -> None:
     """Answers one request.
 
@@ -66,10 +78,11 @@ def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]], 
         answer.flush()
 
     cpu = not str(request["device"]).startswith("cuda")
-    readable = [*confinement.program_paths(), *map(Path, request.get("paths") or [request["path"]])]
+    readable = [*confinement.program_paths(), *jit.directories(), *map(Path, request.get("paths") or [request["path"]])]
     try:
         # First, as threads forbid it. Drivers of GPUs need more of the machine than a worker would be left with.
-        isolated = isolation.enter(readable, Path(tempfile.gettempdir())) if cpu else []
+        shown = [*readable, *_shown_before(request)]
+        isolated = isolation.enter(shown, Path(tempfile.gettempdir())) if cpu else []
         prepare(request["device"], lambda done, total: send({"compiling": [done, total]}), executes=executes)
         for name in request.get("op_rules", ()):
             custom.load(name)
