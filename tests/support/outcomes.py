@@ -14,9 +14,10 @@ from verifier.report import outcome as of_reports
 from verifier.report import published_findings
 from weighbridge.attest import outcome_values as values
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.attest.outcome_agreement import Agreement, Side, sign
+from weighbridge.attest.outcome_agreement import Agreement, Side
 from weighbridge.attest.outcome_terms import SIZE_CLASSES, OutcomeTerms
 from weighbridge.attest.sealed_report import SealedReport
+from weighbridge.attest.signed_outcome import sign
 
 
 def _key(number: int) -> SigningKey:

@@ -48,7 +48,7 @@ def check(
 
     Args:
         record: Hostile, in its encoding's form.
-        terms: What was agreed on; see `weighbridge.attest.outcome_agreement.verify` for whether it is of them.
+        terms: What was agreed on; see `weighbridge.attest.signed_outcome.verify` for whether it is of them.
         due: Each drawn chip, in the order drawn, as the Verifier knows it from the draw and from its log.
         population: Chips that the random sample was drawn from (C), by the draw.
 

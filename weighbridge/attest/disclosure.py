@@ -7,7 +7,7 @@ what is left of a secret, and a rule with a threshold halves it.
 
 What follows from other fields, or was known before, discloses nothing more. Nor does what is random to the Verifier:
 nonce, commitment, key and signature of an honest worker. A dishonest one may hide bits in them; see
-`weighbridge.attest.outcome_agreement.audit`.
+`weighbridge.attest.signed_outcome.audit`.
 """
 
 from __future__ import annotations

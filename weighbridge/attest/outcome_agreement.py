@@ -8,7 +8,8 @@ bits: Ed25519 signs in one way.
 
 What it does not do: a party may stop when it sees the nonce, which costs one of the inspection's attempts. A party that
 has both secrets (the root of the worker's machine has) can sign anything. And that a key was derived in this way is
-known only once both secrets are shown (`audit`), which makes the key worthless: keep the record before that.
+known only once both secrets are shown (`weighbridge.attest.signed_outcome.audit`), which makes the key worthless: keep
+the record before that.
 """
 
 from __future__ import annotations
@@ -23,17 +24,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from nacl import bindings
 
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.attest.outcome_record import RECORD_LIMIT, decode, encode
 from weighbridge.attest.outcome_terms import KEY_SIZE, TERMS_LIMIT, OutcomeError, OutcomeTerms, mapping
-from weighbridge.attest.outcome_values import Outcome
 from weighbridge.core.digests import cbor, record_digest
 
 Role = Literal["prover", "verifier"]
 ROLES: tuple[Role, Role] = ("prover", "verifier")
 
 AGREEMENT_LIMIT = TERMS_LIMIT + (1 << 12)
-_SIGNATURE_SIZE = 64
-_SIGNED = b"weighbridge/outcome/1\x00"
+_MESSAGE_LIMIT = 1 << 10
+SIGNATURE_SIZE = 64
 _COMMITTED = b"weighbridge/outcome-commitment/1\x00"
 
 
@@ -53,6 +52,26 @@ class Committed:
     commitment: bytes
     signature: bytes
 
+    @property
+    def parts(self) -> list[bytes]:
+        """Both, in the order in which they are written."""
+        return [self.commitment, self.signature]
+
+    def to_cbor(self) -> bytes:
+        """Returns the one encoding of this commitment."""
+        return cbor({"committed": self.parts})
+
+    @classmethod
+    def from_cbor(cls, data: bytes) -> Committed:
+        """Reads a commitment; who signed it is not checked here.
+
+        Law: `from_cbor(c.to_cbor()) == c`; and where `from_cbor(data)` returns, its `to_cbor()` is `data`.
+
+        Raises:
+            OutcomeError: The bytes are none.
+        """
+        return cls(*_two(data, "committed", "a party's commitment"))
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -66,12 +85,42 @@ class Opened:
     share: bytes
     secret_digest: bytes
 
+    @property
+    def parts(self) -> list[bytes]:
+        """Both, in the order in which they are written."""
+        return [self.share, self.secret_digest]
+
+    def to_cbor(self) -> bytes:
+        """Returns the one encoding of this share."""
+        return cbor({"opened": self.parts})
+
+    @classmethod
+    def from_cbor(cls, data: bytes) -> Opened:
+        """Reads a share; whether it is what its party had committed to is not checked here.
+
+        Law: `from_cbor(o.to_cbor()) == o`; and where `from_cbor(data)` returns, its `to_cbor()` is `data`.
+
+        Raises:
+            OutcomeError: The bytes are none.
+        """
+        return cls(*_two(data, "opened", "a party's share"))
+
+
+def _two(data: bytes, name: str, what: str) -> tuple[bytes, bytes]:
+    value = mapping(data, _MESSAGE_LIMIT, what)
+    match value.get(name):
+        case [bytes(one), bytes(two)] if len(value) == 1:
+            return one, two
+    raise OutcomeError(f"{what} is a map of {name!r} to two byte strings")
+
 
 class Side:
     """One party's side of the exchange, for one start.
 
     Attributes:
         secret: 32 bytes for the worker, and for no other party.
+        terms: The terms.
+        role: Whose side it is.
     """
 
     def __init__(self, terms: OutcomeTerms, role: Role, key: SigningKey) -> None:
@@ -83,14 +132,15 @@ class Side:
         if key.public != party_key(terms, role):
             raise _refused(f"the terms name another key for the {role}")
         self.secret = secrets.token_bytes(KEY_SIZE)
-        self._terms, self._role, self._key = terms, role, key
+        self.terms, self.role = terms, role
         self._own = Opened(secrets.token_bytes(KEY_SIZE), _secret_digest(terms, role, self.secret))
+        commitment = _commitment(terms, role, self._own)
+        self._committed = Committed(commitment, key.sign(_COMMITTED + commitment))
         self._others: Committed | None = None
 
     def commit(self) -> Committed:
         """Returns this side's commitment."""
-        commitment = _commitment(self._terms, self._role, self._own)
-        return Committed(commitment, self._key.sign(_COMMITTED + commitment))
+        return self._committed
 
     def take(self, commitment: Committed) -> None:
         """Takes the other side's commitment; the first one stands.
@@ -100,7 +150,7 @@ class Side:
         """
         if self._others is not None and self._others != commitment:
             raise _refused("the other party sent a second commitment")
-        _check_committed(self._terms, other(self._role), commitment)
+        _check_committed(self.terms, other(self.role), commitment)
         self._others = commitment
 
     def open(self) -> Opened:
@@ -121,9 +171,38 @@ class Side:
         """
         if self._others is None:
             raise _refused("the other party has not committed to its share")
-        sent, shown = {self._role: self.commit(), other(self._role): self._others}, {self._role: self._own}
-        shown[other(self._role)] = opened
-        return Agreement(self._terms, sent["prover"], shown["prover"], sent["verifier"], shown["verifier"])
+        sent, shown = {self.role: self.commit(), other(self.role): self._others}, {self.role: self._own}
+        shown[other(self.role)] = opened
+        return Agreement(self.terms, sent["prover"], shown["prover"], sent["verifier"], shown["verifier"])
+
+    def to_cbor(self) -> bytes:
+        """Returns this side for a file of its own party's, which holds its secret."""
+        others = [] if self._others is None else self._others.parts
+        own = [*self._committed.parts, self._own.share, self.secret]
+        return cbor({"terms": self.terms.to_cbor(), "role": self.role, "own": own, "others": others})
+
+    @classmethod
+    def from_cbor(cls, data: bytes) -> Side:
+        """Reads what `to_cbor` gave: this side goes on where it was.
+
+        Raises:
+            OutcomeError: The bytes are none of a side's.
+        """
+        match mapping(data, AGREEMENT_LIMIT, "one side of an agreement on an outcome"):
+            case {
+                "terms": bytes(terms),
+                "role": "prover" | "verifier" as role,
+                "own": [bytes(commitment), bytes(signature), bytes(share), bytes(secret)],
+                "others": [] | [bytes(), bytes()] as others,
+                **rest,
+            } if not rest:
+                side = cls.__new__(cls)
+                side.terms, side.role, side.secret = OutcomeTerms.from_cbor(terms), role, secret
+                side._own = Opened(share, _secret_digest(side.terms, role, secret))
+                side._committed = Committed(commitment, signature)
+                side._others = Committed(*others) if others else None
+                return side
+        raise OutcomeError("one side of an agreement has terms, a role, its own commitment and the other's")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +268,7 @@ class Agreement:
 
     def to_cbor(self) -> bytes:
         """Returns the one encoding of this agreement."""
-        parts = {
-            role: [sent.commitment, sent.signature, opened.share, opened.secret_digest]
-            for role in ROLES
-            for sent, opened in (self._of(role),)
-        }
+        parts = {role: [*sent.parts, *opened.parts] for role in ROLES for sent, opened in (self._of(role),)}
         return cbor({"terms": self.terms.to_cbor(), **parts})
 
     @classmethod
@@ -235,83 +310,16 @@ def _commitment(terms: OutcomeTerms, role: Role, opened: Opened) -> bytes:
 
 
 def _check_committed(terms: OutcomeTerms, role: Role, sent: Committed) -> None:
-    if not _signed(party_key(terms, role), _COMMITTED + sent.commitment, sent.signature):
+    if not signed_by(party_key(terms, role), _COMMITTED + sent.commitment, sent.signature):
         raise _refused(f"the commitment is not signed by the {role} of the terms")
 
 
-def _signed(key: bytes, message: bytes, signature: bytes) -> bool:
+def signed_by(key: bytes, message: bytes, signature: bytes) -> bool:
     """Whether a signature verifies, by a key that is no point of low order: under those, anything may verify."""
-    if len(signature) != _SIGNATURE_SIZE or not bindings.crypto_core_ed25519_is_valid_point(key):
+    if len(signature) != SIGNATURE_SIZE or not bindings.crypto_core_ed25519_is_valid_point(key):
         return False
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-# -- signed records ----------------------------------------------------------------------------------------------------
-
-
-def sign(record: Outcome, key: SigningKey) -> bytes:
-    """Returns the record with its signature behind it; its length, too, follows from the size class alone.
-
-    Raises:
-        OutcomeError: The record names another key.
-    """
-    if record.key != key.public:
-        raise OutcomeError("the record names another key than it is to be signed with")
-    data = encode(record)
-    return data + key.sign(_SIGNED + data)
-
-
-def open_record(data: bytes) -> Outcome:
-    """Reads a signed record. Whether its key and nonce are the agreed ones, `verify` tells.
-
-    Raises:
-        OutcomeError: It is malformed, or its signature does not verify.
-    """
-    if not _SIGNATURE_SIZE < len(data) <= RECORD_LIMIT:
-        raise OutcomeError("this is no signed record of an outcome: its length is that of none")
-    body, signature = data[:-_SIGNATURE_SIZE], data[-_SIGNATURE_SIZE:]
-    record = decode(body)
-    if not _signed(record.key, _SIGNED + body, signature):
-        raise OutcomeError("the signature of the record does not verify; get it again", code="outcome.signature")
-    return record
-
-
-def verify(data: bytes, agreement: Agreement, key: bytes) -> Outcome:
-    """Returns a signed record, if it is of this start.
-
-    Args:
-        data: Hostile.
-        agreement: What was agreed before the start.
-        key: The public key that the worker stated when it started.
-
-    Raises:
-        OutcomeError: It is malformed, altered, signed by another key, or of another start or size class.
-    """
-    record = open_record(data)
-    if record.key != key:
-        raise OutcomeError(
-            "the record is signed by another key than the worker stated when it started", code="outcome.signature"
-        )
-    if record.nonce != agreement.nonce or record.size != agreement.terms.size:
-        raise OutcomeError(
-            "the record is of another start than was agreed; treat it as played back", code="outcome.nonce"
-        )
-    return record
-
-
-def audit(data: bytes, agreement: Agreement, prover: bytes, verifier: bytes) -> None:
-    """Checks that a record has the one key and the one signature that it may have, given both secrets.
-
-    Raises:
-        OutcomeError: It has others: the worker chose them, and may have hidden bits in them.
-    """
-    key = agreement.worker_key(prover, verifier)
-    record = verify(data, agreement, key.public)
-    if sign(record, key) != data:
-        raise OutcomeError(
-            "the signature is not the one that Ed25519 makes; the worker chose it", code="outcome.signature"
-        )

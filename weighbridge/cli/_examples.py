@@ -9,6 +9,7 @@ _ONE = "0100000000000000000000000000000001"
 _FLEET = "--chips 1e5 --flops 5.76e23"
 
 _DIGEST = "5f" * 32
+_SECRETS = "--agreement agreement.cbor --prover-secret prover.secret --verifier-secret verifier.secret"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "record": ("--out runs/gpt2 train.py --epochs 3", "--logs on-demand --out runs/gpt2 train.py"),
@@ -136,6 +137,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "registry log verify": ("sale.tlog-proof --public-key registry.sqlite.registry-key.pub",),
     "report show": ("report/report.dsse", "report/report.json --html page.html"),
     "report verify": ("report/report.dsse --key registry.sqlite.report-key.pub",),
+    "outcome terms": ("terms.toml --out terms.cbor",),
+    "outcome join": (
+        "prover.side --terms terms.cbor --role prover --key prover.key --book prover.book --out prover.commitment",
+    ),
+    "outcome open": ("prover.side verifier.commitment --out prover.share",),
+    "outcome agree": ("prover.side verifier.share --out agreement.cbor --secret prover.secret",),
+    "outcome key": (_SECRETS,),
+    "outcome record": (
+        f"report.dsse {_SECRETS} --salt prover.salt --out outcome.bin",
+        f"--ended late --due 1,1,0 --chips 8 {_SECRETS} --salt prover.salt --out outcome.bin",
+    ),
+    "outcome reveal": ("report.dsse --salt prover.salt --part chips/0 --out chip.part",),
+    "outcome part": ("outcome.bin chip.part",),
+    "outcome audit": (f"outcome.bin {_SECRETS}",),
     "evidence export": (
         "27ab --finding 0 --db registry.sqlite --cache cache --manufacturer maker/authority.pem --out finding.zip",
         "27ab --snapshot gpu-0:5 --db registry.sqlite --cache cache --manufacturer maker/authority.pem --out clean.zip",

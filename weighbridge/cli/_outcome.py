@@ -33,12 +33,12 @@ def verify(file: Path, key: bytes, agreement: Path, due: str | None, chips: int 
     from verifier.report import outcome_consistency
     from weighbridge.attest.disclosure import bits, ledger
     from weighbridge.attest.outcome_agreement import AGREEMENT_LIMIT, Agreement
-    from weighbridge.attest.outcome_agreement import verify as verify_record
     from weighbridge.attest.outcome_record import RECORD_LIMIT
+    from weighbridge.attest.signed_outcome import verify as verify_record
 
     agreed = Agreement.from_cbor(read_file(agreement, max_bytes=AGREEMENT_LIMIT))
     record = verify_record(read_file(file, max_bytes=RECORD_LIMIT), agreed, key)
-    drawn = None if due is None else _drawn(due)
+    drawn = None if due is None else drawn_chips(due)
     findings = outcome_consistency.check(record, agreed.terms, drawn, chips)
     sealed = list(outcome_consistency.ONLY_SEALED)
     if drawn is None:
@@ -85,7 +85,7 @@ def verify(file: Path, key: bytes, agreement: Path, due: str | None, chips: int 
     return Exit.FINDINGS if findings else Exit.NOTHING_FOUND
 
 
-def _drawn(text: str) -> list[Drawn]:
+def drawn_chips(text: str) -> list[Drawn]:
     from verifier.report.outcome import Drawn
 
     chips = [re.fullmatch(r"([0-9]{1,7})(c?)", each) for each in text.split(",")]

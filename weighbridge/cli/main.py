@@ -23,6 +23,7 @@ from weighbridge.cli import (
     identity,
     job,
     ops,
+    outcome,
     record,
     referee,
     regenerate,
@@ -85,6 +86,7 @@ app.add_typer(serve.app, name="serve")
 app.add_typer(inspect, name="inspect")
 app.add_typer(registry, name="registry")
 app.add_typer(report.app, name="report")
+app.add_typer(outcome.app, name="outcome")
 app.add_typer(evidence.app, name="evidence")
 app.add_typer(gpu_evidence, name="gpu-evidence")
 app.add_typer(audit.app, name="audit")

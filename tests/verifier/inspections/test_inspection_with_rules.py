@@ -18,7 +18,7 @@ from verifier.report.outcome import Drawn
 from verifier.report.regime import Regime
 from verifier.rules import ruleset
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.attest.outcome_agreement import verify
+from weighbridge.attest.signed_outcome import verify
 from weighbridge.cli.main import run as weighbridge
 from weighbridge.core.digests import bytes_digest
 from weighbridge.core.errors import UsageError

@@ -22,11 +22,11 @@ from verifier.report.published_findings import digest, name, place, published
 from verifier.report.regime import Regime
 from verifier.rules import ruleset
 from verifier.rules.ruleset import Signed
-from weighbridge.attest.outcome_agreement import audit, sign, verify
 from weighbridge.attest.outcome_record import encode
 from weighbridge.attest.outcome_terms import SIZE_CLASSES, OutcomeError
 from weighbridge.attest.outcome_values import ChipOutcome, GroupOutcome
 from weighbridge.attest.sealed_report import verify_part
+from weighbridge.attest.signed_outcome import audit, sign, verify
 from weighbridge.core.digests import record_digest
 from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.run_facts import Program, RunFacts

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support.outcomes import OUTCOMES, TERMS, WORKER, outcome
 
 from weighbridge.attest.disclosure import YEAR_MS, DisclosureBook, bits, capacity, ledger
-from weighbridge.attest.outcome_agreement import sign
 from weighbridge.attest.outcome_record import encode
 from weighbridge.attest.outcome_terms import OutcomeError
 from weighbridge.attest.outcome_values import Outcome
+from weighbridge.attest.signed_outcome import sign
 
 DAY = 86_400_000
 COST = bits(TERMS)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from nacl import bindings
 from support.outcomes import PROVER, TERMS, VERIFIER, WORKER, Start, outcome, start
 
-from weighbridge.attest import outcome_agreement
+from weighbridge.attest import outcome_agreement, signed_outcome
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.attest.outcome_agreement import Agreement, Committed, Opened, Side, audit, sign, verify
+from weighbridge.attest.outcome_agreement import Agreement, Committed, Opened, Side
 from weighbridge.attest.outcome_record import encode
 from weighbridge.attest.outcome_terms import OutcomeError
 from weighbridge.attest.outcome_values import Outcome
+from weighbridge.attest.signed_outcome import audit, sign, verify
 from weighbridge.core.digests import record_digest
 
 STARTED = start()
@@ -162,7 +163,7 @@ def test_a_signature_that_the_worker_chose_is_caught_by_an_audit() -> None:
 
     body = encode(_record(STARTED))
     seed = record_digest("outcome-key/1", [STARTED.agreement.nonce, *STARTED.secrets])
-    chosen = body + _sign_with(seed, outcome_agreement._SIGNED + body, 123456789)
+    chosen = body + _sign_with(seed, signed_outcome._SIGNED + body, 123456789)
     assert verify(chosen, STARTED.agreement, STARTED.key.public) == _record(STARTED)
     with pytest.raises(OutcomeError, match="chose it") as caught:
         audit(chosen, STARTED.agreement, *STARTED.secrets)
@@ -180,3 +181,34 @@ def _sign_with(seed: bytes, message: bytes, r: int) -> bytes:
     k = int.from_bytes(hashlib.sha512(point + public + message).digest(), "little") % order
     s = (r + k * int.from_bytes(half, "little")) % order
     return point + s.to_bytes(32, "little")
+
+
+@given(one=st.binary(max_size=64), two=st.binary(max_size=64))
+def test_messages_and_sides_have_one_encoding(one: bytes, two: bytes) -> None:
+    """Law: `from_cbor(m.to_cbor()) == m`, of commitments and shares; a side goes on where it was."""
+    assert Committed.from_cbor(Committed(one, two).to_cbor()) == Committed(one, two)
+    assert Opened.from_cbor(Opened(one, two).to_cbor()) == Opened(one, two)
+    for read, other in ((Committed, Opened(one, two)), (Opened, Committed(one, two))):
+        with pytest.raises(OutcomeError):
+            read.from_cbor(other.to_cbor())
+
+
+@given(data=st.binary(max_size=200))
+def test_other_bytes_are_no_message(data: bytes) -> None:
+    for read in (Committed, Opened, Side):
+        with suppress(OutcomeError):
+            assert read.from_cbor(data).to_cbor() == data
+
+
+def test_a_side_goes_on_in_another_process() -> None:
+    one, two = Side(TERMS, "prover", PROVER), Side(TERMS, "verifier", VERIFIER)
+    one = Side.from_cbor(one.to_cbor())
+    with pytest.raises(OutcomeError, match="not committed"):
+        one.open()
+    one.take(two.commit())
+    two.take(one.commit())
+    again = Side.from_cbor(one.to_cbor())
+    assert again.to_cbor() == one.to_cbor()
+    assert again.agree(two.open()) == two.agree(one.open())
+    with pytest.raises(OutcomeError, match="second commitment"):
+        again.take(Side(TERMS, "verifier", VERIFIER).commit())

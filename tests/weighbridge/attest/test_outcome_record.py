@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.outcomes import OUTCOMES, WORKER, outcome
 
-from weighbridge.attest.outcome_agreement import open_record, sign
 from weighbridge.attest.outcome_record import RECORD_LIMIT, decode, encode, pieces
 from weighbridge.attest.outcome_terms import SIZE_CLASSES, OutcomeError
 from weighbridge.attest.outcome_values import ChipOutcome, GroupOutcome, Outcome
+from weighbridge.attest.signed_outcome import open_record, sign
 from weighbridge.core.digests import cbor
 
 LENGTHS = {size: len(encode(outcome(size=size))) for size in SIZE_CLASSES}

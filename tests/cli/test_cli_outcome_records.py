@@ -1,0 +1,199 @@
+"""`weighbridge outcome`: two parties agree by files, a third machine makes the record, and any reader verifies it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.reported import build, collect
+
+from weighbridge.cli.main import run
+
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return build(collect(tmp_path_factory.mktemp("collected")))
+
+
+@pytest.fixture
+def at(
+    reported: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Path:
+    """A directory with a report, the parties' keys and terms that fit it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "report.json").write_text(json.dumps(reported))
+    keys = {}
+    for role in ("prover", "verifier"):
+        assert run(["rules", "key", f"{role}.key"]) == 0
+        keys[role] = capsys.readouterr().out.strip()
+    plan = reported["plan"]
+    lines = [f'{role} = "{public}"' for role, public in keys.items()]
+    lines += [
+        f"{name} = {plan[name]}"
+        for name in ("flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day")
+    ]
+    lines += ['inspection = "november"', "size = 1", "leaves_after_s = 3600"]
+    lines += ["inspection_bits = 2000", "year_bits = 3000"]
+    (tmp_path / "terms.toml").write_text("\n".join(lines))
+    assert run(["outcome", "terms", "terms.toml", "--out", "terms.cbor"]) == 0
+    assert "a record discloses at most 1" in capsys.readouterr().out
+    return tmp_path
+
+
+SECRETS = ["--agreement", "agreement.cbor", "--prover-secret", "prover.secret", "--verifier-secret", "verifier.secret"]
+
+
+def join(role: str, number: str = "") -> int:
+    return run(
+        [
+            "outcome", "join", f"{role}{number}.side", "--terms", "terms.cbor", "--role", role, "--key", f"{role}.key",
+            "--book", f"{role}.book", "--out", f"{role}{number}.commitment",
+        ]
+    )  # fmt: skip
+
+
+def agree() -> None:
+    for role in ("prover", "verifier"):
+        assert join(role) == 0
+    for role, other in (("prover", "verifier"), ("verifier", "prover")):
+        assert run(["outcome", "open", f"{role}.side", f"{other}.commitment", "--out", f"{role}.share"]) == 0
+    for role, other in (("prover", "verifier"), ("verifier", "prover")):
+        secret = ["--secret", f"{role}.secret"]
+        assert run(["outcome", "agree", f"{role}.side", f"{other}.share", "--out", f"{role}.agreement", *secret]) == 0
+    assert Path("prover.agreement").read_bytes() == Path("verifier.agreement").read_bytes()
+    Path("prover.agreement").rename("agreement.cbor")
+
+
+def make(*more: str) -> int:
+    return run(["outcome", "record", *more, *SECRETS, "--salt", "salt", "--out", "outcome.bin"])
+
+
+def test_what_two_parties_agreed_on_is_made_verified_and_opened(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agree()
+    capsys.readouterr()
+    assert run(["outcome", "key", *SECRETS]) == 0
+    key = capsys.readouterr().out.strip()
+    assert make("report.json") == 0
+    assert f"outcome.bin has {len((at / 'outcome.bin').read_bytes())} bytes" in (said := capsys.readouterr().out)
+    assert key in said
+    verify = ["report", "verify", "outcome.bin", "--key", key, "--agreement", "agreement.cbor"]
+    assert run([*verify, "--due", "1,1,0", "--chips", "8"]) == 0
+    assert "outcome of inspection november, complete: findings" in capsys.readouterr().out
+    assert run(["outcome", "reveal", "report.json", "--salt", "salt", "--part", "plan", "--out", "plan.part"]) == 0
+    capsys.readouterr()
+    assert run(["outcome", "part", "outcome.bin", "plan.part"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((at / "report.json").read_text())["plan"]
+    assert run(["outcome", "audit", "outcome.bin", *SECRETS]) == 0
+    for secret in ("prover.side", "prover.secret", "salt", "prover.book"):
+        assert (at / secret).stat().st_mode & 0o077 == 0
+
+
+def test_an_inspection_without_an_end_has_a_record_too(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agree()
+    assert make("--ended", "late", "--due", "1,1,0", "--chips", "8") == 0
+    late = len((at / "outcome.bin").read_bytes())
+    (at / "salt").unlink()
+    capsys.readouterr()
+    assert make("report.json", "--json") == 0
+    assert late == json.loads(capsys.readouterr().out)["bytes"]
+    (at / "salt").unlink()
+    assert make("--ended", "late") == 2
+    assert make() == 2
+    assert make("report.json", "--ended", "late") == 2
+
+
+def test_a_second_commitment_is_refused_also_by_another_process(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The Verifier has seen the Prover's share, and would choose another one of its own."""
+    assert (join("prover"), join("verifier")) == (0, 0)
+    assert run(["outcome", "open", "prover.side", "verifier.commitment", "--out", "prover.share"]) == 0
+    (at / "verifier.book").unlink()
+    assert join("verifier", "2") == 0
+    assert run(["outcome", "open", "prover.side", "verifier2.commitment", "--out", "prover.share"]) == 2
+    assert "second commitment" in capsys.readouterr().err
+    assert run(["outcome", "open", "verifier2.side", "prover.commitment", "--out", "verifier2.share"]) == 0
+    agreed = ["--out", "agreement.cbor", "--secret", "prover.secret"]
+    assert run(["outcome", "agree", "prover.side", "verifier2.share", *agreed]) == 2
+    assert "another share" in capsys.readouterr().err
+    assert not (at / "agreement.cbor").exists()
+    assert not (at / "prover.secret").exists()
+
+
+def test_a_share_is_not_shown_before_the_other_party_has_committed(
+    at: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert join("prover") == 0
+    assert run(["outcome", "open", "prover.side", "prover.commitment", "--out", "prover.share"]) == 2
+    assert "not signed by the verifier" in capsys.readouterr().err
+    assert not (at / "prover.share").exists()
+
+
+def test_a_start_is_charged_once_and_within_the_budget(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert join("prover") == 0
+    assert join("prover") == 2  # the side is there
+    assert "takes part in one start" in capsys.readouterr().err
+    assert join("prover", "2") == 2  # the book has it
+    assert "outcome.budget" in capsys.readouterr().err
+    assert not (at / "prover2.commitment").exists()
+    (at / "terms.toml").write_text((at / "terms.toml").read_text() + "\nattempt = 1\n")
+    assert run(["outcome", "terms", "terms.toml", "--out", "terms.cbor"]) == 0
+    assert join("prover", "2") == 2  # two starts are more than the inspection has
+    assert "the inspection has 2000" in capsys.readouterr().err
+
+
+def test_a_record_needs_the_agreed_secrets_and_plan(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agree()
+    (at / "other.secret").write_bytes(bytes(32))
+    (at / "other.secret").chmod(0o600)
+    wrong = [*SECRETS[:5], "other.secret", "--salt", "salt", "--out", "outcome.bin"]
+    assert run(["outcome", "record", "report.json", *wrong]) == 2
+    assert "another secret" in capsys.readouterr().err
+    report = json.loads((at / "report.json").read_text())
+    report["plan"]["period_days"] *= 2
+    (at / "longer.json").write_text(json.dumps(report))
+    assert make("longer.json") == 2
+    assert "outcome.terms" in capsys.readouterr().err
+    (at / "prover.secret").chmod(0o644)
+    assert make("report.json") == 2
+    assert "others may read" in capsys.readouterr().err
+    assert not (at / "outcome.bin").exists()
+    assert not (at / "salt").exists()
+
+
+def test_a_salt_serves_one_record_and_opens_its_report_only(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agree()
+    assert make("report.json") == 0
+    assert make("report.json") == 2
+    assert "a salt serves one record" in capsys.readouterr().err
+    report = json.loads((at / "report.json").read_text())
+    report["chips"][0]["verified"] = not report["chips"][0]["verified"]
+    (at / "kinder.json").write_text(json.dumps(report))
+    assert run(["outcome", "reveal", "kinder.json", "--salt", "salt", "--part", "chips/0", "--out", "chip.part"]) == 0
+    assert run(["outcome", "part", "outcome.bin", "chip.part"]) == 1
+    assert "outcome.part" in capsys.readouterr().err
+    assert run(["outcome", "reveal", "report.json", "--salt", "salt", "--part", "chips/99", "--out", "x.part"]) == 2
+    assert run(["outcome", "reveal", "report.json", "--salt", "salt", "--out", "x.part"]) == 2
+    assert "chips/0" in capsys.readouterr().err
+
+
+def test_snapshots_whose_inputs_did_not_come_are_named(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agree()
+    for wrong in ("x", "ab:1=late", f"{'0' * 34}:1=clean"):
+        assert make("report.json", "--silent", wrong) == 2
+    chip = json.loads((at / "report.json").read_text())["chips"][0]
+    name = f"{chip['ueid']}:{chip['snapshots'][0]['index']}=late"
+    assert make("report.json", "--silent", name) == 2  # it was verified
+    assert "could be verified" in capsys.readouterr().err
+
+
+def test_a_missing_key_is_not_made_up(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (at / "prover.key").unlink()
+    assert join("prover") == 2
+    assert "weighbridge rules key prover.key" in capsys.readouterr().err
+    assert run(["rules", "key", "prover.key"]) == 0
+    assert join("prover") == 2  # the terms name another one
+    assert not (at / "prover.book").exists()
