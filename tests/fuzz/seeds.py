@@ -12,13 +12,25 @@ import cbor2
 import numpy as np
 import torch
 from support.chip_logs import LogBuilder, make_device
+from support.outcomes import PROVER, TERMS, VERIFIER, outcome, start
+from support.sealed_orders import sealed_order
 from support.untrained_transcripts import write_whole
 
+from verifier.auditing import statements
+from verifier.auditing.claims import Claim, opened_to_json
+from verifier.auditing.plan import Plan, Source
 from verifier.draw.log_entries import Opening as Drawn
 from weighbridge.attest import tiles
 from weighbridge.attest.dsse import canonical
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.manifest import SigningKey
+from weighbridge.attest.outcome_agreement import Side
+from weighbridge.attest.outcome_record import encode as encode_outcome
+from weighbridge.attest.sealed_attestation import Launcher
+from weighbridge.attest.sealed_list import SealedFile, SealedList
+from weighbridge.attest.sealed_order import Order
+from weighbridge.attest.sealed_report import SealedReport
+from weighbridge.attest.sealed_starts import Start
 from weighbridge.core.bounded import compress, decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.memory_map import Held
@@ -104,6 +116,52 @@ def _disputes() -> list[bytes]:
     ]  # fmt: skip
 
 
+def _outcomes() -> list[bytes]:
+    begun, (mine, theirs) = start(), (Side(TERMS, "prover", PROVER), Side(TERMS, "verifier", VERIFIER))
+    mine.take(theirs.commit())
+    part = SealedReport({"plan": {}, "chips": [1, 2]}, bytes(32)).open("chips/1")
+    messages = (TERMS, theirs.commit(), mine.open(), mine, begun.agreement, part)
+    return [
+        *(bytes([kind]) + each.to_cbor() for kind, each in enumerate(messages)),
+        b"\x06" + encode_outcome(outcome()),
+    ]
+
+
+def _sealed() -> list[bytes]:
+    order = sealed_order()
+    files = SealedList(bytes(32), (SealedFile("a/b", 3, bytes(32)), SealedFile("c", 0, bytes(32))))
+    launcher = Launcher.issue(CertificateAuthority.create("Maker of launchers"), bytes(17))
+    names = {name: getattr(order, name).hex() for name in ("verifier_nonce", "prover_nonce", "measurement")}
+    begun = Start(index=0, time=1, order=order.digest.hex(), previous="00" * 32, **names)
+    attested = launcher.attest(
+        order, begun, measurement=order.measurement, worker=bytes(32), signer=bytes(32),
+        isolation=["x"],
+    )  # fmt: skip
+    none = Order(
+        verifier_nonce=bytes(32), prover_nonce=bytes(32), commitment=bytes(32), prover=bytes(32), aggregator=bytes(32),
+        measurement=bytes(48),
+    )  # fmt: skip
+    claims = cbor([none.digest, bytes(32), bytes(32), 0, bytes(32), ["x"]])
+    return [b"\x00" + order.to_cbor(), b"\x01" + files.to_cbor(), b"\x02" + attested, b"\x03" + claims]
+
+
+def _audits() -> list[bytes]:
+    key, digest = SigningKey.generate(), "5f" * 32
+    source = Source(name="run", sha256=digest, digest=digest, edges=(0, 2, 4))
+    plan = Plan(
+        sources=(source,), auditors=(("alice", digest),), copies=1, drawn=1, referee=0, beacon=digest, rounds=(1, 2, 3),
+        planted=digest,
+    )  # fmt: skip
+    signed = statements.sign("plan", plan.subjects(), plan.to_json(), key)
+    claims = opened_to_json({0: (digest, Claim(verdict="match", step=2, op=0, work=digest))})
+    payload = base64.b64decode(json.loads(signed)["payload"])
+    bodies = (plan.to_json(), {"salt": digest, "steps": {digest: 1}}, claims)
+    return [
+        b"\x00" + signed, b"\x01" + payload,
+        *(bytes([kind]) + canonical(each) for kind, each in enumerate(bodies, 2)), b"\x05" + canonical([[0, digest]]),
+    ]  # fmt: skip
+
+
 def seeds() -> dict[str, list[bytes]]:
     """Target to some bytes each."""
     with tempfile.TemporaryDirectory() as folder:
@@ -158,4 +216,7 @@ def seeds() -> dict[str, list[bytes]]:
                        {"rank": 0, "transcript": "00", "steps": 1, "shards": 0, "collectives": {"x": 1}}]}}).encode(),
                    json.dumps({"error": {"code": "usage", "message": "x"}}).encode()],
         "dispute": _disputes(),
+        "outcome": _outcomes(),
+        "sealed": _sealed(),
+        "audit": _audits(),
     }  # fmt: skip

@@ -15,6 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from verifier.auditing import claims, statements
+from verifier.auditing.plan import Plan, Planted
 from verifier.contact.uploads import Uploads
 from verifier.draw.log_entries import parse_entry
 from verifier.registry import entries
@@ -23,8 +27,26 @@ from verifier.report.signing import open_report
 from verifier.rules import ruleset, schema
 from verifier.rules.expression import check as check_expression
 from verifier.store.cache import Cache, FetchLimits
-from weighbridge.attest import approved_passport, custody_statements, manifest, tiles, tlog, tokens
-from weighbridge.attest.dsse import seal
+from weighbridge.attest import (
+    approved_passport,
+    custody_statements,
+    manifest,
+    outcome_agreement,
+    outcome_record,
+    sealed_attestation,
+    signed_outcome,
+    tiles,
+    tlog,
+    tokens,
+)
+from weighbridge.attest.dsse import canonical, seal
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.outcome_agreement import Agreement, Committed, Side
+from weighbridge.attest.outcome_terms import OutcomeTerms
+from weighbridge.attest.sealed_attestation import Launcher, verify_attestation
+from weighbridge.attest.sealed_list import SealedList
+from weighbridge.attest.sealed_order import Order
+from weighbridge.attest.sealed_report import Part
 from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json, decompress, expand_cbor
 from weighbridge.core.digests import bytes_digest, cbor, record_digest
 from weighbridge.core.errors import WeighbridgeError
@@ -48,6 +70,17 @@ from weighbridge.transcript.tensor_file import TensorFile, write_tensors
 
 Target = Callable[[bytes], None]
 _KEY = manifest.SigningKey.generate()
+_ORDER = Order(
+    verifier_nonce=bytes(32), prover_nonce=bytes(32), commitment=bytes(32), prover=bytes(32), aggregator=bytes(32),
+    measurement=bytes(48),
+)  # fmt: skip
+_MAKER = CertificateAuthority.create("Maker of launchers")
+_LAUNCHER = Launcher.issue(_MAKER, bytes(17))
+_IMAGE_KEY = _LAUNCHER._image_key(_ORDER.measurement)
+_CHAIN = [
+    each.public_bytes(Encoding.DER)
+    for each in (_LAUNCHER._image_certificate(_IMAGE_KEY, _ORDER.measurement), _LAUNCHER._certificate)
+]
 _SMALL = Limits(records=1 << 22, rounding=1 << 22, tape=1 << 22)
 
 
@@ -298,12 +331,62 @@ def _signed_message(body: bytes) -> bytes:
     return cbor([dispute_messages.START, body, _KEY.public, signature])
 
 
+def outcome(data: bytes) -> None:
+    """What parties agree on before an outcome, its record, and parts of the report behind it: the first byte says."""
+    kind, rest = (data[:1] or b"\x00")[0] % 7, data[1:]
+    if kind == 6:
+        record = outcome_record.decode(rest)
+        _same(outcome_record.encode(record), rest)
+        with suppress(WeighbridgeError):  # no key of a record is known here
+            signed_outcome.open_record(rest + bytes(64))
+            raise AssertionError("a signature of zeros verified")
+        return
+    readers = (OutcomeTerms, Committed, outcome_agreement.Opened, Side, Agreement, Part)
+    _same(readers[kind].from_cbor(rest).to_cbor(), rest)
+
+
+def sealed(data: bytes) -> None:
+    """Orders of sealed workers, lists of files and attestations, also of claims that are signed whatever they say."""
+    kind, rest = (data[:1] or b"\x00")[0] % 4, data[1:]
+    match kind:
+        case 0:
+            _same(Order.from_cbor(rest).to_cbor(), rest)
+        case 1:
+            _same(SealedList.from_cbor(rest).to_cbor(), rest)
+        case 2:
+            verify_attestation(rest, _ORDER, _MAKER.certificate)
+        case _:
+            signature = _IMAGE_KEY.sign(sealed_attestation._DOMAIN + rest)
+            verify_attestation(cbor([*_CHAIN, rest, signature]), _ORDER, _MAKER.certificate)
+
+
+def audit(data: bytes) -> None:
+    """Statements of an audit by many, with signatures that verify, and what is in them: the first byte says which."""
+    kind, rest = (data[:1] or b"\x00")[0] % 6, data[1:]
+    if kind == 0:
+        statements.read(rest, "plan")
+        return
+    said = decode_json(rest)
+    match kind:
+        case 1:
+            statements.read(seal(rest, manifest.PAYLOAD_TYPE, [_KEY]), "plan")
+        case 2 if isinstance(said, dict):
+            plan = Plan.from_json(said)
+            assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+        case 3:
+            assert Planted.from_json(said).commitment()
+        case 4:
+            _same(canonical(claims.opened_to_json(claims.opened_of(said))), canonical(sorted(said)))
+        case _:
+            claims.commitments_of(said)
+
+
 TARGETS: dict[str, Target] = {
     each.__name__: each
     for each in (
         plain_cbor, compressed, tape, step_record, rounding, tensors, signed_manifest, supplement, notes, opened_record,
         openings, token, log_note, custody, formula, expression, rules, passport, upload, report,
-        answer, dispute,
+        answer, dispute, outcome, sealed, audit,
     )
 }  # fmt: skip
 
