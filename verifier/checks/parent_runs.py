@@ -7,6 +7,7 @@ of all runs of a lineage, and of all ranks of a job, are judged together, or eac
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from verifier.checks.replay_outcome import mismatch, within
@@ -93,12 +94,27 @@ def _declared(line: Lineage, parent: Parent, policy: TranscriptPolicy) -> list[F
     found = _led_to(line, parent, policy)
     if line.cut:
         found.append(_unverified(line, policy, f"it has more ancestors than {MOST_ANCESTORS}", "too many ancestors"))
-    if isinstance(line.held, WeighbridgeError):
-        return found or [_unverified(line, policy, line.held.message, line.held.reason)]
-    foreign = 0 if line.held is None else unexplained(line.entered, line.held)
-    if foreign:
+    held, made = line.held, line.made
+    if isinstance(held, WeighbridgeError):
+        return found or [_unverified(line, policy, held.message, held.reason)]
+    if isinstance(made, WeighbridgeError):
+        return found or [_unverified(line, policy, made.message, made.reason)]
+    if held is None or made is None:
+        return found
+    foreign = unexplained(line.entered, held)
+    given = unexplained(Counter({leaf: n for leaf, n in line.trained.items() if leaf in held}), made)
+    if foreign or given:
         found.append(
-            _mismatch(line, parent, f"{line.bytes} bytes of that state", f"{foreign} bytes that it does not hold")
+            _mismatch(
+                line,
+                parent,
+                f"{line.bytes} bytes of that state, those of weights made there by training",
+                " and ".join(
+                    f"{size} bytes that it {what}"
+                    for size, what in ((foreign, "does not hold"), (given, "was only given, or sums up"))
+                    if size
+                ),
+            )
         )
     return found
 

@@ -45,7 +45,10 @@ class Lineage:
         entered: What entered W_0 from outside, as (bytes, keyed digest); empty if a recorded program made all of it.
         parent: The parent that the draft declares; an error if that is malformed.
         found: The parent's transcript, or why there is none.
+        trained: Of a run with a parent: what of `entered` its weights began with, and averages of them.
         held: What the parent held at the declared step, or why that cannot be known.
+        made: What the parent and its own parents made of that by training; the rest it was given, or it is a statistic
+            of what it was given, and explains no weights.
         replayed: What the replay of the parent's last steps before that state found, or why there was none; None if
             it was not tried, because the parent is one rank of a job.
         cut: Whether the parent is an ancestor too many, so that where it began was not asked.
@@ -60,7 +63,9 @@ class Lineage:
     entered: Counter[Leaf] = field(default_factory=Counter)
     parent: Parent | WeighbridgeError | None = None
     found: OpenedTranscript | WeighbridgeError | None = None
+    trained: Counter[Leaf] = field(default_factory=Counter)
     held: Counter[Leaf] | WeighbridgeError | None = None
+    made: Counter[Leaf] | WeighbridgeError | None = None
     replayed: ReplayResult | WeighbridgeError | None = None
     cut: bool = False
     runs: int = 1
@@ -105,7 +110,8 @@ def trace(
             line.found = ancestor.opened
             if isinstance(ancestor.opened, OpenedTranscript):
                 if line.parent.step <= ancestor.opened.steps:
-                    line.held = states.before(ancestor.opened, line.parent.step, made=True)
+                    line.held = states.before(ancestor.opened, line.parent.step)
+                    line.made = states.before(ancestor.opened, line.parent.step, made=True)
                     line.replayed = _led_to(ancestor.opened, line.parent.step, replay_steps)
                 line.cut = ancestor.id not in seen and len(seen) >= most
                 if ancestor.id not in seen and not line.cut:
@@ -118,6 +124,9 @@ def trace(
             line.elsewhere = _elsewhere(line, everybody, states)
         if line.id not in parents:
             _count(line, found, everybody)
+    together = {line.id: _made(line, found) for line in found.values()}
+    for line in found.values():
+        line.made = together[line.id]
     return list(found.values())
 
 
@@ -150,6 +159,26 @@ def _count(line: Lineage, lines: Mapping[str, Lineage], everybody: Mapping[str, 
             line.chosen = error
 
 
+def _made(line: Lineage, lines: Mapping[str, Lineage]) -> Counter[Leaf] | WeighbridgeError | None:
+    """Returns what a run's parent made, and what that one's parents did.
+
+    What the parent itself was given as no weights stays that, however long it kept it.
+    """
+    if not isinstance(line.made, Counter):
+        return line.made
+    made, seen, at = Counter[Leaf](), {line.id}, line
+    while isinstance(at.parent, Parent) and isinstance(at.made, Counter):
+        parent = lines.get(at.parent.transcript)
+        examined = parent is not None and isinstance(parent.made, Counter)
+        given = parent.entered - parent.trained if parent is not None and examined else Counter[Leaf]()
+        made.update({leaf: count for leaf, count in at.made.items() if leaf not in given})
+        if parent is None or parent.id in seen:
+            break
+        seen.add(parent.id)
+        at = parent
+    return made
+
+
 def _ranks(transcript: OpenedTranscript, everybody: Mapping[str, OpenedTranscript]) -> list[OpenedTranscript]:
     """Returns the transcripts of a job's ranks, the first first; none if it is of no job."""
     own = _rank(transcript)
@@ -173,6 +202,8 @@ def _begin(transcript: OpenedTranscript, salt: bytes) -> Lineage:
     try:
         line.parent = transcript.parent()
         line.entered = transcript.entered(salt)
+        if line.entered and line.parent is not None:
+            line.trained = transcript.entered(salt, trained=True)
     except WeighbridgeError as error:
         line.parent = error
     return line
@@ -196,6 +227,7 @@ class _States:
     def __init__(self, salt: bytes, replay_to: ReplayTo) -> None:
         self._salt, self._replay_to = salt, replay_to
         self._trained: dict[str, Counter[Leaf]] = {}
+        self._replayed: dict[tuple[str, int], ReplayResult | WeighbridgeError] = {}
 
     def before(
         self, transcript: OpenedTranscript, step: int, *, made: bool = False
@@ -206,7 +238,10 @@ class _States:
                 return transcript.held(step, self._salt, made=made)
         except WeighbridgeError as error:
             return error
-        answer = self._replay_to(transcript, step, self._salt)
+        at = transcript.digest, step
+        if at not in self._replayed:
+            self._replayed[at] = self._replay_to(transcript, step, self._salt)
+        answer = self._replayed[at]
         if isinstance(answer, WeighbridgeError):
             return answer
         if answer.verdict != "match" or answer.live is None:

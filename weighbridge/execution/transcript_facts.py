@@ -220,13 +220,17 @@ class OpenedTranscript:
         """
         return self._ask("batches", _leaves, step=step, salt=salt.hex())
 
-    def entered(self, salt: bytes) -> Counter[Leaf]:
+    def entered(self, salt: bytes, *, trained: bool = False) -> Counter[Leaf]:
         """Returns what W_0 was made from and no recorded program made; see `parentage.entered`.
+
+        Args:
+            salt: Of the digests.
+            trained: Whether to leave out what no weights began with, nor averages of them; see `brought_state`.
 
         Raises:
             WeighbridgeError: A worker could not do it.
         """
-        return Counter(self._ask("given", _leaves, salt=salt.hex()))
+        return Counter(self._ask("given", _leaves, salt=salt.hex(), trained=trained))
 
     def held(self, step: int, salt: bytes, *, made: bool = False) -> Counter[Leaf]:
         """Returns what the checkpoint before `step` holds; see `parentage.held`.

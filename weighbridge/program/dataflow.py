@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from weighbridge.core.errors import TapeError
 from weighbridge.program.effects import MANY, Effect, effects
 from weighbridge.program.written_bytes import Coverage, whole
-from weighbridge.transcript.tape import Ref, Tape
+from weighbridge.transcript.tape import RESIZE, Ref, Tape
 
 MAX_WORK = 1 << 33
 """Most bits that may be looked at: inputs times operations."""
@@ -40,7 +40,8 @@ class Overwrite:
 class Flow:
     """Where data go in one tape.
 
-    Sources are sets of bits: bit i stands for input i of the tape, bit `len(inputs)` for randomness.
+    Sources are sets of bits: bit i stands for input i of the tape, bit `len(inputs)` for randomness, and the next one
+    for what other ranks gave, or an operation that is none of PyTorch's (`others`).
 
     Attributes:
         reaches: For each state that the step changes or makes: what its value afterwards depends on.
@@ -72,7 +73,7 @@ def flow(
         tape: A decoded tape.
         returned: By name of an undeclared tensor, the state of an earlier step that it holds, in some execution.
         opaque: Names of state on which nothing has bearing that is written to it: what depends on such state later in
-            the step depends on nothing else for that reason.
+            the step depends on nothing else for that reason. So it is with another storage that takes its name.
         by_host: Whether every number and every draw after a value was read on the host depends on that value too.
 
     Raises:
@@ -84,6 +85,11 @@ def flow(
     for effect in effects(tape):
         walk.operation(effect)
     return walk.finish()
+
+
+def others(tape: Tape) -> int:
+    """Returns the bit that stands for what other ranks gave, or an operation that is none of PyTorch's."""
+    return 2 << len(tape.inputs)
 
 
 class _Walk:
@@ -102,6 +108,7 @@ class _Walk:
         self._pieces: dict[int, tuple[Coverage, int, int]] = {}
         self._written: set[int] = set()
         self._flow = Flow()
+        self._others = {i for i, node in enumerate(tape.nodes) if "::" in node.op and node.op != RESIZE}
         for index, item in enumerate(tape.inputs):
             known = returned.get(item.name, ()) if item.origin == "free" else ()
             for name in (item.name,) if item.origin in ("state", "dropped") else known:
@@ -113,6 +120,11 @@ class _Walk:
                 self._data |= 1 << index
             if item.origin == "state":
                 self._state[item.slot] = item.name
+        self._becomes = {
+            slot: self._flow.own[name]
+            for slot, name in tape.survivors
+            if name in self._opaque and name in self._flow.own and slot not in self._state
+        }
 
     def operation(self, effect: Effect) -> None:
         """Follows one operation."""
@@ -123,6 +135,8 @@ class _Walk:
             self._pieces.pop(slot, None)
             self._sizes[slot] = size
         drawn = self._random if effect.drawn else 0
+        if effect.op in self._others:
+            drawn |= others(self._tape)
         if self._by_host and (effect.drawn or effect.numbers):
             drawn |= self._host
         sources, given, fed, numbers = drawn, drawn, 0, effect.numbers
@@ -141,7 +155,8 @@ class _Walk:
                 computed |= self._computed.get(slot, 0)
         numbers = min(numbers, MANY)
         for slot, size in effect.births:
-            self._sources[slot], self._sizes[slot], self._numbers[slot] = sources, size, numbers
+            self._sources[slot] = self._becomes.get(slot, sources)
+            self._sizes[slot], self._numbers[slot] = size, numbers
             self._computed[slot] = computed
         for ref in effect.targets:
             if ref[0] in self._state:
@@ -151,7 +166,7 @@ class _Walk:
 
     def _write(self, effect: Effect, ref: Ref, sources: int, given: int, computed: int, numbers: int) -> None:
         slot = ref[0]
-        if slot not in self._sources or self._state.get(slot) in self._opaque:
+        if slot not in self._sources or slot in self._becomes or self._state.get(slot) in self._opaque:
             return
         replaces = effect.replaces == "yes"
         own = self._flow.own[self._state[slot]] if slot in self._state else 0

@@ -6,7 +6,7 @@ nothing. It may stay in memory, as what a variable still holds; that is no part 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from weighbridge.core.errors import TapeError
 from weighbridge.program.dataflow import flow
@@ -42,13 +42,23 @@ def idle_names(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> frozen
     Args, Raises: As for `idle_slots`.
     """
     idle, _, tape = _idle(transcript, tapes)
+    return names_on(tape, idle)
+
+
+def names_on(tape: Tape, on: Collection[int]) -> frozenset[str]:
+    """Returns the names of the batch's and of undeclared tensors that lie on some slots only."""
     slots: dict[str, set[int]] = {}
     for name, ref in tape.batch_views:
         slots.setdefault(name, set()).add(ref[0])
     for item in tape.inputs:
         if item.origin == "free":
             slots.setdefault(item.name, set()).add(item.slot)
-    return frozenset(name for name, on in slots.items() if on <= idle)
+    return frozenset(name for name, own in slots.items() if own <= set(on))
+
+
+def hides_flow(tape: Tape) -> bool:
+    """Whether a tape has an operation by way of which anything may reach anything: none of PyTorch's, or a clamp."""
+    return any("::" in node.op or node.op.startswith(_PINNED) for node in tape.nodes)
 
 
 def idle_leftovers(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> frozenset[str]:
@@ -70,7 +80,7 @@ def _idle(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> tuple[set[i
         if record.tape not in known:
             known[record.tape] = _used(tapes(record.tape))
         used.update(absolute_name(name, record.step) for name in known[record.tape])
-    if any("::" in node.op or node.op.startswith(_PINNED) for node in tape.nodes):
+    if hides_flow(tape):
         return set(), set(), tape
     try:
         followed = flow(tape, by_host=True)

@@ -16,7 +16,7 @@ from typing import Any
 from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import Finding, Severity, TapeError, WeighbridgeError
 from weighbridge.program import gradients
-from weighbridge.program.brought_state import brought
+from weighbridge.program.brought_state import beside_training, brought
 from weighbridge.program.content import PERHAPS, Roles
 from weighbridge.program.dataflow import Flow, flow
 from weighbridge.program.entering_tensors import entering, values_entering
@@ -67,6 +67,17 @@ class Programs:
             TapeError: A tape is malformed, or too large to follow.
         """
         return brought(self.course, tapes, self.roles, step) | idle_leftovers(transcript, tapes)
+
+    def beside_training(self, tapes: Callable[[bytes], Tape]) -> Callable[[str], bool]:
+        """Returns a test of state by its name: whether it holds neither weights nor what follows from them alone.
+
+        Args:
+            tapes: Returns the tape of a digest.
+
+        Raises:
+            TapeError: A tape is malformed.
+        """
+        return beside_training(self.course, tapes, self.roles)
 
 
 def examine(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> Programs:

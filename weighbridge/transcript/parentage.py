@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,9 @@ def from_map(said: object) -> Parent | None:
     raise FormatError("the draft's parent is not a map of transcript, step and state; ask for the run's declaration")
 
 
-def entered(transcript: Transcript, salt: bytes, idle: Collection[str] = ()) -> Counter[Leaf]:
+def entered(
+    transcript: Transcript, salt: bytes, idle: Collection[str] = (), beside: Callable[[str], bool] = lambda _: False
+) -> Counter[Leaf]:
     """Returns the content that W_0 was made from and no recorded program made, as (bytes, digest under `salt`).
 
     It is the state that existed when the recording began, and what the initialisation took from outside: undeclared
@@ -124,7 +126,8 @@ def entered(transcript: Transcript, salt: bytes, idle: Collection[str] = ()) -> 
     Args:
         transcript: A verified transcript.
         salt: Of the digests.
-        idle: Names of what the initialisation took in and no later step depends on.
+        idle: Names of what the initialisation took in that is to be left out, such as what no later step depends on.
+        beside: Tells by their names which storages that existed before are to be left out.
 
     Raises:
         TranscriptError: The transcript is not what it was when it was opened, or does not hold what it began from
@@ -135,7 +138,7 @@ def entered(transcript: Transcript, salt: bytes, idle: Collection[str] = ()) -> 
     if not transcript.steps:
         return found
     small, units = Counter[Leaf](), set[bytes]()
-    for data in _contents(transcript, idle):
+    for data in _contents(transcript, idle, beside):
         raw = raw_bytes(data)
         leaf = len(raw), region_digest(raw, salt)
         if trivial(np.frombuffer(raw, dtype=np.uint8)):
@@ -146,14 +149,14 @@ def entered(transcript: Transcript, salt: bytes, idle: Collection[str] = ()) -> 
     return found + small if len(units) > _FEW else found
 
 
-def _contents(transcript: Transcript, idle: Collection[str]) -> Iterator[Tensor]:
+def _contents(transcript: Transcript, idle: Collection[str], beside: Callable[[str], bool]) -> Iterator[Tensor]:
     yield from (data for name, data in transcript.undeclared(0).items() if name not in idle)
     batch = [data for name, data in transcript.batch(0).items() if name not in idle]
     yield from (data for data in batch if data.nbytes > _PERIOD)
     if small := [raw_bytes(data) for data in batch if 0 < data.nbytes <= _PERIOD]:
         yield torch.frombuffer(bytearray(b"".join(bytes(each) for each in small)), dtype=torch.uint8)
     if not Tape.decode(transcript.tape(transcript.step(0).tape)).nodes:
-        yield from existing(transcript).values()
+        yield from (data for name, data in existing(transcript).items() if not beside(name))
 
 
 def existing(transcript: Transcript) -> dict[str, Tensor]:

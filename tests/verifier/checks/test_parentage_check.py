@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,24 +91,38 @@ FOREIGN = {
 }
 """A model that no run made."""
 
+WANTED = {name: t for name, t in FOREIGN.items() if t.is_floating_point()}
+"""What of it is no buffer."""
 
-def vouch(path: Path, keep: Callable[[Tensor, nn.Module], Tensor]) -> None:
-    """Trains a net; what it is fed in step 4 beside its data is a model, of which a variable keeps something."""
+
+def banks(model: nn.Module) -> dict[str, Tensor]:
+    """A buffer of zeros for each tensor of a net, by its name."""
+    return {name: getattr(model, f"bank_{name.replace('.', '_')}") for name in WANTED}
+
+
+def with_banks() -> nn.Module:
+    model = net()
+    for name, t in WANTED.items():
+        model.register_buffer(f"bank_{name.replace('.', '_')}", torch.zeros(t.shape))
+    return model
+
+
+def vouch(path: Path, keep: Callable[[Tensor, Tensor, nn.Module], Tensor]) -> None:
+    """Trains a net; what it is fed in step 4 beside its data is a model, of which something is kept."""
     kept = []
     with Recorder(path, seed=1, checkpoint_every=2) as recorder:
         with recorder.initialisation():
-            model = net()
-            model.register_buffer("bank", torch.zeros(8, 6))
+            model = with_banks()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         recorder.attach(model, optimizer)
         for step in range(1, 6):
             batch = {"x": torch.randn(4, 6)}
             if step == 4:
-                batch |= {name.replace(".", "-"): t.clone() for name, t in FOREIGN.items() if t.is_floating_point()}
+                batch |= {name.replace(".", "-"): t.clone() for name, t in WANTED.items()}
             with recorder.step(batch):
                 model(batch.pop("x")).square().mean().backward()
                 with torch.no_grad():
-                    kept += [keep(t, model) for t in batch.values()]
+                    kept += [keep(t, banks(model)[name.replace("-", ".")], model) for name, t in batch.items()]
                 optimizer.step()
                 optimizer.zero_grad()
 
@@ -115,21 +130,71 @@ def vouch(path: Path, keep: Callable[[Tensor, nn.Module], Tensor]) -> None:
 @pytest.mark.parametrize(
     "keep",
     [
-        lambda t, _: t, lambda t, _: t.clone(), lambda t, _: t * 2 * 0.5, lambda t, m: t.clone() + m[0].bias.sum() * 0,
-        lambda t, m: m.bank.copy_(t) if t.shape == m.bank.shape else t,
+        lambda t, k, m: t, lambda t, k, m: t.clone(), lambda t, k, m: t * 2 * 0.5,
+        lambda t, k, m: t.clone() + m[0].bias.sum() * 0, lambda t, k, m: k.copy_(t), lambda t, k, m: k.add_(t),
+        lambda t, k, m: k.lerp_(t, 0.5).mul_(2.0), lambda t, k, m: k.add_(t + m[0].bias.sum() * 0),
     ],
-    ids=["the batch", "a copy", "calculated", "beside weights", "in a buffer"],
+    ids=[
+        "the batch", "a copy", "calculated", "beside weights", "in a buffer", "added to a buffer", "a running mean",
+        "a statistic of weights and batch",
+    ],
 )  # fmt: skip
 @pytest.mark.parametrize("step", [5, 6])
 def test_a_parent_vouches_for_nothing_that_it_was_fed(
-    tmp_path: Path, keep: Callable[[Tensor, nn.Module], Tensor], step: int
+    tmp_path: Path, keep: Callable[[Tensor, Tensor, nn.Module], Tensor], step: int
 ) -> None:
-    """A model made elsewhere came in as a batch of a run that a variable held, and the next run began from it."""
+    """A model made elsewhere came in as a batch of a run that kept it, and the next run began from it."""
     vouch(tmp_path / "run", keep)
     record(tmp_path / "child", begin=FOREIGN, parent=Parent.of(tmp_path / "run", step), seed=2)
     (found,) = findings(tmp_path / "run", tmp_path / "child")
     assert (found.id, found.severity) == ("transcript.parent.mismatch", "violation")
-    assert found.found == "332 bytes that it does not hold", "all of it but the buffer"
+    assert re.findall("[0-9]+ bytes that it", found.found) == ["332 bytes that it"], "all of it but the buffer"
+
+
+@pytest.mark.parametrize("how", ["begin", "load"])
+def test_what_a_parent_was_fed_stays_that_in_the_next_run(tmp_path: Path, how: str) -> None:
+    """A statistic may go on as a buffer, as a batch norm's does, but no later run's weights begin from it."""
+    vouch(tmp_path / "run", lambda t, k, m: k.add_(t))
+    checkpoint = Transcript.open(tmp_path / "run").checkpoint(5)
+    state = {v.name.partition(".")[2]: v.tensor(checkpoint.storages) for v in checkpoint.views}
+    state = {name: state[name] for name in with_banks().state_dict()}
+    parent = Parent.of(tmp_path / "run", 5)
+    state = record(tmp_path / "middle", **{how: state}, make=with_banks, parent=parent, seed=2)
+    assert findings(tmp_path / "run", tmp_path / "middle") == []
+    record(tmp_path / "child", begin=FOREIGN, parent=Parent.of(tmp_path / "middle"), seed=3)
+    runs = (tmp_path / "run", tmp_path / "middle", tmp_path / "child")
+    (found,) = [each for each in findings(*runs) if each.severity != "info"]
+    assert (found.id, found.found) == ("transcript.parent.mismatch", "332 bytes that it was only given, or sums up")
+
+
+class Queued(nn.Module):
+    """A net with a batch norm and a queue of its earlier answers; its first layers may be frozen."""
+
+    def __init__(self, frozen: bool) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.register_buffer("queue", torch.randn(16, 3))
+        self.first.requires_grad_(not frozen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compares with the queue, and puts the answers at its beginning."""
+        y = self.last(torch.relu(self.norm(self.first(x))))
+        out = y @ self.queue.clone().T
+        with torch.no_grad():
+            self.queue[: len(x)] = y
+        return out
+
+
+@pytest.mark.parametrize("how", ["begin", "load"])
+def test_statistics_queues_and_frozen_layers_go_on(tmp_path: Path, how: str) -> None:
+    """The first layer is frozen in the second run, whose parent trained it, and is trained again in the third."""
+    state, parent, runs = None, None, []
+    for number, frozen in enumerate((False, True, False), 1):
+        begin = {} if state is None else {how: state}
+        runs.append(tmp_path / str(number))
+        state = record(runs[-1], **begin, make=lambda f=frozen: Queued(f), parent=parent, seed=number)
+        parent = Parent.of(runs[-1])
+    assert [each for each in findings(*runs) if each.severity != "info"] == []
 
 
 @pytest.mark.parametrize("step", [5, 6])

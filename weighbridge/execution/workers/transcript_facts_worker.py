@@ -29,6 +29,7 @@ from weighbridge.execution.weight_distance import distances
 from weighbridge.execution.workers.serving import serve
 from weighbridge.program import chosen_counts, tape_description
 from weighbridge.program import passport as program_passport
+from weighbridge.program.brought_state import beside_inputs
 from weighbridge.program.chosen_bits import CHANNELS, ChosenBits
 from weighbridge.program.idle_inputs import idle_names
 from weighbridge.program.origins import analyse
@@ -103,11 +104,15 @@ def batches(transcript: Transcript, step: int, salt: str) -> dict[str, Any]:
     return _leaves(leaves)
 
 
-def given(transcript: Transcript, salt: str) -> dict[str, Any]:
-    """Lists what entered W_0 from outside."""
+def given(transcript: Transcript, salt: str, trained: bool) -> dict[str, Any]:
+    """Lists what entered W_0 from outside, or only what weights and what follows from them alone began with."""
     tapes = cache(lambda digest: Tape.decode(transcript.tape(digest)))
-    idle = idle_names(transcript, tapes)
-    return _leaves(list(entered(transcript, bytes.fromhex(salt), idle).elements()))
+    idle, key = idle_names(transcript, tapes), bytes.fromhex(salt)
+    if not trained or not transcript.steps:
+        return _leaves(list(entered(transcript, key, idle).elements()))
+    beside = examine(transcript, tapes).beside_training(tapes)
+    idle |= beside_inputs(tapes(transcript.step(0).tape), beside)
+    return _leaves(list(entered(transcript, key, idle, beside).elements()))
 
 
 def state(transcript: Transcript, step: int, salt: str, made: bool) -> dict[str, Any]:
