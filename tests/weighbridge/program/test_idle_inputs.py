@@ -111,6 +111,43 @@ def by_keeping(_: nn.Module, given: Tensor, kept: Kept) -> None:
     kept.append(given)
 
 
+def by_places(model: nn.Module, given: Tensor, _: Kept) -> None:
+    """As indices into a table of the program's own."""
+    with torch.no_grad():
+        model[0].weight.copy_(torch.linspace(-2, 2, 256)[((given.clamp(-2, 2) + 2) / 4 * 255).long()])
+
+
+def by_mask(model: nn.Module, given: Tensor, _: Kept) -> None:
+    with torch.no_grad():
+        model[0].weight.masked_fill_(given > 0, 1.0)
+
+
+def by_chance(model: nn.Module, given: Tensor, _: Kept) -> None:
+    """As the mean of draws without spread."""
+    with torch.no_grad():
+        model[0].weight.copy_(torch.normal(given, 0.0))
+
+
+def by_seed(model: nn.Module, given: Tensor, _: Kept) -> None:
+    torch.manual_seed(int(given.abs().sum().item() * 1e6))
+    with torch.no_grad():
+        model[0].weight.normal_()
+
+
+def by_storage(model: nn.Module, given: Tensor, _: Kept) -> None:
+    with torch.no_grad():
+        model[0].weight.set_(given)
+
+
+def rescales(model: nn.Module, _: Tensor, kept: Kept) -> None:
+    """As a number that the host reads in a later step."""
+    model[0].weight.mul_(1.0 + kept[0].sum().item())
+
+
+def takes_over(model: nn.Module, _: Tensor, kept: Kept) -> None:
+    model[0].weight.data = kept[0]
+
+
 def adds_kept(model: nn.Module, _: Tensor, kept: Kept) -> None:
     model[0].weight.add_(kept[0])
 
@@ -119,9 +156,14 @@ def adds_kept(model: nn.Module, _: Tensor, kept: Kept) -> None:
     ("begin", "later", "attach"),
     [
         (by_copy, no_way, False), (by_numbers, no_way, False), (by_nan, no_way, False), (by_keeping, adds_kept, False),
-        (by_keeping, no_way, True),
+        (by_keeping, no_way, True), (by_places, no_way, False), (by_mask, no_way, False), (by_chance, no_way, False),
+        (by_seed, no_way, False), (by_storage, no_way, False), (by_keeping, rescales, False),
+        (by_keeping, takes_over, False),
     ],
-    ids=["copy", "numbers", "NaN", "kept for a step", "attached"],
+    ids=[
+        "copy", "numbers", "NaN", "kept for a step", "attached", "places", "mask", "chance", "seed", "storage",
+        "read later", "named later",
+    ],
 )  # fmt: skip
 def test_whatever_reaches_the_state_counts(
     tmp_path: Path,
