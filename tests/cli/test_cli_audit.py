@@ -115,3 +115,7 @@ def test_who_comes_after_the_draw_is_turned_away(run: Path, tmp_path: Path) -> N
     assert fails(*plan, "--out", tmp_path / "other", "--planted", f"{run}=x") == "usage", "a step is a number"
     assert fails("audit", "plant", run, tmp_path / "false", "--step", "99", "--key", alice[0]) == "usage"
     assert fails("audit", "assigned", tmp_path, "--beacon", place) == "usage"
+    code, _, said = weighbridge("audit", "assigned", case, "--beacon", tmp_path / "nowhere")
+    assert (code, "weighbridge inspect beacon" in said) == (2, True), "it says how to get one"
+    code, _, said = weighbridge("audit", "assigned", case, "--beacon", place)
+    assert (code, "it is due at 20" in said) == (2, True), "it says when"

@@ -16,7 +16,7 @@ from typing import Any
 
 from verifier.auditing.statements import AuditError, Subject
 from verifier.model.seeded_draw import draw
-from weighbridge.attest.beacon import Beacon, verify_round
+from weighbridge.attest.beacon import Beacon, in_utc, verify_round
 from weighbridge.attest.manifest import valid_name
 from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import UsageError
@@ -181,7 +181,10 @@ def value(beacon: Beacon, plan: Plan, number: int) -> bytes:
         raise AuditError("The beacon is not the one that the plan names; give that one.")
     found = beacon.value(number)
     if found is None:
-        raise UsageError(f"the beacon has no value of round {number} yet; wait for its time, and put the value there")
+        raise UsageError(
+            f"the beacon has no value of round {number} yet; it is due at {in_utc(beacon.info.time_ms(number))}: wait "
+            "until then, and put the value there"
+        )
     if found.number != number:
         raise AuditError(f"The value of round {number} is that of round {found.number}; fetch it again.")
     verify_round(beacon.info, found)

@@ -23,6 +23,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -324,6 +325,11 @@ class FileBeacon:
             BeaconError: It is no beacon's.
         """
         self._directory = directory
+        if not (directory / "info").exists():
+            raise UsageError(
+                f"{directory} has no beacon's info; name the directory with a beacon's answers, or run a beacon of "
+                "your own with `weighbridge inspect beacon`"
+            )
         self.info = parse_info(read_json(directory / "info"))
 
     def value(self, number: int) -> Round | None:
@@ -338,6 +344,14 @@ class FileBeacon:
 
 
 Beacon = LocalBeacon | FileBeacon
+
+
+def in_utc(time_ms: int) -> str:
+    """Writes a time, in milliseconds since 1970, as people read it."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms // 1000} seconds since 1970"
 
 
 def read_json(path: Path) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weighbridge.cli._bars import steps_bar
 from weighbridge.cli._exits import Exit, one_line, print_json
 from weighbridge.cli._inputs import Json, read_file
 from weighbridge.cli.dispute import key_in_hex
@@ -58,7 +59,7 @@ def plan(
     """Plan an audit: transcripts, auditors, and the beacon's rounds that will decide."""
     from verifier.auditing.case import Case
     from verifier.auditing.plan import Plan, Planted
-    from weighbridge.attest.beacon import FileBeacon
+    from weighbridge.attest.beacon import FileBeacon, in_utc
 
     names = [each.partition("=") for each in auditor]
     sources = sorted((_source(run) for run in runs), key=lambda source: source.digest)  # no sign of what was planted
@@ -84,7 +85,9 @@ def plan(
         _signing(key),
     )
     _keep(_beside(out), asdict(hidden))
-    _tell({"audit": case.digest.hex(), "rounds": list(case.plan.rounds), "segments": case.plan.drawn}, as_json)
+    due = [in_utc(info.time_ms(number)) for number in case.plan.rounds]
+    told = {"audit": case.digest.hex(), "rounds": list(case.plan.rounds), "due": due, "segments": case.plan.drawn}
+    _tell(told, as_json)
 
 
 @app.command()
@@ -134,7 +137,7 @@ def run(
     left: dict[str, str] = {}
 
     def replay(segment: int, keyed: bytes) -> Claim | None:
-        claim, why = _replayed(found, places, segment, keyed, device)
+        claim, why = _replayed(found, places, segment, keyed, device, as_json)
         if claim is None:
             left[str(segment)] = why
         if not as_json:
@@ -184,7 +187,10 @@ def verdict(
     found, signing, places = _case(case), _signing(key), _places(runs)
     hidden = Planted.from_json(_json(planted or _beside(case), "ask the coordinator for it"))
     said = judge(
-        found, _open(beacon), hidden, lambda segment, keyed: _replayed(found, places, segment, keyed, device)[0]
+        found,
+        _open(beacon),
+        hidden,
+        lambda segment, keyed: _replayed(found, places, segment, keyed, device, as_json)[0],
     )
     found.put("verdict", {name: value for name, value in said.items() if name != "plan"}, signing)
     return _print(said, signing.public, True, as_json)
@@ -233,7 +239,7 @@ def _places(runs: list[Path]) -> dict[str, Path]:
 
 
 def _replayed(
-    case: Case, places: dict[str, Path], segment: int, key: bytes, device: str
+    case: Case, places: dict[str, Path], segment: int, key: bytes, device: str, quiet: bool
 ) -> tuple[Claim | None, str]:  # fmt: skip
     """Replays a segment in a confined worker; returns what is to be claimed, or why nothing is."""
     from verifier.auditing.claims import claim_of
@@ -243,7 +249,10 @@ def _replayed(
     if source.digest not in places:
         return None, f"{source.name} is not here"
     try:
-        result = replay(places[source.digest], steps=(begin, end), device=device, work_key=key)
+        with steps_bar(f"segment {segment}", quiet=quiet) as advance:
+            result = replay(
+                places[source.digest], steps=(begin, end), device=device, progress=advance, work_key=key
+            )  # fmt: skip
     except WeighbridgeError as error:
         return None, error.message
     claim = claim_of(result, begin, end)

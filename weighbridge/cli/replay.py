@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weighbridge.cli import _second_executor as second_executor
+from weighbridge.cli._bars import steps_bar
 from weighbridge.cli._exits import Exit, findings_line, one_line, print_json
 from weighbridge.cli._inputs import Json, Run, require_transcript
 from weighbridge.cli._packages import require
@@ -106,21 +107,10 @@ def command(
     require_transcript(run)
     if rank is not None or results is not None:
         raise UsageError(f"{run} is no job; --rank and --results are for jobs on several ranks")
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from weighbridge.execution.replay import replay
 
     wanted = _steps(run, steps)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json)
-    bar = bars.add_task("replay", total=None)
-
-    def advance(done: int, total: int) -> None:
-        bars.start()  # not before: kernels may be compiled first, and a line on standard error says how far that is
-        bars.update(bar, completed=done, total=total)
-
-    try:
+    with steps_bar("replay", quiet=as_json) as advance:
         result = replay(
             run,
             steps=wanted,
@@ -131,8 +121,6 @@ def command(
             claims=claims,
             sensitivity=sensitivity,
         )
-    finally:
-        bars.stop()
     if as_json:
         print_json(result.to_json())
     else:

@@ -361,7 +361,8 @@ def _played(
     from analysis.simulated_fleet import simulate as simulated
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bars = Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     context: AbstractContextManager[Any] = nullcontext() if quiet else bars
     with context:
         bar = bars.add_task("histories", total=trials)

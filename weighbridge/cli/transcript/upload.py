@@ -37,7 +37,9 @@ def command(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     done = []
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bars:
+    console = Console(stderr=True)
+    hidden = as_json or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
         for each in runs:
             bar = bars.add_task(each.name, total=None)
             done.append(
