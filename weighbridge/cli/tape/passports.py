@@ -153,22 +153,25 @@ def _below(text: str) -> None:
 def _print_program(facts: dict[str, Any], run: dict[str, Any], line: Line) -> None:
     flops = "not counted" if facts["flops"] is None else f"{facts['flops']:,} FLOPs"
     line(facts["kind"], f"tape {facts['tape'][:16]}: {facts['operations']:,} operations, {flops}")
-    _below(f"ran {run['count']:,} times, first in step {run['first']}")
+    _below(f"ran {_counted(run['count'], 'time')}, first in step {run['first']}")
     for name, kind in facts["batch"]:
         _below(f"takes {name}: {kind}, from the batch")
-    for name, kind in facts["undeclared"][:_SHOWN]:
-        _below(f"takes {name}: {kind}, UNDECLARED")
-    more = [(facts["draws"], "random draws"), (facts["read_back"], "numbers read back from tensors"),
-            (facts["collectives"], "collectives")]  # fmt: skip
-    if any(count for count, _ in more):
-        _below(", ".join(f"{count:,} {what}" for count, what in more if count))
+    numbers = [name for name, kind in facts["undeclared"] if kind.endswith("[]")]
+    for name, kind in [each for each in facts["undeclared"] if each[0] not in numbers][:_SHOWN]:
+        _below(f"takes {name}: {kind or 'a tensor that no operation uses'}, UNDECLARED")
+    if numbers:
+        _below(f"takes {_counted(len(numbers), 'single number')} of the program: {_listed(numbers)}")
+    more = [(facts["draws"], "random draw", ""), (facts["read_back"], "number", " read back from tensors"),
+            (facts["collectives"], "collective", "")]  # fmt: skip
+    if any(count for count, _, _ in more):
+        _below(", ".join(f"{_counted(count, what)}{where}" for count, what, where in more if count))
     for operation, kind, module in facts["losses"][:_SHOWN]:
         _below(f"{operation} of {kind}" + (f" in {module}" if module else ""))
     for what in ("trained", "changed"):
         for holder, (count, size) in facts[what].items():
             how = "makes" if facts["kind"] == "init" else "changes"
             why = ", by what it calculates from them and the batch" if what == "trained" else ""
-            _below(f"{how} {count:,} storages of {holder} ({size:,} bytes){why}")
+            _below(f"{how} {_counted(count, 'storage')} of {holder} ({size:,} bytes){why}")
     for name in facts["replaced"][:_SHOWN]:
         _below(f"replaces {name} by what does not depend on it")
     for name, (least, most, last) in run["follow"].items():
@@ -176,7 +179,15 @@ def _print_program(facts: dict[str, Any], run: dict[str, Any], line: Line) -> No
     if run["constants"]:
         line("", "  constants: " + ", ".join(f"{value} ({count}x)" for value, count in run["constants"][:8]))
     if run["unexplained"]:
-        _below(f"{run['unexplained']:,} numbers change and follow no formula: UNDECLARED")
+        _below(f"{_counted(run['unexplained'], 'changing number')} without a formula: UNDECLARED")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
 
 
 def _tree(modules: dict[str, dict[str, list[str]]]) -> list[tuple[int, str]]:
