@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Disputes about a step: the first operation that differs is judged.", no_args_is_help=True)
 
 _MAX_FILE = 4 << 30
+_DUE = {
+    "course": "the digests of all states", "challenge": "the challenge", "answer": "the answer",
+    "opening": "the opening of the first leaf that differs",
+}  # fmt: skip
 _File = Annotated[Path, typer.Argument(help="File of the dispute.")]
 _Key = Annotated[Path, typer.Option("--key", help="Your private key (`weighbridge rules key FILE` makes one).")]
 _Referee = Annotated[
@@ -112,8 +116,10 @@ def answer(
     signing = _signing(key)
     dispute = _followed(*_said(case, referee, credentials, signing.public))
     party, due = dispute.due()
-    if due == "nothing" or signing.public != dispute.parties[party]:
-        raise UsageError(f"nothing is due from this key: {due} of the {game.NAMES[party]} is")
+    if due == "nothing":
+        raise UsageError("nothing is due from either party; have the referee rule (`weighbridge dispute judge`)")
+    if signing.public != dispute.parties[party]:
+        raise UsageError(f"nothing is due from this key, but from the {game.NAMES[party]} ({_DUE[due]})")
     content: Content
     if due == "course":
         content = asking.course(run)
@@ -146,6 +152,10 @@ def answer(
             service.post(case, message.data)
     said = {"sent": due, "bytes": len(message.data), "step": dispute.step, "leaf": dispute.leaf}
     where = "" if dispute.leaf is None else f"; the first leaf that differs is {dispute.leaf}"
+    if not dispute.common:
+        where = "; the records of the step differ, or there is none to answer with"
+    elif dispute.equal:
+        where = "; both name the same leaves"
     print_json(said) if as_json else print(f"{due} of step {dispute.step}, {len(message.data)} bytes{where}")
 
 

@@ -76,6 +76,12 @@ class Dispute:
         return self._leaf
 
     @property
+    def equal(self) -> bool:
+        """Whether both parties name the same leaves of the same record: there is nothing to open."""
+        first, second = self._claims
+        return self._leaf is not None and self.common and first == second
+
+    @property
     def step(self) -> int | None:
         """The step that is disputed; None as long as that is unknown, or if there is none."""
         return self._step
