@@ -102,7 +102,7 @@ def _not_said(training: Training, root: str | None, approved: Sequence[str]) -> 
     ran = None if None in counted else sum(each or 0 for each in counted)
     of = "" if ran is None else f" of {ran:,}"
     if root is None:
-        data = "its data set was not committed to before training, so nobody can have approved it"
+        data = "its data set was not committed to before training, so no party can have approved it"
     elif approved:
         data = f"its data set is approved by the rule set ({', '.join(approved)})"
     else:

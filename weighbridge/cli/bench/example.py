@@ -25,7 +25,7 @@ def example(
         list[str] | None, typer.Option("--declared", help="A chip for a declared and honest training; repeatable.")
     ] = None,
     hidden: Annotated[
-        list[str] | None, typer.Option("--hidden", help="A chip for a training that nobody records; repeatable.")
+        list[str] | None, typer.Option("--hidden", help="A chip for a training that is not recorded; repeatable.")
     ] = None,
     altered: Annotated[
         list[str] | None,
@@ -71,7 +71,7 @@ def example(
         print_json({"trainings": rows})
         return
     for mode, chip in chosen:
-        words = {"honest": "a declared training", "hidden": "a training that nobody recorded"}
+        words = {"honest": "a declared training", "hidden": "a training that was not recorded"}
         said = words.get(mode, "a training on other data than its transcript says")
         print(f"{chip}: {said}" + (f", in {outs[chip]}" if chip in outs else ""))
 
