@@ -252,16 +252,17 @@ class _States:
         return Counter((size, bytes.fromhex(digest)) for size, digest in leaves)
 
     def trained(self, transcript: OpenedTranscript) -> Counter[Leaf]:
-        """What a run held at any checkpoint or at its end, and did not hold before its first step.
+        """What a run made and held at any checkpoint or at its end, and did not hold before its first step.
 
-        What cannot be looked at is left out: it can only make less known.
+        What it held because a step was given it is left out: two honest runs may be given the same batch. So is what
+        cannot be looked at, which can only make less known.
         """
         if transcript.digest not in self._trained:
             made: Counter[Leaf] = Counter()
             first = self.before(transcript, 1) if transcript.steps else Counter()
             if not isinstance(first, WeighbridgeError):
                 for step in {*(c for c in transcript.checkpoint_steps if c > 1), transcript.steps} - {0, 1}:
-                    state = self.before(transcript, step)
+                    state = self.before(transcript, step, made=True)
                     made |= Counter() if isinstance(state, WeighbridgeError) else state
                 for known in first:
                     made.pop(known, None)
