@@ -256,6 +256,14 @@ def test_two_runs_from_the_same_foreign_model_are_no_split(tmp_path: Path) -> No
     assert [f.id for f in findings(tmp_path / "one", tmp_path / "two")] == ["transcript.origin.undeclared"] * 2
 
 
+@pytest.mark.parametrize("keep", [lambda t, *_: t, lambda t, *_: t.clone()], ids=["the batch", "a copy"])
+def test_what_another_run_was_only_fed_is_no_split(tmp_path: Path, keep: Callable[..., Tensor]) -> None:
+    """That run did not train it: a variable held the batch at its end, as that of any loop does."""
+    vouch(tmp_path / "run", keep)
+    record(tmp_path / "other", begin=FOREIGN, seed=2)
+    assert [f.id for f in findings(tmp_path / "run", tmp_path / "other")] == ["transcript.origin.undeclared"]
+
+
 def test_what_cannot_be_recomputed_is_no_violation(base: tuple[Path, State], tmp_path: Path) -> None:
     record(tmp_path / "child", begin=base[1], parent=Parent.of(base[0]), seed=2)
     line = trace(tmp_path / "child", known=(base[0],))["child"]
