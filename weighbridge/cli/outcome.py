@@ -113,7 +113,9 @@ def agree(
     side: _SideFile,
     share: Annotated[Path, typer.Argument(help="The other party's share.")],
     out: _Out,
-    secret: Annotated[Path, typer.Option("--secret", help="File for your secret, for whoever makes the record.")],
+    secret: Annotated[
+        Path, typer.Option("--secret", help="File for your secret, for the machine that makes the record.")
+    ],
 ) -> None:
     """Write what both parties agreed on, and your secret for the machine that makes the record."""
     from weighbridge.attest.outcome_agreement import Opened
@@ -237,7 +239,7 @@ def audit(
 ) -> None:
     """Check that a record has the one key and signature that it may have, so that none of its bits were chosen.
 
-    Whoever has both secrets can sign records, so do this when the record is published or kept by a third party.
+    A party with both secrets can sign records, so do this when the record is published or kept by a third party.
     """
     from weighbridge.attest import signed_outcome
     from weighbridge.attest.outcome_record import RECORD_LIMIT

@@ -1,7 +1,8 @@
 """Inputs of an initialisation from which nothing reaches what trains.
 
 A program may try its model on a batch before it trains, or look at its data. What goes nowhere from there chooses
-nothing. It may stay in memory, as what a variable still holds; that is no part of what the run has made, either.
+nothing. It may stay in memory, as what a variable still holds; that is no part of what the run has made, either. Nor is
+what it leaves in statistics of batch norms that the training's own batches go into as well (`norm_statistics`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Collection
 
 from weighbridge.core.errors import TapeError
 from weighbridge.program.dataflow import flow
+from weighbridge.program.norm_statistics import statistics
 from weighbridge.program.own_tensors import returned
 from weighbridge.program.tape_walk import is_kept
 from weighbridge.transcript.reader import Transcript
@@ -62,7 +64,7 @@ def hides_flow(tape: Tape) -> bool:
 
 
 def idle_leftovers(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> frozenset[str]:
-    """Returns the names of the state that such inputs reach, that nothing was attached as, and that no step uses.
+    """Returns the names of the state that such inputs reach: statistics, and what no step uses and nothing attached.
 
     Args, Raises: As for `idle_slots`.
     """
@@ -73,13 +75,18 @@ def _idle(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> tuple[set[i
     """The slots of idle inputs, the unused leftovers that they reach, and the tape of step 0."""
     tape, used = Tape(), {storage for _, storage in returned(transcript).values()}
     known: dict[bytes, list[str]] = {}
+    norms: dict[bytes, tuple[set[str], set[str]]] = {}
+    changed, spoiled = set[str](), set(used)
     for record in transcript.records():
         if record.step == 0:
             tape = tapes(record.tape)
             continue
         if record.tape not in known:
             known[record.tape] = _used(tapes(record.tape))
+            norms[record.tape] = _norms(tapes(record.tape))
         used.update(absolute_name(name, record.step) for name in known[record.tape])
+        changed.update(absolute_name(name, record.step) for name in norms[record.tape][0])
+        spoiled.update(absolute_name(name, record.step) for name in norms[record.tape][1])
     if hides_flow(tape):
         return set(), set(), tape
     try:
@@ -89,7 +96,10 @@ def _idle(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> tuple[set[i
     reaches = {absolute_name(name, 0): bits for name, bits in followed.reaches.items()}
     if transcript.notes is not None:
         used.update(transcript.notes.weights)
+        spoiled.update(transcript.notes.weights)
     unused = {name for name in reaches if _beside(name) and name not in used}
+    kept = statistics(tape).changed
+    unused |= {absolute_name(name, 0) for slot, name in tape.survivors if slot in kept} & (changed - spoiled)
     reached = 0
     for name in reaches.keys() - unused:
         reached |= reaches[name]
@@ -103,6 +113,16 @@ def _used(tape: Tape) -> list[str]:
     slots = {tape.refs[r][0] for node in tape.nodes for r in references((node.args, tuple(node.kwargs.values())))}
     slots |= {slot for slot, _ in tape.survivors}
     return [item.name for item in tape.inputs if item.origin == "state" and _beside(item.name) and item.slot in slots]
+
+
+def _norms(tape: Tape) -> tuple[set[str], set[str]]:
+    """Names of state that batch norms of a step mix its batch into, and of state that anything else uses."""
+    found = statistics(tape)
+    used = {tape.refs[r][0] for node in tape.nodes for r in references((node.args, tuple(node.kwargs.values())))}
+    entering = [(item.name, item.slot) for item in tape.inputs if item.origin == "state"]
+    entering += [(name, slot) for slot, name in tape.survivors]
+    changed = {name for name, slot in entering if slot in found.changed}
+    return changed, {name for name, slot in entering if slot in used and slot not in found.alone}
 
 
 def _beside(name: str) -> bool:
