@@ -21,7 +21,7 @@ from weighbridge.program.content import PERHAPS, Roles
 from weighbridge.program.dataflow import Flow, flow
 from weighbridge.program.entering_tensors import entering, values_entering
 from weighbridge.program.idle_inputs import idle_leftovers, idle_names
-from weighbridge.program.origins import TapeValues, analyse
+from weighbridge.program.origins import SCALAR_BYTES, TapeValues, analyse
 from weighbridge.program.own_tensors import returned
 from weighbridge.program.roles import roles
 from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
@@ -234,6 +234,8 @@ def _undeclared_tensors(found: TapeValues, severity: Severity, named: list[str],
     )
     if found.kind == "init":
         message = "the initialisation took tensors from outside; ask where that model came from"
+        if all(size <= SCALAR_BYTES * steps for steps, size in found.undeclared_tensors.values()):
+            message = "the initialisation took single numbers from outside, as modules' counters are"
     return _finding(
         "tape.free_input", message, found, severity, f"at most {allowed} bytes without an origin in all steps",
         f"{found.undeclared_bytes} bytes in {len(found.undeclared_tensors)} tensors: {'; '.join(named)}",

@@ -161,3 +161,16 @@ def takes_the_bias_for_statistics(model: Net, x: Tensor) -> None:
 )  # fmt: skip
 def test_a_batch_that_goes_any_further_accuses(tmp_path: Path, begin: Way, later: Way) -> None:
     assert severities(record(tmp_path / "run", begin, later)) == ["violation"]
+
+
+def brings_a_tensor(model: Net, _: Tensor) -> None:
+    model.running.copy_(torch.tensor([1.0, 2, 3, 4, 5, 6]))
+
+
+@pytest.mark.finding("tape.free_input")
+@pytest.mark.parametrize(("begin", "said"), [(nothing, "single numbers"), (brings_a_tensor, "ask where")])
+def test_counters_of_modules_are_called_what_they_are(tmp_path: Path, begin: Way, said: str) -> None:
+    """A batch norm counts its batches in a tensor that Python makes of a number."""
+    found = [each for each in replay(record(tmp_path / "run", begin)).findings if each.id == "tape.free_input"]
+    assert [each.severity for each in found] == ["info"]
+    assert said in found[0].message
