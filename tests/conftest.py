@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from support import workers_here
 from support.recording_store import RecordingStore
 from support.tiers import Tiers
@@ -16,6 +17,10 @@ from prover import Recorder
 from prover.recipes.digits import Digits
 from prover.recipes.recipe import commit, train
 from weighbridge.cli.demo.cheat import CheatingRecorder, other_records
+
+# Property tests run beside other work, so neither an example nor the drawing of one has a deadline.
+settings.register_profile("beside-others", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("beside-others")
 
 SMALL = Digits(width=4, batch_size=8)
 STEPS = 4

@@ -290,7 +290,7 @@ def test_values_of_a_foreign_beacon_come_by_file(office: Office) -> None:
     source.publish(directory, number)
     office.draw(name)
     assert office.findings(name)[1] == []
-    with pytest.raises(UsageError, match="name the right file"):
+    with pytest.raises(UsageError, match="has no beacon's info"):
         FileBeacon(office.path / "missing")
 
 
