@@ -23,14 +23,7 @@ def write_files(directory: Path, files: dict[str, bytes]) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        # The mode is set as the file is created, so that a key is never readable by others, however briefly.
-        mode, partial = 0o600 if "key" in name else 0o644, directory / f".{name}.partial"
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(directory / name)
+        secret_files.write(directory / name, content, 0o600 if "key" in name else 0o644)
 
 
 def file_stamp(directory: Path) -> tuple[tuple[int, ...] | None, ...]:

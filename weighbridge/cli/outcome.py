@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import time
@@ -284,14 +283,8 @@ def _keep(path: Path, side: Side) -> None:
 
 def _write_private(path: Path, data: bytes) -> None:
     """Writes a file that only its owner may read, in place of the one that is there."""
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        secret_files.write(path, data)
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None
 

@@ -67,6 +67,26 @@ def read_or_make(path: Path, make: Callable[[], bytes]) -> bytes:
     return path.read_bytes()
 
 
+def write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Writes a file durably in place of the one that is there; a reader sees all of it or nothing.
+
+    Args:
+        path: Where it is.
+        content: Its content.
+        mode: Set as the file is created, so that no other user reads a secret, however briefly.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
 def publish(path: Path, text: str) -> None:
     """Writes a file that is for others, whatever `keep_to_owner` says; a reader sees all of it or nothing.
 

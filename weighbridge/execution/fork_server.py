@@ -10,6 +10,7 @@ This is its parent's side; `weighbridge.execution.workers.fork_server_process` i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -33,6 +34,15 @@ MESSAGE_BYTES = 65536
 _LOST = -int(signal.SIGKILL)
 _KEPT = 4
 """Nurseries that a process keeps, each for another environment, and each with PyTorch in its memory."""
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Has the kernel kill this process as soon as its parent ends, on Linux; one whose parent is gone asks too late."""
+    if SUPPORTED:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Worker:

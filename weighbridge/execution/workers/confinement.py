@@ -14,14 +14,14 @@ import ctypes
 import os
 import platform
 import resource
-import signal
 import struct
 import sys
 from pathlib import Path
 
+from weighbridge.execution.fork_server import end_with_parent
 from weighbridge.execution.workers import system_calls
 
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_FILTER = 1, 38, 22, 2
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_FILTER = 38, 22, 2
 
 _CAPABILITIES = 0x20080522
 """`_LINUX_CAPABILITY_VERSION_3`."""
@@ -63,7 +63,7 @@ def limit_resources(memory_bytes: int, seconds: int, *, address_space: bool) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, (memory_bytes, memory_bytes))
     if sys.platform == "linux":
         # The process that waits for the answer may be killed; nothing else would end this one then.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        end_with_parent()
         if os.environ.get("WEIGHBRIDGE_PARENT", str(os.getppid())) != str(os.getppid()):
             os._exit(1)  # it was killed before the line above
         with contextlib.suppress(OSError):  # If memory runs out, this process shall be killed and not who started it.

@@ -6,7 +6,6 @@ FD is a socket to its parent, `weighbridge.execution.fork_server`. It starts no 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -24,7 +23,7 @@ import torch._dynamo  # the shape functions of some operations import it
 import torch._refs
 
 from weighbridge.core import jit
-from weighbridge.execution.fork_server import MESSAGE_BYTES, PARENT
+from weighbridge.execution.fork_server import MESSAGE_BYTES, PARENT, end_with_parent
 from weighbridge.execution.workers import (  # noqa: F401 (most workers need what these import)
     job_questions_worker,
     job_worker,
@@ -32,8 +31,6 @@ from weighbridge.execution.workers import (  # noqa: F401 (most workers need wha
     transcript_facts_worker,
 )
 from weighbridge.numerics.warm import warm, warm_decoders
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -98,7 +95,7 @@ def _warm(parent: socket.socket) -> None:
     elif jit.lacks():
         process = os.fork()
         if not process:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            end_with_parent()
             try:
                 warm(progress)
             finally:

@@ -21,14 +21,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from weighbridge.execution.fork_server import PARENT
+from weighbridge.execution.fork_server import PARENT, end_with_parent
 
 _USER, _MOUNT, _PROCESS, _NETWORK, _IPC = 0x10000000, 0x00020000, 0x20000000, 0x40000000, 0x08000000
 _NAMESPACES = {
     "mount-namespace": _MOUNT, "pid-namespace": _PROCESS, "network-namespace": _NETWORK, "ipc-namespace": _IPC,
 }  # fmt: skip
 _NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE, _DETACH = 2, 4, 8, 4096, 16384, 1 << 18, 2
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_PR_SET_DUMPABLE = 4
 _MOUNT_SETATTR = 442
 _HERE, _ALL_BELOW = -100, 0x8000
 """`AT_FDCWD` and `AT_RECURSIVE`."""
@@ -73,7 +73,7 @@ def enter(
     libc = ctypes.CDLL(None, use_errno=True)
     applied = _own_user(libc) + [name for name, flag in _NAMESPACES.items() if libc.unshare(flag) == 0]
     if "pid-namespace" in applied:
-        _be_first_process(libc)
+        _be_first_process()
     if "mount-namespace" in applied:
         with contextlib.suppress(OSError):
             _private_root(libc, readable, scratch, (scratch_bytes, root_bytes), fill, applied)
@@ -104,9 +104,9 @@ def _own_user(libc: ctypes.CDLL) -> list[str]:
     return ["user-namespace"]
 
 
-def _be_first_process(libc: ctypes.CDLL) -> None:
+def _be_first_process() -> None:
     """Goes on in a child, first of the pid namespace; this process ends as it does, and it ends with this one."""
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):
         os._exit(1)  # whoever waits for the answer was gone before the line above
     alive, held = os.pipe()
@@ -124,7 +124,7 @@ def _be_first_process(libc: ctypes.CDLL) -> None:
             os.kill(os.getpid(), -code)
         os._exit(code if code >= 0 else 128 - code)
     os.close(held)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     if select.select([alive], [], [], 0)[0]:
         os._exit(1)  # the process outside was gone before
     os.close(alive)
