@@ -184,9 +184,9 @@ class _Run:
         return Content(held.kinds, follows=True) if name in self._roles.trained else held
 
     def _first(self, name: str, content: Content) -> Content:
-        """What state holds before any step: what is not trained never follows from what is."""
+        """What state holds before any step: what is not trained never follows from what is; a batch left its mark."""
         if name in self._roles.trained or name in self._roles.weights:
-            return NOTHING
+            return Content(content.kinds & BATCH)
         return Content(content.kinds | STATE, foreign=STATE)
 
     def _note(self, digest: bytes, outcome: Outcome) -> None:

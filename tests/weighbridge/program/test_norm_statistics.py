@@ -21,16 +21,20 @@ from weighbridge.transcript.tape import Tape
 
 
 class Net(nn.Module):
-    """A net with a batch norm, and a buffer that only an attacker uses."""
+    """A net with a batch norm, and buffers that only an attacker uses."""
 
     running: Tensor
     spread: Tensor
+    aside: Tensor
+    around: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 6))
         self.register_buffer("running", torch.zeros(6))
         self.register_buffer("spread", torch.ones(6))
+        self.register_buffer("aside", torch.zeros(32))
+        self.register_buffer("around", torch.ones(32))
 
     @property
     def norm(self) -> nn.BatchNorm1d:
@@ -161,6 +165,42 @@ def takes_the_bias_for_statistics(model: Net, x: Tensor) -> None:
 )  # fmt: skip
 def test_a_batch_that_goes_any_further_accuses(tmp_path: Path, begin: Way, later: Way) -> None:
     assert severities(record(tmp_path / "run", begin, later)) == ["violation"]
+
+
+def feeds(model: Net, batch: Tensor) -> None:
+    F.batch_norm(batch.view(-1)[:64].view(2, 32), model.aside, model.around, training=True, momentum=1.0)
+
+
+def takes_in(model: Net, _: Tensor) -> None:
+    """A norm of zeros, not in training mode, gives what it has for the mean."""
+    model.body[0].bias.sub_(F.batch_norm(torch.zeros(2, 32), model.aside, model.around)[0])  # type: ignore[operator]
+
+
+def takes_in_and_feeds(model: Net, x: Tensor) -> None:
+    takes_in(model, x)
+    feeds(model, x)
+
+
+def feeds_and_takes_in(model: Net, x: Tensor) -> None:
+    feeds(model, x)
+    takes_in(model, x)
+
+
+@pytest.mark.finding("tape.no_gradient")
+@pytest.mark.parametrize(
+    ("begin", "later", "said"),
+    [
+        (nothing, takes_in_and_feeds, []),
+        (nothing, feeds_and_takes_in, ["warning"]),
+        (feeds, takes_in_and_feeds, ["warning"]),
+    ],
+)
+def test_what_was_fed_before_the_first_step_is_a_batch_like_any(
+    tmp_path: Path, begin: Way, later: Way, said: list[str]
+) -> None:
+    """Weights are changed by statistics: those of the initialisation's batch count for what a step's would."""
+    found = replay(record(tmp_path / "run", begin, later)).findings
+    assert [each.severity for each in found if each.id == "tape.no_gradient"] == said
 
 
 def brings_a_tensor(model: Net, _: Tensor) -> None:
