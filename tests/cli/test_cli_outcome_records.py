@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from support.reported import build, collect
 
+from verifier.report import outcome
+from weighbridge.attest.outcome_agreement import Agreement
+from weighbridge.attest.sealed_report import LEAVES, Part
+from weighbridge.attest.signed_outcome import sign
 from weighbridge.cli.main import run
+from weighbridge.core import merkle
+from weighbridge.core.digests import cbor
 
 Run = Callable[..., int]
 
@@ -197,3 +203,68 @@ def test_a_missing_key_is_not_made_up(at: Path, capsys: pytest.CaptureFixture[st
     assert run(["rules", "key", "prover.key"]) == 0
     assert join("prover") == 2  # the terms name another one
     assert not (at / "prover.book").exists()
+
+
+@pytest.mark.parametrize(
+    ("side", "book", "out"),
+    [
+        ("book", "book", "out"), ("side", "book", "book"), ("side", "book", "side"), ("side", "book", "./prover.key"),
+        ("missing/side", "book", "out"), ("side", "book", "missing/out"), ("side", "missing/book", "out"),
+        ("side", ".", "out"), ("link", "book", "out"),
+    ],
+)  # fmt: skip
+def test_no_file_takes_the_place_of_a_book_and_nothing_is_charged_in_vain(
+    at: Path, capsys: pytest.CaptureFixture[str], side: str, book: str, out: str
+) -> None:
+    """A book that a side replaced would take the same start again; a charge without a side is an attempt lost."""
+    (at / "link").symlink_to("nowhere")
+    before = sorted(at.iterdir())
+    arguments = [side, "--terms", "terms.cbor", "--role", "prover", "--key", "prover.key", "--book", book, "--out", out]
+    assert run(["outcome", "join", *arguments]) == 2
+    assert "usage" in capsys.readouterr().err
+    assert sorted(at.iterdir()) == before
+
+
+def test_no_secret_and_no_side_is_replaced_by_what_is_sent(at: Path) -> None:
+    assert (join("prover"), join("verifier")) == (0, 0)
+    kept = (at / "prover.side").read_bytes()
+    assert run(["outcome", "open", "prover.side", "verifier.commitment", "--out", "prover.side"]) == 2
+    assert (at / "prover.side").read_bytes() == kept
+    for role, other in (("prover", "verifier"), ("verifier", "prover")):
+        assert run(["outcome", "open", f"{role}.side", f"{other}.commitment", "--out", f"{role}.share"]) == 0
+    assert run(["outcome", "agree", "prover.side", "verifier.share", "--out", "x", "--secret", "x"]) == 2
+    assert not (at / "x").exists()
+
+
+def forged(at: Path, content: bytes) -> None:
+    """A record, and a part of any content that it commits to: whoever has both secrets makes them."""
+    agreed = Agreement.from_cbor((at / "agreement.cbor").read_bytes())
+    signer = agreed.worker_key((at / "prover.secret").read_bytes(), (at / "verifier.secret").read_bytes())
+    tree = merkle.Tree([merkle.leaf_hash(cbor([bytes(32), "x", content]))] * LEAVES)
+    bound = outcome.Bound(terms=agreed.terms, nonce=agreed.nonce, key=signer.public, sealed=tree.root())
+    made = outcome.without_end("late", bound, [outcome.Drawn(False, 1)], population=8)
+    (at / "forged.bin").write_bytes(sign(made, signer))
+    (at / "forged.part").write_bytes(Part("x", content, 0, bytes(32), tuple(tree.inclusion_proof(0))).to_cbor())
+
+
+def test_a_part_that_the_other_party_made_up_steers_no_terminal(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agree()
+    for content in (b"\xff", b"", b'"\x1b[2J"', b"NaN", b" 1", b"[" * 100_000, b"9" * 5000, b'"\\ud800"'):
+        forged(at, content)
+        assert run(["outcome", "part", "forged.bin", "forged.part"]) == 2
+        assert "no canonical JSON" in capsys.readouterr().err
+    forged(at, '"\x7f\u009b2J\u202e"'.encode())
+    capsys.readouterr()
+    assert run(["outcome", "part", "forged.bin", "forged.part"]) == 0
+    said = capsys.readouterr().out
+    assert said.strip().isprintable()
+    assert json.loads(said) == "\x7f\u009b2J\u202e"
+
+
+@pytest.mark.parametrize("text", ['{"schema": 1}', '{"schema": 1, "plan": [], "chips": {}}', '{"schema": NaN}'])
+def test_a_report_of_another_form_makes_no_record(at: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    agree()
+    (at / "other.json").write_text(text)
+    assert make("other.json") == 2
+    assert "malformed" in capsys.readouterr().err
+    assert not (at / "salt").exists()

@@ -10,6 +10,7 @@ The salt is the Prover's: it may show what it likes. It cannot show anything els
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,21 @@ class Part:
             {"name": self.name, "content": self.content, "place": self.place, "salt": self.salt, "path": [*self.path]}
         )
 
+    @property
+    def value(self) -> Any:
+        """What the content says.
+
+        Raises:
+            OutcomeError: It is no canonical JSON: a dishonest worker commits to anything.
+        """
+        try:
+            value = json.loads(self.content)
+            if canonical(value) == self.content:
+                return value
+        except (ValueError, RecursionError):
+            pass
+        raise OutcomeError("the content of this part is no canonical JSON; do not rely on it")
+
     @classmethod
     def from_cbor(cls, data: bytes) -> Part:
         """Reads a part.
@@ -90,12 +106,15 @@ class SealedReport:
             salt: 32 random bytes of the Prover's, used for this report only.
 
         Raises:
-            OutcomeError: The salt is no such.
+            OutcomeError: The salt is no such; or the report has two parts of one name, or is no JSON.
         """
         if len(salt) != SALT_SIZE:
             raise OutcomeError(f"the salt of a sealed report has {SALT_SIZE} bytes")
         self._salt = salt
-        self._parts = list(_parts(report))
+        try:
+            self._parts = list(_parts(report))
+        except (ValueError, RecursionError):
+            raise OutcomeError("the report has values that JSON has not, such as NaN") from None
         if len(self._parts) > LEAVES:
             raise OutcomeError("the report has more sections than a sealed report has parts")
         leaves = [
@@ -104,6 +123,8 @@ class SealedReport:
         ]
         self._tree = merkle.Tree(leaves)
         self.names = [name for name, _ in self._parts]
+        if len(set(self.names)) < len(self.names):
+            raise OutcomeError("the report has two parts of one name, and either could be opened")
         self.commitment = self._tree.root()
 
     def open(self, name: str) -> Part:

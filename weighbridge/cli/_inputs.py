@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,18 @@ def write_file(path: Path, data: bytes) -> None:
         partial.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None
+
+
+def require_different(*paths: Path) -> None:
+    """Checks that no file is named twice: what a command writes must not take the place of what it reads or keeps.
+
+    Raises:
+        UsageError: One is.
+    """
+    places = [os.path.realpath(path) for path in paths]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise UsageError(f"{path} is named twice; choose another file for one of the two")
 
 
 def require_transcript(run: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import secrets
 import time
@@ -12,7 +14,7 @@ import typer
 
 from weighbridge.cli import _outcome, report
 from weighbridge.cli._exits import print_json
-from weighbridge.cli._inputs import Json, read_file, write_file
+from weighbridge.cli._inputs import Json, read_file, require_different, write_file
 from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError
 
@@ -42,6 +44,7 @@ def terms(file: Annotated[Path, typer.Argument(help="The terms in TOML.")], out:
     from verifier.report.outcome_terms_file import load
     from weighbridge.attest.disclosure import bits, capacity
 
+    require_different(file, out)
     made = load(file)
     write_file(out, made.to_cbor())
     most = capacity(made)
@@ -77,14 +80,21 @@ def join(
 
     if role not in ROLES:
         raise UsageError(f"--role is {' or '.join(ROLES)}")
-    if side.exists():
+    require_different(side, terms_file, key, book, out)
+    if os.path.lexists(side):
         raise UsageError(f"{side} is there already; a side takes part in one start, so choose another file")
     agreed = OutcomeTerms.from_cbor(read_file(terms_file, max_bytes=TERMS_LIMIT))
     own = Side(agreed, role, _loaded(key))
     allowed = [agreed.inspection_bits if inspection_bits is None else inspection_bits]
     allowed.append(agreed.year_bits if year_bits is None else year_bits)
+    for each in (side, out):
+        if not each.parent.is_dir():  # said before the charge, which stands whatever comes after it
+            raise UsageError(f"there is no directory {each.parent}; choose another place")
     keeper = DisclosureBook(book, inspection_bits=allowed[0], year_bits=allowed[1])
-    left = keeper.charge(agreed, int(time.time() * 1000))
+    try:
+        left = keeper.charge(agreed, int(time.time() * 1000))
+    except OSError as error:
+        raise UsageError(f"cannot write the book {book} ({error.strerror}); choose another place") from None
     _keep(side, own)
     write_file(out, own.commit().to_cbor())
     print(f"start {agreed.attempt} of inspection {agreed.inspection} is charged; {left} bits are left of the year's")
@@ -100,6 +110,7 @@ def open_(
     """Take the other party's commitment, and write the share that you send for it. The first commitment stands."""
     from weighbridge.attest.outcome_agreement import Committed
 
+    require_different(side, commitment, out)
     own = _side(side)
     own.take(Committed.from_cbor(read_file(commitment)))
     _keep(side, own)
@@ -119,6 +130,7 @@ def agree(
     """Write what both parties agreed on, and your secret for the machine that makes the record."""
     from weighbridge.attest.outcome_agreement import Opened
 
+    require_different(side, share, out, secret)
     own = _side(side)
     agreed = own.agree(Opened.from_cbor(read_file(share)))
     _write_private(secret, own.secret)
@@ -173,10 +185,11 @@ def record(
 
     if (file is None) == (ended is None):
         raise UsageError("give the report, or --ended with why there is none")
+    require_different(agreement, prover_secret, verifier_secret, salt, out, *([] if file is None else [file]))
     agreed = _agreement(agreement)
     signer = _signer(agreed, prover_secret, verifier_secret)
     content: dict[str, Any] = {} if file is None else report.read(file)[0]
-    if salt.exists():
+    if os.path.lexists(salt):
         raise UsageError(f"{salt} is there already; a salt serves one record, so choose another file")
     drawn_salt = secrets.token_bytes(SALT_SIZE)
     sealed = SealedReport(content, drawn_salt)
@@ -186,7 +199,9 @@ def record(
             raise UsageError("--ended is withheld, late or aborted, and goes with --due and --chips")
         made = outcome.without_end(cast("RecordStatus", ended), bound, _outcome.drawn_chips(due), population=chips)
     else:
-        made = outcome.of_report(content, bound, dict(map(_unverified, silent or ())))
+        unverified = dict(map(_unverified, silent or ()))
+        with report.of_this_form():
+            made = outcome.of_report(content, bound, unverified)
     data = sign(made, signer)
     _write_private(salt, drawn_salt)
     write_file(out, data)
@@ -207,6 +222,7 @@ def reveal(
     """Open a part of the report behind a record, for a reader who has the record."""
     from weighbridge.attest.sealed_report import SealedReport
 
+    require_different(file, salt, out)
     sealed = SealedReport(report.read(file)[0], _private(salt))
     if part is None:
         raise UsageError(f"--part is one of {', '.join(sealed.names)}")
@@ -226,7 +242,7 @@ def part(
 
     opened = Part.from_cbor(read_file(part_file, max_bytes=PART_LIMIT + 1024))
     verify_part(open_record(read_file(record_file, max_bytes=RECORD_LIMIT)).sealed, opened)
-    print(opened.content.decode())
+    print(json.dumps(opened.value))  # in ASCII: it is the other party's text, which could steer a terminal
 
 
 @app.command()

@@ -37,7 +37,7 @@ def show(
     if as_json:
         print_json(report)
     else:
-        with _of_this_form():
+        with of_this_form():
             text = as_text(report)
         print(text, end="")
     return outcome(report)
@@ -140,7 +140,7 @@ def read(path: Path) -> tuple[dict[str, Any], tuple[bytes, ...]]:
 
 
 @contextmanager
-def _of_this_form() -> Iterator[None]:
+def of_this_form() -> Iterator[None]:
     """Refuses what has not the form of a report: what shows it relies on that.
 
     Raises:
@@ -162,7 +162,7 @@ def _of_this_form() -> Iterator[None]:
 def _page(report: Mapping[str, Any]) -> str:
     from verifier.report.page import render_html
 
-    with _of_this_form():
+    with of_this_form():
         return render_html(report)
 
 

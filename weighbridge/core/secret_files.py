@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from weighbridge.core import durable
 from weighbridge.core.errors import UsageError
 
 _OTHERS = 0o077
@@ -85,6 +86,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    durable.sync(path.parent)
 
 
 def publish(path: Path, text: str) -> None:

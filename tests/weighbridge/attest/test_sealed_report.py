@@ -33,6 +33,12 @@ def test_each_part_is_opened_alone() -> None:
         SEALED.open("chips/2")
 
 
+@pytest.mark.parametrize("report", [{"chips": [1], "chips/0": 2}, {"a": float("nan")}, {"a": "\ud800"}])
+def test_a_report_that_could_be_opened_in_two_ways_or_has_no_json_is_not_sealed(report: dict[str, Any]) -> None:
+    with pytest.raises(OutcomeError):
+        SealedReport(report, SALT)
+
+
 def test_long_lists_end_in_one_part() -> None:
     sealed = SealedReport({"findings": list(range(5000)), "chips": list(range(1024))}, SALT)
     assert len(sealed.names) == 2049
