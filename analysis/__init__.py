@@ -36,7 +36,7 @@ fit, a probability that nothing reaches) raise its subclass `domain.InfeasibleEr
     paper           table_1, footnote_5, figure_2, MODELS
     catalog         load_models, load_chips, load_systems, named: published figures, from CSV
     economics       compute_optimal, fit_counts, fit_records, transcript_bytes, replayed_fraction, proving_seconds
-    benchmark_results  step_times, log_sizes, regenerations, stalls: results of the benchmarks
+    benchmark_results  step_times, log_sizes, regenerations, sketches, stalls: results of the benchmarks
     scenario        load, parse, paper, Scenario: a question in TOML
     scenario_answers  answer, samples_needed, plan_for, proofs: what is asked of a scenario
     evasion         seen, way, ways, simulated, worst: what the Prover could do instead

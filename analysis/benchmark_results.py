@@ -130,6 +130,24 @@ def regenerations(results: Path) -> tuple[Machine, dict[str, tuple[float, float]
     return _machine(content, path), found
 
 
+def sketches(results: Path) -> tuple[Machine, dict[str, float]]:
+    """Reads `sketched_logs.json`: by model and precision, bytes of a step's sketched log over those of its full log.
+
+    Args:
+        results: Directory of the result files.
+
+    Raises:
+        ResultError: It is not there or not what it should be.
+    """
+    path = results / "sketched_logs.json"
+    content = _read(path)
+    found = {}
+    for name, model in _mapping(content, "models", path).items():
+        sizes = _mapping(model, "bytes_a_step", path)
+        found[name] = _number(sizes, "sketch", path) / _number(sizes, "full", path)
+    return _machine(content, path), found
+
+
 def stalls(results: Path) -> tuple[Machine, tuple[tuple[float, float], ...]]:
     """Reads from `chip.json` how long a snapshot stops a chip: pairs of bytes of memory and seconds.
 

@@ -14,25 +14,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from analysis import benchmark_results, economics, scenario_answers
-from analysis.attribute_sampling import sample_size_exact
+from analysis import benchmark_results, economics
 from analysis.catalog import System, load_systems
 from analysis.number_texts import percent, seconds, size
+from analysis.scripts.economics_runs import (
+    BYTES_PER_PARAMETER,
+    CHIP_DAY_COST,
+    CHIP_FLOPS,
+    COURSE_BYTES,
+    GIGABYTE_MONTH,
+    REPEAT_SHARE,
+    RUN_DAYS,
+    SEGMENT_STEPS,
+    SKETCHED,
+    fitted,
+    inspected,
+    recorded,
+    regenerated,
+    run,
+)
 
 SIZES = (1e21, 1e23, 1e25, 1e27)  # FLOPs
-CHIP_FLOPS = 1e15  # FLOP/s, as in the paper
-CHIP_DAY_COST = 48.0  # as `weighbridge analysis plan` assumes
-GIGABYTE_MONTH = 0.02  # the same
-BYTES_PER_PARAMETER = 12.0  # float32 weights and AdamW's two moments
-COURSE_BYTES = 64  # a step of what a party to a dispute names: digests of its state and of what it begins with
-SEGMENT_STEPS = 100  # steps between two checkpoints
-RUN_DAYS = 90.0
-FALSE_SHARE = 0.01  # of segments, trained otherwise than the transcript says
-WANTED = 0.9
-GROWTHS = tuple(float(power) for power in np.round(np.arange(0, 2.01, 0.05), 2))
 
 
 def page(results: Path) -> str:
@@ -50,7 +54,9 @@ def page(results: Path) -> str:
     fits = {precision: fitted(rows) for precision, rows in logs.items()}
     records = recorded(logs)
     again_on, again = benchmark_results.regenerations(results)
+    sketched_on, sketched = benchmark_results.sketches(results)
     widths = [row.shape.width for rows in logs.values() for row in rows]
+    example, drawn = run(1e25, fits, records, sketched[SKETCHED]), inspected()
     environment = Environment(
         loader=PackageLoader("analysis"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -68,10 +74,17 @@ def page(results: Path) -> str:
         stall=stalls[-1],
         records=table(_RECORDS, [_records(name, fit) for name, fit in records.items()]),
         again_on=again_on,
-        again=table(_AGAIN, [[name, *map(figure, ratios)] for name, ratios in again.items()]),
-        runs=_runs(fits, records),
-        example=run(1e25, fits, records),
-        inspected=inspected(),
+        again=table(_AGAIN, [_again(name, *ratios) for name, ratios in again.items()]),
+        regenerated=regenerated(drawn["all_ranks"], *again[SKETCHED]),
+        costs=table(_COSTS, [_costs(name, drawn["all_ranks"], *ratios) for name, ratios in again.items()]),
+        runs=_runs(fits, records, sketched[SKETCHED]),
+        sketched_on=sketched_on,
+        sketched=table(_SKETCHED, [[name, percent(share), figure(1 / share)] for name, share in sketched.items()]),
+        sketched_model=SKETCHED,
+        sketched_share=sketched[SKETCHED],
+        repeat_share=REPEAT_SHARE,
+        example=example,
+        inspected=drawn,
         chip_flops=CHIP_FLOPS,
         chip_day=CHIP_DAY_COST,
         gigabyte_month=GIGABYTE_MONTH,
@@ -84,7 +97,13 @@ def page(results: Path) -> str:
 _PUBLISHED = ("system", "kind", "what was measured", "prover", "verifier", "evidence", "time over plain", "source")
 _TIMES = ("model", "plain, ms", "computed wide", "recorded", "replayed", "as published")
 _RECORDS = ("counted", "bytes of a step", "bytes more for each layer", "largest error")
-_AGAIN = ("model", "recorded with logs on demand / plain", "log made later / plain")
+_AGAIN = (
+    "model", "recorded with logs on demand / plain", "log made later / plain", "log made later / recorded",
+)  # fmt: skip
+_COSTS = (
+    "model", "for the inspection, chip-days", "the same / recording", "for repeats, chip-days", "the same / recording",
+)  # fmt: skip
+_SKETCHED = ("model", "sketched log / full log", "times smaller")
 _FITS = ("counted", "a", "b", "c", "e", "i", "g", "largest error")
 
 
@@ -123,9 +142,24 @@ def _records(name: str, fit: economics.RecordSize) -> list[str]:
     return [f"{name}, record", figure(fit.constant), figure(fit.per_layer), percent(fit.worst)]
 
 
-def _runs(fits: dict[str, dict[str, economics.Counts]], records: dict[str, economics.RecordSize]) -> str:
+def _again(name: str, recorded: float, later: float) -> list[str]:
+    return [name, figure(recorded), figure(later), figure(later / recorded)]
+
+
+def _costs(name: str, share: float, recorded: float, later: float) -> list[str]:
+    cost = regenerated(share, recorded, later)
+    return [
+        f"{name} (extrapolated)",
+        *(figure(cost["inspection"]), percent(cost["inspection_share"])),
+        *(figure(cost["repeats"]), percent(cost["repeats_share"])),
+    ]
+
+
+def _runs(
+    fits: dict[str, dict[str, economics.Counts]], records: dict[str, economics.RecordSize], sketched: float
+) -> str:
     """Returns the table of runs, a column for each size."""
-    found = [run(flops, fits, records) for flops in SIZES]
+    found = [run(flops, fits, records, sketched) for flops in SIZES]
 
     def row(name: str, cell: Callable[[dict[str, Any]], str]) -> list[str]:
         return [name, *(cell(each) for each in found)]
@@ -161,6 +195,12 @@ def _runs(fits: dict[str, dict[str, economics.Counts]], records: dict[str, econo
             row("the same, a chip and second", partial(_cell, "kept_per_second", name, size)),
             row("the same, cost a month", partial(_cell, "kept_month", name, figure)),
         ]
+    rows += [
+        row("sketched logs, bf16 (extrapolated)", lambda r: size(r["sketched"])),
+        row("all that is kept then", lambda r: size(r["sketched_kept"])),
+        row("the same, a chip and second", lambda r: size(r["sketched_per_second"])),
+        row("the same, cost a month", lambda r: figure(r["sketched_month"])),
+    ]
     for number, proving in enumerate(found[0]["proofs"]):
         label = f"{proving.system.name}, one machine (extrapolated)"
         rows.append([label, *(seconds(each["proofs"][number].seconds) for each in found)])
@@ -170,111 +210,6 @@ def _runs(fits: dict[str, dict[str, economics.Counts]], records: dict[str, econo
 
 def _cell(key: str, name: str, text: Callable[[float], str], found: dict[str, Any]) -> str:
     return text(found[key][name])
-
-
-def fitted(rows: tuple[benchmark_results.LogSize, ...]) -> dict[str, economics.Counts]:
-    """Returns what describes the rounded elements and the log bytes of recorded shapes."""
-    shapes = [row.shape for row in rows]
-    return {
-        "elements": economics.fit_counts(shapes, [row.elements for row in rows]),
-        "bytes": economics.fit_counts(shapes, [row.log_bytes for row in rows], growths=GROWTHS),
-    }
-
-
-def recorded(logs: dict[str, tuple[benchmark_results.LogSize, ...]]) -> dict[str, economics.RecordSize]:
-    """Returns what describes the sizes of step records, which depend on types and not on bounds: once for each type."""
-    found: dict[str, economics.RecordSize] = {}
-    for precision, rows in logs.items():
-        kind = precision.split()[0]
-        sizes = economics.fit_records([row.shape for row in rows], [row.record_bytes for row in rows])
-        if kind not in found or sizes.worst > found[kind].worst:
-            found[kind] = sizes
-    return found
-
-
-def run(
-    flops: float, fits: dict[str, dict[str, economics.Counts]], sizes: dict[str, economics.RecordSize]
-) -> dict[str, Any]:
-    """Returns the sizes and costs of a compute-optimal run, by the rules that the page states."""
-    training = economics.compute_optimal(flops)
-    shape, steps = training.shape, training.steps
-    chip_days = flops / (CHIP_FLOPS * 86400)
-    checkpoints = steps / SEGMENT_STEPS
-
-    def kept(log_bytes: float, count: float, tokens: float, record_bytes: float = 0.0) -> float:
-        return float(
-            economics.transcript_bytes(
-                record_bytes=record_bytes,
-                log_bytes=log_bytes,
-                parameters=shape.parameters,
-                bytes_per_parameter=BYTES_PER_PARAMETER,
-                checkpoints=count,
-                tokens=tokens,
-            )
-        )
-
-    proofs = scenario_answers.proofs(flops, RUN_DAYS)
-    logs = {precision: fit["bytes"].of(shape) * steps for precision, fit in fits.items()}
-    elements = {precision: fit["elements"].of(shape) * steps for precision, fit in fits.items()}
-    chips = chip_days / RUN_DAYS
-    records = {precision: fit.of(shape) * steps * max(1.0, chips) for precision, fit in sizes.items()}
-    all_kept = {precision: kept(0.0, checkpoints, training.tokens, each) for precision, each in records.items()}
-    part = (SEGMENT_STEPS + 1) / 2
-    return {
-        "chips": chips,
-        "records": records,
-        "kept": all_kept,
-        "kept_per_second": {precision: total / (chip_days * 86400) for precision, total in all_kept.items()},
-        "kept_month": {precision: total / 1e9 * GIGABYTE_MONTH for precision, total in all_kept.items()},
-        "log_of_snapshot": {precision: total / steps * part for precision, total in logs.items()},
-        "flops": flops,
-        "training": training,
-        "shape": shape,
-        "steps": steps,
-        "chip_days": chip_days,
-        "cost": chip_days * CHIP_DAY_COST,
-        "checkpoints": checkpoints,
-        "checkpoint_bytes": kept(0.0, checkpoints, 0.0),
-        "batch_bytes": kept(0.0, 0.0, training.tokens),
-        "elements": elements,
-        "logs": logs,
-        "bits": {precision: 8 * logs[precision] / elements[precision] for precision in logs},
-        "per_second": {precision: total / (chip_days * 86400) for precision, total in logs.items()},
-        "month": {precision: total / 1e9 * GIGABYTE_MONTH for precision, total in logs.items()},
-        "checkpoint_month": kept(0.0, checkpoints, 0.0) / 1e9 * GIGABYTE_MONTH,
-        "rounds": float(economics.dispute_rounds(steps=steps)),
-        "segments": checkpoints,
-        "sampled_segments": float(
-            sample_size_exact(
-                population=np.round(checkpoints), defects=np.ceil(FALSE_SHARE * checkpoints), probability=WANTED
-            )
-        ),
-        "log_share": {name: total / 1e9 * GIGABYTE_MONTH / (chip_days * CHIP_DAY_COST) for name, total in logs.items()},
-        "proofs": proofs,
-        "fastest": min(each.machines for each in proofs) / (chip_days / RUN_DAYS),
-    }
-
-
-def inspected() -> dict[str, float]:
-    """Returns what an inspection recomputes of a run of 1e25 FLOPs on a fleet of 1e6 chips."""
-    training = economics.compute_optimal(1e25)
-    job = float(np.ceil(1e25 / (CHIP_FLOPS * 86400) / RUN_DAYS))
-    chips, samples, rate, period = 1e6, 1000.0, 0.1, 30.0
-    shared = {
-        "samples": samples * RUN_DAYS / period, "chips": chips, "job_chips": job, "snapshots_per_chip": rate * period,
-        "segment_steps": SEGMENT_STEPS, "steps": training.steps,
-    }  # fmt: skip
-    return {
-        "chips": chips,
-        "samples": samples,
-        "rate": rate,
-        "period": period,
-        "job": job,
-        "drawn": samples * RUN_DAYS / period * job / chips,
-        "snapshots": samples * RUN_DAYS / period * job / chips * rate * period,
-        "all_ranks": float(economics.replayed_fraction(**shared, ranks_replayed=job)),
-        "one_rank": float(economics.replayed_fraction(**shared, ranks_replayed=1)),
-    }
 
 
 def figure(value: float) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis import economics, figure_files
+from analysis import benchmark_results, economics, figure_files
 from analysis.benchmark_results import ResultError
-from analysis.scripts import economics_page, paper_figures
+from analysis.scripts import economics_page, economics_runs, paper_figures
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "analysis" / "notebooks").glob("*.ipynb"))
@@ -86,6 +86,24 @@ def test_the_arithmetic_that_the_page_shows() -> None:
     assert f"zkDL: 1e25 / 3.84e+09 x 1 s = {1e25 / 3.84e9:.3g} s" in page
     checkpoints = run.steps / 100 * run.shape.parameters * 12
     assert f"x N x 12 bytes = {checkpoints / 1e15:.3g} PB" in page
+    model = json.loads((ROOT / "benchmarks" / "results" / "sketched_logs.json").read_text())["models"]
+    sizes = model["gpt2-11m, bf16 autocast"]["bytes_a_step"]
+    found = economics_runs.run(1e25, *_fitted(), sizes["sketch"] / sizes["full"])
+    assert found["sketched"] == pytest.approx(found["logs"]["bf16 calibrated"] * sizes["sketch"] / sizes["full"])
+    assert f"Sketched logs, bf16: 3.20% of 82.4 EB = {found['sketched'] / 1e18:.3g} EB" in page
+
+
+def _fitted() -> tuple[dict[str, dict[str, economics.Counts]], dict[str, economics.RecordSize]]:
+    _, logs = benchmark_results.log_sizes(ROOT / "benchmarks" / "results")
+    return {name: economics_runs.fitted(rows) for name, rows in logs.items()}, economics_runs.recorded(logs)
+
+
+def test_what_an_inspection_costs_the_prover_is_share_times_ratio_in_chip_days() -> None:
+    cost = economics_runs.regenerated(0.001, 2.0, 5.0)
+    assert cost["inspection"] == pytest.approx(0.001 * 5 * 1e25 / (1e15 * 86400))
+    assert cost["inspection_share"] == pytest.approx(0.0025)
+    assert cost["repeats"] == pytest.approx(cost["inspection"] * economics_runs.REPEAT_SHARE / 0.001)
+    assert cost["repeats_share"] == pytest.approx(0.05)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ READERS = {
     "shapes": benchmark_results.log_sizes,
     "chip": benchmark_results.stalls,
     "logs_on_demand": benchmark_results.regenerations,
+    "sketched_logs": benchmark_results.sketches,
 }
 
 
@@ -45,6 +46,11 @@ def test_committed_results_are_read_as_they_are() -> None:
         assert (
             again[name][1] == model["milliseconds"]["regenerated"]["median"] / model["milliseconds"]["plain"]["median"]
         )
+    _, sketched = benchmark_results.sketches(RESULTS)
+    models = json.loads((RESULTS / "sketched_logs.json").read_text())["models"]
+    assert {name: round(1 / share, 1) for name, share in sketched.items()} == {
+        name: model["smaller_by"] for name, model in models.items()
+    }
     _, stalls = benchmark_results.stalls(RESULTS)
     assert all(seconds > 0 and memory >= 2**20 for memory, seconds in stalls)
 
