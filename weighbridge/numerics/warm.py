@@ -140,6 +140,7 @@ def _uses() -> list[Callable[[], object]]:
         lambda: contested.round_plain(torch.ones(2, dtype=torch.float64)),
         _use_by_address,
         lambda: narrow.round_plain(torch.ones(2), torch.bfloat16),
+        lambda: narrow.canonicalise(torch.ones(2, dtype=torch.bfloat16)),
         lambda: rounding_log.decode(rounding_log.encode(entries), max_entries=1),
         codec.warm,
         *_decoders(),

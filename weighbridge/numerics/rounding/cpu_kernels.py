@@ -307,33 +307,6 @@ def round_at(source: int, target: int, n: int) -> np.uint64:
     return pass_plain(array_at(pointer(source), n, np.float64), out, array_at(pointer(target), n, np.uint32))
 
 
-@_jit
-def pass_halves(bits: Array, infinite: int, nan: int, zeros: bool) -> np.uint64:
-    """Makes results of 16 bits canonical in place; returns their checksum.
-
-    Args:
-        bits: Their bit patterns, uint16.
-        infinite: Pattern of infinity; what is larger without its sign is a NaN.
-        nan: Pattern of the canonical NaN.
-        zeros: Whether -0 becomes +0.
-    """
-    total, odd = np.uint64(0), False
-    for i in range(bits.size):
-        b = bits[i]
-        total += np.uint64(b) * np.uint64(np.uint32(np.uint32(i) * np.uint32(WEIGHT)) | np.uint32(1))
-        odd |= ((b & np.uint16(0x7FFF)) > infinite) | (zeros & (b == np.uint16(0x8000)))
-    if not odd:
-        return total
-    total = np.uint64(0)
-    for i in range(bits.size):
-        if (bits[i] & np.uint16(0x7FFF)) > infinite:
-            bits[i] = np.uint16(nan)
-        elif zeros and bits[i] == np.uint16(0x8000):
-            bits[i] = np.uint16(0)
-        total += np.uint64(bits[i]) * np.uint64(np.uint32(np.uint32(i) * np.uint32(WEIGHT)) | np.uint32(1))
-    return total
-
-
 def weights(index: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """Returns the checksum weight of each physical index."""
     w = (index.astype(np.uint64) * np.uint64(WEIGHT)) & np.uint64(0xFFFFFFFF)

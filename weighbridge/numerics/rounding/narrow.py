@@ -12,9 +12,8 @@ import numpy.typing as npt
 import torch
 
 from weighbridge.core.errors import LogError
-from weighbridge.core.host_memory import array_of
 from weighbridge.numerics.arrays.physical import flat
-from weighbridge.numerics.rounding import cpu_kernels, device_passes
+from weighbridge.numerics.rounding import cpu_kernels, device_passes, half_kernels
 from weighbridge.numerics.rounding.bound import Bound, Ints, bound_at, dense_bound, exact_ties, sharpened
 from weighbridge.numerics.rounding.contested import WHOLE, Choices, Rounded
 from weighbridge.numerics.rounding.formats import NAN, to_format
@@ -25,7 +24,6 @@ SLACK = 1.0 + 2.0**-8
 REACH = 2.0 * SLACK
 SPAN = 2.0 * REACH * SLACK
 
-_INFINITE = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
 Patterns = npt.NDArray[np.int64]
 
 
@@ -50,14 +48,12 @@ def round_plain(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int]
     out = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=x.device)
     if x.device.type != "cpu" and x.numel():
         return out, device_passes.round_plain(x, out)
-    flat(out).copy_(flat(x).to(torch.float32))
-    return out, _settled(flat(out), zeros=True)
-
-
-def _settled(bits: torch.Tensor, *, zeros: bool) -> int:
-    """Makes a flat result on the CPU canonical in place, its zeros too if asked to; returns the checksum."""
-    patterns = array_of(bits.view(torch.int16)).view(np.uint16)
-    return int(cpu_kernels.pass_halves(patterns, _INFINITE[bits.dtype], NAN[bits.dtype], zeros))
+    if not x.numel():
+        return out, 0
+    double = x.dtype is torch.float64
+    x = x if double else x.to(torch.float32)
+    total = half_kernels.round_at(x.data_ptr(), out.data_ptr(), x.numel(), double, half_kernels.CODES[dtype])
+    return out, int(total)
 
 
 def record(x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: int) -> Rounded:
@@ -230,4 +226,4 @@ def canonicalise(bits: torch.Tensor) -> int:
     """Makes every NaN of a flat 16-bit tensor the canonical one, in place; returns the checksum."""
     if bits.device.type != "cpu":
         return device_passes.canonicalise(bits)
-    return _settled(bits, zeros=False)
+    return int(half_kernels.canonicalise_at(bits.data_ptr(), bits.numel(), half_kernels.CODES[bits.dtype]))

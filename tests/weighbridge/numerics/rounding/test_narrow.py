@@ -235,3 +235,15 @@ def test_the_loop_of_the_processor_does_what_pytorchs_operations_do(dtype: torch
     assert set(mine.view(torch.int16)[mine.isnan()].tolist()) == {formats.NAN[dtype]}
     assert torch.equal(mine.view(torch.int16)[~mine.isnan()], every.view(torch.int16)[~every.isnan()]), "-0 stays"
     assert total == formats.checksum(mine)
+
+
+@pytest.mark.parametrize("dtype", formats.NARROW, ids=str)
+def test_the_loop_rounds_what_lies_between_neighbours_as_pytorch_does(dtype: torch.dtype) -> None:
+    """Every sign, exponent and leading fraction of float32, before, at and after what is halfway."""
+    leading = torch.arange(1 << 16, dtype=torch.int64) << 16
+    for low in (0, 1, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        x = (leading | low).to(torch.int32).view(torch.float32)
+        expected = formats.to_format(x, dtype)
+        out, total = narrow.round_plain(x, dtype)
+        assert torch.equal(out.view(torch.int16), expected.view(torch.int16)), low
+        assert total == formats.checksum(expected)
