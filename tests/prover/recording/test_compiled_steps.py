@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 KINDS = (Program, Images, GradientsStay, Accumulating, Autocast, Warming, Checkpointed, Gpt2)
 
-ESSENTIAL = {(Images, "on-demand")}
+ESSENTIAL = {(Program, "full"), (Images, "on-demand"), (Autocast, "on-demand")}
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_who_never_commits_has_the_chip_counted_as_withheld(bench: Bench, run: P
     assert [each["begin"] for each in selection["chosen"] if "unrepeated" in each["reasons"]] == [1, 3]
 
 
+@pytest.mark.essential
 @pytest.mark.finding("transcript.repeat.late")
 def test_who_commits_late_is_found(bench: Bench, run: Path, inspected: Inspected) -> None:
     """Though the logs are right. By one second: the round comes a second after the contact."""
@@ -140,6 +141,7 @@ class Refuses(ProverService):
         yield
 
 
+@pytest.mark.essential
 @pytest.mark.finding("transcript.repeat.unanswered")
 def test_who_committed_cannot_say_that_its_repeat_differs(bench: Bench, run: Path, inspected: Inspected) -> None:
     """It committed to digests that are no logs', and so has nothing to hand out."""
