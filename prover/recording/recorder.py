@@ -142,7 +142,7 @@ class Recorder:
         if job is not None and resume:
             raise UsageError("a job on several ranks cannot be resumed yet; record it again from the start")
         self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
-        require_logs(logs, self._device, job=job is not None)
+        require_logs(logs, self._device)
         self.path = Path(path)
         self.updates = self.rounded = self.logged = 0
         self._seed, self._job = seed & 0xFFFFFFFFFFFFFFFF, job

@@ -1,11 +1,12 @@
 """One rank of very small trainings on several ranks: `python sharded_job.py KIND[,KIND...] RANK RANKS OUT [SOCKET]`.
 
-With `--on-demand` rounding logs are made on demand. All ranks share the directory OUT, where each job gets a directory
-of its kind's name. Kinds: `ddp`, `unused` (some
-parameters are not used by all ranks in all steps), `static` (a static graph), `accumulate` (two backward passes for one
-synchronisation, gradients as views of buckets), `tied` (DDP over `tied_rows.py`), `tensor`, `fsdp`,
-`fsdp-tensor`, `pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective),
-those of `job_updates.py`,
+With `--logs=LOGS` its rounding logs are of another kind than in full. All ranks share the directory OUT, where each job
+gets a directory of its kind's name. Kinds: `ddp`, `unused` (some parameters are not used by all ranks in all steps),
+`static` (a static graph), `accumulate` (two backward passes for one synchronisation, gradients as views of buckets),
+`tied` (DDP over `tied_rows.py`), `narrow` (DDP with wide layers under autocast in bfloat16), `narrow-fsdp` (FSDP2 of
+them, whose weights are gathered and whose gradients are summed in bfloat16), `tensor`, `fsdp`, `fsdp-tensor`,
+`pipeline`, `meta` (FSDP2 over modules that are initialised as shards), `primitives` (every collective), those of
+`job_updates.py`,
 `cut` (DDP; rank 1 is killed in step 3 when it has contributed everything and before it has recorded the step),
 `wide` (DDP with more weights than ranks combine whole), `false` (the same, but the ranks agree on a false all-reduce in
 step 2, and keep what they exchanged in `OUT/kept-RANK`), `lying` (the same, but one rank sums its share falsely). On a
@@ -29,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -50,6 +51,7 @@ from weighbridge.transcript.tensor_file import write_tensors
 STEPS = 3
 FALSE_CHUNKS = 4
 LIAR = 2
+LOGS = "--logs="
 WIDTH, CLASSES, ROWS = 8, 5, 4
 FORMULAS = constant(1e-2) | adamw()
 MESHES = {
@@ -115,6 +117,35 @@ def tied(job: Job) -> Built:
     model, _ = ones()
     wrapped = nn.parallel.DistributedDataParallel(model)
     return wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.0)
+
+
+def narrow(job: Job) -> Built:
+    model = nn.parallel.DistributedDataParallel(layers())
+    return model, optimizer_of(model)
+
+
+def narrow_fsdp(job: Job) -> Built:
+    mesh = init_device_mesh("cpu", (job.coordinate.job.ranks,), mesh_dim_names=("data",))
+    model = layers()
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    return model, optimizer_of(model)
+
+
+def layers() -> nn.Sequential:
+    """Layers wide enough that other kernels round some of their results otherwise."""
+    return nn.Sequential(nn.Linear(300, 400), nn.GELU(), nn.Linear(400, 300), nn.Tanh(), nn.Linear(300, 10))
+
+
+def wide_rows(step: int, replica: int) -> Batch:
+    return {"x": torch.randn(128, 300, generator=torch.Generator().manual_seed(1000 * step + replica))}
+
+
+def narrow_update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(batch["x"]).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def unused(job: Job) -> Built:
@@ -207,7 +238,16 @@ def apart(job: Job) -> Built:
 BUILDERS: dict[str, Callable[[Job], Built]] = dict.fromkeys(UPDATES, plain) | {
     "ddp": ddp, "tied": tied, "unused": unused, "static": static, "accumulate": accumulate, "cut": cut,
     "tensor": tensor, "fsdp": fsdp, "fsdp-tensor": fsdp_tensor, "meta": meta, "held": held, "apart": apart,
-    "sent-again": scaled, "sent-other": scaled,
+    "sent-again": scaled, "sent-other": scaled, "narrow": narrow, "narrow-fsdp": narrow_fsdp,
+}  # fmt: skip
+
+
+BATCHES: dict[str, Callable[[int, int], Any]] = {
+    "tied": lambda step, replica: ties(10 * step + replica), "narrow": wide_rows, "narrow-fsdp": wide_rows,
+}  # fmt: skip
+OWN_UPDATES: dict[str, Callable[[Any, Any, Any], None]] = {
+    "tied": lambda model, optimizer, batch: square(batch, model, optimizer),
+    "narrow": narrow_update, "narrow-fsdp": narrow_update,
 }  # fmt: skip
 
 
@@ -220,15 +260,12 @@ def train(kind: str, recorder: Recorder, job: Job, steps: int, chip: Shim | None
     recorder.attach(model, optimizer)
     replica = job.coordinate.along("data")
     for step in range(1, steps + 1):
-        batch = ties(10 * step + replica) if kind == "tied" else batch_of(step, replica)
+        batch = BATCHES.get(kind, batch_of)(step, replica)
         with recorder.step(batch):
             if kind == "accumulate" and isinstance(model, nn.parallel.DistributedDataParallel):
                 with model.no_sync():
                     nn.functional.cross_entropy(model(batch["x"] * 0.5), batch["y"]).backward()
-            if kind == "tied":
-                square(batch, model, optimizer)
-            else:
-                UPDATES.get(kind, update)(model, optimizer, batch)
+            OWN_UPDATES.get(kind, UPDATES.get(kind, update))(model, optimizer, batch)
 
 
 def train_pipeline(recorder: Recorder, job: Job, steps: int) -> None:
@@ -384,10 +421,10 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None, l
     if kind in KEEPING:
         job.__class__ = KEEPING[kind]
         job.begin_keeping()  # type: ignore[attr-defined]
-    data = committed(job.coordinate.along("data")) if kind in BUILDERS and kind != "tied" else None
+    data = committed(job.coordinate.along("data")) if kind in BUILDERS and kind not in BATCHES else None
     with Recorder(
         out / kind, seed=7, job=job, chip=chip, data=data, formulas=FORMULAS, checkpoint_every=2, logs=logs,
-        device="cpu" if logs == "on-demand" else None,
+        device=None if logs == "full" else "cpu",
     ) as recorder:  # fmt: skip
         if kind == "pipeline":
             train_pipeline(recorder, job, STEPS)
@@ -410,8 +447,8 @@ def main(kinds: list[str], rank: int, ranks: int, out: Path, socket: str | None 
 
 
 if __name__ == "__main__":
-    arguments = [each for each in sys.argv[1:] if each != "--on-demand"]
-    logs = "full" if len(arguments) == len(sys.argv) - 1 else "on-demand"
+    arguments = [each for each in sys.argv[1:] if not each.startswith(LOGS)]
+    logs = next((each.removeprefix(LOGS) for each in sys.argv[1:] if each.startswith(LOGS)), "full")
     socket = arguments[4] if len(arguments) > 4 else None
     main(arguments[0].split(","), int(arguments[1]), int(arguments[2]), Path(arguments[3]), socket, logs)
     sys.stdout.flush()

@@ -20,7 +20,7 @@ def recorded(recordings: RecordingStore, kinds: list[str], ranks: int) -> Path:
     return recordings.get("jobs", lambda path: record(kinds, ranks, path), kinds, ranks)
 
 
-def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = (), *, on_demand: bool = False) -> None:
+def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = (), *, logs: str = "full") -> None:
     """Records jobs on so many ranks, one directory a kind in `out`; raises if one fails.
 
     Args:
@@ -28,7 +28,7 @@ def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = ()
         ranks: Processes.
         out: Where the jobs come.
         sockets: Chips, if there are any.
-        on_demand: Whether they have their logs on demand.
+        logs: Their kind of rounding logs.
     """
     need_jobs()
     out.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = ()
                 str(ranks),
                 str(out),
                 *map(str, sockets[rank : rank + 1]),
-                *["--on-demand"] * on_demand,
+                f"--logs={logs}",
             ],
             env=environment,
             stdout=subprocess.PIPE,

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from support.recordings import train
 from torch import nn
 
+from weighbridge.numerics.sketches.step_sketches import MAGIC
+
 STEPS = 3
+HEADER = len(MAGIC) + 9
 
 
 def build() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -38,3 +42,11 @@ def record(path: Path, **options: Any) -> Path:
     """Records three steps with sketches; `options` are those of the Recorder."""
     train(path, build, step, batches(), every=2, **{"logs": "sketch", "device": "cpu", **options})
     return path
+
+
+def garbage(fields: dict[str, Any]) -> bytes:
+    """Sketches of the same size as those of a record that are no sketches of anything."""
+    named = fields["rounding"]
+    size = int.from_bytes(named[HEADER - 8 : HEADER], "little")
+    noise = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8).tobytes()
+    return bytes(named[:HEADER] + noise + named[HEADER + size :])

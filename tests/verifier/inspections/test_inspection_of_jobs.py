@@ -228,7 +228,7 @@ USUAL = {"data.not_precommitted"}
 @pytest.fixture
 def job(recordings: RecordingStore, bench: Bench, tmp_path: Path) -> Path:
     """A job on two ranks without logs, with the keys of its ranks. Each test has the same: later ones know its logs."""
-    stored = recordings.get("bare", lambda path: record(KINDS, RANKS, path, on_demand=True), KINDS, RANKS)
+    stored = recordings.get("bare", lambda path: record(KINDS, RANKS, path, logs="on-demand"), KINDS, RANKS)
     return Path(shutil.copytree(stored / "tied", tmp_path / "runs" / "job"))
 
 

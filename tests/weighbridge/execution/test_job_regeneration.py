@@ -37,7 +37,7 @@ needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="th
 @pytest.fixture(scope="module")
 def bare(recordings: RecordingStore) -> Path:
     """Jobs without logs; do not change them, copy them."""
-    return recordings.get("bare", lambda path: record(KINDS, RANKS, path, on_demand=True), KINDS, RANKS)
+    return recordings.get("bare", lambda path: record(KINDS, RANKS, path, logs="on-demand"), KINDS, RANKS)
 
 
 @pytest.fixture(scope="module")

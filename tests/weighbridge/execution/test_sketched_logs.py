@@ -15,6 +15,7 @@ from support import sketched
 from support.forging import at_step, forge, rewrite
 from support.on_demand import ELSEWHERE, key_of
 from support.recordings import replay_here
+from support.sketched import HEADER, garbage
 
 from prover import Recorder
 from weighbridge import ReplayResult, replay
@@ -26,7 +27,6 @@ from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
-HEADER = len(MAGIC) + 9
 
 needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this PyTorch multiplies without MKL")
 
@@ -130,7 +130,7 @@ def test_compiled_steps_make_the_same_sketches(tmp_path: Path) -> None:
 @needs_mkl
 def test_where_a_sketch_fails_the_prover_makes_the_log(run: Path, tmp_path: Path) -> None:
     key = key_of(run)
-    poor = forge(run, tmp_path / "run", at_step(2, lambda _, fields: fields.update(rounding=_garbage(fields))), key=key)
+    poor = forge(run, tmp_path / "run", at_step(2, lambda _, fields: fields.update(rounding=garbage(fields))), key=key)
     result = replay(poor, env=ELSEWHERE)
     assert (result.verdict, result.steps) == ("inconclusive", (0, 2))
     (finding,) = [each for each in result.findings if each.id == "replay.sketch.failed"]
@@ -140,14 +140,6 @@ def test_where_a_sketch_fails_the_prover_makes_the_log(run: Path, tmp_path: Path
 
 
 # -- hostile -----------------------------------------------------------------------------------------------------------
-
-
-def _garbage(fields: dict[str, Any]) -> bytes:
-    """Sketches of the same size that are no sketches of anything."""
-    named = fields["rounding"]
-    size = int.from_bytes(named[HEADER - 8 : HEADER], "little")
-    noise = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8).tobytes()
-    return bytes(named[:HEADER] + noise + named[HEADER + size :])
 
 
 def _resized(by: int) -> Callable[[dict[str, Any]], bytes]:
