@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prover import Recorder
 from prover.recipes.recipe import Recipe, commit, train
+from weighbridge.attest.manifest import load_or_create_key
 from weighbridge.core.errors import WeighbridgeError
 
 
@@ -19,6 +20,7 @@ def main(recipe: Recipe) -> None:
     parser.add_argument("--seed", type=int, default=7, help="seed of everything random (default: 7)")
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps between checkpoints (default: 10)")
     parser.add_argument("--data-commitment", action="store_true", help="commit to the data and its order first")
+    parser.add_argument("--key", type=Path, help="key that signs, made if missing (default: one for this run only)")
     options = parser.parse_args()
 
     def report(number: int, loss: float) -> None:
@@ -30,6 +32,7 @@ def main(recipe: Recipe) -> None:
             options.out,
             seed=options.seed,
             data=data,
+            key=None if options.key is None else load_or_create_key(options.key),
             checkpoint_every=options.checkpoint_every,
             formulas=recipe.formulas(),
         ) as recorder:

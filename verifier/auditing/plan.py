@@ -18,6 +18,7 @@ from verifier.auditing.statements import AuditError, Subject
 from verifier.model.seeded_draw import draw
 from weighbridge.attest.beacon import Beacon, in_utc, verify_round
 from weighbridge.attest.manifest import valid_name
+from weighbridge.attest.training_order import OrderError, SignedOrder, TrainingOrder
 from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import UsageError
 
@@ -59,6 +60,7 @@ class Plan:
         beacon: Hex chain hash of the beacon.
         rounds: Its rounds that give the draw, the key and the referee's share, ascending.
         planted: Hex commitment to which segments were planted (`Planted.commitment`).
+        orders: Identifier of each transcript that was ordered, and its order as both parties signed it, in hex.
     """
 
     sources: tuple[Source, ...]
@@ -69,6 +71,7 @@ class Plan:
     beacon: str
     rounds: tuple[int, int, int]
     planted: str
+    orders: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Checks that it makes sense.
@@ -104,6 +107,21 @@ class Plan:
             raise _bad("a segment has 1 auditor to all of them, and the referee replays no more than are drawn")
         if not _ascending(self.rounds):
             raise _bad("the rounds of draw, key and referee must be in this order")
+        if not self.ordered.keys() <= {source.digest for source in self.sources}:
+            raise _bad("an order is of a transcript that is not among those to be audited")
+
+    @cached_property
+    def ordered(self) -> dict[str, TrainingOrder]:
+        """The order of each transcript that was ordered, by its identifier.
+
+        Raises:
+            AuditError: It is no order that both parties signed, or a transcript has two.
+        """
+        found: dict[str, TrainingOrder] = {}
+        for digest, signed in self.orders:
+            if found.setdefault(digest, order := _order(signed)) is not order:
+                raise _bad("one transcript has two orders")
+        return found
 
     @cached_property
     def segments(self) -> list[tuple[Source, int, int]]:
@@ -129,7 +147,9 @@ class Plan:
             sources = tuple(Source(**{**each, "edges": tuple(each["edges"])}) for each in raw["sources"])
             auditors = tuple((name, key) for name, key in raw["auditors"])
             first, second, third = raw["rounds"]
-            return cls(**{**raw, "sources": sources, "auditors": auditors, "rounds": (first, second, third)})
+            orders = tuple((digest, signed) for digest, signed in raw.get("orders", ()))
+            rounds = first, second, third
+            return cls(**{**raw, "sources": sources, "auditors": auditors, "rounds": rounds, "orders": orders})
         except (KeyError, TypeError, ValueError):
             raise _bad("it has other fields") from None
 
@@ -244,6 +264,13 @@ def referee_share(plan: Plan, closing: bytes, randomness: bytes, assigned: Itera
 
 def _drawn(population: Iterable[int], count: int, seed: bytes) -> list[int]:
     return [int.from_bytes(each) for each in draw((each.to_bytes(8) for each in population), count, seed)]
+
+
+def _order(signed: Any) -> TrainingOrder:
+    try:
+        return SignedOrder.from_cbor(bytes.fromhex(signed)).require_accepted()
+    except (OrderError, TypeError, ValueError) as error:
+        raise _bad(f"it has an order that is none ({error})") from None
 
 
 def _ascending(numbers: Iterable[int]) -> bool:

@@ -14,6 +14,7 @@ from analysis.coverage import least_union
 from analysis.domain import DetectionDomainError
 from verifier.auditing.case import Case
 from verifier.auditing.claims import Claim, commitment, commitments_of, opened_of
+from verifier.auditing.delivery import Deliver, Delivered, compare
 from verifier.auditing.plan import Assignment, Planted, assignment, referee_share, segment_key, value
 from verifier.auditing.statements import AuditError, Statement
 from weighbridge.attest.beacon import Beacon
@@ -51,7 +52,9 @@ class Judged:
         self.findings.append(Finding(id=code, message=message, subject=subject, severity=severity))
 
 
-def judge(case: Case, beacon: Beacon, planted: Planted, replay: Replays) -> dict[str, Any]:
+def judge(
+    case: Case, beacon: Beacon, planted: Planted, replay: Replays, deliver: Deliver = lambda _: None
+) -> dict[str, Any]:
     """Returns what the verdict of an audit says.
 
     Args:
@@ -60,6 +63,7 @@ def judge(case: Case, beacon: Beacon, planted: Planted, replay: Replays) -> dict
         planted: What was planted.
         replay: Replays a segment; called for the referee's share of all drawn segments, those of silent auditors too,
             and for each other one whose claims differ or are not all `match`.
+        deliver: Says what an ordered transcript says of itself.
 
     Raises:
         AuditError: The commitments were not closed, or what was planted is not what the plan says.
@@ -81,6 +85,9 @@ def judge(case: Case, beacon: Beacon, planted: Planted, replay: Replays) -> dict
         if segment in judged.share or any(each != said[0] or each.verdict != "match" for each in said):
             judged.replayed[segment] = replay(segment, segment_key(plan, case.digest, keyed, segment))
             _compare(case, judged, planted, segment)
+    came = {digest: deliver(digest) for digest in plan.ordered}
+    for digest, order in plan.ordered.items():
+        judged.findings += compare(order, came[digest], digest)
     return {
         "plan": case.digest.hex(),
         "closing": closing.digest.hex(),
@@ -91,6 +98,7 @@ def judge(case: Case, beacon: Beacon, planted: Planted, replay: Replays) -> dict
         ],
         "auditors": [_auditor(case, judged, planted, number) for number in range(len(plan.auditors))],
         "work": _work(case, judged, planted),
+        **({"delivered": [[digest, each and each.to_json()] for digest, each in came.items()]} if came else {}),
         "findings": [each.to_json() for each in judged.findings],
     }
 
@@ -117,7 +125,11 @@ def judge_again(case: Case, beacon: Beacon) -> tuple[Statement, bool]:
             int(segment): None if claim is None else Claim.from_json(claim)
             for segment, claim in statement.predicate["replayed"]
         }
-        made = judge(case, beacon, planted, lambda segment, _: said[segment])
+        came = {
+            digest: None if each is None else Delivered.from_json(each)
+            for digest, each in statement.predicate.get("delivered", ())
+        }
+        made = judge(case, beacon, planted, lambda segment, _: said[segment], lambda digest: came[digest])
     except (KeyError, TypeError, ValueError):
         return statement, False
     return statement, made == statement.predicate

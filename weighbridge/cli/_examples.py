@@ -21,7 +21,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"runs/gpt2 --auditor alice={_DIGEST} --copies 1 --beacon beacon --key coordinator.key --out case",
         f"runs/gpt2 runs/planted --auditor alice={_DIGEST} --planted runs/planted=7 --copies 1 --beacon beacon "
         "--key coordinator.key --out case",
+        f"runs/gpt2 --order runs/gpt2=gpt2.order --auditor alice={_DIGEST} --copies 1 --beacon beacon "
+        "--key client.key --out case",
     ),
+    "audit order": (f"runs/rehearsal --steps 1000 --service {_DIGEST} --key client.key --out gpt2.order",),
+    "audit accept": ("gpt2.order --key service.key",),
+    "audit delivery": ("gpt2.order runs/gpt2",),
     "audit enrol": ("case --beacon beacon --key alice.key",),
     "audit assigned": ("case --beacon beacon",),
     "audit run": ("case runs/gpt2 --beacon beacon --key alice.key",),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weighbridge.cli import audit_orders
 from weighbridge.cli._bars import steps_bar
 from weighbridge.cli._exits import Exit, one_line, print_json
 from weighbridge.cli._inputs import Json, read_file
@@ -23,11 +24,18 @@ from weighbridge.core.errors import UsageError, WeighbridgeError
 if TYPE_CHECKING:
     from verifier.auditing.case import Case
     from verifier.auditing.claims import Claim
+    from verifier.auditing.delivery import Delivered
     from verifier.auditing.plan import Source
     from weighbridge.attest.beacon import FileBeacon
-    from weighbridge.attest.manifest import SigningKey
+    from weighbridge.core.errors import Finding
 
-app = typer.Typer(help="Audits by many: drawn segments, commitments, and a referee's verdict.", no_args_is_help=True)
+app = typer.Typer(
+    help="Trainings that are ordered, and audits by many: drawn segments, commitments, and a referee's verdict.",
+    no_args_is_help=True,
+)
+app.command("order")(audit_orders.order)
+app.command("accept")(audit_orders.accept)
+app.command("delivery")(audit_orders.delivery)
 
 _Case = Annotated[Path, typer.Argument(help="Directory of the audit.")]
 _Runs = Annotated[list[Path], typer.Argument(help="Transcript directories.")]
@@ -54,6 +62,9 @@ def plan(
     planted: Annotated[
         list[str] | None, typer.Option("--planted", help="One of RUNS that you planted, as RUN=STEP.")
     ] = None,
+    order: Annotated[
+        list[str] | None, typer.Option("--order", help="The accepted order that one of RUNS is of, as RUN=FILE.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plan an audit: transcripts, auditors, and the beacon's rounds that will decide."""
@@ -66,6 +77,8 @@ def plan(
     false = {_source(Path(run)).digest: _number(step) for run, _, step in (p.rpartition("=") for p in planted or ())}
     if not false.keys() <= {source.digest for source in sources}:
         raise UsageError("what you planted must be among the transcripts of the audit; name it there too")
+    ordered = [(Path(run), Path(file)) for run, _, file in (each.rpartition("=") for each in order or ())]
+    orders = tuple((_source(run).digest, audit_orders.load(file).to_cbor().hex()) for run, file in ordered)
     hidden = Planted(salt=secrets.token_hex(32), steps=false)
     info = FileBeacon(beacon).info
     now = _now()
@@ -81,8 +94,9 @@ def plan(
             beacon=info.chain.hex(),
             rounds=(first, first + 1, max(first + 2, info.round_after(now + (enrol + work) * 1000))),
             planted=hidden.commitment(),
+            orders=orders,
         ),
-        _signing(key),
+        audit_orders.signing(key),
     )
     _keep(_beside(out), asdict(hidden))
     due = [in_utc(info.time_ms(number)) for number in case.plan.rounds]
@@ -96,7 +110,7 @@ def enrol(case: _Case, beacon: _Beacon, key: _Key, as_json: Json = False) -> Non
     from verifier.auditing import parties
 
     found = _case(case)
-    parties.enrol(found, _signing(key), _open(beacon).info, _now())
+    parties.enrol(found, audit_orders.signing(key), _open(beacon).info, _now())
     _tell({"audit": found.digest.hex()}, as_json)
 
 
@@ -128,13 +142,21 @@ def assigned(case: _Case, beacon: _Beacon, as_json: Json = False) -> None:
 def run(
     case: _Case, runs: _Runs, beacon: _Beacon, key: _Key, device: _Device = "cpu", as_json: Json = False
 ) -> None:  # fmt: skip
-    """Replay the segments that you were drawn for, and commit to what you found."""
+    """Replay the segments that you were drawn for, and commit to what you found; say whether it is what was ordered."""
     from verifier.auditing import parties
     from verifier.auditing.claims import opened_to_json
+    from verifier.auditing.delivery import compare
 
     require_device(device)
     found, places = _case(case), _places(runs)
     left: dict[str, str] = {}
+    unordered: list[Finding] = []
+    for digest, order in found.plan.ordered.items():
+        if digest in places:
+            differences = compare(order, _delivered(places, digest), digest)
+            unordered += differences
+            for each in () if as_json else differences:
+                print(one_line(f"{each.severity} {each.id}: {each.message}"))
 
     def replay(segment: int, keyed: bytes) -> Claim | None:
         claim, why = _replayed(found, places, segment, keyed, device, as_json)
@@ -146,10 +168,13 @@ def run(
 
     kept = _claims_file(key, found)
     made = parties.commit(
-        found, _signing(key), _open(beacon), replay, lambda opened: _keep(kept, opened_to_json(opened))
+        found, audit_orders.signing(key), _open(beacon), replay, lambda opened: _keep(kept, opened_to_json(opened))
     )
     if as_json:
-        print_json({"committed": {str(at): claim.verdict for at, (_, claim) in made.items()}, "left": left})
+        said: dict[str, Any] = {"committed": {str(at): claim.verdict for at, (_, claim) in made.items()}, "left": left}
+        if found.plan.orders:
+            said["findings"] = [each.to_json() for each in unordered]
+        print_json(said)
 
 
 @app.command(name="close")
@@ -158,7 +183,7 @@ def close(case: _Case, beacon: _Beacon, key: _Key, as_json: Json = False) -> Non
     from verifier.auditing import parties
 
     found = _case(case)
-    names = parties.close(found, _signing(key), _open(beacon).info, _now())
+    names = parties.close(found, audit_orders.signing(key), _open(beacon).info, _now())
     _tell({"audit": found.digest.hex(), "committed": names}, as_json)
 
 
@@ -170,7 +195,7 @@ def open_(case: _Case, beacon: _Beacon, key: _Key, as_json: Json = False) -> Non
 
     found = _case(case)
     opened = opened_of(_json(_claims_file(key, found), "name the key that you replayed with"))
-    parties.open_claims(found, _signing(key), _open(beacon).info, _now(), opened)
+    parties.open_claims(found, audit_orders.signing(key), _open(beacon).info, _now(), opened)
     _tell({"audit": found.digest.hex(), "opened": len(opened)}, as_json)
 
 
@@ -184,13 +209,14 @@ def verdict(
     from verifier.auditing.verdict import judge
 
     require_device(device)
-    found, signing, places = _case(case), _signing(key), _places(runs)
+    found, signing, places = _case(case), audit_orders.signing(key), _places(runs)
     hidden = Planted.from_json(_json(planted or _beside(case), "ask the coordinator for it"))
     said = judge(
         found,
         _open(beacon),
         hidden,
         lambda segment, keyed: _replayed(found, places, segment, keyed, device, as_json)[0],
+        lambda digest: _delivered(places, digest),
     )
     found.put("verdict", {name: value for name, value in said.items() if name != "plan"}, signing)
     return _print(said, signing.public, True, as_json)
@@ -215,7 +241,7 @@ def plant(
     """Make a transcript that is false in one step, to see whether auditors find it."""
     from verifier.auditing import planting
 
-    planting.plant(run, out, step, _signing(key))
+    planting.plant(run, out, step, audit_orders.signing(key))
     print(f"{out} is false in step {step}; plan it with --planted {out}={step}")
 
 
@@ -236,6 +262,16 @@ def _source(run: Path) -> Source:
 def _places(runs: list[Path]) -> dict[str, Path]:
     """Returns where each transcript lies, by its identifier."""
     return {_source(run).digest: run for run in runs}
+
+
+def _delivered(places: dict[str, Path], digest: str) -> Delivered | None:
+    """Returns what an ordered transcript says of itself, if it is here and can be read."""
+    from verifier.auditing.delivery import delivered
+
+    try:
+        return delivered(places[digest]) if digest in places else None
+    except WeighbridgeError:
+        return None
 
 
 def _replayed(
@@ -286,14 +322,6 @@ def _open(beacon: Path) -> FileBeacon:
     from weighbridge.attest.beacon import FileBeacon
 
     return FileBeacon(beacon)
-
-
-def _signing(path: Path) -> SigningKey:
-    from weighbridge.attest.manifest import load_or_create_key
-
-    if not path.exists():
-        raise UsageError(f"there is no key {path}; make it with `weighbridge rules key {path}`")
-    return load_or_create_key(path)
 
 
 def _beside(case: Path) -> Path:

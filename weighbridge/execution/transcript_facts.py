@@ -29,6 +29,7 @@ from weighbridge.execution.worker_process import Limits, raise_error, run_worker
 from weighbridge.program.chosen_bits import CHANNELS
 from weighbridge.transcript.files import read_manifest, verify_files
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate
+from weighbridge.transcript.log_kinds import KINDS, LogKind
 from weighbridge.transcript.parentage import Parent
 from weighbridge.transcript.resumption_notes import Resumption
 
@@ -62,12 +63,14 @@ class DataFacts:
         count: Number of records.
         order: Who chose the order of use.
         seed_follows: Whether the seed of all randomness inside steps, W_0's too, follows from the data.
+        seed: Of an order of use that is `seeded`; else None.
     """
 
     root: bytes
     count: int
     order: Order
     seed_follows: bool
+    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +107,8 @@ class OpenedTranscript:
         returned: Steps the state before which entered again later, as the transcript says, ascending.
         declared: Texts of the draft's metadata.
         on_demand: Whether its rounding logs are made on demand.
+        seed: Of all randomness inside steps; None if the draft has none below 2^64.
+        logs: Which kind of rounding logs it has.
     """
 
     path: Path
@@ -117,6 +122,8 @@ class OpenedTranscript:
     returned: list[int]
     declared: dict[str, str]
     on_demand: bool
+    seed: int | None
+    logs: LogKind
 
     def __init__(self, path: Path, manifest: Manifest, checkpoint_steps: list[int], limits: Limits) -> None:
         """Use `open_confined`; this takes over what it has verified."""
@@ -367,6 +374,8 @@ class OpenedTranscript:
         self._parent = _fact(raw["parent"], _read_parent)
         self._coordinate = _fact(raw["coordinate"], _read_coordinate)
         self._repeats = _fact(raw["repeats"], _read_repeats)
+        self.seed = _seed(raw["seed"])
+        self.logs = KINDS[KINDS.index(raw["logs"])]
         self.declared = {text(name, 200): text(value, 4000) for name, value in raw["declared"][:MOST_DECLARED]}
 
     def _ask(self, question: str, read: Callable[[Any], T], *, limits: Limits | None = None, **about: Any) -> T:
@@ -443,8 +452,16 @@ def _data(raw: Any) -> DataFacts:
         raise ValueError("order")
     return DataFacts(
         root=digest(raw["root"]), count=natural(raw["count"]), order=raw["order"],
-        seed_follows=truth(raw["seed_follows"]),
+        seed_follows=truth(raw["seed_follows"]), seed=_seed(raw["seed"]),
     )  # fmt: skip
+
+
+def _seed(raw: Any) -> int | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, str) or not 1 <= len(raw) <= 16:
+        raise ValueError("seed")
+    return int(raw, 16)
 
 
 def _fact(raw: Any, read: Callable[[Any], T]) -> tuple[T] | dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from weighbridge.attest.approved_passport import passport_digest
+from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import TapeError, WeighbridgeError
 from weighbridge.numerics.rule_table import RULES, Kind, base_name
 from weighbridge.program.dataflow import Flow, flow
@@ -56,7 +57,7 @@ SHAPE = {
         "steps": int,
         "programs": [{
             "tape": str, "first": int, "count": int, "follow": {str: [(int, float, str)]},
-            "constants": [[(int, float, bool, str)]], "unexplained": int,
+            "constants": [[(int, float, bool, str)]], "unexplained": int, "numbers": str,
         }],
     },
 }  # fmt: skip
@@ -212,6 +213,7 @@ def _run(transcript: Transcript, values: dict[bytes, TapeValues]) -> dict[str, A
                 "follow": {name: [_number(n) for n in span] for name, span in sorted(numbers[address].items())},
                 "constants": _constants(first.get(address, []), found),
                 "unexplained": sum(name is None for name in found.changing.values()),
+                "numbers": _numbers(found),
             }
             for address, found in values.items()
         ],
@@ -224,6 +226,16 @@ def _constants(values: list[Scalar], found: TapeValues) -> list[list[Any]]:
     known = {repr(v): v for v in values}
     ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     return [[_number(known[text]), count] for text, count in ordered[:_CONSTANTS]]
+
+
+def _numbers(found: TapeValues) -> str:
+    """Names all numbers that a program took: the constant ones by value, the others by what they follow, if anything.
+
+    So runs of one program with other rates or another momentum differ here, though they have the same passport.
+    """
+    changing = found.changing
+    taken = [["follows", changing[at]] if at in changing else ["is", value] for at, value in enumerate(found.values)]
+    return record_digest("passport-numbers/1", taken).hex()
 
 
 def _number(value: Scalar) -> Scalar | str:

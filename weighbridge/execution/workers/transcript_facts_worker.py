@@ -36,6 +36,7 @@ from weighbridge.program.origins import analyse
 from weighbridge.program.tape_checks import declared_programs, examine
 from weighbridge.transcript.data import DataCommitment, OrderSeed, VerifiableOrder
 from weighbridge.transcript.job_record import MeshCoordinate
+from weighbridge.transcript.log_kinds import LOGS
 from weighbridge.transcript.parentage import declared, entered, held
 from weighbridge.transcript.reader import Transcript, open_unchanged
 from weighbridge.transcript.tape import Tape
@@ -66,6 +67,8 @@ def facts(transcript: Transcript) -> dict[str, Any]:
             {before for (step, _), (before, _) in transcript.returned.tensors.items() if step < transcript.steps}
         ),
         "data": None if transcript.data is None else _data(transcript.data, transcript.draft.get("seed")),
+        "seed": _seed(transcript.draft.get("seed")),
+        "logs": transcript.draft.get(LOGS) or "full",
         "initialises": _or_error(transcript.initialises),
         "parent": _or_error(lambda: _parent(transcript)),
         "coordinate": _or_error(lambda: _coordinate(transcript)),
@@ -228,7 +231,16 @@ def _data(commitment: DataCommitment, seed: Any) -> dict[str, Any]:
     elif isinstance(commitment.order, OrderSeed):
         order = "seeded"
     follows = order == "verifiable" and seed == commitment.seed()
-    return {"root": commitment.root().hex(), "count": len(commitment), "order": order, "seed_follows": follows}
+    chosen = _seed(commitment.order.seed) if isinstance(commitment.order, OrderSeed) else None
+    return {
+        "root": commitment.root().hex(), "count": len(commitment), "order": order, "seed_follows": follows,
+        "seed": chosen,
+    }  # fmt: skip
+
+
+def _seed(raw: Any) -> str | None:
+    """A seed as a text: it may have more bits than numbers of an answer."""
+    return f"{raw:x}" if type(raw) is int and 0 <= raw < 1 << 64 else None
 
 
 def _parent(transcript: Transcript) -> Any:

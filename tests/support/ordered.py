@@ -1,0 +1,58 @@
+"""Trainings that a client ordered of a service: a small recipe, its rehearsal, and what may be delivered instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.audited import key
+from torch import nn
+
+from prover import Recorder
+from weighbridge.attest.training_order import SignedOrder, TrainingOrder, sign
+from weighbridge.transcript.data import DataCommitment, OrderSeed, permutation
+
+CLIENT, SERVICE, STEPS, SEED = key(31), key(32), 6, 11
+ORDER = TrainingOrder(
+    name="perceptron",
+    client=CLIENT.public,
+    service=SERVICE.public,
+    steps=STEPS,
+    passport=b"p" * 32,
+    numbers={b"a" * 32: b"1" * 32, b"b" * 32: b"2" * 32},
+    data=b"d" * 32,
+    records=12,
+    seed=SEED,
+    nonce=b"n" * 32,
+)
+_BATCH = 3
+
+
+def record(
+    path: Path, *, steps: int = STEPS, seed: int = SEED, rate: float = 0.1, data: int = 1, **options: Any
+) -> None:
+    """Records a perceptron with momentum on a data set of twelve records, in an order that follows from the seed."""
+    generator = torch.Generator().manual_seed(data)
+    rows, labels = torch.randn(12, 4, generator=generator), torch.arange(12) % 3
+    records = ({"x": rows[at], "y": labels[at]} for at in range(12))
+    epochs = -(-steps * _BATCH // 12)
+    ids = [int(at) for epoch in range(epochs) for at in permutation(seed, epoch, 12)]
+    commitment = DataCommitment.over(records, OrderSeed(seed, epochs))
+    with Recorder(path, seed=seed, data=commitment, checkpoint_every=2, **options) as recorder:
+        with recorder.initialisation():
+            model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.1), nn.Linear(5, 3))
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+        recorder.attach(model, optimizer)
+        for step in range(steps):
+            taken = ids[step * _BATCH : (step + 1) * _BATCH]
+            batch = {"x": rows[taken].clone(), "y": labels[taken].clone()}
+            with recorder.step(batch, records=taken):
+                nn.functional.cross_entropy(model(batch["x"]), batch["y"]).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def accepted(order: TrainingOrder = ORDER) -> SignedOrder:
+    """Returns an order that both parties signed."""
+    return sign(order, CLIENT).accept(SERVICE)
