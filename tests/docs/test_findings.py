@@ -15,8 +15,8 @@ from weighbridge.program.tape_policy import TapePolicy
 ROOT = Path(__file__).parents[2]
 ROOMS = ("weighbridge", "firmware_sim", "prover", "verifier")
 AREAS = (
-    "audit|chip|data|dispute|document|draw|evidence|format|identity|inspection|job|layout|merkle|outcome|process|"
-    "prover|record|registry|replay|report|rpc|rule|rules|score|sealed|snapshot|tape|transcript|usage|verifier"
+    "audit|chip|data|dispute|document|draw|evidence|format|identity|inspection|job|layout|merkle|order|outcome|"
+    "process|prover|record|registry|replay|report|rpc|rule|rules|score|sealed|snapshot|tape|transcript|usage|verifier"
 )
 DOTTED = re.compile(rf"(?:{AREAS})(?:\.[a-z_]+)+")
 
