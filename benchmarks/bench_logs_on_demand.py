@@ -1,7 +1,7 @@
 """What logs on demand save: steps recorded without logs beside steps with them, bytes kept, and what a log costs later.
 
-`python -m benchmarks.bench_logs_on_demand [--rounds N] [--only NAME ...]`. As in `bench_steps` each way has a process
-of its own with one thread, and rounds go through the ways in turn, one step each. The ways:
+`python -m benchmarks.bench_logs_on_demand [--rounds N] [--only NAME ...]`. Ways are measured in
+turn, with one thread each (`benchmarks.stepping`):
 
 - *plain*: as PyTorch does it unasked (under autocast in bfloat16).
 - *wide*: each operation that would be rounded computed wide and cast back, and nothing else (`benchmarks.bare`); it has
@@ -21,12 +21,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import machine, models
 from benchmarks.bare import Bare
+from benchmarks.stepping import Answering, in_turn, ratio, serve, summary
 from prover import Recorder
 from weighbridge.attest.manifest import load_or_create_key
 from weighbridge.core.host_memory import keep_freed
@@ -55,18 +54,10 @@ def build(name: str, precision: str) -> models.Step:
     return made
 
 
-def timed(step: Callable[[int], None]) -> None:
-    """Does one step for every line on stdin and answers how many seconds it took."""
-    for number, _ in enumerate(sys.stdin):
-        begin = time.perf_counter()
-        step(number)
-        print(json.dumps(time.perf_counter() - begin), flush=True)
-
-
 def plain(name: str, precision: str) -> None:
     """Trains as PyTorch does."""
     made = build(name, precision)
-    timed(lambda number: made.update(made.batch(number)))
+    serve(lambda number: made.update(made.batch(number)))
 
 
 def wide(name: str, precision: str) -> None:
@@ -79,7 +70,7 @@ def wide(name: str, precision: str) -> None:
             made.update(batch)
 
     with sdpa_kernel([SDPBackend.MATH]):
-        timed(step)
+        serve(step)
 
 
 def recorded(name: str, precision: str, path: Path, logs: Any, steps: int | None = None) -> None:
@@ -95,7 +86,7 @@ def recorded(name: str, precision: str, path: Path, logs: Any, steps: int | None
                 made.update(batch)
 
         if steps is None:
-            timed(step)
+            serve(step)
         else:
             for number in range(steps):
                 step(number)
@@ -103,15 +94,15 @@ def recorded(name: str, precision: str, path: Path, logs: Any, steps: int | None
 
 def regenerated(path: Path) -> None:
     """Regenerates a transcript, one step for every line on stdin."""
-    begin = 0.0
+    answering: Answering | None = None
 
     def wait(*_: int) -> None:
-        nonlocal begin
-        if begin:
-            print(json.dumps(time.perf_counter() - begin), flush=True)
+        nonlocal answering
+        if answering is not None:
+            answering.answer()
         if not sys.stdin.readline():
             raise SystemExit
-        begin = time.perf_counter()
+        answering = answering or Answering()
 
     regenerate(path, load_or_create_key(key_path(path)), out=path.with_name("again"), progress=wait)
 
@@ -122,9 +113,9 @@ def hashing(name: str, precision: str, path: Path, steps: int) -> float:
     add = OutputsDigest.add
 
     def counted(self: OutputsDigest, op: int, output: int, out: torch.Tensor) -> None:
-        begin = time.perf_counter()
+        begin = time.process_time()
         add(self, op, output, out)
-        taken[-1] += time.perf_counter() - begin
+        taken[-1] += time.process_time() - begin
 
     OutputsDigest.add = counted  # type: ignore[method-assign]
     with Recorder(path, seed=SEED, checkpoint_every=1 << 20, logs="on-demand", device="cpu") as recorder:
@@ -149,27 +140,23 @@ def measure(name: str, precision: str, rounds: int) -> dict[str, Any]:
         ways = ["plain", "wide", "on-demand", "full", "regenerated"]
         if PRECISIONS[precision] is not None:
             ways.remove("wide")
-        times = _in_turn(name, precision, ways, rounds, path)
+        places = {way: path / ("on-demand" if way == "regenerated" else f"timed-{way}") for way in ways}
+        arguments = {
+            way: ("--way", way, "--child", name, "--precision", precision, "--path", str(place))
+            for way, place in places.items()
+        }
+        times = in_turn("benchmarks.bench_logs_on_demand", arguments, rounds, WARM)
         run = path / "on-demand"
         regenerate(run, load_or_create_key(key_path(run)), steps=(1, steps + 1))
         kept = {logs: _bytes(path / logs, steps) for logs in ("full", "on-demand")}
         kept["supplement"] = {"all": round(_size(folder_of(run)) / steps)}
-    middle = {way: statistics.median(taken) for way, taken in times.items()}
-    least = {way: min(taken) for way, taken in times.items()}
     pairs = [("on-demand", "wide"), ("on-demand", "full"), ("on-demand", "plain"), ("full", "plain"),
              ("full", "wide"), ("regenerated", "full")]  # fmt: skip
     return {
         "rounds": rounds,
-        "milliseconds": {
-            way: {"median": round(middle[way], 2), "min": round(least[way], 2), "max": round(max(times[way]), 2)}
-            for way in times
-        },
+        "milliseconds": {way: summary(taken) for way, taken in times.items()},
         "hashing_milliseconds": round(1e3 * hashed, 2),
-        "ratios": {
-            f"{a} / {b}": {"median": round(middle[a] / middle[b], 3), "min": round(least[a] / least[b], 3)}
-            for a, b in pairs
-            if b in times
-        },
+        "ratios": {f"{a} / {b}": ratio(times, a, b) for a, b in pairs if b in times},
         "bytes_a_step": kept,
     }
 
@@ -187,34 +174,6 @@ def _ask(way: str, name: str, precision: str, path: Path, steps: int) -> float:
     arguments = ("--way", way, "--child", name, "--precision", precision, "--path", str(path), "--rounds", str(steps))
     found: float = machine.ask("benchmarks.bench_logs_on_demand", *arguments, environment=machine.HERE)
     return found
-
-
-def _in_turn(name: str, precision: str, ways: list[str], rounds: int, path: Path) -> dict[str, list[float]]:
-    """Returns the milliseconds of every counted step of each way."""
-    processes: dict[str, subprocess.Popen[str]] = {}
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    try:
-        for way in ways:
-            place = path / ("on-demand" if way == "regenerated" else f"timed-{way}")
-            processes[way] = machine.start(
-                "benchmarks.bench_logs_on_demand", "--way", way, "--child", name, "--precision", precision,
-                "--path", str(place), environment=machine.HERE, stdin=subprocess.PIPE,
-            )  # fmt: skip
-        for _ in range(WARM + rounds):
-            for way, process in processes.items():
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write("\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-                if not line:
-                    raise RuntimeError(f"the process that measures the way {way!r} died; its message is above")
-                times[way].append(1e3 * json.loads(line))
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.communicate()
-    return {way: taken[WARM:] for way, taken in times.items()}
 
 
 def child(way: str, name: str, precision: str, path: Path, steps: int) -> None:

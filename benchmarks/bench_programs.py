@@ -5,14 +5,13 @@ thread. It records the steps with logs of either kind, then replays them with tw
 may use programs and one that may not; both must arrive at the recorded state of every step, with the same counts. A
 step's time is the processor time of the process, all its threads together: recording with all that the Recorder does
 beside, replaying with reading of log and batch and the digest of the state. The first steps, which compile kernels, are
-not counted. Ratios are of medians. Results go to benchmarks/results/programs.json.
+not counted. Ratios are of medians, and of minima. Results go to benchmarks/results/programs.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 import warnings
@@ -22,7 +21,8 @@ from typing import Any
 import torch
 
 from benchmarks import machine
-from benchmarks.bench_steps import FULL, SEED, _build
+from benchmarks.bench_steps import FULL, FULL_ROUNDS, SEED, build
+from benchmarks.stepping import Times, ratio, summary
 from prover import Recorder
 from weighbridge.core.host_memory import keep_freed
 from weighbridge.execution.executor import Executor
@@ -32,7 +32,11 @@ from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
 
-NAMES = ("gpt2", "resnet", "llama", "lstm", "perceptron", "gpt2-11m")
+NAMES = (
+    "gpt2", "resnet", "llama", "lstm", "perceptron", "gpt2-11m", "resnet50", "gpt2-124m", "gpt2, bf16 autocast",
+    "gpt2-11m, bf16 autocast", "gpt2-11m, bf16",
+)  # fmt: skip
+RATIOS = (("one_by_one", "recorded"), ("program", "recorded"), ("program", "one_by_one"))
 KINDS: tuple[LogKind, ...] = ("full", "on-demand")
 WARM = 4
 
@@ -42,14 +46,15 @@ def recorded(name: str, path: Path, logs: LogKind, steps: int) -> list[float]:
     times = []
     with Recorder(path, seed=SEED, checkpoint_every=1 << 20, logs=logs, device="cpu") as recorder:
         with recorder.initialisation():
-            made = _build(name)
+            made = build(name)
         recorder.attach(*made.attached)
+        begin = time.process_time()
         for number in range(steps):
             batch = made.batch(number)
-            begin = time.process_time()
             with recorder.step(batch):
                 made.update(batch)
-            times.append(1e3 * (time.process_time() - begin))
+            begin, last = time.process_time(), begin
+            times.append(1e3 * (begin - last))
     return times
 
 
@@ -65,10 +70,10 @@ class Replayed:
     def step(self, number: int) -> tuple[float, tuple[int, ...]]:
         """Replays a step; returns its processor time in milliseconds, and what was counted."""
         transcript = self._transcript
+        begin = time.process_time()
         record = transcript.step(number)
         if record.tape not in self._tapes:
             self._tapes[record.tape] = Tape.decode(transcript.tape(record.tape))
-        begin = time.process_time()
         context = self.executor.run(
             self._tapes[record.tape], record.tape, record, transcript.log(number), transcript.batch(number),
             transcript.undeclared(number),
@@ -106,28 +111,22 @@ def measured(name: str, rounds: int) -> dict[str, Any]:
                     counts.append(counted)
                 if counts[0] != counts[1]:
                     raise SystemExit(f"step {number} has other counts as a program")
-            program, alone = (taken[WARM + 1 :] for taken in times)
-            begun = statistics.median(recording[WARM:])
+            ways_taken: Times = {
+                "recorded": recording[WARM:],
+                **{way: taken[WARM + 1 :] for way, taken in zip(("program", "one_by_one"), times, strict=True)},
+            }
             found[logs] = {
-                "recorded": _summary(recording[WARM:]),
-                "one_by_one": _summary(alone),
-                "program": _summary(program),
-                "program_over_recorded": round(statistics.median(program) / begun, 3),
-                "one_by_one_over_recorded": round(statistics.median(alone) / begun, 3),
-                "program_over_one_by_one": round(statistics.median(program) / statistics.median(alone), 3),
+                **{way: summary(taken) for way, taken in ways_taken.items()},
+                "ratios": {f"{way} / {base}": ratio(ways_taken, way, base) for way, base in RATIOS},
                 **ways[0].covered(),
             }
     return found
 
 
-def _summary(times: list[float]) -> dict[str, float]:
-    return {"median": round(statistics.median(times), 2), "min": round(min(times), 2), "max": round(max(times), 2)}
-
-
 def main() -> None:
     """Measures every model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=[*NAMES, *FULL], help="this model; may be repeated")
+    parser.add_argument("--only", action="append", choices=NAMES, help="this model; may be repeated")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -140,7 +139,8 @@ def main() -> None:
         return
     models: dict[str, Any] = {}
     for name in options.only or NAMES:
-        given = ("--rounds", str(options.rounds), "--child", name)
+        rounds = min(options.rounds, FULL_ROUNDS) if name in FULL else options.rounds
+        given = ("--rounds", str(rounds), "--child", name)
         models[name] = machine.ask("benchmarks.bench_programs", *given, environment=machine.HERE)
         print(f"{name}: {json.dumps(models[name])}", flush=True)
     about = {**machine.about(), "seed": SEED}

@@ -1,7 +1,7 @@
 """What logs as sketches keep and cost: steps recorded in the three kinds of logs, and replays with other kernels.
 
-`python -m benchmarks.bench_sketched_logs [--rounds N] [--only NAME ...]`. Each kind has a process of its own with one
-thread, and rounds go through the kinds in turn, one step each, under autocast in bfloat16. Then a fresh process with
+`python -m benchmarks.bench_sketched_logs [--rounds N] [--only NAME ...]`. Kinds are measured in turn, with one thread
+each (`benchmarks.stepping`), under autocast in bfloat16. Then a fresh process with
 SSE2 kernels replays the runs with logs in full and with sketches; seconds are of the whole replay. Ratios are of
 medians, and of minima, which the rest of the machine disturbs least. Bytes are of the rounding files, over the steps.
 
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import subprocess
 import tempfile
 import time
 import warnings
@@ -24,6 +22,7 @@ import torch
 
 from benchmarks import machine
 from benchmarks.bench_logs_on_demand import SEED, recorded
+from benchmarks.stepping import in_turn, ratio, summary
 from weighbridge import replay
 from weighbridge.core.host_memory import keep_freed
 
@@ -39,22 +38,15 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     """Measures one model."""
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
         folder = Path(directory)
-        times = _in_turn(name, rounds, folder)
+        arguments = {kind: ("--kind", kind, "--child", name, "--path", str(folder / kind)) for kind in KINDS}
+        times = in_turn("benchmarks.bench_sketched_logs", arguments, rounds, WARM, orderly=True)
         kept = {kind: _size(folder / kind / "rounding") / (WARM + rounds) for kind in KINDS}
         replays = {kind: _replay(folder / kind) for kind in ("full", "sketch")}
-    middle = {kind: statistics.median(taken) for kind, taken in times.items()}
-    least = {kind: min(taken) for kind, taken in times.items()}
     pairs = (("sketch", "full"), ("sketch", "on-demand"), ("on-demand", "full"))
     return {
         "rounds": rounds,
-        "milliseconds": {
-            kind: {"median": round(middle[kind], 2), "min": round(least[kind], 2), "max": round(max(times[kind]), 2)}
-            for kind in KINDS
-        },
-        "ratios": {
-            f"{a} / {b}": {"median": round(middle[a] / middle[b], 3), "min": round(least[a] / least[b], 3)}
-            for a, b in pairs
-        },
+        "milliseconds": {kind: summary(taken) for kind, taken in times.items()},
+        "ratios": {f"{a} / {b}": ratio(times, a, b) for a, b in pairs},
         "bytes_a_step": {kind: round(size) for kind, size in kept.items()},
         "smaller_by": round(kept["full"] / kept["sketch"], 1),
         "replays": replays,
@@ -75,34 +67,6 @@ def _replay(run: Path) -> dict[str, Any]:
         "charged_bits": round(result.evidence["charged_bits"], 1),
         "seconds": round(time.perf_counter() - begin, 2),
     }
-
-
-def _in_turn(name: str, rounds: int, folder: Path) -> dict[str, list[float]]:
-    """Records the steps; returns the milliseconds of every counted one of each kind."""
-    processes: dict[str, subprocess.Popen[str]] = {}
-    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    try:
-        for kind in KINDS:
-            processes[kind] = machine.start(
-                "benchmarks.bench_sketched_logs", "--kind", kind, "--child", name, "--path", str(folder / kind),
-                environment=machine.HERE, stdin=subprocess.PIPE,
-            )  # fmt: skip
-        for _ in range(WARM + rounds):
-            for kind, process in processes.items():
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write("\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-                if not line:
-                    raise RuntimeError(f"the process that records {kind!r} died; its message is above")
-                times[kind].append(1e3 * json.loads(line))
-        for process in processes.values():
-            process.communicate()  # it ends its transcript
-    finally:
-        for process in processes.values():
-            process.kill()
-    return {kind: taken[WARM:] for kind, taken in times.items()}
 
 
 def main() -> None:

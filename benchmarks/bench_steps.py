@@ -1,9 +1,8 @@
 """What a step costs: plain, computed wide, recorded, replayed, and trained by the published method.
 
-`python -m benchmarks.bench_steps [--rounds N] [--only NAME ...] [--full]`. Each way has a process of its own with one
-thread, kept waiting between steps; rounds go through the ways in turn, one step each, so that all meet the same state
-of the machine. The first steps, which compile kernels and allocate, are not counted; all ways keep the memory that they
-free, as the Recorder and the replay worker do. The ways:
+`python -m benchmarks.bench_steps [--rounds N] [--only NAME ...] [--full]`. Ways are measured in turn, with one thread
+each (`benchmarks.stepping`). The first steps, which compile kernels and allocate, are not counted; all ways keep the
+memory that they free, as the Recorder and the replay worker do. The ways:
 
 - *plain*: float32, as PyTorch does it unasked.
 - *wide*: the same training with weights, buffers, optimizer state and batches in float64, nothing rounded or recorded:
@@ -28,12 +27,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +43,7 @@ from benchmarks.bare import Bare, Noted
 from benchmarks.baselines.hooks import Hooks
 from benchmarks.baselines.training import Trainer, update
 from benchmarks.soak import gpt2_124m, resnet50
+from benchmarks.stepping import Answering, in_turn, serve, summary
 from prover import Recorder
 from weighbridge.core.host_memory import keep_freed
 
@@ -65,34 +63,30 @@ FULL_ROUNDS = 8
 SEED = 11
 
 
-def _build(name: str) -> models.Step:
-    return FULL[name]() if name in FULL else models.named(name)()
-
-
-def _timed(step: Callable[[int], None]) -> None:
-    """Does one step for every line on stdin and answers how many seconds it took."""
-    for number, _ in enumerate(sys.stdin):
-        begin = time.perf_counter()
-        step(number)
-        print(json.dumps(time.perf_counter() - begin), flush=True)
+def build(name: str) -> models.Step:
+    """Makes a model: `gpt2`, or `gpt2, bf16 autocast` in another of `models.PRECISIONS`."""
+    kind, _, precision = name.rpartition(", ")
+    if precision not in models.PRECISIONS:
+        return FULL[name]() if name in FULL else models.named(name)()
+    return models.in_precision(build(kind), precision)
 
 
 def plain(name: str) -> None:
     """Trains in float32."""
-    made = _build(name)
-    _timed(lambda number: made.update(made.batch(number)))
+    made = build(name)
+    serve(lambda number: made.update(made.batch(number)))
 
 
 def wide(name: str) -> None:
     """Trains in float64."""
-    made = _build(name).to(torch.float64)
+    made = build(name).to(torch.float64)
     with sdpa_kernel([SDPBackend.MATH]):
-        _timed(lambda number: made.update(made.batch(number)))
+        serve(lambda number: made.update(made.batch(number)))
 
 
 def bare(name: str, mode: type[Bare] = Bare) -> None:
     """Trains in float32, each operation by itself in float64."""
-    made = _build(name)
+    made = build(name)
 
     def step(number: int) -> None:
         batch = made.batch(number)
@@ -100,12 +94,12 @@ def bare(name: str, mode: type[Bare] = Bare) -> None:
             made.update(batch)
 
     with sdpa_kernel([SDPBackend.MATH]):
-        _timed(step)
+        serve(step)
 
 
 def published(name: str) -> None:
     """Trains by the published method."""
-    made = _build(name).to(torch.float64)
+    made = build(name).to(torch.float64)
 
     def step(number: int) -> None:
         hooks = Hooks(made.model, Trainer())
@@ -113,14 +107,14 @@ def published(name: str) -> None:
         hooks.detach()
 
     with sdpa_kernel([SDPBackend.MATH]):
-        _timed(step)
+        serve(step)
 
 
 def recorded(name: str, path: Path, steps: int | None = None) -> None:
     """Records: so many steps, or one for every line on stdin."""
     with Recorder(path, seed=SEED, checkpoint_every=1 << 20) as recorder:
         with recorder.initialisation():
-            made = _build(name)
+            made = build(name)
         recorder.attach(*made.attached)
 
         def step(number: int) -> None:
@@ -129,7 +123,7 @@ def recorded(name: str, path: Path, steps: int | None = None) -> None:
                 made.update(batch)
 
         if steps is None:
-            _timed(step)
+            serve(step)
         else:
             for number in range(steps):
                 step(number)
@@ -147,16 +141,16 @@ def replayed(path: Path) -> None:
     """Replays a transcript, one step for every line on stdin."""
     from weighbridge.execution.workers import replay_worker, serving
 
-    begin = 0.0
+    answering: Answering | None = None
 
     def wait(message: dict[str, Any]) -> None:
         """Called by the worker after every step."""
-        nonlocal begin
-        if begin:
-            print(json.dumps(time.perf_counter() - begin), flush=True)
+        nonlocal answering
+        if answering is not None:
+            answering.answer()
         if not sys.stdin.readline():
             raise SystemExit
-        begin = time.perf_counter()
+        answering = answering or Answering()
 
     serving.prepare("cpu")
     result = replay_worker.Replay(request(path), [], wait).run()
@@ -174,20 +168,15 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         ready = ("--way", "transcript", "--rounds", str(WARM + rounds + 1), "--child", name)
         machine.ask("benchmarks.bench_steps", *ready, "--path", str(path / "transcript"), environment=machine.HERE)
         for group in GROUPS.get(name, (WAYS,)):
-            times = _in_turn(name, group, rounds, path)
+            paths = {"recorded": path / "recording", "replayed": path / "transcript"}
+            arguments = {way: ("--way", way, "--child", name, "--path", str(paths.get(way, path))) for way in group}
+            times = in_turn("benchmarks.bench_steps", arguments, rounds, WARM)
             wide = statistics.median(times["wide"])
             to_wide |= {way: statistics.median(taken) / wide for way, taken in times.items()}
             kept = times | kept
     return {
         "rounds": rounds,
-        "milliseconds": {
-            way: {
-                "median": round(statistics.median(kept[way]), 2),
-                "min": round(min(kept[way]), 2),
-                "max": round(max(kept[way]), 2),
-            }
-            for way in WAYS
-        },
+        "milliseconds": {way: summary(kept[way]) for way in WAYS},
         "recorded_over_wide": round(to_wide["recorded"], 3),
         "bare_over_wide": round(to_wide["bare"], 3),
         "noted_over_wide": round(to_wide["noted"], 3),
@@ -196,38 +185,6 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         "published_over_wide": round(to_wide["published"], 3),
         "wide_over_plain": round(1 / to_wide["plain"], 3),
     }
-
-
-def _in_turn(name: str, ways: Sequence[str], rounds: int, path: Path) -> dict[str, list[float]]:
-    """Returns the milliseconds of every counted step of each way."""
-    paths = {"recorded": path / "recording", "replayed": path / "transcript"}
-    processes: dict[str, subprocess.Popen[str]] = {}
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    try:
-        for way in ways:
-            arguments = ("--way", way, "--child", name, "--path", str(paths.get(way, path)))
-            processes[way] = machine.start(
-                "benchmarks.bench_steps", *arguments, environment=machine.HERE, stdin=subprocess.PIPE
-            )
-        for _ in range(WARM + rounds):
-            for way, process in processes.items():
-                times[way].append(_step(way, process))
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.communicate()
-    return {way: [1e3 * seconds for seconds in taken[WARM:]] for way, taken in times.items()}
-
-
-def _step(way: str, process: subprocess.Popen[str]) -> float:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"the process that measures the way {way!r} died; its message is above")
-    return float(json.loads(line))
 
 
 def child(way: str, name: str, path: Path, rounds: int) -> None:

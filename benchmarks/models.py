@@ -215,6 +215,17 @@ OTHERS: dict[str, Callable[[], Step]] = {"lstm": lstm, "mlp-2m": mlp_2m, "gpt2-2
 """What else is measured."""
 
 
+PRECISIONS = ("bf16 autocast", "bf16")
+"""Precisions beside float32: weights in float32 and products in bfloat16, and everything in bfloat16."""
+
+
+def in_precision(made: Step, precision: str) -> Step:
+    """Returns the same training in one of `PRECISIONS`; to be called before the first update."""
+    if precision == "bf16 autocast":
+        return replace(made, autocast=torch.bfloat16)
+    return made.to(torch.bfloat16) if precision == "bf16" else made
+
+
 def named(name: str) -> Callable[[], Step]:
     """Returns the maker of a model."""
     return {**MODELS, **OTHERS}[name]
