@@ -35,6 +35,7 @@ def test_old_transcripts_hold_what_they_were_recorded_for() -> None:
     assert answer("show", GOLDEN / "resumed")["resumed"] != []
     assert "committed to before training" in answer("show", GOLDEN / "digits")["data"]
     assert Transcript.open(GOLDEN / "bfloat16").draft["policy"] == "calibrated"
+    assert {each.sketches for each in Transcript.open(GOLDEN / "sketch").records()} == {1}
     parent = Transcript.open(GOLDEN / "fine-tuned").draft["parent"]
     assert parent["transcript"].hex() == RECORDED["digits"]["id"]
 

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -133,10 +134,10 @@ def bfloat16(out: Path) -> None:
                 optimizer.zero_grad()
 
 
-def on_demand(out: Path) -> None:
-    """Logs on demand, by autocast to bfloat16, with the supplements of all steps."""
-    generator = torch.Generator().manual_seed(10)
-    with Recorder(out, seed=10, policy="calibrated", checkpoint_every=2, logs="on-demand", device="cpu") as recorder:
+def _without_logs(out: Path, seed: int, **options: Any) -> None:
+    """The transformer by autocast to bfloat16, without formulas or clipping."""
+    generator = torch.Generator().manual_seed(seed)
+    with Recorder(out, seed=seed, policy="calibrated", checkpoint_every=2, device="cpu", **options) as recorder:
         with recorder.initialisation():
             model = Language()
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -150,7 +151,18 @@ def on_demand(out: Path) -> None:
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
+
+
+def on_demand(out: Path) -> None:
+    """Logs on demand, by autocast to bfloat16, with the supplements of all steps."""
+    _without_logs(out, 10, logs="on-demand")
     weighbridge("regenerate", out)
+    out.with_name(f"{out.name}.key").unlink()
+
+
+def sketch(out: Path) -> None:
+    """Sketches of the outputs in 16 bits, and no logs of these."""
+    _without_logs(out, 12, logs="sketch")
     out.with_name(f"{out.name}.key").unlink()
 
 
@@ -307,7 +319,7 @@ def made(out: Path) -> Iterator[str]:
     yield "digits"
     fine_tuned(out / "fine-tuned", out / "digits", model)
     yield "fine-tuned"
-    for make in (bfloat16, chance, resumed, job, on_demand):
+    for make in (bfloat16, chance, resumed, job, on_demand, sketch):
         make(out / make.__name__.replace("_", "-"))
         yield make.__name__
 
