@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+FIRST_OWN = 2
+"""The number of the first generator of the program's own that draws in a step."""
+
 
 class Generators:
     """Numbers the torch generators of a step and keeps their counters in their seeds.
@@ -37,33 +40,38 @@ class Generators:
 
     def number(self, generator: torch.Generator) -> int:
         """Returns the number: 0 for the CPU default, 1 for CUDA defaults, then in order of first use in the step."""
-        if generator is torch.default_generator:
+        address = address_of(generator)
+        if address == address_of(torch.default_generator):
             return 0
-        if str(generator.device).startswith("cuda") and any(generator is g for g in torch.cuda.default_generators):
+        if str(generator.device).startswith("cuda") and address in map(address_of, torch.cuda.default_generators):
             return 1
         for i, used in enumerate(self._used):
-            if used is generator:
-                return i + 2
+            if address_of(used) == address:
+                return i + FIRST_OWN
         self._used.append(generator)
         self._meet(generator)
-        return len(self._used) + 1
+        return len(self._used) - 1 + FIRST_OWN
+
+    def own(self) -> list[torch.Generator]:
+        """Returns the program's own that the last step drew from, in the order of their numbers."""
+        return list(self._used)
 
     def _meet(self, generator: torch.Generator) -> None:
         """Finds out whether one of the program's own generators continues or begins with its seed."""
         seed = counter_of(generator)
-        if self._followed.get(_address(generator), (0, -1))[1] == seed:
+        if self._followed.get(address_of(generator), (0, -1))[1] == seed:
             return
         if seed in self._restored:  # made before the crash too, and drawn from since
             generator.manual_seed(self._restored.pop(seed))
         elif seed in self._seen:
             self._again.add(seed)  # a program that resumes does this by itself
         self._seen.add(seed)
-        self._followed[_address(generator)] = seed, seed
+        self._followed[address_of(generator)] = seed, seed
 
     def drawn(self, generator: torch.Generator) -> None:
         """Notes that a generator has been drawn from."""
-        if _address(generator) in self._followed:
-            self._followed[_address(generator)] = self._followed[_address(generator)][0], counter_of(generator)
+        if address_of(generator) in self._followed:
+            self._followed[address_of(generator)] = self._followed[address_of(generator)][0], counter_of(generator)
 
     def counters(self) -> list[tuple[int, int, int]]:
         """Returns (number, seed at its first use, present counter) of the defaults and, as 2, of the program's own.
@@ -96,6 +104,6 @@ def counter_of(generator: torch.Generator) -> int:
     return generator.initial_seed() & 0xFFFFFFFFFFFFFFFF
 
 
-def _address(generator: torch.Generator) -> int:
-    """Identifies a generator while it lives, whatever Python object stands for it."""
+def address_of(generator: torch.Generator) -> int:
+    """Identifies a generator while it lives, whatever Python object stands for it: an operation is given another."""
     return int(generator._cdata)  # type: ignore[attr-defined]

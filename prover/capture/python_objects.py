@@ -78,6 +78,7 @@ class Look:
         schedulers: The same schedulers.
         optimizers: Identities of the optimizers.
         kinds: Their types.
+        generators: PyTorch's generators that were met, but for its default one.
         iterator: Where an iterator was met, whose state nothing tells; None if none was.
         tensors: The tensors on storages of the state; to be cleared by who keeps a look.
     """
@@ -89,6 +90,7 @@ class Look:
     schedulers: list[weakref.ref[LRScheduler]] = field(default_factory=list)
     optimizers: list[int] = field(default_factory=list)
     kinds: set[type[Optimizer]] = field(default_factory=set)
+    generators: list[torch.Generator] = field(default_factory=list)
     iterator: str | None = None
     tensors: list[Tensor] = field(default_factory=list)
 
@@ -222,8 +224,10 @@ class _Walk:
         elif isinstance(value, type):
             out.append(id(value))
             self._class(value)
-        elif isinstance(value, (ModuleType, torch.Generator)):
+        elif isinstance(value, ModuleType):
             out.append(id(value))
+        elif isinstance(value, torch.Generator):
+            self._generator(value)
         elif isinstance(value, enum.Enum):
             out.append(value)
         elif isinstance(value, np.generic):
@@ -233,7 +237,9 @@ class _Walk:
             if hasattr(value, "__dict__"):
                 self._instance(value, kind)
         elif isinstance(value, weakref.ref):
-            out.append(id(value()))
+            out.append(id(referred := value()))
+            if isinstance(referred, torch.Generator):
+                self._walk(referred)
         elif kind is bytearray or isinstance(value, array.array):
             out.append(bytes(value))
         elif isinstance(value, _DRAWING):
@@ -338,6 +344,13 @@ class _Walk:
         name = self._name_of(t.untyped_storage()._cdata)
         return name, t.dtype, t.shape, t.stride(), t.storage_offset(), t.requires_grad
 
+    def _generator(self, value: torch.Generator) -> None:
+        self._out.append(id(value))
+        if value is not torch.default_generator:
+            self.look.generators.append(value)
+        if hasattr(value, "__dict__"):  # of a class of the program's
+            self._instance(value, type(value))
+
     def _optimizer(self, value: Optimizer) -> None:
         number = len(self.look.optimizers)
         self.look.optimizers.append(id(value))
@@ -380,7 +393,11 @@ class _Walk:
                 continue
             found = value.__globals__[name]
             if isinstance(found, ModuleType):
-                self._out += [id(found), *(id(found.__dict__[each]) for each in names if each in found.__dict__)]
+                members = [found.__dict__[each] for each in names if each in found.__dict__]
+                self._out += [id(found), *map(id, members)]
+                for each in members:
+                    if isinstance(each, torch.Generator):
+                        self._walk(each)
             else:
                 self._within(f"'s {name}", found)
 

@@ -67,8 +67,7 @@ class KnownStructures:
             problem = "calls that began alike went on otherwise, so it decides by something that cannot be looked at"
             self._all = [each for each in self._all if each not in apart]
         if structure is not None:
-            structure.shown = shown
-            structure.program = structure.program if shown.reason is None else None
+            structure.show(shown)
             return structure, problem
         at = max((where for _, where in parted if where is not None), default=None)
         if at is not None:  # what was read before that was read in other steps too

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from prover.capture.generators import address_of
 from prover.recording.structure import NotPlainError
 
 _DEEPEST = 32
@@ -44,17 +45,22 @@ def names_of(function: Callable[..., Any]) -> list[str]:
     return [kinds[each.kind] + each.name for each in parameters if each.kind in kinds]
 
 
-def without_tensors(args: tuple[Any, ...], names: Sequence[str] = ()) -> list[Any]:
+def without_tensors(
+    args: tuple[Any, ...], names: Sequence[str] = (), generators: list[torch.Generator] | None = None
+) -> list[Any]:
     """Returns what a call's arguments have beside tensors, in order.
 
     Args:
         args: The arguments.
         names: What the function calls them, as `names_of` has it.
+        generators: PyTorch's generators that are reached otherwise; those in the arguments are appended. One in the
+            arguments is compared by which of these it is, so that each call may be given another.
 
     Raises:
         NotPlainError: Something in them cannot be compared.
     """
-    return [len(args), *(part for at, value in enumerate(args) for part in _parts(value, _name(names, at)))]
+    reached = [] if generators is None else generators
+    return [len(args), *(part for at, value in enumerate(args) for part in _parts(value, _name(names, at), reached))]
 
 
 def numbers_apart(one: Sequence[Any], other: Sequence[Any]) -> list[int] | None:
@@ -73,13 +79,19 @@ def _name(names: Sequence[str], at: int) -> str:
     return f"number {at}"
 
 
-def _parts(value: Any, place: str, depth: int = 0) -> Iterator[Any]:
+def _parts(value: Any, place: str, reached: list[torch.Generator], depth: int = 0) -> Iterator[Any]:
     kind = type(value)
     if depth > _DEEPEST:
         raise NotPlainError(f"its argument {place} is nested deeper than {_DEEPEST} levels")
     if isinstance(value, torch.Tensor):
         yield kind
-        yield from _attributes(value, place, depth)
+        yield from _attributes(value, place, reached, depth)
+    elif kind is torch.Generator:
+        known = [address_of(each) for each in reached]
+        if address_of(value) not in known:
+            reached.append(value)
+            known.append(address_of(value))
+        yield from (kind, known.index(address_of(value)))
     elif kind is float:
         yield Number(kind, struct.pack("<d", value), place)
     elif kind is int:
@@ -87,33 +99,36 @@ def _parts(value: Any, place: str, depth: int = 0) -> Iterator[Any]:
     elif value is None or kind in (bool, str, bytes, torch.dtype, torch.device):
         yield from (kind, value)
     elif hasattr(value, "keys") and hasattr(value, "__getitem__"):
-        yield from _inner(kind, {key: value[key] for key in value.keys()}, place, "{}[{!r}]", depth)  # noqa: SIM118
-        yield from _attributes(value, place, depth)
+        items = {key: value[key] for key in value.keys()}  # noqa: SIM118
+        yield from _inner(kind, items, place, "{}[{!r}]", reached, depth)
+        yield from _attributes(value, place, reached, depth)
     elif isinstance(value, (list, tuple)):
-        yield from _inner(kind, dict(enumerate(value)), place, "{}[{!r}]", depth)
-        yield from _attributes(value, place, depth)
+        yield from _inner(kind, dict(enumerate(value)), place, "{}[{!r}]", reached, depth)
+        yield from _attributes(value, place, reached, depth)
     elif is_dataclass(value) and not isinstance(value, type):
         named = {each.name: getattr(value, each.name) for each in fields(value)}
-        yield from _inner(kind, {**named, **getattr(value, "__dict__", {})}, place, "{}.{}", depth)
+        yield from _inner(kind, {**named, **getattr(value, "__dict__", {})}, place, "{}.{}", reached, depth)
     else:
         raise NotPlainError(f"its argument {place} is a {kind.__qualname__} of {kind.__module__}")
 
 
-def _inner(kind: type, parts: dict[Any, Any], place: str, how: str, depth: int) -> Iterator[Any]:
+def _inner(
+    kind: type, parts: dict[Any, Any], place: str, how: str, reached: list[torch.Generator], depth: int
+) -> Iterator[Any]:
     yield from (kind, len(parts))
     for key, value in parts.items():
         yield from (type(key), key)
-        yield from _parts(value, how.format(place, key), depth + 1)
+        yield from _parts(value, how.format(place, key), reached, depth + 1)
 
 
-def _attributes(value: Any, place: str, depth: int) -> Iterator[Any]:
+def _attributes(value: Any, place: str, reached: list[torch.Generator], depth: int) -> Iterator[Any]:
     """Yields what an object holds beside its items, which a function may read too.
 
     What is private and cannot be compared is left out, such as a tokenizer's own notes beside its tensors.
     """
     for name, each in {**_slots(value), **getattr(value, "__dict__", {})}.items():
         try:
-            parts = list(_parts(each, f"{place}.{name}", depth + 1))
+            parts = list(_parts(each, f"{place}.{name}", reached, depth + 1))
         except NotPlainError:
             if not name.startswith("_"):
                 raise

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from prover.capture.claimed_training import ClaimedTraining
-from prover.capture.generators import Generators, counter_of
+from prover.capture.generators import Generators
 from prover.capture.recording_context import Recording
 from prover.capture.storages import HostCopy, Memory
 from weighbridge.core.errors import WeighbridgeError
@@ -41,10 +41,14 @@ class ProgramFaultError(WeighbridgeError):
 class ProgramRecording(Recording):
     """The context of such a step: it notes results however they come, and draws where the tape says."""
 
-    def __init__(self, seed: int, generators: Generators, policy: Policy, *, logs: LogKind) -> None:
+    def __init__(
+        self, seed: int, generators: Generators, policy: Policy, *, logs: LogKind,
+        sources: Mapping[int, torch.Generator] | None = None,
+    ) -> None:  # fmt: skip
+        """Prepares; `sources` are the generators that the tape draws from, by number."""
         super().__init__(seed, generators, policy, logs=logs)
         self._node: Node | None = None
-        self._start = counter_of(torch.default_generator)
+        self._sources = sources or {}
 
     def begin(self, op: int, node: Node | None = None) -> None:
         """Starts operation number `op`."""
@@ -70,8 +74,13 @@ class ProgramRecording(Recording):
         """See `Context.draw`: recomputation repeats draws, so the tape says how far the counter was."""
         assert self._node is not None, "an operation has begun"
         assert self._node.draw is not None, "a random operation draws"
-        torch.default_generator.manual_seed((self._start + self._node.draw[1]) % WORD)
-        return super().draw(None, device)
+        number, offset = self._node.draw
+        source = self._sources[number]
+        if self._generators.number(source) != number:  # which may also put it where it was before a crash
+            raise ProgramFaultError(f"generators draw in another order than the tape has, at operation {self.op}")
+        if number in self.rng:
+            source.manual_seed((self.rng[number][0] + offset) % WORD)
+        return super().draw(source, device)
 
 
 class PlacedOperands(Operands):

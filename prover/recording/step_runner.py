@@ -7,7 +7,7 @@ switches are set to the arithmetic that the error bounds hold for.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -219,9 +219,9 @@ class StepRunner:
             self._trial_paths = Paths(self._attached)
         return Capture(self, Recording(self._seed, self.generators, self._policy), self._trial_paths, self.substitution)
 
-    def program_context(self) -> ProgramRecording:
-        """Returns what a step is evaluated in that runs as a program."""
-        return ProgramRecording(self._seed, self.generators, self._policy, logs=self._logs)
+    def program_context(self, sources: Mapping[int, torch.Generator]) -> ProgramRecording:
+        """Returns what a step is evaluated in that runs as a program, and draws from these generators, by number."""
+        return ProgramRecording(self._seed, self.generators, self._policy, logs=self._logs, sources=sources)
 
     def unlogged_context(self) -> ProgramRecording:
         """Returns what operations are evaluated in that belong to no step; they come out as in one."""

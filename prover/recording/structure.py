@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from prover.capture.in_progress import InProgress
 from prover.capture.python_objects import Look
 from prover.recording.compile_refusal import refused
 from prover.recording.foreseen_reads import Reads
+from prover.recording.generator_moves import Moves
 from prover.recording.known_values import READING, Counter, KnownValues, counters
 from weighbridge.execution.straight_line.program import Program, straight
 from weighbridge.numerics.rule_table import base_name
@@ -104,9 +105,7 @@ class Shown:
         result: What the function returned, with parts in place of tensors.
         reason: Why it cannot be compiled, if that showed while it ran.
         grads: The gradients that it made, by the name of the parameter.
-        rng: Counters of its draws by generator, as the record has them.
-        start: The counter of PyTorch's default generator before it.
-        end: The same after it.
+        moves: What it did to generators.
         reads: What its function read.
     """
 
@@ -118,9 +117,7 @@ class Shown:
     result: Any
     reason: str | None
     grads: dict[str, Part]
-    rng: dict[int, tuple[int, int]]
-    start: int
-    end: int
+    moves: Moves
     reads: Reads
 
     def alike(self, other: Shown) -> bool:
@@ -136,11 +133,6 @@ class Shown:
         one, two = self.tape, other.tape
         return self.alike(other) and one.batch_views == two.batch_views and _entering(one) == _entering(two)
 
-    @property
-    def drawn(self) -> int:
-        """How far the default generator went."""
-        return (self.end - self.start) % (1 << 64)
-
     def same(self, other: Shown) -> bool:
         """Whether two steps that began alike went on alike."""
         return (
@@ -150,7 +142,7 @@ class Shown:
             and self.after.grads == other.after.grads
             and self.result == other.result
             and self.grads == other.grads
-            and self.drawn == other.drawn
+            and self.moves.same(other.moves)
             and self.went() == other.went()
         )
 
@@ -175,6 +167,23 @@ class Structure:
     values: KnownValues
     program: Program | None = None
     counters: list[Counter] = field(default_factory=list)
+    starts: list[int | None] = field(init=False)
+    """Where each generator was before all of them; None where that was not one place."""
+
+    def __post_init__(self) -> None:
+        self.starts = list(self.shown.moves.starts)
+
+    def show(self, shown: Shown) -> None:
+        """Takes in another step of its own."""
+        self.shown = shown
+        self.program = self.program if shown.reason is None else None
+        both = zip(self.starts, shown.moves.starts, strict=True)
+        self.starts = [known if known == start else None for known, start in both]
+
+    def starts_at(self, starts: Sequence[int]) -> bool:
+        """Whether a step may begin with generators there: where all began, or anywhere if they began at two places."""
+        both = zip(self.starts, starts, strict=False)
+        return len(starts) == len(self.starts) and all(known is None or known == start for known, start in both)
 
     def compile(self) -> None:
         """Makes the program of a structure that `check` accepts."""
@@ -209,7 +218,9 @@ def check(shown: Shown, schedulers: Mapping[int, Any], *, derived: bool) -> None
     if why is not None:
         raise refused(why)
     _check_survivors(shown)
-    _check_draws(shown)
+    why = shown.moves.refusal()
+    if why is not None:
+        raise refused(why)
     _check_schedulers(shown, schedulers)
     if counters(shown.tape, shown.reads.operations) and not derived:
         raise refused("it reads counters of optimizers, and formulas= leaves out what is computed from these")
@@ -266,13 +277,6 @@ def _check_survivors(shown: Shown) -> None:
     for item in shown.tape.inputs:
         if item.origin == "state" and item.slot in dead and not item.name.endswith(".grad"):
             raise refused(f"it lets go of {item.name}")
-
-
-def _check_draws(shown: Shown) -> None:
-    if any(number for number in shown.rng):
-        raise refused("it draws from a generator of its own; draw from PyTorch's default one")
-    if shown.rng and shown.rng[0][0] != shown.start:
-        raise refused("it seeds PyTorch's generator; do that outside")
 
 
 def _parts(value: Any) -> list[Part]:

@@ -73,6 +73,10 @@ class Program:
         for each in self.beside:
             each.step()
 
+    def generators(self) -> list[torch.Generator]:
+        """Returns those of its own."""
+        return []
+
 
 class Images(Program):
     def build(self) -> nn.Module:
@@ -239,7 +243,7 @@ def python_side(program: Program) -> list[Any]:
         found.append({k: v.tolist() if isinstance(v, Tensor) else v for k, v in held.items()})
         found.append(None if p.grad is None else (p.grad.tolist(), p.grad.stride(), p.grad.requires_grad))
     found += [(n, b.tolist()) for n, b in program.model.named_buffers()]
-    return [*found, torch.default_generator.initial_seed()]
+    return [*found, *(each.get_state().tolist() for each in (torch.default_generator, *program.generators()))]
 
 
 def same_both_ways(tmp_path: Path, kind: type[Program], **options: Any) -> tuple[CompiledStep, list[Any]]:

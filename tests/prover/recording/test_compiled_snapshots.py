@@ -78,10 +78,11 @@ def test_a_snapshot_between_any_two_parts_of_a_program_is_explained(
             model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         recorder.attach(model, optimizer)
+        noise = torch.Generator().manual_seed(2)
 
         def function(batch: dict[str, Tensor]) -> Tensor:
             optimizer.zero_grad()
-            loss = model(batch["x"]).square().mean()
+            loss = model(batch["x"] + torch.rand(16, 32, generator=noise)).square().mean()
             loss.backward()
             optimizer.step()
             return loss
