@@ -142,6 +142,7 @@ class CompiledStep:
             return _made(shown.result, run)
 
         result = self._ways.as_program(begin.flat, start, execute, records)
+        self._known.structures.met(structure)
         self._known.numbers.passed(begin.look.numbers)
         self._next.compiled += 1
         self.reason = ""

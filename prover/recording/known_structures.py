@@ -18,18 +18,22 @@ from weighbridge.program.explanations import pattern
 from weighbridge.transcript.steps import Scalar
 from weighbridge.transcript.tape import Tape, references
 
-MOST = 16
-"""Most structures that are remembered."""
+MOST = 32
+"""Most structures that are remembered: those of the numbers that take turns, and some others."""
 
 VALUES = 3
-"""From how many values on of one read, or of one argument, it is refused, unless they come again."""
+"""From how many values on of one read it is refused, unless they come again: each costs a look before each call."""
+
+NUMBERS = 16
+"""How many values of one argument may take turns; from the next one on it is refused, unless they come again."""
 
 
 class KnownStructures:
-    """Such structures, of which the oldest are forgotten."""
+    """Such structures, of which those are forgotten that were not met for longest."""
 
     def __init__(self) -> None:
         self._all: list[Structure] = []
+        self._newest: Structure | None = None
 
     def __iter__(self) -> Iterator[Structure]:
         return iter(self._all)
@@ -40,16 +44,26 @@ class KnownStructures:
     @property
     def last(self) -> Shown:
         """What the step showed that began as no other had before."""
-        return self._all[-1].shown
+        assert self._newest is not None, "a step was recorded"
+        return self._newest.shown
+
+    def compile(self, structure: Structure) -> None:
+        """Makes a structure's program, which those of one tape have in common."""
+        programs = (each.program for each in self._all if each.shown.tape is structure.shown.tape)
+        structure.compile(next((each for each in programs if each is not None), None))
+
+    def met(self, structure: Structure) -> None:
+        """Notes that a call was of a structure, which is then the last to be forgotten."""
+        self._all = [*(each for each in self._all if each is not structure), structure]
 
     def alike(self, look: Look, arguments: list[Any]) -> list[Structure]:
         """Returns those that began as a call does."""
         return [
             each
             for each in self._all
-            if each.shown.before.found == look.found
+            if each.shown.arguments == arguments  # which are few
             and each.shown.before.grads == look.grads
-            and each.shown.arguments == arguments
+            and each.shown.before.found == look.found
         ]
 
     def learn(self, shown: Shown) -> tuple[Structure, str | None]:
@@ -68,6 +82,7 @@ class KnownStructures:
             self._all = [each for each in self._all if each not in apart]
         if structure is not None:
             structure.show(shown)
+            self.met(structure)
             return structure, problem
         at = max((where for _, where in parted if where is not None), default=None)
         if at is not None:  # what was read before that was read in other steps too
@@ -76,8 +91,9 @@ class KnownStructures:
                 line = shown.reads.each[at].line
                 problem = problem or looked(line, "a number that was read", "which is another one in each call")
         problem = problem or self._counted(shown)
+        shown.tape = next((each.shown.tape for each in self._all if each.shown.tape == shown.tape), shown.tape)
         structure = Structure(shown, KnownValues(shown.tape))
-        self._all = [*self._all[-MOST + 1 :], structure]
+        self._all, self._newest = [*self._all[-MOST + 1 :], structure], structure
         return structure, problem
 
     def _counted(self, shown: Shown) -> str | None:
@@ -88,14 +104,15 @@ class KnownStructures:
             if one.before.found == shown.before.found and one.before.grads == shown.before.grads:
                 for at in numbers_apart(one.arguments, shown.arguments) or ():
                     values.setdefault(at, {shown.arguments[at]}).add(one.arguments[at])
-        changing = next((at for at, found in values.items() if len(found) >= VALUES), None)
+        changing = next((at for at, found in values.items() if len(found) > NUMBERS), None)
         if changing is None:
             return None
         place = shown.arguments[changing].place
         return (
-            f"its argument {place} is another number in each call, and what it does may depend on that; pass a tensor "
-            f"that holds it, as torch.tensor({place}), which is an input of the step as the batch is. A rate of an "
-            "optimizer belongs to a scheduler of PyTorch's that is attached"
+            f"its argument {place} is another number in each call, or one of more than {NUMBERS} that take turns, and "
+            f"what it does may depend on that; pass a tensor that holds it, as torch.tensor({place}), which is an "
+            "input of the step as the batch is. A rate of an optimizer belongs to a scheduler of PyTorch's that is "
+            "attached"
         )
 
 

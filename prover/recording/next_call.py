@@ -217,7 +217,7 @@ class NextCall:
         if problem is not None:
             self._refuse(problem)
         if structure.program is None:
-            structure.compile()
+            self._known.structures.compile(structure)
 
     def _dying(self, structure: Structure) -> list[tuple[int, str]]:
         dead = {slot for _, slot in structure.shown.tape.frees}

@@ -175,6 +175,7 @@ class Structure:
 
     def show(self, shown: Shown) -> None:
         """Takes in another step of its own."""
+        shown.tape = self.shown.tape  # one object for equal ones
         self.shown = shown
         self.program = self.program if shown.reason is None else None
         both = zip(self.starts, shown.moves.starts, strict=True)
@@ -185,10 +186,10 @@ class Structure:
         both = zip(self.starts, starts, strict=False)
         return len(starts) == len(self.starts) and all(known is None or known == start for known, start in both)
 
-    def compile(self) -> None:
-        """Makes the program of a structure that `check` accepts."""
+    def compile(self, program: Program | None) -> None:
+        """Makes the program of a structure that `check` accepts, or takes that which its tape has already."""
         self.counters = counters(self.shown.tape, self.shown.reads.operations)
-        self.program = Program(self.shown.tape, LONGEST)
+        self.program = program or Program(self.shown.tape, LONGEST)
 
 
 def check(shown: Shown, schedulers: Mapping[int, Any], *, derived: bool) -> None:

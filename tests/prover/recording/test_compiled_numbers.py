@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from prover import Recorder
 from prover.recording.compile_refusal import CompileError
+from prover.recording.known_structures import NUMBERS
 from prover.recording.plain_arguments import names_of, numbers_apart, without_tensors
 from prover.recording.structure import NotPlainError
 from tests.support.compiled_programs import Arguments, Program, Quick, recorded, same_both_ways
@@ -75,7 +76,23 @@ class Zeros(Lookalikes):
     steps = 12
 
 
-@pytest.mark.parametrize(("kind", "programs"), [(Scaled, 8), (Alternating, 6), (Late, 5), (Lookalikes, 8), (Zeros, 7)])
+class Five(Scaled):
+    """Five in turn, with tapes of two kinds."""
+
+    numbers = (0.1, 0.11, 0.12, 0.2, 0.21)
+    steps = 17
+
+
+class Most(Scaled):
+    """As many in turn as may be."""
+
+    numbers = tuple(0.01 * (each + 1) for each in range(NUMBERS))
+    steps = 2 * NUMBERS + 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "programs"), [(Scaled, 8), (Alternating, 6), (Late, 5), (Lookalikes, 8), (Zeros, 7), (Five, 5), (Most, 3)]
+)
 def test_each_number_has_its_program(tmp_path: Path, kind: type[Scaled], programs: int) -> None:
     step, _ = same_both_ways(tmp_path, kind, logs="on-demand")
     assert step.compiled == programs, step.reason
@@ -84,8 +101,17 @@ def test_each_number_has_its_program(tmp_path: Path, kind: type[Scaled], program
 class Changing(Scaled):
     """Another number in each call."""
 
+    steps = NUMBERS + 6
+
     def number(self, number: int) -> Any:
         return 0.05 * (number + 1)
+
+
+class TooMany(Scaled):
+    """More than may take turns."""
+
+    numbers = tuple(0.01 * (each + 1) for each in range(NUMBERS + 4))
+    steps = NUMBERS + 6
 
 
 class Nested(Changing):
@@ -105,6 +131,7 @@ class Counted(Changing):
     ("kind", "said"),
     [
         (Changing, r"its argument scale is another number in each call.*pass a tensor.*torch\.tensor\(scale\)"),
+        (TooMany, r"its argument scale is another number in each call, or one of more than 16 that take turns"),
         (Counted, r"its argument scale is another number in each call"),
         (Nested, r"its argument scale\['rates'\]\[1\] is another number"),
     ],
@@ -117,7 +144,7 @@ def test_a_number_that_always_changes_is_refused_by_name(tmp_path: Path, kind: t
 class Loosened(Changing):
     """It changes in each call from a call on by which others were programs."""
 
-    steps = 16
+    steps = NUMBERS + 10
 
     def number(self, number: int) -> Any:
         return 0.1 if number < 6 else super().number(number)
@@ -259,13 +286,13 @@ def test_a_refused_number_leaves_a_transcript_of_the_calls_before(tmp_path: Path
             program: Program = Changing()
         recorder.attach(program.model, program.optimizer)
         step = recorder.compile(program.function)
-        for number in range(6):
+        for number in range(NUMBERS + 4):
             step(*program.batch(number))
         with pytest.raises(CompileError):
-            step(*program.batch(6))
-        with recorder.step(batch := program.batch(6)):
+            step(*program.batch(NUMBERS + 4))
+        with recorder.step(batch := program.batch(NUMBERS + 4)):
             program.function(*batch)
-    assert Transcript.open(tmp_path / "run").steps == 8
+    assert Transcript.open(tmp_path / "run").steps == NUMBERS + 6
 
 
 # -- what is compared --------------------------------------------------------------------------------------------------
