@@ -132,6 +132,7 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_checkpoints --checkpoints $(CHECKPOINTS))
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_resume)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_resume --kills 24 --width 40000)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_chip_crashes)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_honest)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.soak_verifier_kills)

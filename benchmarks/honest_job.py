@@ -2,12 +2,13 @@
 
 `--die` takes a number of seconds, or `signed`: at the worst moment of all, when the chip has signed a snapshot in the
 middle of a step and the Recorder has not noted it yet. Without it the job trains to the end, from wherever an earlier
-start came to.
+start came to. Its last line says how many steps of this start were recorded one by one, and how many as programs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import threading
@@ -24,6 +25,7 @@ from benchmarks import models
 from benchmarks.models import Batch, Step
 from firmware_sim import Shim
 from prover import Recorder, formulas
+from weighbridge.transcript.log_kinds import KINDS
 from weighbridge.transcript.parentage import Parent
 from weighbridge.transcript.state import read_checkpoint
 
@@ -110,7 +112,8 @@ def ask(chip: Shim, step: Step, place: str) -> list[RemovableHandle]:
 def train(options: argparse.Namespace) -> None:
     """Trains until it dies or is done; one that waits for a signed snapshot goes on until one comes."""
     kind = Doomed if options.die == "signed" else Shim
-    declared = described(made(options.model, "float32").optimizer)
+    # Programs need what an optimizer computes from its counters, which the Recorder declares by itself.
+    declared = None if options.compile else described(made(options.model, "float32").optimizer)
     base = None if options.base is None else read_checkpoint(max((options.base / "checkpoints").iterdir()))
     parent = None if base is None else Parent.of(options.base, base.step)
     weights = {} if base is None else {view.name: view.tensor(base.storages) for view in base.views}
@@ -118,7 +121,7 @@ def train(options: argparse.Namespace) -> None:
         kind.connect(options.socket) as chip,
         Recorder(
             options.run, seed=SEED, chip=chip, checkpoint_every=EVERY, resume=True, policy=options.policy,
-            formulas=declared, parent=parent,
+            formulas=declared, parent=parent, logs=options.logs, device="cpu",
         ) as recorder,
     ):  # fmt: skip
         with recorder.initialisation() if base is None else nullcontext():
@@ -130,16 +133,24 @@ def train(options: argparse.Namespace) -> None:
         recorder.attach(*step.attached)
         if options.die not in ("", "signed"):
             threading.Timer(float(options.die), _die).start()
-        update = recorder.updates
+        program = recorder.compile(step.update) if options.compile else None
+        first = update = recorder.updates
         last = max(options.steps, update + 5)
         while update < last or options.die:
             batch = step.batch(update)
-            with recorder.step(batch):
-                hooks = ask(chip, step, options.place) if update == options.ask else []
-                step.update(batch)
+            asked = update == options.ask
+            if program is None:
+                with recorder.step(batch):
+                    hooks = ask(chip, step, options.place) if asked else []
+                    step.update(batch)
+            else:
+                hooks = ask(chip, step, options.place) if asked else []
+                program(batch)
             for hook in hooks:
                 hook.remove()
             update += 1
+    programs = 0 if program is None else program.compiled
+    print(json.dumps({"one by one": update - first - programs, "as programs": programs}), flush=True)
 
 
 def main() -> None:
@@ -150,6 +161,8 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--precision", choices=("float32", "autocast", "bfloat16"), default="float32")
     parser.add_argument("--policy", choices=("strict", "calibrated"), default="strict")
+    parser.add_argument("--logs", choices=KINDS, default="full")
+    parser.add_argument("--compile", action="store_true", help="record steps as programs once they are known")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--base", type=Path, help="run whose end this one begins from, as its declared parent")
     parser.add_argument("--ask", type=int, help="update at which the chip is asked for an interrupt, beside its own")

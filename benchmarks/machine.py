@@ -16,6 +16,9 @@ import torch
 
 RESULTS = Path(__file__).parent / "results"
 
+BESIDE = "beside"
+"""Key of a result file under which smaller results lie that must not replace a larger one, by their names."""
+
 Environment = Mapping[str, str]
 
 HERE: Environment = {"OMP_NUM_THREADS": "1"}
@@ -60,16 +63,20 @@ def processor() -> str:
         return platform.processor() or "unknown processor"
 
 
-def save(name: str, result: Mapping[str, Any]) -> None:
-    """Writes `results/<name>.json`."""
+def save(name: str, result: Mapping[str, Any], beside: str = "") -> None:
+    """Writes `results/<name>.json`; a result that is kept `beside` others has a name of its own in that file."""
     RESULTS.mkdir(exist_ok=True)
+    if beside:
+        kept = load(name) or {}
+        result = {**kept, BESIDE: {**kept.get(BESIDE, {}), beside: result}}
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def load(name: str) -> dict[str, Any] | None:
+def load(name: str, beside: str = "") -> dict[str, Any] | None:
     """Returns what `save` wrote, or None if there is none yet."""
     path = RESULTS / f"{name}.json"
-    return dict(json.loads(path.read_text())) if path.exists() else None
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return (found or {}).get(BESIDE, {}).get(beside) if beside else found
 
 
 def command(module: str, *arguments: str) -> list[str]:

@@ -1,10 +1,12 @@
 """A training that may be killed at any moment and started again.
 
-`python -m benchmarks.resume_job RUN [KILL_AT [WIDTH]]` has the habits that make resuming hard: a schedule, gradients
-that outlive a step, an average of the weights, its own generator of random numbers, edits, tensors kept in a list, a
-tensor made outside any step. With KILL_AT it kills itself at so many-th change of a file: before a file is opened for
-writing, renamed or removed. With a WIDTH of 40,000 the state is so large that segments and checkpoints are written
-beside the training.
+`python -m benchmarks.resume_job RUN [KILL_AT [WIDTH [LOGS [WAY]]]]` has the habits that make resuming hard: a schedule,
+gradients that outlive a step, an average of the weights, its own generator of random numbers, edits, tensors kept in a
+list, a tensor made outside any step. With KILL_AT it kills itself at so many-th change of a file: before a file is
+opened for writing, renamed or removed. With a WIDTH of 40,000 the state is so large that segments and checkpoints are
+written beside the training. LOGS is the kind of rounding logs; the job is under autocast to bfloat16 for those that are
+sketched, since sketches are of 16 bits. With a WAY of `compiled` steps are recorded as programs once they are known:
+without the generator, the average, the list and the tensor from outside, which programs refuse, and twice as many.
 """
 
 from __future__ import annotations
@@ -43,9 +45,27 @@ def order() -> list[int]:
     return ids
 
 
+def classifier(width: int) -> nn.Sequential:
+    """A model with statistics and random numbers."""
+    return nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.Dropout(0.2), nn.ReLU(), nn.Linear(width, 3))
+
+
+def adamw(model: nn.Sequential, lr: float) -> torch.optim.Optimizer:
+    """An optimizer with two groups."""
+    groups: list[dict[str, Any]] = [
+        {"params": model[0].parameters()}, {"params": model[4].parameters(), "weight_decay": 0.0}
+    ]  # fmt: skip
+    return torch.optim.AdamW(groups, lr=lr)
+
+
+def batch_of(data: list[dict[str, Tensor]], chosen: list[int]) -> dict[str, Tensor]:
+    """The records with these numbers."""
+    return {name: torch.stack([data[i][name] for i in chosen]) for name in ("x", "y")}
+
+
 def train(
     run: Path, *, steps: int = STEPS, seed: int = 7, width: int = 16, lr: float = 1e-2, shift: float = 0.0,
-    fresh: bool = True, **options: Any,
+    fresh: bool = True, narrow: bool = False, **options: Any,
 ) -> Generator[Recorder, None, None]:  # fmt: skip
     """Trains, and yields inside each step and after it, so that the caller may stop it there.
 
@@ -57,6 +77,7 @@ def train(
         lr: Learning rate.
         shift: Added to the data.
         fresh: Whether the initialisation is recorded; otherwise the model exists before.
+        narrow: Whether the loss is computed under autocast to bfloat16.
         **options: For the Recorder.
     """
     data, ids = records(shift), order()
@@ -65,14 +86,10 @@ def train(
     committed = DataCommitment.over(records(), ids)
     options = {"checkpoint_every": 4, "resume": True, "data": committed, **options}
 
-    def build() -> tuple[nn.Module, AveragedModel, torch.optim.Optimizer]:
-        model = nn.Sequential(
-            nn.Linear(8, width), nn.BatchNorm1d(width), nn.Dropout(0.2), nn.ReLU(), nn.Linear(width, 3)
-        )
+    def build() -> tuple[nn.Sequential, AveragedModel, torch.optim.Optimizer]:
+        model = classifier(width)
         average = AveragedModel(model)
-        first, second = model[0].parameters(), model[4].parameters()
-        groups: list[dict[str, Any]] = [{"params": first}, {"params": second, "weight_decay": 0.0}]
-        return model, average, torch.optim.AdamW(groups, lr=lr)
+        return model, average, adamw(model, lr)
 
     if not fresh:
         torch.manual_seed(4)
@@ -86,10 +103,11 @@ def train(
         history = []
         for update in range(recorder.updates, steps):
             chosen = ids[ROWS * update : ROWS * (update + 1)]
-            batch = {name: torch.stack([data[i][name] for i in chosen]) for name in ("x", "y")}
+            batch = batch_of(data, chosen)
             with recorder.step(batch):
                 x = batch["x"] + 0.1 * torch.randn(ROWS, 8, generator=noise)
-                loss = nn.functional.cross_entropy(model(x), batch["y"], weight=weights)
+                with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+                    loss = nn.functional.cross_entropy(model(x), batch["y"], weight=weights)
                 yield recorder
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -103,6 +121,46 @@ def train(
                 with recorder.edit(), torch.no_grad():
                     average(batch["x"]).sum()
                 yield recorder
+
+
+def train_compiled(run: Path, *, width: int = 16, narrow: bool = False, **options: Any) -> int:
+    """Trains with steps that are programs once they are known; returns how many were.
+
+    Args:
+        run: The transcript.
+        width: Of the hidden layer.
+        narrow: Whether the loss is computed under autocast to bfloat16.
+        **options: For the Recorder.
+    """
+    data, ids = records(), [*order(), *order()]
+    committed = DataCommitment.over(records(), ids)
+    with Recorder(run, seed=7, checkpoint_every=4, resume=True, data=committed, **options) as recorder:
+        with recorder.initialisation():
+            model = classifier(width)
+            optimizer = adamw(model, 1e-2)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * STEPS)
+        recorder.attach(model, optimizer, schedule)
+
+        def add(batch: dict[str, Tensor]) -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+                loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+        def clear(batch: dict[str, Tensor]) -> None:
+            add(batch)
+            optimizer.zero_grad()
+
+        adding, clearing = recorder.compile(add), recorder.compile(clear)
+        for update in range(recorder.updates, 2 * STEPS):
+            batch = batch_of(data, ids[ROWS * update : ROWS * (update + 1)])
+            step = clearing if update % 3 == 2 else adding  # gradients of three steps add up
+            step(batch)
+            schedule.step()
+            if update % 4 == 3:
+                with recorder.edit(), torch.no_grad():
+                    model(batch["x"]).sum()
+    return adding.compiled + clearing.compiled
 
 
 class _Changes:
@@ -132,9 +190,17 @@ def main() -> None:
     changes = _Changes(run, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     print("ready", flush=True)
     width = int(sys.argv[3]) if len(sys.argv) > 3 else 16
-    for _ in train(Path(run), width=width):
-        pass
-    print(changes.count)
+    logs = sys.argv[4] if len(sys.argv) > 4 else "full"
+    options: dict[str, Any] = {"width": width, "narrow": logs == "sketch"}
+    if logs != "full":
+        options |= {"logs": logs, "device": "cpu"}
+    programs = 0
+    if sys.argv[5:] == ["compiled"]:
+        programs = train_compiled(Path(run), **options)
+    else:
+        for _ in train(Path(run), **options):
+            pass
+    print(changes.count, programs)
 
 
 if __name__ == "__main__":

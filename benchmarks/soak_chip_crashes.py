@@ -44,16 +44,20 @@ def crash(
         raise RuntimeError(f"the program was not killed: {errors.strip().splitlines()[-1:]}")
 
 
-def finish(run: Path, chip: RunningChip, *options: str, environment: machine.Environment = machine.HERE) -> None:
+def finish(
+    run: Path, chip: RunningChip, *options: str, environment: machine.Environment = machine.HERE
+) -> dict[str, int]:
     """Trains to the end, from wherever an earlier start came to; `options` are further ones of the job.
+
+    Returns:
+        How many steps of this start were recorded in which way, as the job says.
 
     Raises:
         RuntimeError: The program failed.
     """
     process = machine.start(JOB, str(run), str(chip.socket), *options, environment=environment)
-    process.communicate()
-    if process.returncode:
-        raise RuntimeError("an honest program failed; its message is above")
+    said: dict[str, int] = machine.answer(process)
+    return said
 
 
 def inspect(jobs: int, seed: int, out: Path, per_second: float = PER_SECOND) -> dict[str, Any]:

@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak": tables_replays.soak,
     "arm": tables_arm.arm,
     "resume": tables_replays.resume,
+    "resume-wide": tables_replays.resume,
     "soak_chip": tables_chips.chip_power,
     "chip": tables_chips.chip,
     "recording_work": tables_chips.recording_work,
@@ -93,6 +94,7 @@ def render(page: str, tables: Mapping[str, Callable[[Result], str]] = TABLES) ->
 def module(name: str) -> str:
     """Returns the script that makes a result file."""
     other = {"arm": "arm", "sketches": "sketches", "resume": "soak_resume", "fuzz": "soak_fuzz"}
+    other |= {"resume-wide": "soak_resume --kills 24 --width 40000"}
     other |= {"chip_crashes": "soak_chip_crashes", "honest": "soak_honest", "inspection_small": "bench_inspection"}
     return other.get(name, name if name.startswith(("soak", "export")) else f"bench_{name}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.machine import BESIDE
 from benchmarks.page import Result, measured_on, table
 
 
@@ -43,11 +44,20 @@ def inspection(result: Result) -> str:
 
 
 def honest(result: Result) -> str:
-    """Inspections of honest Provers."""
+    """Inspections of honest Provers, of a result file and of what lies beside it."""
+    return "\n\n".join(_honest(each) for each in (result, *result.get(BESIDE, {}).values()))
+
+
+def _honest(result: Result) -> str:
     first, end = result["seeds"]
+    what = (
+        "models", "arithmetic", "logs", "steps", "recorded on", "replayed on", "ends", "snapshots",
+        "snapshots by logs", "logs asked for", "infos",
+    )  # fmt: skip
     rows = [
-        (what, "; ".join(f"{count} {name}" for name, count in result[what].items()) or "none")
-        for what in ("models", "arithmetic", "recorded on", "replayed on", "ends", "snapshots", "infos")
+        (name, "; ".join(f"{count} {kind}" for kind, count in result[name].items()) or "none")
+        for name in what
+        if name in result  # earlier soaks were of full logs and steps one by one
     ]
     sizes = (
         f"{result['inspections']:,} inspections (of seeds {first} to {end}) in {result['seconds'] / 60:,.0f} minutes: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.machine import BESIDE
 from benchmarks.page import Result, measured_on, table
 
 
@@ -123,13 +124,25 @@ def _replay(replay: Result) -> str:
 
 
 def resume(result: Result) -> str:
-    """Kills and resumptions."""
-    rows = [(
-        "benchmarks.resume_job", result["programs"], result["killed"], result["resumed"], len(result["different"]),
-        result["replayed"], f"{result['seconds']:,.0f}",
-    )]  # fmt: skip
-    head = ("program", "runs", "kills", "resumed", "different", "replayed", "seconds")
-    return f"{measured_on(result)} Seed {result['seed']}.\n\n{table(head, rows)}"
+    """Kills and resumptions, of a result file and of what lies beside it."""
+    said = [_resumed(each) for each in (result, *result.get(BESIDE, {}).values())]
+    return "\n\n".join(said)
+
+
+def _resumed(result: Result) -> str:
+    ways = result.get("ways", {"full, one by one": result})  # earlier soaks were of one way
+    rows = [
+        (
+            way, each["programs"], each["killed"], each["resumed"], len(each["different"]), each["replayed"],
+            each.get("steps_as_programs", 0),
+        )
+        for way, each in ways.items()
+    ]  # fmt: skip
+    head = ("logs, steps", "runs", "kills", "resumed", "different", "replayed", "steps that are programs")
+    about = (
+        f"{measured_on(result)} Seed {result['seed']}, width {result.get('width', 16):,}, {result['seconds']:,.0f} s."
+    )
+    return f"{about}\n\n{table(head, rows)}"
 
 
 def fuzz(result: Result) -> str:
