@@ -132,7 +132,8 @@ class Recorder:
                 these logs is kept in `PATH.key` if none is given; that of a rank of a job beside its transcript, in
                 `PATH/rank-0000.key` etc.
             repeats: Has random segments repeated while the run goes on, on a chip and with logs on demand: a beacon
-                names them, and the chip logs a commitment to their logs. See docs/recording.md.
+                names them, and the chip logs a commitment to their logs. Ranks of a job share one directory for that.
+                See docs/recording.md.
         """
         with _disable_current_modes():  # the host's work, which no chip should take for the workload's
             # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
@@ -155,9 +156,7 @@ class Recorder:
         self._repeats = repeats
         self._repeating: Repeating | None = None
         if repeats is not None:
-            self._repeated = require_possible(
-                repeats, chip=chip, job=job is not None, on_demand=logs == ON_DEMAND, key=key is not None
-            )
+            self._repeated = require_possible(repeats, chip=chip, on_demand=logs == ON_DEMAND, key=key is not None)
             self._declared[REPEATS] = self._repeated.to_map()
         self._probed: set[torch.device] = set()
         self._resume = resume

@@ -222,6 +222,7 @@ class Repeating:
         request = {
             "run": str(self._path), "key": str(key_path(self._path)), "out": str(folder_of(self._path)),
             "steps": [segment.begin, segment.end], "after": segment.after,
+            "wait_s": self._declared.delay_s,
         }  # fmt: skip
         process = subprocess.Popen(
             [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -261,13 +262,12 @@ def _warn(what: str) -> None:
     warnings.warn(f"{what}; a Verifier will find that the logs of these steps are missing", stacklevel=3)
 
 
-def require_possible(options: Repeats, *, chip: ChipLink | None, job: bool, on_demand: bool, key: bool) -> Declared:
+def require_possible(options: Repeats, *, chip: ChipLink | None, on_demand: bool, key: bool) -> Declared:
     """Checks that a recording can repeat its segments; returns what its draft declares.
 
     Args:
         options: What was asked for.
         chip: The chip of the recording.
-        job: Whether it is one rank of a job.
         on_demand: Whether its logs are made on demand.
         key: Whether the caller keeps the key.
 
@@ -275,8 +275,8 @@ def require_possible(options: Repeats, *, chip: ChipLink | None, job: bool, on_d
         UsageError: It cannot, or a number is out of range.
         FormatError: The directory holds no beacon's description.
     """
-    if chip is None or job or not on_demand:
-        raise UsageError("segments are repeated of runs with logs='on-demand' on a chip, and not yet of jobs")
+    if chip is None or not on_demand:
+        raise UsageError("segments are repeated of runs with logs='on-demand' on a chip")
     if key:
         raise UsageError("the process that repeats segments signs with the key in RUN.key; leave out key=")
     return options.declared()

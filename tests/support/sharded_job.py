@@ -1,6 +1,7 @@
 """One rank of very small trainings on several ranks: `python sharded_job.py KIND[,KIND...] RANK RANKS OUT [SOCKET]`.
 
-With `--logs=LOGS` its rounding logs are of another kind than in full. All ranks share the directory OUT, where each job
+With `--logs=LOGS` its rounding logs are of another kind than in full; with `--beacon=DIRECTORY` all segments are due
+while it goes on, by the beacon whose values are there. All ranks share the directory OUT, where each job
 gets a directory of its kind's name. Kinds: `ddp`, `unused` (some parameters are not used by all ranks in all steps),
 `static` (a static graph), `accumulate` (two backward passes for one synchronisation, gradients as views of buckets),
 `tied` (DDP over `tied_rows.py`), `narrow` (DDP with wide layers under autocast in bfloat16), `narrow-fsdp` (FSDP2 of
@@ -42,7 +43,7 @@ except ImportError:  # run as a program
     from tied_rows import ones, square, ties  # type: ignore[import-not-found, no-redef]
 
 from firmware_sim import Shim
-from prover import Job, Recorder
+from prover import Job, Recorder, Repeats
 from prover.formulas import adamw, constant
 from weighbridge.transcript.collectives import CHUNK
 from weighbridge.transcript.data import DataCommitment
@@ -51,7 +52,7 @@ from weighbridge.transcript.tensor_file import write_tensors
 STEPS = 3
 FALSE_CHUNKS = 4
 LIAR = 2
-LOGS = "--logs="
+LOGS, BEACON = "--logs=", "--beacon="
 WIDTH, CLASSES, ROWS = 8, 5, 4
 FORMULAS = constant(1e-2) | adamw()
 MESHES = {
@@ -414,7 +415,9 @@ def primitives(recorder: Recorder, job: Job) -> None:
         kept.copy_(mine + other.sum(0) + swapped.sum(0) + sum(r.sum(0) for r in (*results, *parts, whole)))
 
 
-def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None, logs: Any = "full") -> None:
+def run(
+    kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None, logs: Any = "full", beacon: str = ""
+) -> None:
     store = out / f"store-{kind}-{ranks}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     job = Job.from_environment(MESHES.get(kind))
@@ -425,6 +428,7 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None, l
     with Recorder(
         out / kind, seed=7, job=job, chip=chip, data=data, formulas=FORMULAS, checkpoint_every=2, logs=logs,
         device=None if logs == "full" else "cpu",
+        repeats=Repeats(beacon=beacon, share=1.0, delay_s=300) if beacon else None,
     ) as recorder:  # fmt: skip
         if kind == "pipeline":
             train_pipeline(recorder, job, STEPS)
@@ -438,18 +442,24 @@ def run(kind: str, rank: int, ranks: int, out: Path, chip: Shim | None = None, l
     dist.destroy_process_group()
 
 
-def main(kinds: list[str], rank: int, ranks: int, out: Path, socket: str | None = None, logs: str = "full") -> None:
+def main(
+    kinds: list[str], rank: int, ranks: int, out: Path, socket: str | None = None, logs: str = "full", beacon: str = ""
+) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for kind in kinds:
         with nullcontext() if socket is None else Shim.connect(socket) as chip:
-            run(kind, rank, ranks, out, chip, logs)
+            run(kind, rank, ranks, out, chip, logs, beacon)
+
+
+def option(name: str, default: str) -> str:
+    return next((each.removeprefix(name) for each in sys.argv[1:] if each.startswith(name)), default)
 
 
 if __name__ == "__main__":
-    arguments = [each for each in sys.argv[1:] if not each.startswith(LOGS)]
-    logs = next((each.removeprefix(LOGS) for each in sys.argv[1:] if each.startswith(LOGS)), "full")
+    arguments = [each for each in sys.argv[1:] if not each.startswith((LOGS, BEACON))]
+    logs, beacon = option(LOGS, "full"), option(BEACON, "")
     socket = arguments[4] if len(arguments) > 4 else None
-    main(arguments[0].split(","), int(arguments[1]), int(arguments[2]), Path(arguments[3]), socket, logs)
+    main(arguments[0].split(","), int(arguments[1]), int(arguments[2]), Path(arguments[3]), socket, logs, beacon)
     sys.stdout.flush()
     os._exit(0)  # FSDP2 over gloo sometimes aborts or hangs when the interpreter ends, without the Recorder too

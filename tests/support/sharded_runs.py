@@ -20,7 +20,9 @@ def recorded(recordings: RecordingStore, kinds: list[str], ranks: int) -> Path:
     return recordings.get("jobs", lambda path: record(kinds, ranks, path), kinds, ranks)
 
 
-def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = (), *, logs: str = "full") -> None:
+def record(
+    kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = (), *, logs: str = "full", beacon: str = ""
+) -> None:
     """Records jobs on so many ranks, one directory a kind in `out`; raises if one fails.
 
     Args:
@@ -29,6 +31,7 @@ def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = ()
         out: Where the jobs come.
         sockets: Chips, if there are any.
         logs: Their kind of rounding logs.
+        beacon: Directory with a beacon's values, by which all segments are due; empty for none.
     """
     need_jobs()
     out.mkdir(parents=True, exist_ok=True)
@@ -43,6 +46,7 @@ def record(kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = ()
                 str(out),
                 *map(str, sockets[rank : rank + 1]),
                 f"--logs={logs}",
+                f"--beacon={beacon}",
             ],
             env=environment,
             stdout=subprocess.PIPE,

@@ -114,8 +114,11 @@ class Collected:
         return [log.chip.ueid for log in self.logs if log.chip.ueid in counted]
 
     def unrepeated(self) -> set[bytes]:
-        """Returns the UEIDs of the chips of runs whose logs were due while they went on and are missing or false."""
-        withheld = {each.transcript for each in self.repeats if each.withheld}
+        """Returns the UEIDs of the chips of runs whose logs were due while they went on and are missing or false.
+
+        Of a job on several ranks, the chips of all ranks.
+        """
+        withheld = {name for each in self.repeats if each.withheld for name in (each.transcript, *each.ranks)}
         claimed = {
             snapshot.chip.ueid
             for snapshot in self.snapshots

@@ -73,6 +73,8 @@ class RunRepeats:
 
     Attributes:
         transcript: Identifier of the transcript.
+        ranks: Those of all ranks of its job that are known, itself among them. They repeat together, so what one of
+            them cannot show of a segment none can.
         chips: UEIDs of the drawn chips that logged the run.
         declared: What its draft declares, or why that cannot be read.
         known: Whether the Verifier has the beacon.
@@ -86,6 +88,7 @@ class RunRepeats:
     known: bool = False
     segments: list[Repeat] = field(default_factory=list)
     abandoned: list[tuple[bytes, int]] = field(default_factory=list)
+    ranks: list[str] = field(default_factory=list)
 
     @property
     def unrepeated(self) -> list[Repeat]:

@@ -19,33 +19,57 @@ from weighbridge.attest.beacon import Beacon, verify_round
 from weighbridge.attest.repeats import Declared
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.transcript_facts import OpenedTranscript
+from weighbridge.transcript.job_record import JobRecord
 
 MOST_COMPARED = 16
 """Segments of one run whose logs are compared with the commitments to them."""
 
 
 def run(setting: Setting, collected: Collected) -> None:
-    """Looks at each run that explains snapshots and declares repeats."""
-    for transcript, sampled, job in explaining(collected, setting.plan.sharded).values():
+    """Looks at each run that explains snapshots and declares repeats; of jobs, at each rank for itself."""
+    for transcript, sampled, _ in explaining(collected, "each").values():
         logs = repeat_facts.logs_of(transcript, collected.logs)
-        chips = [log.chip.ueid for log in logs]
+        chips, ranks = [log.chip.ueid for log in logs], _ranks(collected, transcript)
         try:
             declared = transcript.repeats()
         except WeighbridgeError as error:
-            collected.repeats.append(RunRepeats(transcript=transcript.digest, chips=chips, declared=error))
+            collected.repeats.append(RunRepeats(transcript=transcript.digest, ranks=ranks, chips=chips, declared=error))
             continue
-        if declared is None or job is not None or not transcript.on_demand:
+        if declared is None or not transcript.on_demand:
             continue
         beacon = setting.beacon
         if beacon is None or beacon.info.chain != declared.beacon:
-            collected.repeats.append(RunRepeats(transcript=transcript.digest, chips=chips, declared=declared))
+            collected.repeats.append(
+                RunRepeats(transcript=transcript.digest, ranks=ranks, chips=chips, declared=declared)
+            )
             continue
         setting.progress("repeats", 0, 0, f"looking for the logs that were due while {transcript.manifest.name} ran")
         others = _heads(collected, transcript)
         found = repeat_facts.placed(transcript, declared, logs, beacon.info, reached=max(sampled), others=others)
+        found.ranks = ranks
         _decide(transcript, declared, found, beacon, logs)
         _compare(setting, collected, transcript, found.segments)
         collected.repeats.append(found)
+
+
+def _ranks(collected: Collected, transcript: OpenedTranscript) -> list[str]:
+    """Returns the transcripts of the ranks of a job that its Prover shows; of no job, this one alone."""
+    own, found = _job(transcript), {transcript.digest}
+    provers = {address for address, name in collected.transcripts if name == transcript.digest}
+    for (address, name), facts in collected.transcripts.items():
+        if own is None or address not in provers or not isinstance(facts.opened, OpenedTranscript):
+            continue  # another Prover could name this job to have its chips counted as withheld
+        if _job(facts.opened) == own:
+            found.add(name)
+    return sorted(found)
+
+
+def _job(transcript: OpenedTranscript) -> JobRecord | None:
+    try:
+        coordinate = transcript.coordinate()
+    except WeighbridgeError:
+        return None
+    return None if coordinate is None else coordinate.job
 
 
 def _heads(collected: Collected, transcript: OpenedTranscript) -> set[bytes]:
@@ -62,7 +86,7 @@ def _heads(collected: Collected, transcript: OpenedTranscript) -> set[bytes]:
 def _decide(
     transcript: OpenedTranscript, declared: Declared, found: RunRepeats, beacon: Beacon, logs: Sequence[LogFacts]
 ) -> None:
-    asked_ms = min(log.asked_ms for log in logs)
+    asked_ms = min((log.asked_ms for log in logs), default=0)  # of no log no round is known either
     for segment in found.segments:
         if segment.round is not None:
             value = _value(beacon, segment.round)

@@ -87,7 +87,8 @@ def explaining(collected: Collected, sharded: str = "all") -> dict[str, tuple[Op
 
     Args:
         collected: What was collected.
-        sharded: How jobs are replayed; ranks that are replayed alone have no segments.
+        sharded: How jobs are replayed; ranks that are replayed alone have no segments. `each` takes every rank for
+            itself, whether or not its job could be put together.
     """
     out: dict[str, tuple[OpenedTranscript, list[int], Job | None]] = {}
     for snapshot in collected.snapshots:
@@ -95,7 +96,7 @@ def explaining(collected: Collected, sharded: str = "all") -> dict[str, tuple[Op
         if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
             continue
         job: Job | None = None
-        if shard is not None:
+        if shard is not None and sharded != "each":
             if sharded != "all" or isinstance(shard.job, WeighbridgeError):
                 continue
             job = shard.job, tuple(claim.ranks), shard.coordinate.rank

@@ -40,6 +40,6 @@ def _is_unrepeated(collected: Collected, snapshot: SnapshotFacts) -> bool:
     return isinstance(claim, Explanation) and any(
         each.begin <= claim.step < each.end
         for run in collected.repeats
-        if run.transcript == claim.transcript_id
+        if claim.transcript_id in (run.transcript, *run.ranks)
         for each in run.unrepeated
     )

@@ -223,3 +223,11 @@ def test_a_draft_that_says_nonsense_of_repeats_is_a_violation(
 ) -> None:
     there = declaring(tmp_path / "runs" / "run", {"beacon": b"a" * 32, "share": 2.0, "delay_s": 5})
     assert outcome(inspected(Told.begins(bench, there)))[0] == {"transcript.repeat.malformed"}
+
+
+def test_a_run_that_no_drawn_chip_logged_is_judged_too(bench: Bench, run: Path, inspected: Inspected) -> None:
+    """It shows the run for a snapshot of a chip that never had its draft."""
+    report = inspected(Told(bench, bench.written(), run))
+    findings, verified, _ = outcome(report)
+    assert {"transcript.repeat.unlogged", "transcript.commitment.missing"} <= findings, report["findings"]
+    assert (verified, states(report)) == (False, ["unlogged"] * 3)
