@@ -5,8 +5,8 @@ gradients that outlive a step, an average of the weights, its own generator of r
 list, a tensor made outside any step. With KILL_AT it kills itself at so many-th change of a file: before a file is
 opened for writing, renamed or removed. With a WIDTH of 40,000 the state is so large that segments and checkpoints are
 written beside the training. LOGS is the kind of rounding logs; the job is under autocast to bfloat16 for those that are
-sketched, since sketches are of 16 bits. With a WAY of `compiled` steps are recorded as programs once they are known:
-without the generator, the average, the list and the tensor from outside, which programs refuse, and twice as many.
+sketched, since sketches are of 16 bits. With a WAY of `compiled` steps are recorded as programs once they are known;
+there are twice as many, without the generator, the average, the list and the tensor from outside.
 """
 
 from __future__ import annotations
