@@ -27,6 +27,7 @@ _OPTIMIZERS = tuple(
 )
 _RECORDER = (
     str(Path(__file__).parent),
+    str(Path(__file__).parents[1] / "ranks"),
     str(Path(__file__).parents[1] / "recording"),
     str(Path(weighbridge.__file__).parent),
     str(Path(weighbridge.__file__).parent.with_name("firmware_sim")),  # the shim of a simulated chip

@@ -18,6 +18,7 @@ from prover.capture.attached_objects import LAZY
 from prover.capture.batch_windows import BatchWindows
 from prover.capture.claimed_training import ClaimedTraining, Place
 from prover.capture.default_dtype import explicit
+from prover.capture.group_uses import GroupUse
 from prover.capture.module_paths import Paths
 from prover.capture.overload_facts import overload
 from prover.capture.recording_context import Recording
@@ -51,6 +52,16 @@ class Owner(Protocol):
 
 class Ranks(Protocol):
     """What a program on several ranks does beside ordinary operations, as far as a capture needs to know."""
+
+    @property
+    def uses(self) -> list[GroupUse]:
+        """The group of each collective."""
+        ...
+
+    @property
+    def hindrance(self) -> str | None:
+        """Why the step cannot be run as the program of its tape, if that does not lie in the tape."""
+        ...
 
     def take(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Records an operation and returns its result, or `NotImplemented` if it is an ordinary one."""

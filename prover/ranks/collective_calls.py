@@ -25,6 +25,7 @@ def run(recorder: CollectiveRecorder, func: Op, args: Any, kwargs: dict[str, Any
     if name in _PASSED:
         return func(*args, **kwargs)
     if name in ("barrier", "monitored_barrier_"):
+        recorder.waits = True
         work = func(*args, **kwargs)
         if work is not None:
             work.wait()

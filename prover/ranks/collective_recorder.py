@@ -5,6 +5,7 @@ It is performed by the Recorder's own exchange (`prover.ranks.exchange`), so tha
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 
+from prover.capture.group_uses import GroupUse
+from prover.capture.recording_context import Recording
 from prover.capture.step_capture import Capture
 from prover.ranks.exchange import Exchange
 from weighbridge.core.errors import RefusedOperationError
@@ -32,6 +35,10 @@ class CollectiveRecorder:
 
     def __init__(self, exchange: Exchange, capture: Capture) -> None:
         self._exchange, self._capture = exchange, capture
+        self.uses: list[GroupUse] = []
+        """The group of each collective."""
+        self.waits = False
+        """Whether there was a barrier, which is on no tape."""
 
     def record(
         self, name: str, group: Any, outs: Sequence[Tensor], ins: Sequence[Tensor], reduction: str = "", root: int = 0
@@ -42,27 +49,27 @@ class CollectiveRecorder:
         def perform() -> None:
             self._exchange.exchange(group, name, outs, ins, reduction, root, 0)
 
-        self._node(name, outs, ins, reduction, ranks, root, 0, perform)
+        self._node(name, group, outs, ins, reduction, ranks, root, 0, perform)
 
     def _node(
-        self, name: str, outs: Sequence[Tensor], ins: Sequence[Tensor], reduction: str, ranks: tuple[int, ...],
-        root: int, tag: int, perform: Callable[[], None],
+        self, name: str, group: Any, outs: Sequence[Tensor], ins: Sequence[Tensor], reduction: str,
+        ranks: tuple[int, ...], root: int, tag: int, perform: Callable[[], None],
     ) -> None:  # fmt: skip
         capture, context = self._capture, self._capture.context
         encoded_ins, encoded_outs = capture.encode(list(ins), False), capture.encode(list(outs), False)
         op = len(capture.tape.nodes)
         context.begin(op)
-        contributed = collectives.commit(ins)  # before the exchange, which may write to the same tensors
-        capture.running = 1
-        try:
-            perform()
-        finally:
-            capture.running = 0
+        self.uses.append(GroupUse(op, group.group_name, weakref.ref(group)))
+
+        def running() -> None:
+            capture.running = 1
+            try:
+                perform()
+            finally:
+                capture.running = 0
+
+        account(context, outs, ins, reduction, running)
         capture.written.update(capture.slots[out.untyped_storage()._cdata] for out in outs)
-        if reduction:
-            for out in outs:
-                settle_result(out, context.exact)
-        context.collectives.append((op, contributed, collectives.commit(outs)))
         args = (encoded_outs, encoded_ins, ("s", reduction), ("l", ranks), root, tag)
         capture.tape.nodes.append(
             Node(f"{collectives.PREFIX}{name}.default", args, {}, (), (), None, capture.module_path())
@@ -73,14 +80,14 @@ class CollectiveRecorder:
         """Records and sends a message; returns its `Work`."""
         ranks, work = dist.get_process_group_ranks(group), []
         pair = dist.get_rank(), ranks[peer]
-        self._node("send", [], [tensor], "", pair, 0, tag,
+        self._node("send", group, [], [tensor], "", pair, 0, tag,
                    lambda: work.append(self._exchange.send(group, tensor, peer, tag)))  # fmt: skip
         return work[0]
 
     def receive(self, tensor: Tensor, group: Any, peer: int, tag: int) -> Any:
         """Receives a message and records it; returns a completed `Work`."""
         pair = dist.get_process_group_ranks(group)[peer], dist.get_rank()
-        self._node("recv", [tensor], [], "", pair, 0, tag,
+        self._node("recv", group, [tensor], [], "", pair, 0, tag,
                    lambda: self._exchange.exchange(group, "recv", [tensor], [], "", peer, tag))  # fmt: skip
         return self.done()
 
@@ -92,6 +99,18 @@ class CollectiveRecorder:
         """Returns a new tensor for a functional collective, made by a recorded operation."""
         with self._capture:
             return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
+
+
+def account(
+    context: Recording, outs: Sequence[Tensor], ins: Sequence[Tensor], reduction: str, perform: Callable[[], None]
+) -> None:
+    """Performs the collective that a context has begun, and notes what the step's record says of it."""
+    contributed = collectives.commit(ins)  # before the exchange, which may write to the same tensors
+    perform()
+    if reduction:
+        for out in outs:
+            settle_result(out, context.exact)
+    context.collectives.append((context.op, contributed, collectives.commit(outs)))
 
 
 def settle_result(out: Tensor, exact: Callable[[Tensor], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 
 from prover.capture.attached_objects import Attached
+from prover.capture.group_uses import GroupUse
 from prover.capture.step_capture import Capture
 from prover.ranks.exchange import Exchange
+from prover.ranks.program_calls import ProgramCalls, stand
 from prover.ranks.shard_layout import layout_of
 from prover.ranks.sharded_step import ShardedStep
 from weighbridge.core.errors import UsageError
@@ -76,6 +78,14 @@ class Job(Exchange):
     def begin_step(self, capture: Capture) -> None:
         """Lets a capture see what a program on several ranks does beside ordinary operations."""
         capture.ranks = ShardedStep(self, capture)
+
+    def calls(self, uses: Sequence[GroupUse]) -> ProgramCalls:
+        """Returns what performs the collectives of a step that runs as a program."""
+        return ProgramCalls(self, uses)
+
+    def stand(self, uses: Sequence[GroupUse]) -> bool:
+        """Whether all groups are still those that PyTorch knows by their names."""
+        return stand(uses)
 
     def layout(self, attached: Attached) -> bytes:
         """Returns the encoded layout of all attached tensors: which part of each this rank holds."""

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils._python_dispatch import _disable_current_modes
 
+from prover.capture.group_uses import GroupUse
 from prover.capture.step_capture import Capture
 from prover.capture.without_modes import storage_bytes
 from prover.ranks import collective_calls
@@ -41,10 +42,28 @@ class ShardedStep:
         self._capture = capture
         self._collectives = CollectiveRecorder(exchange, capture)
         self._blank: dict[int, torch.dtype] = {}
+        self._distributes = False
+
+    @property
+    def uses(self) -> list[GroupUse]:
+        """See `prover.capture.step_capture.Ranks`."""
+        return self._collectives.uses
+
+    @property
+    def hindrance(self) -> str | None:
+        """See `prover.capture.step_capture.Ranks`."""
+        if self._collectives.waits:
+            return "it waits at a barrier, which no tape has and other ranks would wait for; wait outside of it"
+        if self._distributes:
+            return (
+                "it computes with DTensors, as FSDP2 and tensor parallelism do, of which nothing tells where they lie"
+            )
+        return None
 
     def take(self, func: Op, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Records an operation and returns its result, or `NotImplemented`."""
         if any(issubclass(t, DTensor) for t in types):
+            self._distributes = True
             return self._fill(func, args, kwargs)
         if any(issubclass(t, FakeTensor) for t in types):
             return NotImplemented

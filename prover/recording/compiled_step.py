@@ -22,6 +22,7 @@ from prover.capture.step_capture import Capture
 from prover.capture.without_modes import unseen
 from prover.recording.foreseen_reads import Read, Reads, looked
 from prover.recording.generator_moves import Moves, places
+from prover.recording.gradient_places import astray, lying
 from prover.recording.known_function import KnownFunction
 from prover.recording.next_call import Begin, NextCall, NotKnownError
 from prover.recording.program_run import ProgramRun
@@ -117,8 +118,8 @@ class CompiledStep:
 
         def start() -> ProgramRun:
             return ProgramRun(
-                shown.tape, steps.program_context(begin.generators), begin.values, begin.hosts, set(shown.written),
-                steps.memory, begin.entered, begin.begins,
+                shown.tape, steps.program_context(begin.generators, shown.groups), begin.values, begin.hosts,
+                set(shown.written), steps.memory, begin.entered, begin.begins,
             )  # fmt: skip
 
         def execute(run: ProgramRun) -> Any:
@@ -155,7 +156,7 @@ class CompiledStep:
         learns = steps.ready
         before = self._known.seen()
         given_args, reached = self._known.plain(args, before)
-        starts = places(reached)
+        starts, lay = places(reached), lying(self._known.parameters())
         looks = LooksAtResults()
         reason: str | None = None
         described_result: Any = None
@@ -176,7 +177,10 @@ class CompiledStep:
         with torch.utils._python_dispatch._disable_current_modes():
             given, result = result, detached(result)
             del given
-        if looks.first is not None:
+        ranks = capture.ranks
+        if ranks is not None and ranks.hindrance is not None:
+            reason = ranks.hindrance
+        elif looks.first is not None:
             reason = looked(*looks.first)
         elif looks.drew:
             reason = "it draws random numbers of Python's or NumPy's; draw them before and pass them"
@@ -188,6 +192,10 @@ class CompiledStep:
             for name, p in self._known.parameters().items()
             if p.grad is not None and (part := Part.of(p.grad, capture.slots)) is not None and _survives(part, capture)
         }
+        if reason is None:
+            dead = {slot for _, slot in capture.tape.frees}
+            gone = {item.name for item in capture.tape.inputs if item.slot in dead}
+            reason = astray(lay, lying(self._known.parameters()), grads, gone)
         if reason is None and before.found != after.found:
             place = self._known.looking.difference(self._known.roots(), before, after)
             reason = f"it changes {place}; do that outside of the function"
@@ -201,7 +209,7 @@ class CompiledStep:
             look.generators.clear()
         shown = Shown(
             before, after, given_args, capture.tape, set(capture.written), described_result, reason, grads,
-            moves, self._reads(looks, capture),
+            moves, self._reads(looks, capture), [] if ranks is None else ranks.uses,
         )  # fmt: skip
         self._known.learn(shown, capture)
         return result

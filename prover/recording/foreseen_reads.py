@@ -25,6 +25,7 @@ from weighbridge.execution.straight_line.program import Program, straight
 from weighbridge.numerics.schemas import bind, mutated
 from weighbridge.program.flops import flops
 from weighbridge.program.operands import resolve
+from weighbridge.transcript.collectives import is_collective
 from weighbridge.transcript.steps import Scalar, same_scalar
 from weighbridge.transcript.tape import Node, Tape, references
 
@@ -143,8 +144,8 @@ def leading_to(tape: Tape, reads: Sequence[Read]) -> Tape:
     Raises:
         CompileError: They cannot be run before the step.
     """
-    if not straight(tape):
-        raise refused("it resizes memory or talks to other ranks")
+    if not straight(tape, exchanging=True):
+        raise refused("it resizes memory, as FSDP2 does")
     made = {slot for node in tape.nodes for slot, _ in node.births}
     names = {item.slot: item.name for item in tape.inputs}
     reading = {read.op: read for read in reads}
@@ -157,6 +158,8 @@ def leading_to(tape: Tape, reads: Sequence[Read]) -> Tape:
             read = next((needed[slot] for slot in {*changed, *_born(node)} if slot in needed), None)
             if read is None:
                 continue
+            if is_collective(node):
+                raise _refused(read, number, node, "asks other ranks")
             others = sorted(changed - made)
             if others:
                 raise _refused(read, number, node, f"changes {names.get(others[0], 'what entered')}")

@@ -126,6 +126,8 @@ class NextCall:
         self._accept(structure)
         if not structure.starts_at(places(generators)):
             raise NotKnownError("a generator of PyTorch's is not where it was before each such call so far")
+        if not steps.stand(structure.shown.groups):
+            raise NotKnownError("a process group that it used is no longer there")
         step = steps.substitution.explaining(steps.updates + 1, (), steps.derived.counts())
         if (changed := self._known.numbers.unexplained(look.numbers, step)) is not None:
             raise NotKnownError(changed)
@@ -188,6 +190,8 @@ class NextCall:
                 continue
             name = absolute_name(item.name, steps.number)
             if item.origin != "state" or steps.state.sizes.get(name) != item.bytes:
+                return None
+            if steps.relative(name) != item.name:  # of a job it depends on what the last step used
                 return None
             entered[item.slot] = addresses[name]
         return entered, trial.batch_begins()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,15 +38,23 @@ class ProgramFaultError(WeighbridgeError):
     code = "internal"
 
 
+class Calls(Protocol):
+    """What performs the collectives of a step on one of several ranks."""
+
+    def perform(self, context: Recording, node: Node, outs: Sequence[Tensor], ins: Sequence[Tensor]) -> None:
+        """Performs the collective that `context` has begun, and accounts for it."""
+
+
 class ProgramRecording(Recording):
     """The context of such a step: it notes results however they come, and draws where the tape says."""
 
     def __init__(
-        self, seed: int, generators: Generators, policy: Policy, *, logs: LogKind,
-        sources: Mapping[int, torch.Generator] | None = None,
+        self, seed: int, generators: Generators, policy: Policy, stream: int = 0, *, logs: LogKind,
+        sources: Mapping[int, torch.Generator] | None = None, calls: Calls | None = None,
     ) -> None:  # fmt: skip
         """Prepares; `sources` are the generators that the tape draws from, by number."""
-        super().__init__(seed, generators, policy, logs=logs)
+        super().__init__(seed, generators, policy, stream, logs=logs)
+        self._calls = calls
         self._node: Node | None = None
         self._sources = sources or {}
 
@@ -69,6 +77,12 @@ class ProgramRecording(Recording):
         """Takes the results of a list of operations."""
         self.checksums += sums.tolist()
         self.hosts += reads.tolist()
+
+    def collective(self, outs: Sequence[Tensor], ins: Sequence[Tensor]) -> None:
+        """Performs a collective with the other ranks."""
+        assert self._node is not None, "an operation has begun"
+        assert self._calls is not None, "a step with collectives belongs to a job"
+        self._calls.perform(self, self._node, outs, ins)
 
     def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
         """See `Context.draw`: recomputation repeats draws, so the tape says how far the counter was."""

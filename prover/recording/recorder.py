@@ -366,8 +366,6 @@ class Recorder:
         Raises:
             CompileError: Steps of this recording cannot be compiled (`record.compile.refused`).
         """
-        if self._job is not None:
-            raise refused("a job on several ranks exchanges data within its steps")
         if self._device is None or torch.device(self._device).type != "cpu":
             raise refused("programs are run on the CPU only")
         ways = Ways(lambda batch, records: self.step(batch, records=records), self._run_program)
@@ -391,12 +389,14 @@ class Recorder:
         stored = host_copies(batch)
         with self._steps.run_program(stored, start) as run:
             result = execute(run)
-        with self._or_fail():
-            change_guard.while_running(run, self._steps.memory, batch, stored, self.step_number)
-        self._finish(run, "step", records)
+        if self._job is None:
+            with self._or_fail():
+                change_guard.while_running(run, self._steps.memory, batch, stored, self.step_number)
+        held = self._finish(run, "step", records)
         run.close()
         if (self.step_number - 1) % self._every == 0:
             self._checkpoint()
+        held.clear()
         return result
 
     def _ready(self) -> None:

@@ -7,7 +7,7 @@ switches are set to the arithmetic that the error bounds hold for.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from prover.capture.attached_objects import Attached
 from prover.capture.claimed_training import ClaimedTraining
 from prover.capture.derived_formulas import Derived
 from prover.capture.generators import Generators
+from prover.capture.group_uses import GroupUse
 from prover.capture.in_progress import InProgress
 from prover.capture.module_paths import Paths
 from prover.capture.recording_context import Recording
@@ -219,9 +220,22 @@ class StepRunner:
             self._trial_paths = Paths(self._attached)
         return Capture(self, Recording(self._seed, self.generators, self._policy), self._trial_paths, self.substitution)
 
-    def program_context(self, sources: Mapping[int, torch.Generator]) -> ProgramRecording:
-        """Returns what a step is evaluated in that runs as a program, and draws from these generators, by number."""
-        return ProgramRecording(self._seed, self.generators, self._policy, logs=self._logs, sources=sources)
+    def stand(self, uses: Sequence[GroupUse]) -> bool:
+        """Whether the process groups of a step's collectives are still there."""
+        return self._job is None or self._job.stand(uses)
+
+    def program_context(self, sources: Mapping[int, torch.Generator], uses: Sequence[GroupUse]) -> ProgramRecording:
+        """Returns what a step is evaluated in that runs as a program.
+
+        Args:
+            sources: The generators that it draws from, by number.
+            uses: The process groups of its collectives.
+        """
+        given = self._seed, self.generators, self._policy
+        if self._job is None:
+            return ProgramRecording(*given, logs=self._logs, sources=sources)
+        stream, calls = self._job.coordinate.stream("step"), self._job.calls(uses)
+        return ProgramRecording(*given, stream, logs=self._logs, sources=sources, calls=calls)
 
     def unlogged_context(self) -> ProgramRecording:
         """Returns what operations are evaluated in that belong to no step; they come out as in one."""

@@ -10,6 +10,7 @@ import torch
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, RMSprop
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from prover.capture.group_uses import GroupUse
 from prover.capture.in_progress import InProgress
 from prover.capture.python_objects import Look
 from prover.recording.compile_refusal import refused
@@ -107,6 +108,7 @@ class Shown:
         grads: The gradients that it made, by the name of the parameter.
         moves: What it did to generators.
         reads: What its function read.
+        groups: The process groups of its collectives.
     """
 
     before: Look
@@ -119,6 +121,7 @@ class Shown:
     grads: dict[str, Part]
     moves: Moves
     reads: Reads
+    groups: list[GroupUse] = field(default_factory=list)
 
     def alike(self, other: Shown) -> bool:
         """Whether two steps began alike."""
@@ -138,6 +141,7 @@ class Shown:
         return (
             self.tape == other.tape
             and self.reads.same(other.reads)
+            and self.groups == other.groups
             and self.after.found == other.after.found
             and self.after.grads == other.after.grads
             and self.result == other.result
@@ -245,8 +249,8 @@ def _entering(tape: Tape) -> list[Input]:
 
 
 def _check_tape(tape: Tape) -> None:
-    if not straight(tape):
-        raise refused("it resizes memory or talks to other ranks")
+    if not straight(tape, exchanging=True):
+        raise refused("it resizes memory, as FSDP2 does")
     batch = {item.slot for item in tape.inputs if item.origin == "batch"}
     dead = {slot for _, slot in tape.frees}
     for item in tape.inputs:

@@ -21,8 +21,9 @@ def recorded(recordings: RecordingStore, kinds: list[str], ranks: int) -> Path:
 
 
 def record(
-    kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = (), *, logs: str = "full", beacon: str = ""
-) -> None:
+    kinds: list[str], ranks: int, out: Path, sockets: Sequence[Path] = (), *, logs: str = "full", beacon: str = "",
+    program: Path = PROGRAM,
+) -> None:  # fmt: skip
     """Records jobs on so many ranks, one directory a kind in `out`; raises if one fails.
 
     Args:
@@ -32,11 +33,12 @@ def record(
         sockets: Chips, if there are any.
         logs: Their kind of rounding logs.
         beacon: Directory with a beacon's values, by which all segments are due; empty for none.
+        program: What each process runs.
     """
     need_jobs()
     out.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(PROGRAM), ",".join(kinds)]
+    command = [sys.executable, str(program), ",".join(kinds)]
     processes = [
         subprocess.Popen(
             [

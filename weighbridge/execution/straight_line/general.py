@@ -89,6 +89,25 @@ class General:
         return self._strides[place] if place < len(self._strides) else None
 
 
+class Exchanged:
+    """A collective, performed by the context (`context.collective`) when all operations before it are complete."""
+
+    __slots__ = ("_number", "_operands", "node")
+
+    def __init__(self, number: int, node: Node) -> None:
+        self.node, self._number, self._operands = node, number, Prepared(node)
+
+    def __call__(self, frame: Frame) -> None:
+        """Performs it.
+
+        Raises:
+            WeighbridgeError: As what performs it does.
+        """
+        frame.context.begin(self._number, self.node)
+        (outs, ins, *_), _ = self._operands(frame)
+        frame.context.collective(outs, ins)
+
+
 class Release:
     """Lets go of storages that died."""
 

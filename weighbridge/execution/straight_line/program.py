@@ -13,7 +13,7 @@ from collections.abc import Callable
 from weighbridge.core.errors import RefusedOperationError, TapeError, UnknownOperationError
 from weighbridge.execution.straight_line import rounded
 from weighbridge.execution.straight_line.frame import Frame
-from weighbridge.execution.straight_line.general import General, Reached, Release
+from weighbridge.execution.straight_line.general import Exchanged, General, Reached, Release
 from weighbridge.execution.straight_line.listing import Entry, entry
 from weighbridge.execution.straight_line.rounded import Rounded
 from weighbridge.execution.straight_line.sequence import Sequence
@@ -64,6 +64,13 @@ class Program:
 
     def _add(self, number: int, node: Node, dead: list[int], sizes: dict[int, int]) -> None:
         rule = settled(resolve(node.op))
+        if rule is not None and rule.kind is Kind.COLLECTIVE:
+            self._cut(number)
+            self._release(dead)
+            self.operations += 1
+            self._instructions.append(Exchanged(number, node))
+            self._report(number + 1)
+            return
         listed = None if rule is None else entry(node, self._tape)
         view = rule is not None and rule.kind is Kind.VIEW
         grows = sum(sizes.get(slot, 0) for slot in dead) + sum(size for _, size in node.births)
@@ -122,12 +129,17 @@ class Program:
             ) from None
 
 
-def straight(tape: Tape) -> bool:
-    """True if a tape has no operation that a program cannot have: one that resizes a storage, or asks other ranks."""
+def straight(tape: Tape, *, exchanging: bool = False) -> bool:
+    """True if a tape has no operation that a program cannot have: one that resizes a storage.
+
+    Args:
+        tape: The tape.
+        exchanging: Whether the program will be run where collectives are performed; otherwise it cannot have these.
+    """
     for node in tape.nodes:
         if node.op == RESIZE:
             return False
         rule = settled(resolve(node.op))
-        if rule is not None and rule.kind is Kind.COLLECTIVE:
+        if not exchanging and rule is not None and rule.kind is Kind.COLLECTIVE:
             return False
     return True

@@ -1,0 +1,70 @@
+"""Compiled steps of jobs: each rank's transcript is that of a job recorded one by one, whatever the other ranks do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.recording_store import RecordingStore
+from support.sharded_runs import record
+
+from weighbridge.execution.workers.job_worker import JobReplay
+
+PROGRAM = Path(__file__).parents[2] / "support" / "compiled_job.py"
+SAME = {
+    "averaged": (3, 3), "averaged:first": (3, 0), "wrapped": (3, 3), "viewed:on-demand": (3, 3),
+    "accumulated:sketch": (3, 3), "norms": (3, 3), "sharded:on-demand": (3, 3), "every": (3, 3), "apart": (3, 3),
+    "uneven": (3, 4),
+}  # fmt: skip
+"""Kinds, and how many steps of each rank are programs."""
+REFUSED = {
+    "barred": "it waits at a barrier, which no tape has",
+    "asked": "all_reduce.default), and that asks other ranks",
+    "unused": "looks at a result (a number that was read",
+    "resized": "it resizes memory, as FSDP2 does",
+    "parallel": "it computes with DTensors",
+}
+
+
+@pytest.fixture(scope="module")
+def jobs(recordings: RecordingStore) -> Path:
+    """One directory for each kind; do not change them, copy them."""
+    return recordings.get("compiled-jobs", lambda path: record([*SAME], 2, path, program=PROGRAM), [*SAME])
+
+
+@pytest.fixture(scope="module")
+def refused(recordings: RecordingStore) -> Path:
+    """The same for kinds that cannot be compiled."""
+    return recordings.get("refused-jobs", lambda path: record([*REFUSED], 2, path, program=PROGRAM), [*REFUSED])
+
+
+def answers(jobs: Path, kind: str) -> list[dict[str, Any]]:
+    return [json.loads((jobs / kind.replace(":", "-") / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_transcripts_are_those_of_jobs_recorded_one_by_one(jobs: Path, kind: str) -> None:
+    found = answers(jobs, kind)
+    assert [each["differ"] for each in found] == [[], []]
+    assert tuple(each["compiled"] for each in found) == SAME[kind], found
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_no_program_can_do_is_refused_by_name(refused: Path, kind: str) -> None:
+    for answer in answers(refused, kind):
+        assert REFUSED[kind] in answer["refused"]
+
+
+@pytest.mark.parametrize("kind", ["wrapped", "every"])
+def test_such_a_job_is_replayed_as_any_other(jobs: Path, kind: str) -> None:
+    request = {
+        "path": str(jobs / kind / "compiled" / "run"), "steps": None, "device": "cpu", "stop": None, "salt": None,
+        "memory": 1 << 30,
+    }  # fmt: skip
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        result = JobReplay(request, [], lambda message: None).run()
+    assert result["verdict"] == "match"
+    assert [answer["verdict"] for answer in result["ranks"]] == ["match"] * 2

@@ -1,0 +1,276 @@
+"""One rank of small trainings, recorded one by one and as compiled steps: `compiled_job.py KINDS RANK RANKS OUT`.
+
+Each kind is recorded in `OUT/KIND/plain/run` and in `OUT/KIND/compiled/run`; KIND:on-demand and KIND:sketch
+have other logs, and in KIND:first only the first rank compiles. What each rank found is in `OUT/KIND/RANK.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+sys.path.append(str(Path(__file__).parents[2]))  # run as a program
+
+from prover import Job, Recorder
+from prover.recording.compile_refusal import CompileError
+from tests.support.compiled_programs import CHANGED, KEY, Program, Quick, layer, numbers_of, one_by_one, python_side
+from weighbridge.transcript.job_record import rank_name
+
+
+class Averaged(Quick):
+    """Each rank has its own batch, and gradients are averaged by hand."""
+
+    steps = 7
+
+    def batch(self, number: int, rows: int = 6) -> Any:
+        return super().batch(1000 * dist.get_rank() + number, rows)
+
+    def exchange(self) -> None:
+        for p in self.model.parameters():
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+
+    def function(self, batch: Any) -> Any:
+        loss = self.loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.exchange()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+
+class Wrapped(Averaged):
+    """DDP, whose hooks reduce buckets in the backward pass."""
+
+    steps = 8
+    options: ClassVar[dict[str, Any]] = {}
+
+    def build(self) -> nn.Module:
+        return nn.parallel.DistributedDataParallel(super().build(), **self.options)
+
+    def exchange(self) -> None:
+        pass
+
+
+class Viewed(Wrapped):
+    """Gradients are views of DDP's buckets."""
+
+    options: ClassVar[dict[str, Any]] = {"gradient_as_bucket_view": True}
+
+
+class Accumulated(Viewed):
+    """Two backward passes, of which the first is not exchanged."""
+
+    def function(self, batch: Any) -> Any:
+        with cast(nn.parallel.DistributedDataParallel, self.model).no_sync():
+            (self.loss(batch) * 0.5).backward()  # type: ignore[no-untyped-call]
+        return super().function(batch)
+
+
+class Norms(Wrapped):
+    """DDP broadcasts the buffers of batch norms before each forward pass."""
+
+    def build(self) -> nn.Module:
+        inner = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
+        return nn.parallel.DistributedDataParallel(inner)
+
+
+class Sharded(Averaged):
+    """Gradients are scattered and weights gathered by hand, as FSDP does, and numbers reduced by functions."""
+
+    def function(self, batch: Any) -> Any:
+        loss = self.loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        ranks = dist.get_world_size()
+        for p in self.model.parameters():
+            whole = torch.zeros(-(-p.numel() // ranks) * ranks)
+            whole[: p.numel()].copy_(cast(Tensor, p.grad).view(-1))
+            mine = torch.empty(len(whole) // ranks)
+            dist.reduce_scatter_tensor(mine, whole, op=dist.ReduceOp.AVG)
+            work = dist.all_gather_into_tensor(whole, mine, async_op=True)
+            assert work is not None
+            work.wait()
+            cast(Tensor, p.grad).view(-1).copy_(whole[: p.numel()])
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return functional.all_reduce(loss.detach(), "avg", dist.group.WORLD) + 0.0
+
+
+class Every(Averaged):
+    """All other collectives, and messages."""
+
+    def function(self, batch: Any) -> Any:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        loss = self.loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.exchange()
+        x = cast(Tensor, layer(self, 0).weight.grad).clone()
+        parts = [torch.empty_like(x) for _ in range(ranks)]
+        dist.all_gather(parts, x)
+        dist.broadcast(x, src=1)
+        dist.reduce(x, dst=1, op=dist.ReduceOp.MIN)
+        dist.scatter(x, parts if rank == 0 else None, src=0)
+        dist.gather(x, parts if rank == 1 else None, dst=1)
+        other = torch.empty(ranks, 8)
+        dist.all_to_all_single(other, x[:1].expand(ranks, 8).contiguous())
+        swapped = torch.empty_like(x)
+        sent = dist.isend(x, ranks - 1 - rank, tag=5)
+        dist.recv(swapped, ranks - 1 - rank, tag=5)
+        assert sent is not None
+        sent.wait()
+        gathered = functional.all_gather_tensor(other, 0, dist.group.WORLD)
+        cast(Tensor, layer(self, 0).weight.grad).add_(swapped + other.sum() + gathered.mean())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return x.sum()
+
+
+class Uneven(Wrapped):
+    """One rank's batch is larger in one step, so that it is recorded one by one while the others run programs."""
+
+    steps = 9
+
+    def batch(self, number: int, rows: int = 6) -> Any:
+        return super().batch(number, 9 if number == CHANGED and dist.get_rank() == 0 else rows)
+
+
+class Apart(Averaged):
+    """The ranks' programs are different, and one of them stops using programs."""
+
+    def build(self) -> nn.Module:
+        rank = dist.get_rank()
+        return nn.Sequential(nn.Linear(8, 16), nn.Tanh() if rank else nn.GELU(), nn.Linear(16, 4), nn.Dropout(0.1))
+
+    def loss(self, batch: Any) -> Tensor:
+        loss = super().loss(batch)
+        return loss * 2 if dist.get_rank() else loss
+
+
+class Barred(Averaged):
+    """It waits for other ranks where no tape says so."""
+
+    def exchange(self) -> None:
+        super().exchange()
+        dist.barrier()
+
+
+class Asked(Averaged):
+    """It decides by what other ranks say."""
+
+    def exchange(self) -> None:
+        super().exchange()
+        largest = layer(self, 0).weight.grad.abs().max()
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        if largest > 1e9:
+            self.optimizer.zero_grad()
+
+
+class Unused(Wrapped):
+    """DDP looks for parameters that no rank uses, and reads what the others say."""
+
+    options: ClassVar[dict[str, Any]] = {"find_unused_parameters": True}
+
+
+class Resized(Averaged):
+    """FSDP2."""
+
+    def build(self) -> nn.Module:
+        return fully_shard(super().build(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+
+    def exchange(self) -> None:
+        pass
+
+
+class Parallel(Averaged):
+    """Tensor parallelism."""
+
+    def build(self) -> nn.Module:
+        inner = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        return parallelize_module(inner, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+    def batch(self, number: int, rows: int = 6) -> Any:
+        return Quick.batch(self, number, rows)
+
+    def exchange(self) -> None:
+        pass
+
+
+KINDS: dict[str, type[Program]] = {
+    each.__name__.lower(): each
+    for each in (
+        Averaged, Wrapped, Viewed, Accumulated, Norms, Sharded, Every, Uneven, Apart, Barred, Asked, Unused,
+        Resized, Parallel,
+    )
+}  # fmt: skip
+
+
+def content(path: Path) -> dict[str, bytes]:
+    files = {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+    del files["manifest.json"]
+    return files
+
+
+def record(path: Path, kind: str, job: Job, *, compiled: bool, logs: Any) -> dict[str, Any]:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    results = []
+    reasons = []
+    with Recorder(path, seed=3, device="cpu", key=KEY, checkpoint_every=3, job=job, logs=logs) as recorder:
+        with recorder.initialisation():
+            program = KINDS[kind]()
+        recorder.attach(program.model, program.optimizer, *program.beside)
+        made = recorder.compile(program.function)
+        step: Callable[..., Any] = made if compiled else one_by_one(recorder, program.function)
+        for number in range(program.steps):
+            try:
+                results.append(numbers_of(step(program.batch(number))))
+            except CompileError as error:
+                return {"refused": str(error.details["why"])}
+            program.after(number)
+            reasons.append(made.reason)
+    return {
+        "content": content(path / rank_name(job.coordinate.rank)), "side": python_side(program), "results": results,
+        "compiled": made.compiled, "recorded": made.recorded, "reasons": reasons,
+    }  # fmt: skip
+
+
+def run(kind: str, way: str, job: Job, out: Path) -> None:
+    logs: Any = way if way in ("on-demand", "sketch") else "full"
+    rank = job.coordinate.rank
+    found = record(out / "compiled" / "run", kind, job, compiled="first" not in way or not rank, logs=logs)
+    if "refused" in found:
+        (out / f"{rank}.json").write_text(json.dumps(found))
+        return
+    plain = record(out / "plain" / "run", kind, job, compiled=False, logs=logs)
+    differ = [name for name in plain["content"] if plain["content"][name] != found["content"].get(name)]
+    answer = {
+        "differ": differ + [each for each in ("side", "results") if plain[each] != found[each]],
+        "compiled": found["compiled"], "recorded": found["recorded"], "reasons": found["reasons"],
+    }  # fmt: skip
+    (out / f"{rank}.json").write_text(json.dumps(answer))
+
+
+def main(kinds: list[str], rank: int, ranks: int, out: Path) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{out / 'store'}", rank=rank, world_size=ranks)
+    job = Job.from_environment()
+    for each in kinds:
+        kind, _, way = each.partition(":")
+        run(kind, way, job, out / each.replace(":", "-"))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
