@@ -3,7 +3,8 @@
 Chips, Prover and Verifier are processes of their own that speak gRPC over mutual TLS. Five trainings run on the chips:
 three declared and honest, one of them sharded over four ranks with a chip each, one undeclared, and one on other data
 than its transcript says. The inspection has to find exactly the last two, and the replay runs with another instruction
-set and thread count than the training.
+set and thread count than the training. Beside that two services train for clients and audit each other
+(`weighbridge.cli.demo.services`); one of them trains fewer steps than it claims, and has to lose the dispute about it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
 
     from weighbridge.cli.demo.jobs import Bars
     from weighbridge.cli.demo.processes import Job
+    from weighbridge.cli.demo.services import Served
     from weighbridge.cli.demo.station import RunningChip, Station
 
 MARKER = ".weighbridge-demo"
 """Marks a directory that a demo made and a later one may clear."""
+
+SERVICES = ".services"
+"""Directory of the services that train for clients: the Prover offers no transcript from a hidden one."""
 
 CLOCK_SPEED = 43_200.0
 """Chip seconds per second: a minute of the demo is a month on the chips' clocks."""
@@ -112,6 +117,7 @@ def command(
     from rich.console import Console
 
     from verifier.report.signing import open_report
+    from weighbridge.cli.demo.services import market
     from weighbridge.cli.demo.station import station
     from weighbridge.cli.inspect.commands import follow, write_report
     from weighbridge.cli.replay import require_device
@@ -129,9 +135,14 @@ def command(
     trained_with, replay_env, note = instruction_sets()
     console.print(f"Training with {trained_with}, {note}.")
     names = [*(site for case in CASES for site in case.sites), *IDLE]
-    with station(out / "station", runs=out, chips=names, rate_per_day=RATE_PER_DAY, clock_speed=CLOCK_SPEED) as running:
+    with (
+        market(out / SERVICES) as services,
+        station(out / "station", runs=out, chips=names, rate_per_day=RATE_PER_DAY, clock_speed=CLOCK_SPEED) as running,
+    ):
         console.print(f"{len(names)} chips, a Prover and a Verifier are running.")
         train(running, CASES, out, device, console)
+        console.print("Two services train for two clients, and audit each other.")
+        services.audit()
         inspection = running.operator.start(
             samples=len(names),
             seed=b"",  # a verifiable draw
@@ -144,16 +155,23 @@ def command(
         follow(running.operator, inspection, console)
         signed = running.operator.signed_report(inspection)
         sites = {chip.ueid.hex(): chip.name for chip in running.chips}
+        served = services.settle()
     report = open_report(signed).report
     page = write_report(report, out, signed)
     outcomes = judge(report, sites, CASES)
     if as_json:
         print_json(
-            {"report": str(page), "probability": report["probability"], "outcomes": [asdict(o) for o in outcomes]}
+            {
+                "report": str(page),
+                "probability": report["probability"],
+                "outcomes": [asdict(o) for o in outcomes],
+                "services": [asdict(each) for each in served],
+            }
         )
     else:
         show(report, outcomes, page, console)
-    return Exit.NOTHING_FOUND if all(outcome.as_said for outcome in outcomes) else Exit.FINDINGS
+        show_services(served, console)
+    return Exit.NOTHING_FOUND if all(each.as_said for each in (*outcomes, *served)) else Exit.FINDINGS
 
 
 def prepare(out: Path) -> None:
@@ -324,3 +342,19 @@ def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, con
     for line in training.in_words(report):
         console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def show_services(served: Sequence[Served], console: Console) -> None:
+    """Prints what came of the orders."""
+    from rich.table import Table
+
+    columns = ("service", "steps run", "first delivery", "second delivery", "audit", "dispute", "as it should")
+    table = Table(*columns, title="Services that audit each other: 12 steps were ordered of each")
+    for each in served:
+        found = ["\n".join(codes) or "nothing" for codes in (each.delivered, each.claimed, each.audit)]
+        verdict = "[green]yes[/]" if each.as_said else "[red]NO[/]"
+        dispute = "\n".join(each.dispute) or "none"
+        table.add_row(
+            each.service, str(each.run), found[0], found[1], f"by {each.auditor}: {found[2]}", dispute, verdict
+        )
+    console.print(table)
