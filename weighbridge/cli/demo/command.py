@@ -171,7 +171,8 @@ def command(
     else:
         show(report, outcomes, page, console)
         show_services(served, console)
-    return Exit.NOTHING_FOUND if all(each.as_said for each in (*outcomes, *served)) else Exit.FINDINGS
+    as_said = [each.as_said for each in outcomes] + [each.as_said for each in served]
+    return Exit.NOTHING_FOUND if all(as_said) else Exit.FINDINGS
 
 
 def prepare(out: Path) -> None:

@@ -76,8 +76,10 @@ def main() -> None:
     recipe, key = Digits(), load_or_create_key(options.key)
     trained = options.out.with_name(options.out.name + "-trained")
     data = commit(recipe, seed=options.seed, steps=options.claimed)
-    declared = {"data": data, "key": key, "formulas": recipe.formulas()}
-    with Recorder(trained, seed=options.seed, checkpoint_every=options.steps, **declared) as recorder:
+    recording = Recorder(
+        trained, seed=options.seed, data=data, key=key, checkpoint_every=options.steps, formulas=recipe.formulas()
+    )
+    with recording as recorder:
         train(recipe, recorder, steps=options.steps, seed=options.seed)
     pad(trained, options.out, recipe, steps=options.claimed, key=key)
 
