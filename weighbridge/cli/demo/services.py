@@ -132,7 +132,7 @@ class Market:
         rounds = client.call(
             *("audit", "plan", f"{service}-run", "--order", f"{service}-run={service}.order", "--out", case),
             *("--auditor", f"{auditor}={self._public[auditor]}", "--copies", 1, "--referee", 0, *beacon, *clients),
-            *("--enrol", max(5, work // 8), "--work", work),
+            *("--enrol", max(8, work // 6), "--work", work),
         )["rounds"]
         self.parties[auditor].call("audit", "enrol", case, *beacon, *own)
         self._wait(f"beacon/public/{rounds[1]}")
