@@ -32,6 +32,7 @@ from verifier.units import Units
 from weighbridge.attest.beacon import Beacon
 from weighbridge.attest.identity import Credentials
 from weighbridge.core.errors import UsageError
+from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.worker_process import Limits
 
 __all__ = ["Inspection", "InspectionStoppedError", "Progress"]
@@ -145,4 +146,5 @@ class Inspection:
             evidence=statistical_evidence.build(
                 collected, None if (rules := setting.regime.rules) is None else rules.rules.lists
             ),
+            parents=[each for _, each in collected.lineage_replays if isinstance(each, ReplayResult)],
         )

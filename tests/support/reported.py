@@ -71,11 +71,24 @@ def collect(root: Path, *, text: str = "plain", honest: bool = False) -> Collect
     tapes = {"ab" * 32: {"kind": text[:10], "count": 2, "operations": 30, "free_values": 1}}
     live = [(size, digest.hex()) for size, digest in LEAVES]
     first.replayed = ReplayResult(
-        verdict="match", steps=(0, 2), state="00", followed=3, logged=9, rounded=100, live=live, tapes=tapes, flops=900
+        verdict="match",
+        steps=(0, 2),
+        state="00",
+        followed=3,
+        logged=9,
+        rounded=100,
+        live=live,
+        tapes=tapes,
+        flops=900,
+        probable=70,
+        calibrated=30,
+        probable_elsewhere=4,
     )
     chosen = Replayed(selection=select(transcript, sampled=[1], seed=PLAN.seed, random=PLAN.segments.random))
     for each in chosen.selection.chosen:
-        chosen.results[each.begin] = ReplayResult(verdict="match", steps=(each.begin, each.end), state="00")
+        chosen.results[each.begin] = ReplayResult(
+            verdict="match", steps=(each.begin, each.end), state="00", rounded=50, probable=50
+        )
     found.segments.append(chosen)
     found.sound.add(first.chip.ueid)
     found.transcripts["", good.id] = good
@@ -114,4 +127,5 @@ def build(collected: Collected, regime: Regime | None = None) -> dict[str, Any]:
         verified=collected.verified(),
         conclusion=concluded,
         evidence={"segments": [each.to_json() for each in collected.segments]},
+        parents=[ReplayResult(verdict="match", steps=(0, 1), state="00", rounded=7, probable=6, calibrated=1)],
     )

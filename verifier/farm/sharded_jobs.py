@@ -93,6 +93,8 @@ def of_rank(result: JobReplayResult, rank: int) -> ReplayResult:
         for each in (answer.findings if answer is not None and number != decided else ())
         if each.id.startswith("transcript.supplement.")
     ]
+    others = (each.probable for number, each in enumerate(result.ranks) if each is not None and number != decided)
+    found = replace(found, probable_elsewhere=sum(others))
     if result.verdict == "match":
         of_ranks = [each.recognised if each is not None else [] for each in result.ranks]
         return replace(found, findings=[*found.findings, *logs], of_ranks=of_ranks)

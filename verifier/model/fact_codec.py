@@ -195,7 +195,7 @@ def result_of(raw: Any) -> ReplayResult | WeighbridgeError:
     first, last = raw["steps"]
     return ReplayResult(
         **{
-            **raw,
+            **{name: value for name, value in raw.items() if name != "false_accusation"},  # follows from the others
             "steps": (first, last),
             "findings": findings_of(raw["findings"]),
             "live": _storages(raw["live"]),

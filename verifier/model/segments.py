@@ -222,8 +222,9 @@ class Replayed:
     def to_json(self) -> dict[str, Any]:
         """Returns JSON-compatible data for the report: the selection, and what each segment's replay came to.
 
-        That is its verdict, or why there is none, the steps that it executed (first, and the one after the last), and
-        how sampled ones responded if the plan asked for that.
+        That is its verdict, or why there is none, the steps that it executed (first, and the one after the last), how
+        many roundings rest on probabilistic bounds (of all ranks) and on calibrated ones, and how sampled steps
+        responded if the plan asked for that.
         """
         verdicts = [
             {"begin": chosen.begin, **self._outcome(self.results.get(chosen.begin))} for chosen in self.selection.chosen
@@ -233,7 +234,12 @@ class Replayed:
     def _outcome(self, result: ReplayResult | WeighbridgeError | None) -> dict[str, Any]:
         if result is None or isinstance(result, WeighbridgeError):
             return {"verdict": "" if result is None else result.reason, "steps": None}
-        told = {"verdict": result.verdict, "steps": list(result.steps)}
+        told = {
+            "verdict": result.verdict,
+            "steps": list(result.steps),
+            "probable": result.probable + result.probable_elsewhere,
+            "calibrated": result.calibrated,
+        }
         return told if result.sensitivity is None else {**told, "sensitivity": result.sensitivity.to_json()}
 
 

@@ -13,7 +13,16 @@ from itertools import pairwise
 from typing import Any
 
 from verifier.model.facts import EXPLAINED
-from verifier.report import extent, ledger_totals, miss_bound, proven_time, requested_logs, training, work_ledger
+from verifier.report import (
+    extent,
+    false_accusation,
+    ledger_totals,
+    miss_bound,
+    proven_time,
+    requested_logs,
+    training,
+    work_ledger,
+)
 from verifier.report.earlier_reports import as_current
 from verifier.report.ledger import DAY_MS, ChipLedger, LedgerPolicy
 from verifier.rules.judge import findings, judge
@@ -39,7 +48,7 @@ def check(report: Mapping[str, Any], rules: RuleSet | None = None) -> list[Findi
     """
     found: list[Finding] = []
     parts: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
-        _counts, _probability, _observed, _replayed, _requested, _training, _miss, _ledger, _facts,
+        _counts, _probability, _observed, _replayed, _requested, _training, _miss, _accused, _ledger, _facts,
     )  # fmt: skip
     try:
         report = as_current(report)
@@ -252,6 +261,21 @@ def _miss(report: Mapping[str, Any]) -> list[Finding]:
         for name, value in again.items()
         if not _same(stated.get(name), value)
     ]
+
+
+def _accused(report: Mapping[str, Any]) -> list[Finding]:
+    return [
+        _differs(subject, expected, stated)
+        for subject, expected, stated in false_accusation.again(report)
+        if not _exactly(expected, stated)
+    ]
+
+
+def _exactly(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, probabilities up to rounding, however small they are."""
+    if isinstance(one, float) and type(other) in (int, float):
+        return math.isclose(one, other, rel_tol=_CLOSE)
+    return bool(one == other)
 
 
 def _ledger(report: Mapping[str, Any]) -> list[Finding]:

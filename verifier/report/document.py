@@ -22,10 +22,12 @@ from verifier.model.facts import Cell, Explanation, LogFacts, Plan, SnapshotFact
 from verifier.model.policies import SnapshotPolicy
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.model.segments import segments
-from verifier.report import extent, miss_bound, proven_time
+from verifier.report import extent, false_accusation, miss_bound, proven_time
 from verifier.report.conclusion import Conclusion
 from verifier.report.ledger import DAY_MS
+from weighbridge.core import bound_failure
 from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.execution.replay_answer import ReplayResult
 
 SCHEMA = "weighbridge-report/5"
 _CURVE_POINTS = 60
@@ -87,6 +89,7 @@ def build(
     conclusion: Conclusion,
     draw: Mapping[str, Any] | None = None,
     evidence: Mapping[str, Any] | None = None,
+    parents: Sequence[ReplayResult] = (),
 ) -> dict[str, Any]:
     """Builds the report as JSON-compatible data.
 
@@ -105,6 +108,7 @@ def build(
         conclusion: The ledger, what became of the rules, and the policy.
         draw: The section about the draw; by default that of one with a given seed. See `verifier.draw.chip_selection`.
         evidence: What `verifier.report.statistical_evidence.build` returned.
+        parents: Replays that led to a state with which a run began.
     """
     severities = Counter(finding.severity for finding in findings)
     own, counted = by_chip(snapshots), set(verified)
@@ -152,6 +156,11 @@ def build(
         "draw": dict(draw),
         "observed": extent.observed(conclusion.ledger, {ueid.hex() for ueid in counted}, population=population),
         "miss": miss_bound.bound(p, chunks=conclusion.chunks),
+        "false_accusation": false_accusation.section(
+            chips,
+            (evidence or {}).get("segments", ()),
+            {name: sum(getattr(each, name) for each in parents) for name in false_accusation.NONE},
+        ),
         **conclusion.to_json(),
         "replayed": replayed,
         "replayed_in_all": extent.replayed_in_all(replayed),
@@ -342,11 +351,19 @@ def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]
             "rounded": answer.rounded,
             "calibrated": answer.calibrated,
             "probable": answer.probable,
+            "probable_elsewhere": _elsewhere(answer, snapshot.after),
+            "false_accusation": bound_failure.false_accusation(answer.probable + _elsewhere(answer, snapshot.after)),
             "evidence": answer.evidence,
             "first_difference": answer.first_difference,
             "seconds": round(snapshot.seconds, 3),
         }
     return out
+
+
+def _elsewhere(answer: ReplayResult, after: ReplayResult | None) -> int:
+    """Returns what other ranks rounded within probabilistic bounds, and a second replay one operation further."""
+    most = max(each.probable + each.probable_elsewhere for each in (answer, after) if each is not None)
+    return most - answer.probable
 
 
 def _transcript(

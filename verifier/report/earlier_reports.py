@@ -1,5 +1,8 @@
 """Reports of earlier versions, read as if they were of this one.
 
+The first reports of `weighbridge-report/5` did not say how probably a failed bound accuses an honest run, nor on what
+bounds segments that were replayed whole rest: what they say of snapshots is counted, and no more.
+
 `weighbridge-report/4` did not say how much of a chip's period contacts prove: so none of it is. Nor did the counters of
 its time count more than matrix products, which `ledger.meaning` may say.
 
@@ -18,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verifier.report import extent, ledger_totals, miss_bound, proven_time
+from verifier.report import extent, false_accusation, ledger_totals, miss_bound, proven_time
 
-_2, _3, _4 = "weighbridge-report/2", "weighbridge-report/3", "weighbridge-report/4"
+_2, _3, _4, _5 = (f"weighbridge-report/{version}" for version in (2, 3, 4, 5))
 
 _PRODUCTS_ONLY = ledger_totals.MEANING.replace("every number that is computed", "matrix products and convolutions")
 """What `ledger.meaning` said while chips counted these alone."""
@@ -40,7 +43,12 @@ def as_current(report: Mapping[str, Any]) -> Mapping[str, Any]:
         report = _from_2(report)
     if schema in (_2, _3):
         report = _from_3(report)
-    return _from_4(report) if schema in (_2, _3, _4) else report
+    if schema in (_2, _3, _4):
+        report = _from_4(report)
+    if schema in (_2, _3, _4, _5) and "false_accusation" not in report:
+        accused = false_accusation.section(report["chips"], report["evidence"].get("segments", ()))
+        report = {**report, "false_accusation": accused}
+    return report
 
 
 def _from_4(report: Mapping[str, Any]) -> dict[str, Any]:

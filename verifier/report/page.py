@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from verifier.report import charts, extent
+from verifier.report import charts, extent, false_accusation
 from verifier.report.earlier_reports import as_current
 from verifier.report.finding_groups import group
 from verifier.report.ledger import CATEGORIES
@@ -56,6 +56,7 @@ def page_context(report: Mapping[str, Any]) -> dict[str, Any]:
         },
         "most_chips": MOST_CHIPS,
         "p_is": P_IS,
+        "accused": false_accusation.in_words(report["false_accusation"]),
         # Our own plotting code makes this and puts nothing in it but numbers and our own words.
         "curve": Markup(curve(report)),
         "nothing": extent.nothing_checked(report),

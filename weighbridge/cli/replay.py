@@ -196,12 +196,9 @@ def _bounds(result: ReplayResult) -> str:
         return "strict (proven) for all roundings"
     kinds = [f"strict (proven) for {strict:,} of the roundings"] if strict or not result.probable else []
     if result.probable:
-        from weighbridge.numerics.bounds import failure
-
-        chance = failure(result.probable)
         kinds.append(
-            f"probabilistic for {result.probable:,} (one is too small with a probability of {chance:.0e} at most, if "
-            "rounding errors are independent)"
+            f"probabilistic for {result.probable:,} (an honest run is accused because one is too small with a "
+            f"probability of {result.false_accusation:.0e} at most, if rounding errors are independent)"
         )
     if result.calibrated:
         kinds.append(f"calibrated (measured on {_measured_on(result)}) for {result.calibrated:,}")

@@ -185,7 +185,7 @@ def as_text(report: Mapping[str, Any]) -> str:
     from rich.markup import escape
     from rich.table import Table
 
-    from verifier.report import chip_names, extent, training
+    from verifier.report import chip_names, extent, false_accusation, training
     from verifier.report.earlier_reports import as_current
     from verifier.report.finding_groups import group, subjects_in_words
     from verifier.report.ledger import CATEGORIES
@@ -215,6 +215,7 @@ def as_text(report: Mapping[str, Any]) -> str:
     say(f"{counts['snapshots']} snapshots, {counts['explained']} explained{apart}")
     say(headline(miss))
     say(proven(report["probability"]["proven"]))
+    say(false_accusation.in_words(report["false_accusation"]))
     say(observed_time(observed))
     if replays := extent.replays_in_words(report):
         say(f"replays: {replays}")

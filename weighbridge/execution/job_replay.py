@@ -41,7 +41,8 @@ class JobReplayResult:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary with every field."""
-        return {**asdict(self), "first_difference": self.first_difference}
+        ranks = [None if each is None else each.to_json() for each in self.ranks]
+        return {**asdict(self), "ranks": ranks, "first_difference": self.first_difference}
 
 
 def replay_job(

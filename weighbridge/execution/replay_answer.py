@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from weighbridge.core import bound_failure
 from weighbridge.core.errors import Finding, ReplayWorkerError, Severity
 from weighbridge.execution import choice_counts
 from weighbridge.execution.recognition.outcome import Recognition
@@ -40,8 +41,9 @@ class ReplayResult:
         logged: Entries in the rounding logs of the executed steps.
         rounded: Elements rounded.
         calibrated: Those of them whose bounds are calibrated (measured).
-        probable: Those of them whose bounds are probabilistic (`weighbridge.numerics.bounds.failure`); the bounds of
-            the others are strict (proven).
+        probable: Those of them whose bounds are probabilistic (`weighbridge.core.bound_failure`); the bounds of the
+            others are strict (proven).
+        probable_elsewhere: Those that the other ranks of a job rounded in the same replay.
         evidence: What the rounding logs chose (`weighbridge.execution.choice_statistics`): counts, and `tests` with
             p-values.
         tapes: By hex digest of each tape that this replay ran: `kind`, `count` of executions, `operations`; and over
@@ -86,6 +88,7 @@ class ReplayResult:
     rounded: int = 0
     calibrated: int = 0
     probable: int = 0
+    probable_elsewhere: int = 0
     evidence: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, dict[str, Any]] = field(default_factory=dict)
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -108,9 +111,17 @@ class ReplayResult:
     calibrated_on: str = ""
     work: str | None = None
 
+    @property
+    def false_accusation(self) -> float:
+        """The probability, at most, that this replay accuses an honest run because a probabilistic bound failed.
+
+        0 where there are none. No probability is known of calibrated bounds, and strict ones do not fail.
+        """
+        return bound_failure.false_accusation(self.probable + self.probable_elsewhere)
+
     def to_json(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary with every field."""
-        return asdict(self)
+        """Returns a JSON-compatible dictionary with every field, and `false_accusation`."""
+        return {**asdict(self), "false_accusation": self.false_accusation}
 
 
 def parse(message: dict[str, Any]) -> ReplayResult:

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import torch
 
+from weighbridge.core.bound_failure import SPREAD
 from weighbridge.numerics.rounding.bound import Bound
 
 U = 2.0**-53
@@ -37,12 +38,8 @@ Tensor = torch.Tensor
 _Growth = Literal["all", "probable", "none"]
 _GROWTH: ContextVar[_Growth] = ContextVar("growth", default="all")
 
-SPREAD = 14.0
-"""Standard deviations that probabilistic bounds allow: lambda in Higham and Mary 2019."""
 _NO_ROUNDINGS = 64
 """Units of errors of functions that rules count as roundings: they are no sums, so they may all have one sign."""
-MOST_TERMS = 2.0**40
-"""Terms that a sum has at most: positions in a result are below that too."""
 
 
 @contextmanager
@@ -60,7 +57,7 @@ def without_growth() -> AbstractContextManager[None]:
 
 
 def probable_growth() -> AbstractContextManager[None]:
-    """Within it, `gamma` grows with the root of n, and fails with the probability that `failure` gives.
+    """Within it, `gamma` grows with the root of n, and fails with the probability that `core.bound_failure` gives.
 
     The bound is that of N. J. Higham and T. Mary, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J.
     Sci. Comput. 41 (2019), theorem 2.4: exp(lambda sqrt(n) u + n u^2/(1 - u)) - 1, if roundings err independently
@@ -78,18 +75,6 @@ def gamma(n: float) -> float:
     if growth == "all":
         return certain
     return min(certain, math.expm1(SPREAD * math.sqrt(n) * U + n * U * U / (1 - U)) + _NO_ROUNDINGS * U)
-
-
-def failure(rounded: int) -> float:
-    """Returns the probability, at most, that one of so many probabilistic bounds is too small.
-
-    2 exp(-lambda^2 (1 - u)^2 / 2) for each term of each sum (ibid., theorem 3.1), of which a sum has at most
-    `MOST_TERMS`.
-
-    Args:
-        rounded: Rounded elements.
-    """
-    return min(1.0, rounded * MOST_TERMS * 2 * math.exp(-((SPREAD * (1 - U)) ** 2) / 2))
 
 
 def drift(n: float) -> float:

@@ -16,12 +16,14 @@ from support.reported import PLAN, build, collect
 
 from analysis.detection import detection_probability_eq1, detection_probability_hypergeometric
 from verifier.report import consistency, miss_bound, signing
+from verifier.report.earlier_reports import as_current
 from verifier.report.inspectorate_policy import Policy
 from verifier.report.regime import Regime
 from verifier.rules import ruleset
 from verifier.rules.ruleset import Signed
 from weighbridge.attest.dsse import DocumentError, canonical
 from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.bound_failure import false_accusation
 from weighbridge.core.errors import WeighbridgeError
 
 RULES = ruleset.parse(
@@ -73,6 +75,28 @@ def test_the_verdict_has_its_terms(honest: dict[str, Any]) -> None:
     whole = {"steps": 3, "replayed": 3, "share": 1.0, "segments": 1, "whole": 1, "random": 1, "chance": 1.0}
     assert honest["replayed"] == [{"transcript": honest["transcripts"][0]["id"], **whole}]
     assert honest["replayed_in_all"] == {"transcripts": 1, **whole}
+
+
+def test_false_accusations_are_counted_over_all_replays(honest: dict[str, Any]) -> None:
+    stated = honest["false_accusation"]
+    assert stated["roundings"] == {
+        "snapshots": {"probable": 74, "calibrated": 30},
+        "segments": {"probable": 50, "calibrated": 0},
+        "parents": {"probable": 6, "calibrated": 1},
+    }
+    assert stated["at_most"] == false_accusation(74 + 50 + 6) > 0
+    assert honest["chips"][0]["snapshots"][0]["replay"]["false_accusation"] == false_accusation(74)
+
+
+def test_a_report_from_before_there_was_this_section_is_read(honest: dict[str, Any]) -> None:
+    report = copy.deepcopy(honest)
+    del report["false_accusation"]
+    replay = report["chips"][0]["snapshots"][0]["replay"]
+    del replay["false_accusation"], replay["probable_elsewhere"]
+    for outcome in report["evidence"]["segments"][0]["verdicts"]:
+        del outcome["probable"], outcome["calibrated"]
+    assert consistency.check(report) == []
+    assert as_current(report)["false_accusation"]["at_most"] == false_accusation(70)
 
 
 def test_rules_are_judged_over_what_was_established(report: dict[str, Any]) -> None:
@@ -142,6 +166,33 @@ def another_p_everywhere(report: dict[str, Any]) -> None:
 
 def another_threshold(report: dict[str, Any]) -> None:
     report["probability"]["inputs"]["H"] = 6e6
+
+
+def no_false_accusation(report: dict[str, Any]) -> None:
+    report["false_accusation"]["at_most"] = 0.0
+
+
+def less_false_accusation(report: dict[str, Any]) -> None:
+    """Both are far below any tolerance in absolute terms."""
+    report["false_accusation"]["at_most"] /= 2
+
+
+def fewer_roundings(report: dict[str, Any]) -> None:
+    """One who mends what follows from them, and forgets the replays."""
+    section = report["false_accusation"]
+    for each in section["roundings"].values():
+        each["probable"] = 0
+    section["at_most"] = 0.0
+
+
+def roundings_of_parents_below_none(report: dict[str, Any]) -> None:
+    section = report["false_accusation"]
+    section["roundings"]["parents"]["probable"] = -124  # less all others
+    section["at_most"] = 0.0
+
+
+def a_surer_snapshot(report: dict[str, Any]) -> None:
+    report["chips"][0]["snapshots"][0]["replay"]["false_accusation"] = 0.0
 
 
 def no_misses(report: dict[str, Any]) -> None:
@@ -248,6 +299,7 @@ def other_facts(report: dict[str, Any]) -> None:
 ATTACKS: list[Callable[[dict[str, Any]], None]] = [
     drop_finding, drop_finding_and_count, drop_declaration_and_count, drop_undecided_and_count, more_verified,
     another_p, another_p_everywhere, another_threshold, no_misses,
+    no_false_accusation, less_false_accusation, fewer_roundings, roundings_of_parents_below_none, a_surer_snapshot,
     less_epsilon, longer_row, explained_instead, smaller_bound, left_out_chip, clean, rule_holds, other_facts,
     less_silence, silent_chip_verified, silent_chip_left_out, silence_called_a_finding, more_observed, more_replayed,
     greater_chance, another_seed_for_segments, fewer_segments_than_planned,

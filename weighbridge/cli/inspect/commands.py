@@ -285,7 +285,7 @@ def write_report(fetched: dict[str, Any], out: Path, signed: bytes | None = None
 
 def print_outcome(fetched: dict[str, Any]) -> None:
     """Prints the outcome of an inspection as a few lines of text, without its findings."""
-    from verifier.report import extent
+    from verifier.report import extent, false_accusation
     from verifier.report.earlier_reports import as_current
 
     fetched = dict(as_current(fetched))
@@ -298,6 +298,7 @@ def print_outcome(fetched: dict[str, Any]) -> None:
     print(f"{counts['snapshots']} snapshots, {counts['explained']} explained{apart}")
     print(headline(fetched["miss"]))
     print(proven(fetched["probability"]["proven"]))
+    print(false_accusation.in_words(fetched["false_accusation"]))
     print(observed_time(fetched["observed"]))
     if replays := extent.replays_in_words(fetched):
         print(f"replays: {replays}")

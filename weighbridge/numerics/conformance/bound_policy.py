@@ -12,7 +12,7 @@ it is follows from the types on the tape; neither side chooses it for an operati
 16 bits needs no table, and replays whatever table there is.
 
 *Probabilistic* is mixed with other bounds for what is computed in float64: they grow with the root of n, hold if
-rounding errors are independent with mean zero, and fail with a stated probability (`weighbridge.numerics.bounds`).
+rounding errors are independent with mean zero, and fail with a stated probability (`weighbridge.core.bound_failure`).
 Logs of wide models are smaller. Like calibrated ones, these bounds are no proof: sums whose rounding errors all have
 one sign (of constants, say) can leave them.
 """
