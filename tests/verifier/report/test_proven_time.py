@@ -84,10 +84,11 @@ def test_a_draw_from_strata_counts_every_groups_speed() -> None:
 def test_a_report_that_does_not_say_what_was_proven_is_read_as_if_nothing_was() -> None:
     old = {
         "schema": "weighbridge-report/4",
-        "chips": [{"verified": True}],
+        "chips": [{"verified": True, "snapshots": []}],
         "probability": {"inputs": inputs(2.0, drawn=1)},
         "draw": {"kind": "given"},
         "ledger": {"meaning": ""},
+        "evidence": {},
     }
     read = as_current(old)
     assert read["chips"][0]["proven_days"] == 0
