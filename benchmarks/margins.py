@@ -26,6 +26,7 @@ from support.bound_errors import EXACT_SQUARES, copied, error_bound, listen, red
 from support.operator_examples import EXAMPLES, REFERENCES, STYLES, Example, Maker, long
 
 from benchmarks import machine
+from benchmarks.bounds_page import section
 from weighbridge.numerics.bounds import Line
 from weighbridge.numerics.conformance.switches import conforming
 from weighbridge.numerics.operations.embeddings import used_rows
@@ -213,8 +214,13 @@ def _words(line: Line) -> tuple[str, str]:
     return family, f"{text} ({parameters})" if parameters else text
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Returns docs/bounds.md for measured margins."""
+def page(result: Mapping[str, Any], growth: Mapping[str, Any]) -> str:
+    """Returns docs/bounds.md.
+
+    Args:
+        result: Measured margins.
+        growth: What `benchmarks.bench_bounds` measured.
+    """
     rows = sorted((*_words(line), key, line.source) for f in FAMILIES for line in f.LINES for key in line.keys)
     lines = []
     for _, words, key, source in rows:
@@ -222,15 +228,16 @@ def page(result: Mapping[str, Any]) -> str:
         margin = f"{found['margin']:.3f} | {found['way']}" if found else "not measured | "
         lines.append(f"| `{key}` | {words.replace('|', chr(92) + '|')} | {source} | {margin} |")
     ways = ", ".join(f"{name}: {capability}" for name, capability in result["environments"].items())
-    return _HEAD.format(**result, ways=ways) + "\n".join(lines) + "\n"
+    return _INTRODUCTION + section(growth) + _HEAD.format(**result, ways=ways) + "\n".join(lines) + "\n"
 
 
-_HEAD = """# Bounds
+_INTRODUCTION = """# Bounds
 
-Written by `python -m benchmarks.margins`; a test compares this page with `benchmarks/results/margins.json` and the
-code. For each rounded rule: its bound in words, where that comes from, and its *margin*, the largest error divided by
-the bound that was observed. A margin below 1 means that no error left the bound; a small one means that the bound is
-wide, which costs log entries and nothing else.
+Written by `python -m benchmarks.margins`; a test compares this page with `benchmarks/results/margins.json`,
+`bounds.json` beside it (written by `python -m benchmarks.bench_bounds`) and the code. For each rounded rule: its
+bound in words, where that comes from, and its *margin*, the largest error divided by the bound that was observed. A
+margin below 1 means that no error left the bound; a small one means that the bound is wide, which costs log entries
+and nothing else.
 
 u is the unit roundoff of the wide type, 2^-53 for float64, and gamma(n) = n*u/(1 - n*u) bounds n successive
 roundings. K and n count what is summed. Bounds hold for any order of summation, with or without fused multiply-add,
@@ -256,6 +263,10 @@ A tanh that is wrong by 2u there stays within the bound (0.90 of it, emulated by
 times the bound, some 240u*|gradient|. The largest error that was measured is in the table. A device with such a tanh
 could round elements otherwise that are that close to a tie, without a log entry, and its honest recording would be a
 mismatch. The constant is to be raised together with the next change that makes a new table of rules necessary.
+
+"""
+
+_HEAD = """## Rules
 
 Measured on {date}: {processor}, torch {torch}, Python {python}; {elements:,} elements in {seeds} seeds of 4 styles
 (normal, around 30, around 3000, of very different size); instruction sets {ways}. Operations were evaluated in
@@ -313,8 +324,10 @@ def main() -> None:
         found.update(elements=sum(entry["elements"] for entry in rules.values()), rules=dict(sorted(rules.items())))
         machine.save("margins", found)
     result = machine.load("margins")
+    growth = machine.load("bounds")
     assert result is not None, "measure first: python -m benchmarks.margins"
-    PAGE.write_text(page(result), encoding="utf-8")
+    assert growth is not None, "measure first: python -m benchmarks.bench_bounds"
+    PAGE.write_text(page(result, growth), encoding="utf-8")
 
 
 if __name__ == "__main__":

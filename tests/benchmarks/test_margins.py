@@ -26,15 +26,22 @@ def result() -> dict[str, Any]:
     return found
 
 
-def test_the_page_is_what_the_result_and_the_code_give(result: dict[str, Any]) -> None:
-    assert margins.page(result) == margins.PAGE.read_text(encoding="utf-8"), AGAIN
+@pytest.fixture
+def growth() -> dict[str, Any]:
+    found = machine.load("bounds")
+    assert found is not None, "run python -m benchmarks.bench_bounds"
+    return found
 
 
-def test_another_margin_changes_the_page(result: dict[str, Any]) -> None:
+def test_the_page_is_what_the_result_and_the_code_give(result: dict[str, Any], growth: dict[str, Any]) -> None:
+    assert margins.page(result, growth) == margins.PAGE.read_text(encoding="utf-8"), AGAIN
+
+
+def test_another_margin_changes_the_page(result: dict[str, Any], growth: dict[str, Any]) -> None:
     other = copy.deepcopy(result)
     other["rules"]["mm.default"]["margin"] = 0.987
-    assert "0.987" in margins.page(other)
-    assert margins.page(other) != margins.page(result)
+    assert "0.987" in margins.page(other, growth)
+    assert margins.page(other, growth) != margins.page(result, growth)
 
 
 def test_every_rounded_rule_was_measured_and_stayed_within_its_bound(result: dict[str, Any]) -> None:
