@@ -31,6 +31,7 @@ from verifier.model.policies import SegmentPolicy
 from verifier.model.supplement_facts import MISSING, REFUSED
 from verifier.store.cache import Cache
 from weighbridge.attest.identity import Credentials
+from weighbridge.core.bound_failure import false_accusation
 from weighbridge.core.errors import Finding, ReplayWorkerError
 from weighbridge.execution.job_regeneration import ranks_of, regenerate_job
 from weighbridge.execution.job_replay import JobReplayResult
@@ -188,6 +189,17 @@ def test_another_ranks_difference_counts_against_every_shard() -> None:
     assert (found.verdict, found.live) == ("mismatch", None)
     assert found.first_difference == {"rank": 1, "step": 1, "op": 5}
     assert [finding.subject for finding in found.findings] == ["rank 1: step 1"]
+
+
+def test_bounds_of_all_ranks_may_accuse_a_job() -> None:
+    ranks = [replace(result("match"), probable=each) for each in (5, 70, 600)]
+    found = of_rank(JobReplayResult("00", "match", None, [*ranks, None]), 1)
+    assert (found.probable, found.probable_elsewhere) == (70, 605)
+    assert found.false_accusation == pytest.approx(false_accusation(675), rel=1e-12)
+    job = JobReplayResult("00", "match", None, [*ranks, None]).to_json()
+    assert [each and each["false_accusation"] for each in job["ranks"]] == [
+        false_accusation(5), false_accusation(70), false_accusation(600), None,
+    ]  # fmt: skip
 
 
 def test_jobs_are_put_together_from_what_was_fetched(station: Station, tmp_path: Path) -> None:
