@@ -63,11 +63,11 @@ class ProgramRecording(Recording):
         super().begin(op)
         self._node = node
 
-    def wants_bounds(self, outputs: int) -> bool:
+    def wants_bounds(self, outputs: int, *, small: bool) -> bool:
         """Whether there is a rounding log, which is written from bounds."""
         return self.bounded
 
-    def take_rounded(self, results: Sequence[tuple[Tensor, int]]) -> bool:
+    def take_rounded(self, results: Sequence[tuple[Tensor, int]], wide: torch.dtype) -> bool:
         """Takes the rounded outputs of an operation."""
         for out, checksum in results:
             self._took(out, checksum)

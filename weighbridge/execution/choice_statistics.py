@@ -100,17 +100,19 @@ class Tally(Counts):
         self._draw()
         return self._outputs <= self._drawn < self._outputs + outputs or self._outputs % EVERY + outputs > EVERY
 
-    def pass_by(self, step: int, operation: str, elements: int) -> None:
-        """Counts a float32 output without entries that `looks` has excepted.
+    def pass_by(self, step: int, operation: str, elements: int, *, small: bool) -> None:
+        """Counts an output without entries that `looks` has excepted.
 
         Args:
             step: Its step.
             operation: What made it.
             elements: Its elements.
+            small: Whether they have 16 bits.
         """
         self.rounded += elements
+        self.narrow += elements if small else 0
         self._outputs += 1
-        self.surprise.add(step, elements, False, operation, None)
+        self.surprise.add(step, elements, small, operation, None)
 
     def settle(self) -> None:
         """Counts the entries that were put aside; to be called before counts are read."""

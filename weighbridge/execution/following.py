@@ -216,19 +216,21 @@ class Following(Context):
 
     # -- what a straight-line program gives (`straight_line.frame.Taker`) ----------------------------------------------
 
-    def wants_bounds(self, outputs: int) -> bool:
-        """Whether the log or the tally looks at one of the next outputs, of which the next operation has so many."""
+    def wants_bounds(self, outputs: int, *, small: bool) -> bool:
+        """Whether log, sketch or tally look at one of the next outputs, of which the next operation has so many."""
+        if small and self.sketches is not None:
+            return True
         try:
             return self.log is not None and (self.log.reaches(self.op) or self.tally.looks(outputs))
         except LogError:
             return True  # where its entries are asked for, it is said which step and operation they belong to
 
-    def take_rounded(self, results: Sequence[tuple[Tensor, int]]) -> bool:
-        """Takes the float32 outputs of an operation and their checksums; nothing if one is not as it was recorded."""
+    def take_rounded(self, results: Sequence[tuple[Tensor, int]], wide: torch.dtype) -> bool:
+        """Takes the outputs of an operation and their checksums; nothing if one is not as it was recorded."""
         expected = self._wanted[self.checked : self.checked + len(results)]
         if [checksum for _, checksum in results] != expected:
             return False
-        policy = self.policy.at(torch.float64)
+        policy = self.policy.at(wide)
         for out, _ in results:
             elements = out.numel()
             self.rounded_elements += elements
@@ -237,7 +239,8 @@ class Following(Context):
             if self.outputs is not None:
                 self.outputs.add(self.op, self._output, out)
             if self.log is not None:
-                self.tally.pass_by(self.record.step, self.operation, elements)
+                small = out.dtype in formats.NARROW
+                self.tally.pass_by(self.record.step, self.operation, elements, small=small)
             self._output += 1
         self.checked += len(results)
         return True
@@ -256,7 +259,7 @@ class Following(Context):
             self.begin(line.op, line.node)
             if line.reads:
                 self.host(next(read_of))
-            elif (wanted := self._next_checksum()) != (got := next(sum_of)):
+            elif line.checked and (wanted := self._next_checksum()) != (got := next(sum_of)):
                 raise self._difference(f"{wanted:016x}", f"{got:016x}")
 
     def exact(self, bits: Tensor, checksum: int | None = None) -> None:

@@ -154,7 +154,7 @@ class _Searching(Following):
         self.rounded_elements += wide.numel()
         return out
 
-    def wants_bounds(self, outputs: int) -> bool:
+    def wants_bounds(self, outputs: int, *, small: bool) -> bool:
         """Whether outputs are searched for contested elements, by their bounds."""
         return self.bounded
 

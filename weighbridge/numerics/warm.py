@@ -100,7 +100,7 @@ def _decoders() -> list[Callable[[], object]]:
 def _use_by_address() -> None:
     wide, x = torch.ones(2, dtype=torch.float64), torch.ones(2)
     cpu_kernels.round_at(wide.data_ptr(), x.data_ptr(), 2)
-    lines = np.array([[sequences.SQRT, 2, 0, 0, 0, -1, 0]], dtype=np.int64)
+    lines = np.array([[sequences.SQRT, 2, 0, 0, 0, -1, 0, 0]], dtype=np.int64)
     at, numbers = np.array([x.data_ptr()], dtype=np.int64), np.empty(0, dtype=np.float32)
     sequences.run(lines, at, numbers, np.empty(1, dtype=np.uint64), np.empty(0))
 

@@ -12,6 +12,7 @@ from prover import Recorder
 from tests.support.compiled_programs import (
     Accumulating,
     Autocast,
+    Brain,
     Checkpointed,
     Gpt2,
     GradientsStay,
@@ -19,6 +20,7 @@ from tests.support.compiled_programs import (
     Program,
     Quick,
     Warming,
+    Wild,
     content,
     recorded,
     same_both_ways,
@@ -26,7 +28,7 @@ from tests.support.compiled_programs import (
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-KINDS = (Program, Images, GradientsStay, Accumulating, Autocast, Warming, Checkpointed, Gpt2)
+KINDS = (Program, Images, GradientsStay, Accumulating, Autocast, Brain, Wild, Warming, Checkpointed, Gpt2)
 
 ESSENTIAL = {(Program, "full"), (Images, "on-demand"), (Autocast, "on-demand")}
 

@@ -17,17 +17,19 @@ Tensor = torch.Tensor
 
 
 class Line(NamedTuple):
-    """One operation of a list, of which the loop gives a checksum or reads a number.
+    """One operation of a list, of which the loop gives a checksum, reads a number, or does neither.
 
     Attributes:
         op: Its place on the tape.
         node: The operation.
         reads: Whether it reads a number.
+        checked: Whether its result has a checksum.
     """
 
     op: int
     node: Node
     reads: bool
+    checked: bool
 
 
 class Taker(Protocol):
@@ -36,14 +38,23 @@ class Taker(Protocol):
     def begin(self, op: int, node: Node) -> None:
         """Starts operation number `op`."""
 
-    def wants_bounds(self, outputs: int) -> bool:
-        """Whether the bounds of the next operation are needed, which rounds so many outputs."""
+    def wants_bounds(self, outputs: int, *, small: bool) -> bool:
+        """Whether the bounds of the next operation are needed.
+
+        Args:
+            outputs: How many outputs it rounds.
+            small: Whether it rounds any to 16 bits.
+        """
         ...
 
-    def take_rounded(self, results: Sequence[tuple[Tensor, int]]) -> bool:
+    def take_rounded(self, results: Sequence[tuple[Tensor, int]], wide: torch.dtype) -> bool:
         """Takes all rounded outputs of one operation with their checksums; False if it takes none of them.
 
         Then the operation has to be evaluated by its rule, with its bounds.
+
+        Args:
+            results: The outputs, in order.
+            wide: The type that they were computed in.
         """
         ...
 

@@ -13,7 +13,7 @@ from weighbridge.numerics.arrays.physical import dense_strides, lay_out
 from weighbridge.numerics.bounds import Call, probable_growth, reduced, without_growth
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context, Layout, Strides
-from weighbridge.numerics.operand_types import all_float32, floats, is_float, result_types, widen
+from weighbridge.numerics.operand_types import RULED, all_float32, floats, is_float, result_types, widen
 from weighbridge.numerics.operations import sums
 from weighbridge.numerics.overload_cache import per_op
 from weighbridge.numerics.rounding.bound import Bound
@@ -121,32 +121,41 @@ def laid_out(t: Tensor, wanted: Strides) -> Tensor:
 
 @per_op
 def unconditional(op: Op) -> bool:
-    """True if `wide_results` gives what `evaluate` rounds, where some operands are float32 and no others are floats.
+    """True if `wide_results` gives what `evaluate` rounds, where some operands are floats that rules compute with.
 
-    Not of operations that change operands, judge them, refuse some, or are summed in other ways.
+    Not of operations that change operands, judge them, refuse some, or are computed in other ways.
     """
     name = base_name(op)[0]
-    apart = {"sum", "linalg_vector_norm", "index_put", "embedding_dense_backward"}
+    apart = {"index_put", "embedding_dense_backward"}
     return not mutated(op) and name not in _JUDGED and name not in _PARTIAL and name not in apart
 
 
-def wide_results(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Returns what an operation for which `unconditional` holds returns in float64, nothing rounded."""
-    wide = [_widened(v) for v in args]
-    named = {k: _widened(v) for k, v in kwargs.items()}
+@per_op
+def summed_apart(op: Op) -> bool:
+    """True of operations that may be summed in another way where neither operands nor results have 16 bits."""
+    return base_name(op)[0] in ("sum", "linalg_vector_norm")
+
+
+def wide_results(op: Op, args: Sequence[Any], kwargs: dict[str, Any], wide_type: torch.dtype) -> list[Any]:
+    """Returns what an operation for which `unconditional` holds returns in a wide type, nothing rounded."""
+    wide = [_widened(v, wide_type) for v in args]
+    named = {k: _widened(v, wide_type) for k, v in kwargs.items()}
     outputs = op(*wide, **named)
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     operand = _MEANS.get(base_name(op)[0])
-    if operand is not None:
+    if operand is not None and wide_type is torch.float64:
         by_name = {**dict(zip(argument_names(op)[0], wide, strict=False)), **named}
         returned[1] = _mean(by_name[operand], by_name, returned[1])
     return returned
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: Any, wide_type: torch.dtype) -> Any:
+    """What `widen` does, without a copy of what is wide already."""
     if isinstance(value, Tensor):
-        return value.to(torch.float64) if value.dtype is torch.float32 else value
-    return [_widened(v) for v in value] if type(value) is list else value
+        return value.to(wide_type) if value.dtype in RULED else value
+    if type(value) is list:
+        return [_widened(v, wide_type) for v in value]
+    return wide_type if isinstance(value, torch.dtype) and value in RULED else value
 
 
 def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[Bound]:

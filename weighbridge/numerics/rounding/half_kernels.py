@@ -1,4 +1,4 @@
-"""The rounding pass for results of 16 bits on the CPU: one trip over memory that rounds, canonicalises and checks.
+"""Results of 16 bits on the CPU: one trip over memory that rounds, makes NaN canonical and takes the checksum.
 
 Bit patterns are computed with integers, so the compiler makes vector code for processors without such conversions too.
 Memory is given by address: NumPy has no bfloat16.
@@ -19,6 +19,8 @@ CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT1
 
 _jit = compiled(fastmath=False, error_model="numpy")
 
+_LEAST = np.float32(2.0**-14)
+"""The least normal number of float16."""
 _LOW, _HALF, _ONE = np.uint64(0xFFFFFFFF), np.uint64(0xFFFF), np.uint64(1)
 
 
@@ -66,6 +68,31 @@ def narrow_block(x: Array, out: Array, code: int, zeros: bool) -> None:
         _to_bfloat16(x, out, drop)
     else:
         _to_float16(x, out, drop)
+
+
+@_jit
+def widen_block(bits: Array, out: Array, code: int) -> None:
+    """Writes the float32 values of a block of 16-bit patterns; which NaN one becomes is not defined.
+
+    Args:
+        bits: The patterns (uint16).
+        out: Receives the values.
+        code: BFLOAT16 or FLOAT16.
+    """
+    target = out.view(np.uint32)
+    if code == BFLOAT16:
+        for i in range(bits.size):
+            target[i] = np.uint32(np.uint32(bits[i]) << np.uint32(16))
+    else:
+        for i in range(bits.size):
+            u = np.uint32(bits[i])
+            size = np.uint32(np.uint32(u & np.uint32(0x7FFF)) << np.uint32(13))
+            moved = np.uint32(size + np.uint32(0x38000000))
+            # A subnormal is the distance to the least normal number, from what has its fraction and that exponent.
+            small = np.uint32(moved + np.uint32(0x00800000)).view(np.float32) - _LEAST
+            r = np.float32(small).view(np.uint32) if size < np.uint32(0x00800000) else moved
+            r = np.uint32(moved + np.uint32(0x38000000)) if size >= np.uint32(0x0F800000) else r
+            target[i] = np.uint32(r | np.uint32(np.uint32(u & np.uint32(0x8000)) << np.uint32(16)))
 
 
 @_jit
