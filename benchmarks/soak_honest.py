@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -247,7 +248,9 @@ def main() -> int:
         saved = machine.load("honest", options.beside) or {}
         seeds = range(saved["seeds"][0], saved["seeds"][1] + 1)
         tally, left, before = Tally.of(saved), set(saved.get("left", ())), saved["seconds"]
-    with ThreadPoolExecutor(options.workers) as pool:
+    with ThreadPoolExecutor(options.workers) as pool, ExitStack() as interrupted:
+        # Interrupted, it begins no further inspections.
+        interrupted.callback(pool.shutdown, wait=False, cancel_futures=True)
         for future in as_completed([pool.submit(examine, number) for number in sorted(left)]):
             number, scenario, report, steps = future.result()
             tally.add(number, scenario, report, steps)

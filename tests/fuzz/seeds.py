@@ -12,6 +12,7 @@ import cbor2
 import numpy as np
 import torch
 from support.chip_logs import LogBuilder, make_device
+from support.ordered import ORDER, accepted
 from support.outcomes import PROVER, TERMS, VERIFIER, outcome, start
 from support.sealed_orders import sealed_order
 from support.untrained_transcripts import write_whole
@@ -219,4 +220,5 @@ def seeds() -> dict[str, list[bytes]]:
         "outcome": _outcomes(),
         "sealed": _sealed(),
         "audit": _audits(),
+        "ordered": [b"\x00" + ORDER.to_cbor(), b"\x01" + accepted().to_cbor(), b"\x02" + ORDER.to_cbor()],
     }  # fmt: skip

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding
+from support.ordered import CLIENT
 
 from verifier.auditing import claims, statements
 from verifier.auditing.plan import Plan, Planted
@@ -38,6 +39,7 @@ from weighbridge.attest import (
     tiles,
     tlog,
     tokens,
+    training_order,
 )
 from weighbridge.attest.dsse import canonical, seal
 from weighbridge.attest.identity import CertificateAuthority
@@ -47,6 +49,7 @@ from weighbridge.attest.sealed_attestation import Launcher, verify_attestation
 from weighbridge.attest.sealed_list import SealedList
 from weighbridge.attest.sealed_order import Order
 from weighbridge.attest.sealed_report import Part
+from weighbridge.attest.training_order import SignedOrder, TrainingOrder
 from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json, decompress, expand_cbor
 from weighbridge.core.digests import bytes_digest, cbor, record_digest
 from weighbridge.core.errors import WeighbridgeError
@@ -381,12 +384,24 @@ def audit(data: bytes) -> None:
             claims.commitments_of(said)
 
 
+def ordered(data: bytes) -> None:
+    """Orders of trainings, signed files of them, and such files with the client's signature: the first byte says."""
+    kind, rest = (data[:1] or b"\x00")[0] % 3, data[1:]
+    if kind == 0:
+        _same(TrainingOrder.from_cbor(rest).to_cbor(), rest)
+        return
+    if kind == 2:  # whatever it says, the client of the known order signed it
+        signature = CLIENT.sign(training_order._CLIENT + rest)
+        rest = cbor({"order": rest, "ordered": signature, "accepted": b""})
+    _same(SignedOrder.from_cbor(rest).to_cbor(), rest)
+
+
 TARGETS: dict[str, Target] = {
     each.__name__: each
     for each in (
         plain_cbor, compressed, tape, step_record, rounding, tensors, signed_manifest, supplement, notes, opened_record,
         openings, token, log_note, custody, formula, expression, rules, passport, upload, report,
-        answer, dispute, outcome, sealed, audit,
+        answer, dispute, outcome, sealed, audit, ordered,
     )
 }  # fmt: skip
 
