@@ -40,7 +40,7 @@ from prover.capture.recording_context import Recording
 from prover.capture.step_capture import Capture
 from prover.capture.without_modes import storage_bytes
 from prover.recording import change_guard, memory_marks, recorder
-from prover.recording.compiled_step import CompiledStep
+from prover.recording.next_call import NextCall
 from prover.recording.state_tracker import StateTracker
 from prover.recording.step_runner import StepRunner
 from prover.recording.tape_store import TapeStore
@@ -91,7 +91,7 @@ _RECORDED: tuple[tuple[Any, str, str], ...] = (
 )
 PARTS = {
     "recorded": _RECORDED,
-    "compiled": (*_PROGRAM, (CompiledStep, "_begin", "look at Python and the batch before it"), *_RECORDED[4:]),
+    "compiled": (*_PROGRAM, (NextCall, "begin", "look at Python and the batch before it"), *_RECORDED[4:]),
     "replayed": (
         *_PROGRAM,
         (Executor, "state_digest", "digest of the state"),
