@@ -316,3 +316,22 @@ def test_an_event_whose_time_counts_is_reported_at_once_and_its_first_time_is_kn
         later = event(connection)["index"]
         time.sleep(1.0)
         assert witnessed(later) is None, "other events wait for a reason to report"
+
+
+def test_a_log_that_another_call_takes_in_meanwhile_is_read_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chip that reports by itself, or another inspection, is no finding."""
+    with rig.chip() as chip:
+        connection = connect(chip)
+        assert event(connection)["ok"]
+        opened, before = Witness.open, rig.witness.held(rig.ueid).size
+
+        def overtaken(self: Witness, ueid: bytes, checkpoint: bytes, token: bytes) -> Any:
+            monkeypatch.setattr(Witness, "open", opened)
+            acknowledge(read(rig, chip), rig.credentials, rig.witness)
+            return opened(self, ueid, checkpoint, token)
+
+        monkeypatch.setattr(Witness, "open", overtaken)
+        log = read(rig, chip)
+        assert rig.witness.held(rig.ueid).size > before
+        assert log.history is None
+        assert findings(log) == []

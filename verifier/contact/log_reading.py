@@ -15,7 +15,7 @@ from verifier.model.facts import LogFacts, digest, number
 from verifier.registry import Chip
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.tokens import read_own, verify
-from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.errors import UsageError, WeighbridgeError
 
 NONCE_SIZE = 32
 TAG_SIZE = 16
@@ -59,9 +59,10 @@ def read_log(
     contact = contact or first_contact(chip, witness)
     for _ in range(_ATTEMPTS):
         facts = _read_once(chip, credentials, manufacturer, witness, contact)
-        # A chip that reports by itself may release what the witness took in meanwhile: then begin from there.
+        # The witness may take in meanwhile what a chip reports by itself, and the chip release it: begin anew.
         released = isinstance(facts.error, WeighbridgeError) and facts.error.reason == "chip.log.released"
-        if not released or witness.held(chip.ueid).size <= facts.held.size:
+        overtaken = isinstance(facts.history, UsageError)
+        if not (released or overtaken) or witness.held(chip.ueid).size <= facts.held.size:
             break
     return facts
 
