@@ -4,8 +4,8 @@ A compiled step does not run its function. It is the function's own step only wh
 as it was: plain values, which tensor lies on which storage of the state, code, hooks, containers. A look walks from the
 function and from what is attached to a Recorder, and writes down what it finds as a list without keeping any of it.
 
-It does not see contents of tensors and of large arrays, what lies outside the process, what C code keeps to itself, and
-names that are looked up in modules by code of installed packages.
+It does not see contents of tensors and of large arrays, what lies outside the process, what C code keeps to itself,
+names that are looked up in modules by code of installed packages, and names that no code has as names.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import weighbridge
+from prover.capture.native_values import NothingToldError, beside_items, contexts, held_by
 from weighbridge.core.errors import WeighbridgeError
 
 Tensor = torch.Tensor
@@ -55,6 +56,8 @@ _DRAWING = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_ALL = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__", "__abstractmethods__", "_abc_impl"})
 """What every class has, of which nothing depends."""
 _STEPS = ("_step_count", "last_epoch")
+_OF_SCHEDULERS = frozenset({*_STEPS, "_last_lr", "_get_lr_called_within_step", "_is_initial", "optimizer"})
+"""What every scheduler of PyTorch's has, of which its own steps change most."""
 
 Entry = tuple[int, int, str]
 """A number in an optimizer's groups: which optimizer, which group, which key."""
@@ -149,10 +152,13 @@ class _Walk:
         self._met: dict[int, int] = {}
         self._classes: set[int] = set()
         self._path: list[str] = []
+        self._made: list[Any] = []  # during the walk: what is met is known by where it lies
 
     def start(self, roots: Iterable[Any]) -> None:
         self._out += switches()
         self._note("PyTorch's switches")
+        self._made.append(contexts())
+        self._within("PyTorch's hooks and modes", self._made[-1])
         for number, root in enumerate(roots):
             self._within("the function" if not number else type(root).__name__, root)
 
@@ -205,27 +211,33 @@ class _Walk:
         out = self._out
         if isinstance(value, dict):
             self._items(value)
+            self._beside(value, kind)
         elif isinstance(value, _ORDERED):
             out.append(len(value))
             for number, each in enumerate(value):
                 self._within(f"[{number}]", each)
+            self._beside(value, kind)
         elif isinstance(value, Optimizer):
             self._optimizer(value)
         elif isinstance(value, LRScheduler):
             out.append(id(value))
             self.look.schedulers.append(weakref.ref(value))
             self.look.schedules[id(value)] = tuple([getattr(value, name, None) for name in _STEPS])
+            if _is_own(_file_of(kind)):
+                self._class(kind)
+                self._parts(vars(value), _OF_SCHEDULERS)
         elif kind is FunctionType:
             self._function(value)
         elif isinstance(value, functools.partial):
             self._within(".func", value.func)
             self._within(".args", value.args)
             self._within(".keywords", value.keywords)
+            self._beside(value, kind)
         elif isinstance(value, type):
             out.append(id(value))
             self._class(value)
         elif isinstance(value, ModuleType):
-            out.append(id(value))
+            self._plainly(value)
         elif isinstance(value, torch.Generator):
             self._generator(value)
         elif isinstance(value, enum.Enum):
@@ -237,9 +249,7 @@ class _Walk:
             if hasattr(value, "__dict__"):
                 self._instance(value, kind)
         elif isinstance(value, weakref.ref):
-            out.append(id(referred := value()))
-            if isinstance(referred, torch.Generator):
-                self._walk(referred)
+            self._within("'s object", value())
         elif kind is bytearray or isinstance(value, array.array):
             out.append(bytes(value))
         elif isinstance(value, _DRAWING):
@@ -263,20 +273,37 @@ class _Walk:
         parts = getattr(value, "__dict__", None)
         slots = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
         if parts is None and not slots:
-            self._out.append(id(value))
+            try:
+                self._made.append(held_by(value, kind))
+            except NothingToldError:
+                self._out.append(id(value))
+            else:
+                self._within("", self._made[-1])
             return
         if isinstance(value, torch.nn.Module):
             self._within(".forward", kind.forward)  # type: ignore[attr-defined]
         self._class(kind)
         self._parts({**(parts or {}), **{name: getattr(value, name) for name in slots}})
 
+    def _beside(self, value: Any, kind: type) -> None:
+        """Looks at what a container has beside its items."""
+        if kind in _HOLDERS:
+            return
+        self._class(kind)
+        for each in beside_items(value):
+            self._within("", each)
+        slots = {name: getattr(value, name) for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)}
+        if parts := {**getattr(value, "__dict__", {}), **slots}:
+            self._parts(parts)
+
     def _class(self, kind: type) -> None:
         """Looks at what classes of the program have, methods included; those of installed packages stay."""
-        for base in kind.__mro__:
+        meta: type = type(kind)
+        for base in (*kind.__mro__, *meta.__mro__):
             if id(base) in self._classes:
                 continue
             self._classes.add(id(base))
-            if _is_own(getattr(sys.modules.get(base.__module__), "__file__", None) or "<"):
+            if _is_own(_file_of(base)):
                 for name, each in base.__dict__.items():
                     if name not in _OF_ALL:
                         self._out.append(name)
@@ -389,17 +416,40 @@ class _Walk:
         if names is None:
             return
         for name in names:
-            if name not in value.__globals__:
-                continue
-            found = value.__globals__[name]
+            if name in value.__globals__:
+                found = value.__globals__[name]
+            elif (found := sys.modules.get(name)) is None or not _is_own(getattr(found, "__file__", None) or "<"):
+                continue  # neither its own nor a module that it imports itself
             if isinstance(found, ModuleType):
-                members = [found.__dict__[each] for each in names if each in found.__dict__]
-                self._out += [id(found), *map(id, members)]
-                for each in members:
-                    if isinstance(each, torch.Generator):
-                        self._walk(each)
+                self._module(found, names, {id(found)})
             else:
                 self._within(f"'s {name}", found)
+
+    def _module(self, module: ModuleType, names: tuple[str, ...], met: set[int]) -> None:
+        """Looks at the members of a module that a function of the program may name; of installed ones, at which."""
+        self._out.append(id(module))
+        own = _is_own(getattr(module, "__file__", None) or "<")
+        for name in names:
+            if name not in module.__dict__:
+                continue
+            member = module.__dict__[name]
+            if isinstance(member, ModuleType):
+                self._out.append(id(member))
+                if id(member) not in met:
+                    met.add(id(member))
+                    self._module(member, names, met)
+            elif own or isinstance(member, (*_BASES, torch.Generator)):
+                self._within(f"'s {module.__name__}.{name}", member)
+            else:
+                self._out.append(id(member))
+
+    def _plainly(self, module: ModuleType) -> None:
+        """Looks at a module of the program's that something holds: at its numbers, texts and containers."""
+        self._out.append(id(module))
+        if _is_own(getattr(module, "__file__", None) or "<"):
+            for name, each in module.__dict__.items():
+                if isinstance(each, (*_BASES, dict, *_ORDERED)) and not name.startswith("__"):
+                    self._within(f".{name}", each)
 
     def _names(self, code: CodeType) -> tuple[str, ...] | None:
         """Returns the names that a function of the program uses; None for one of an installed package."""
@@ -413,13 +463,13 @@ def _is_own(file: str) -> bool:
     return not file.startswith((*_INSTALLED, "<frozen")) and file != "<"
 
 
+def _file_of(kind: type) -> str:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
+
+
 def _slots(kind: type) -> tuple[str, ...]:
     own = kind.__dict__.get("__slots__", ())
-    return (
-        ()
-        if not _is_own(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<")
-        else tuple([own] if isinstance(own, str) else own)
-    )
+    return () if not _is_own(_file_of(kind)) else tuple([own] if isinstance(own, str) else own)
 
 
 def _drawing(value: Any) -> bytes:
@@ -474,15 +524,9 @@ _ALONE = _alone()
 
 def switches() -> list[Any]:
     """Returns PyTorch's settings that decide which operations a program makes."""
-    module = torch.nn.modules.module
-    hooks = [
-        tuple(map(id, getattr(module, name).values()))
-        for name in dir(module)
-        if name.startswith("_global_") and isinstance(getattr(module, name), dict)
-    ]
     return [
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled(), torch.get_default_dtype(),
         torch.is_anomaly_enabled(), torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack(),
-        torch.are_deterministic_algorithms_enabled(), hooks,
+        torch.are_deterministic_algorithms_enabled(),
     ]  # fmt: skip

@@ -84,7 +84,7 @@ def _parts(value: Any, place: str, reached: list[torch.Generator], depth: int = 
     if depth > _DEEPEST:
         raise NotPlainError(f"its argument {place} is nested deeper than {_DEEPEST} levels")
     if isinstance(value, torch.Tensor):
-        yield kind
+        yield from (kind, value.is_inference(), value.is_conj(), value.is_neg())
         yield from _attributes(value, place, reached, depth)
     elif kind is torch.Generator:
         known = [address_of(each) for each in reached]

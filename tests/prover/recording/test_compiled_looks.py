@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from prover import Recorder
 from prover.recording.compile_refusal import CompileError
 from tests.support.compiled_programs import CHANGED, Program, Quick, recorded, same_both_ways
 
@@ -152,11 +156,91 @@ class NumpyNumber(Sign):
         return Quick.batch(self, number, rows)
 
 
+class Inferred(Turning):
+    """Decides by what a batch's tensor is, beside its shape."""
+
+    def batch(self, number: int, rows: int = 6) -> Any:
+        with torch.inference_mode(number == CHANGED):
+            return {**Quick.batch(self, number, rows), "turn": torch.zeros(1)}
+
+    def loss(self, batch: Any) -> Tensor:
+        copy = {**batch, "x": batch["x"].clone(), "y": batch["y"].clone()}
+        return super().loss(copy) * (3.0 if batch["x"].is_inference() else 2.0)
+
+
 @pytest.mark.parametrize(
-    "kind", [Sign, OwnNumber, OneOfTwo, OneOfTwoModules, SignOfAnArgument, NumpyNumber], ids=lambda kind: kind.__name__
+    "kind",
+    [Sign, OwnNumber, OneOfTwo, OneOfTwoModules, SignOfAnArgument, NumpyNumber, Inferred],
+    ids=lambda kind: kind.__name__,
 )
 def test_another_number_is_another_beginning(tmp_path: Path, kind: type[Program]) -> None:
     step, _ = same_both_ways(tmp_path, kind, logs="on-demand")
+    assert step.compiled > 0, step.reason
+    assert step.reason, "the last call was recorded as ever"
+
+
+# -- what no attribute of the program shows ---------------------------------------------------------------------------
+
+SETTINGS = types.ModuleType("settings")
+SETTINGS.__dict__.update(__file__=str(Path(__file__).with_name("settings.py")), OPTIONS={"factor": 2.0})
+
+
+class InAModule(Turning):
+    """A container in a module of the program's."""
+
+    def loss(self, batch: Any) -> Tensor:
+        return super().loss(batch) * float(SETTINGS.OPTIONS["factor"])
+
+
+class InARange(Turning):
+    """Another range, which may lie where the one before it lay."""
+
+    def more(self) -> list[Any]:
+        self.range: Any = range(2)
+        return []
+
+    def loss(self, batch: Any) -> Tensor:
+        return super().loss(batch) * len(self.range)
+
+
+def other_range(program: Any) -> None:
+    program.range = None
+    program.range = range(3)
+
+
+def halve(optimizer: torch.optim.Optimizer, *given: Any) -> None:
+    with torch.no_grad():
+        for p in optimizer.param_groups[0]["params"]:
+            p.mul_(0.5)
+
+
+TURNS: dict[type[Program], tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    InAModule: (
+        lambda program: SETTINGS.OPTIONS.update(factor=3.0), lambda made: SETTINGS.OPTIONS.update(factor=2.0)
+    ),
+    InARange: (other_range, lambda made: None),
+    Turning: (
+        lambda program: register_optimizer_step_post_hook(halve),
+        lambda hook: hook.remove()
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TURNS, ids=["module", "range", "hook of all optimizers"])
+def test_what_no_attribute_shows_is_noticed(tmp_path: Path, kind: type[Program]) -> None:
+    turn, back = TURNS[kind]
+    made: list[Any] = []
+
+    def disturb(program: Program, number: int, recorder: Recorder) -> None:
+        if not number and made:
+            back(made.pop())  # after the recording that was made first
+        if number == CHANGED:
+            made.append(turn(program))
+
+    try:
+        step, _ = same_both_ways(tmp_path, kind, disturb=disturb, logs="on-demand")
+    finally:
+        back(made.pop())
     assert step.compiled > 0, step.reason
     assert step.reason, "the last call was recorded as ever"
 
