@@ -15,7 +15,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,9 @@ def records(shift: float = 0.0) -> list[dict[str, Tensor]]:
     ]
 
 
-def order() -> list[int]:
-    """Record ids in the order of use."""
-    ids: list[int] = torch.randperm(STEPS * ROWS, generator=torch.Generator().manual_seed(2)).tolist()
+def order(rank: int = 0) -> list[int]:
+    """Record ids in the order of use, of a rank if there are several."""
+    ids: list[int] = torch.randperm(STEPS * ROWS, generator=torch.Generator().manual_seed(2 + rank)).tolist()
     return ids
 
 
@@ -58,6 +59,21 @@ def adamw(model: nn.Sequential, lr: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=lr)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a rank of a job on several ranks does besides (`benchmarks.resume_ranks`); by default there is one process.
+
+    Attributes:
+        rank: Which records it trains on.
+        wrap: Makes the module that is trained of the model.
+        exchange: Called with it after each backward pass.
+    """
+
+    rank: int = 0
+    wrap: Callable[[nn.Module], nn.Module] = lambda model: model
+    exchange: Callable[[nn.Module], None] = lambda model: None
+
+
 def batch_of(data: list[dict[str, Tensor]], chosen: list[int]) -> dict[str, Tensor]:
     """The records with these numbers."""
     return {name: torch.stack([data[i][name] for i in chosen]) for name in ("x", "y")}
@@ -65,7 +81,7 @@ def batch_of(data: list[dict[str, Tensor]], chosen: list[int]) -> dict[str, Tens
 
 def train(
     run: Path, *, steps: int = STEPS, seed: int = 7, width: int = 16, lr: float = 1e-2, shift: float = 0.0,
-    fresh: bool = True, narrow: bool = False, **options: Any,
+    fresh: bool = True, narrow: bool = False, part: Part = Part(), **options: Any,
 ) -> Generator[Recorder, None, None]:  # fmt: skip
     """Trains, and yields inside each step and after it, so that the caller may stop it there.
 
@@ -78,18 +94,19 @@ def train(
         shift: Added to the data.
         fresh: Whether the initialisation is recorded; otherwise the model exists before.
         narrow: Whether the loss is computed under autocast to bfloat16.
+        part: What a rank of a job does besides.
         **options: For the Recorder.
     """
-    data, ids = records(shift), order()
+    data, ids = records(shift), order(part.rank)
     weights = torch.tensor([1.0, 2.0, 0.5])
     noise = torch.Generator().manual_seed(3)
     committed = DataCommitment.over(records(), ids)
     options = {"checkpoint_every": 4, "resume": True, "data": committed, **options}
 
-    def build() -> tuple[nn.Sequential, AveragedModel, torch.optim.Optimizer]:
+    def build() -> tuple[nn.Module, AveragedModel, torch.optim.Optimizer]:
         model = classifier(width)
         average = AveragedModel(model)
-        return model, average, adamw(model, lr)
+        return part.wrap(model), average, adamw(model, lr)
 
     if not fresh:
         torch.manual_seed(4)
@@ -110,6 +127,7 @@ def train(
                     loss = nn.functional.cross_entropy(model(x), batch["y"], weight=weights)
                 yield recorder
                 loss.backward()  # type: ignore[no-untyped-call]
+                part.exchange(model)
                 optimizer.step()
                 average.update_parameters(model)
                 if update % 3 == 2:  # gradients of three steps add up
@@ -123,21 +141,24 @@ def train(
                 yield recorder
 
 
-def train_compiled(run: Path, *, width: int = 16, narrow: bool = False, **options: Any) -> int:
+def train_compiled(
+    run: Path, *, width: int = 16, narrow: bool = False, part: Part = Part(), **options: Any
+) -> int:  # fmt: skip
     """Trains with steps that are programs once they are known; returns how many were.
 
     Args:
         run: The transcript.
         width: Of the hidden layer.
         narrow: Whether the loss is computed under autocast to bfloat16.
+        part: What a rank of a job does besides.
         **options: For the Recorder.
     """
-    data, ids = records(), [*order(), *order()]
+    data, ids = records(), [*order(part.rank), *order(part.rank)]
     committed = DataCommitment.over(records(), ids)
     with Recorder(run, seed=7, checkpoint_every=4, resume=True, data=committed, **options) as recorder:
         with recorder.initialisation():
-            model = classifier(width)
-            optimizer = adamw(model, 1e-2)
+            plain = classifier(width)
+            model, optimizer = part.wrap(plain), adamw(plain, 1e-2)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * STEPS)
         recorder.attach(model, optimizer, schedule)
 
@@ -145,6 +166,7 @@ def train_compiled(run: Path, *, width: int = 16, narrow: bool = False, **option
             with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
                 loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
             loss.backward()  # type: ignore[no-untyped-call]
+            part.exchange(model)
             optimizer.step()
 
         def clear(batch: dict[str, Tensor]) -> None:
@@ -163,7 +185,19 @@ def train_compiled(run: Path, *, width: int = 16, narrow: bool = False, **option
     return adding.compiled + clearing.compiled
 
 
-class _Changes:
+def whole(run: Path, width: int, logs: str, *, compiled: bool, **options: Any) -> int:
+    """Trains to the end in one of the ways; returns how many steps ran as programs."""
+    options |= {"width": width, "narrow": logs == "sketch"}
+    if logs != "full":
+        options |= {"logs": logs, "device": "cpu"}
+    if compiled:
+        return train_compiled(run, **options)
+    for _ in train(run, **options):
+        pass
+    return 0
+
+
+class Changes:
     """Counts the changes of files of a run, and kills this process before a given one."""
 
     def __init__(self, run: str, kill_at: int) -> None:
@@ -187,19 +221,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     run = str(Path(sys.argv[1]).resolve())
-    changes = _Changes(run, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    changes = Changes(run, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     print("ready", flush=True)
     width = int(sys.argv[3]) if len(sys.argv) > 3 else 16
     logs = sys.argv[4] if len(sys.argv) > 4 else "full"
-    options: dict[str, Any] = {"width": width, "narrow": logs == "sketch"}
-    if logs != "full":
-        options |= {"logs": logs, "device": "cpu"}
-    programs = 0
-    if sys.argv[5:] == ["compiled"]:
-        programs = train_compiled(Path(run), **options)
-    else:
-        for _ in train(Path(run), **options):
-            pass
+    programs = whole(Path(run), width, logs, compiled=sys.argv[5:] == ["compiled"])
     print(changes.count, programs)
 
 

@@ -1,7 +1,8 @@
 """Kills trainings at every kind of moment, starts them again, and compares the result with an undisturbed run.
 
 `python -m benchmarks.soak_resume [--kills N] [--seed N] [--width N] [--beside NAME]` runs `benchmarks.resume_job` in
-processes of its own, which take turns in the kind of rounding logs and in whether steps are compiled. Half of the kills
+processes of its own, which take turns in the kind of rounding logs, in whether steps are compiled, and in whether there
+is one process or a job of two ranks (`benchmarks.resume_ranks`), of which one is killed or all. Half of the kills
 come before a given change of a file (in the middle of a write, a segment, a checkpoint, the closing), half after a
 random time (in the middle of anything). Some starts after a kill are killed again. Each transcript must have the same
 head, the same files bit for bit (but for `resumptions.cbor`), and the same state as the run of its way that was not
@@ -24,11 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from weighbridge.execution.job_replay import replay_job
 from weighbridge.execution.replay import replay
+from weighbridge.transcript.job_record import rank_name
 from weighbridge.transcript.log_kinds import KINDS
 from weighbridge.transcript.reader import Transcript
 
-JOB = "benchmarks.resume_job"
+JOB, RANK = "benchmarks.resume_job", "benchmarks.resume_ranks"
+RANKS = 2
+ALL = -1
+_GONE_S = 120.0
+"""Seconds within which a rank must end when another one was killed."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +46,28 @@ class Way:
         logs: The kind of its rounding logs.
         compiled: Whether steps are programs once they are known.
         width: Of the trained layer.
+        ranks: Processes of the job.
+        wrapped: Whether gradients are averaged by DDP, of a job on several ranks.
     """
 
     logs: str = "full"
     compiled: bool = False
     width: int = 16
+    ranks: int = 1
+    wrapped: bool = False
 
     def __str__(self) -> str:
-        return f"{self.logs}, {'compiled' if self.compiled else 'one by one'}"
+        ranks = "" if self.ranks == 1 else f", {self.ranks} ranks{' (DDP)' if self.wrapped else ''}"
+        return f"{self.logs}, {'compiled' if self.compiled else 'one by one'}{ranks}"
+
+    def runs(self, path: Path) -> list[Path]:
+        """Returns the transcripts of what is recorded at `path`."""
+        return [path] if self.ranks == 1 else [path / rank_name(rank) for rank in range(self.ranks)]
+
+    def arguments(self, path: Path, change: int) -> list[str]:
+        """Returns what a process of the job is told first."""
+        how = "wrapped" if self.wrapped else "compiled" if self.compiled else "one-by-one"
+        return [str(path), str(change), str(self.width), self.logs, how]
 
 
 @dataclass(frozen=True)
@@ -56,10 +77,12 @@ class Kill:
     Attributes:
         change: Before so many-th change of a file; 0 for none.
         seconds: After so long; None for never.
+        rank: Which process, if there are several, or `ALL`.
     """
 
     change: int = 0
     seconds: float | None = None
+    rank: int = ALL
 
 
 @dataclass(frozen=True)
@@ -79,19 +102,21 @@ class Ended:
 
 def ways(width: int) -> list[Way]:
     """Returns all ways of a width, in the order in which programs take turns."""
-    return [Way(logs, compiled, width) for compiled in (False, True) for logs in KINDS]
+    every = [Way(logs, compiled, width, ranks) for ranks in (1, RANKS) for compiled in (False, True) for logs in KINDS]
+    return [*every, Way(width=width, ranks=RANKS, wrapped=True)]
 
 
 def run(path: Path, kill: Kill = Kill(), way: Way = Way()) -> Ended | None:
-    """Trains in a process of its own; returns what it says, or None if it was killed.
+    """Trains in processes of its own; returns what they say, or None if one was killed.
 
     Raises:
         RuntimeError: The program failed by itself.
     """
+    if way.ranks > 1:
+        return _run_ranks(path, kill, way)
     process = machine.start(
-        JOB, str(path), str(kill.change), str(way.width), way.logs, "compiled" if way.compiled else "one-by-one",
-        environment=machine.HERE, stderr=subprocess.PIPE, errors="replace",
-    )  # fmt: skip
+        JOB, *way.arguments(path, kill.change), environment=machine.HERE, stderr=subprocess.PIPE, errors="replace"
+    )
     assert process.stdout is not None
     process.stdout.readline()  # "ready": everything is imported
     begin = time.perf_counter()
@@ -109,6 +134,43 @@ def run(path: Path, kill: Kill = Kill(), way: Way = Way()) -> Ended | None:
     return Ended(changes, programs, time.perf_counter() - begin)
 
 
+def _run_ranks(path: Path, kill: Kill, way: Way) -> Ended | None:
+    """Trains in a process for each rank; see `run`."""
+    with tempfile.TemporaryDirectory(prefix="weighbridge-ranks-") as store:
+        processes = [
+            machine.start(
+                RANK, *way.arguments(path, kill.change if kill.rank in (ALL, rank) else 0), str(rank), str(way.ranks),
+                f"{store}/store", environment=machine.HERE, stderr=subprocess.PIPE, errors="replace",
+            )
+            for rank in range(way.ranks)
+        ]  # fmt: skip
+        try:
+            for process in processes:
+                assert process.stdout is not None
+                process.stdout.readline()
+            begin = time.perf_counter()
+            if kill.seconds is not None:
+                time.sleep(kill.seconds)
+                for rank, process in enumerate(processes):
+                    if kill.rank in (ALL, rank):
+                        process.kill()
+            said = [process.communicate(timeout=_GONE_S) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    codes = [process.returncode for process in processes]
+    if -signal.SIGKILL in codes:
+        return None
+    if any(codes) and all((run / "manifest.json").exists() for run in way.runs(path)):
+        return Ended(0, 0, time.perf_counter() - begin)  # it closed what a crash had left open, and had no more to do
+    if any(codes):
+        rank = next(rank for rank, code in enumerate(codes) if code)
+        raise RuntimeError(f"rank {rank} failed: {said[rank][1].strip().splitlines()[-1]}")
+    changes, programs = (max(each) for each in zip(*(map(int, out.split()) for out, _ in said), strict=True))
+    return Ended(changes, programs, time.perf_counter() - begin)
+
+
 def same(path: Path, reference: Transcript) -> bool:
     """Tells whether a transcript is the reference, bit for bit, but for what it says of resumptions."""
     found = Transcript.open(path)
@@ -121,7 +183,7 @@ def until_done(path: Path, kills: list[Kill], way: Way = Way()) -> int:
     """Starts a program until it ends, killing each start by the next of `kills`; returns how many were killed."""
     killed = 0
     for kill in [*kills, Kill()]:
-        if (path / "manifest.json").exists():
+        if all((run / "manifest.json").exists() for run in way.runs(path)):
             break  # the kill came after the end
         killed += run(path, kill, way) is None
     return killed
@@ -136,7 +198,8 @@ class Undisturbed:
         path = base / "whole" / "run"
         ended = run(path, way=way)
         assert ended is not None, "it was not killed"
-        self.ended, self._reference = ended, Transcript.open(path)
+        self.ended, self._references = ended, [Transcript.open(run) for run in way.runs(path)]
+        self._reference = self._references[0]
         self._state = self._reference.step(self._reference.steps - 1).state.hex()
         self.before: list[int] = []
         self.programs = self.killed = self.resumed = self.replayed = 0
@@ -146,22 +209,35 @@ class Undisturbed:
         """Kills another run, in turn before a change of a file and after some time, and compares it."""
         seconds = self.ended.seconds
         if self.programs % 2 == 0:
-            kill = Kill(change=choose.randint(1, self.ended.changes))
+            kill = Kill(change=choose.randint(1, self.ended.changes), rank=self._victim(choose))
             self.before.append(kill.change)
         else:
-            kill = Kill(seconds=choose.uniform(0.0, seconds))
-        again = [Kill(seconds=choose.uniform(0.0, seconds / 2))] if choose.random() < 0.3 else []
+            kill = Kill(seconds=choose.uniform(0.0, seconds), rank=self._victim(choose))
+        again = []
+        if choose.random() < 0.3:
+            again.append(Kill(seconds=choose.uniform(0.0, seconds / 2), rank=self._victim(choose)))
         path = self._base / str(self.programs) / "run"  # the directory's name is in the draft
         self.killed += until_done(path, [kill, *again], self._way)
-        ok = same(path, self._reference)
-        self.resumed += bool(Transcript.open(path).resumptions)
+        runs = self._way.runs(path)
+        ok = all(same(run, reference) for run, reference in zip(runs, self._references, strict=True))
+        self.resumed += any(Transcript.open(run).resumptions for run in runs)
         if self.programs % 10 == 0:
-            result = replay(path)
             self.replayed += 1
-            ok = ok and result.verdict == "match" and result.state == self._state
+            ok = ok and self._replays(path)
         if not ok:
-            self.different.append({"change": kill.change, "seconds": kill.seconds})
+            self.different.append({"change": kill.change, "seconds": kill.seconds, "rank": kill.rank})
         self.programs += 1
+
+    def _victim(self, choose: random.Random) -> int:
+        """Returns which process is killed, or `ALL`."""
+        return choose.choice([ALL, *range(self._way.ranks)]) if self._way.ranks > 1 else ALL
+
+    def _replays(self, path: Path) -> bool:
+        if self._way.ranks > 1:
+            job = replay_job(path)
+            return job.verdict == "match" and job.ranks[0] is not None and job.ranks[0].state == self._state
+        result = replay(path)
+        return result.verdict == "match" and result.state == self._state
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data."""

@@ -21,8 +21,10 @@ Tensor = torch.Tensor
 class RecomputedStep(Recording):
     """The context of a recomputed step: it follows the rounding log, so that other hardware may recompute it too."""
 
-    def __init__(self, record: StepRecord, log: bytes, seed: int, generators: Generators, policy: Policy) -> None:
-        super().__init__(seed, generators, policy, logs="on-demand" if record.outputs else "full")
+    def __init__(
+        self, record: StepRecord, log: bytes, seed: int, generators: Generators, policy: Policy, stream: int = 0
+    ) -> None:
+        super().__init__(seed, generators, policy, stream, logs="on-demand" if record.outputs else "full")
         self._record, self.given = record, record.values
         self._recorded: SketchReader | None = None
         if record.sketches:

@@ -27,6 +27,7 @@ from prover.recording.draft import draft_of
 from prover.recording.log_choice import require_logs
 from prover.recording.program_run import ProgramRun
 from prover.recording.repeating import Repeating, Repeats, require_possible
+from prover.recording.resumed_rank import ResumingRank
 from prover.recording.resumption import Kept, Resuming
 from prover.recording.state_tracker import lasting
 from prover.recording.step_runner import StepRunner
@@ -140,8 +141,6 @@ class Recorder:
             importlib.import_module("torch._dynamo")
         if checkpoint_every < 1:
             raise UsageError("checkpoint_every must be at least 1")
-        if job is not None and resume:
-            raise UsageError("a job on several ranks cannot be resumed yet; record it again from the start")
         self._device = device if device is not None or torch.accelerator.is_available() else "cpu"
         require_logs(logs, self._device)
         self.path = Path(path)
@@ -192,7 +191,7 @@ class Recorder:
         unseen(warm)()
         self._require_arithmetic(())
         if self._job is not None:
-            self.path = self._job.begin(self.path)
+            self.path = self._job.begin(self.path, resume=self._resume)
         draft = draft_of(
             self.path.resolve().name,
             job=self._job,
@@ -225,7 +224,9 @@ class Recorder:
         key = self._key or (SigningKey.generate() if self._logs == "full" else load_or_create_key(key_path(self.path)))
         if not self._resume:
             return TranscriptWriter(self.path, draft=draft, key=key, data=data, segment_steps=every)
-        self._resuming = Resuming(self.path, draft=draft, key=key, data=data, segment_steps=every)
+        given: dict[str, Any] = {"draft": draft, "key": key, "data": data, "segment_steps": every}
+        job = self._job
+        self._resuming = Resuming(self.path, **given) if job is None else ResumingRank(self.path, job=job, **given)
         self._notes = TapeNotes(*self._resuming.noted(), self._resuming.claimed())
         return self._resuming.writer
 
@@ -309,7 +310,7 @@ class Recorder:
         if self._chip_session is not None:
             self._chip_session.declare_weights(self._attached)
             self._chip_session.note_weights(self._attached, self._steps.state)
-        if self._resuming is not None and (kept := self._resuming.start()) is not None:
+        if self._resuming is not None and (kept := self._resuming.start(self._attached)) is not None:
             self._restore(self._resuming, kept)
             if self._chip_session is not None:
                 self._chip_session.show([*self._attached.tensors().values(), *self._resuming.orphans.values()])
@@ -469,9 +470,10 @@ class Recorder:
 
     @unseen
     def _checkpoint(self) -> None:
-        if self._job is not None:
+        again = self._resuming is not None and self._resuming.repeating
+        if self._job is not None and not again:
             self._out.put_layout(self._job.layout(self._attached))
-        beside = self._repeating if self._resuming is None or not self._resuming.repeating else None
+        beside = None if again else self._repeating
         if beside is not None:
             beside.ends()
         self._out.checkpoint(self._steps.state.checkpoint(self.step_number, self._attached))

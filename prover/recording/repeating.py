@@ -26,6 +26,7 @@ from weighbridge.attest.repeats import Declared
 from weighbridge.core.durable import sync
 from weighbridge.core.errors import FormatError, UsageError
 from weighbridge.numerics.conformance.device_kind import settings_of
+from weighbridge.transcript.job_record import REPEATS
 from weighbridge.transcript.supplements import folder_of, key_path
 from weighbridge.transcript.writer import TranscriptWriter
 
@@ -33,7 +34,6 @@ MODULE = "prover.keeping.repeat_process"
 WITNESS_SECONDS = 60.0
 """How long the end of a recording waits for the chip's witness."""
 _LOOK_SECONDS = 0.25
-_SUFFIX = ".repeats.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +101,7 @@ class Repeating:
         self._beacon, self._declared = FileBeacon(Path(options.beacon)), declared
         self._chip, self._writer, self._device = chip, writer, device
         self._path = writer.path.resolve()
-        self._place = self._path.with_name(self._path.name + _SUFFIX)
+        self._place = self._path.with_name(self._path.name + REPEATS)
         self._open: list[_Segment] = []
         self._edge, self._head = 0, writer.draft_digest.hex()
         self._process: subprocess.Popen[bytes] | None = None

@@ -35,6 +35,7 @@ from weighbridge.execution.continuing import Continuation, open_writer
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.transcript.data import DataCommitment
 from weighbridge.transcript.entry_notes import EntryNote
+from weighbridge.transcript.job_record import RESUME
 from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.placing import TEMPORARY
 from weighbridge.transcript.state import View
@@ -100,7 +101,7 @@ class Resuming:
         self, path: Path, *, draft: Mapping[str, Any], key: SigningKey, data: DataCommitment | None, segment_steps: int
     ) -> None:
         """Begins a recording, or continues the one that is there; see `execution.continuing`."""
-        self._folder = path.with_name(path.name + ".resume")
+        self._folder = path.with_name(path.name + RESUME)
         self.writer: TranscriptWriter = open_writer(path, draft=draft, key=key, data=data, segment_steps=segment_steps)
         self.orphans: dict[str, Tensor] = {}
         self._old = self.writer if isinstance(self.writer, Continuation) else None
@@ -130,12 +131,19 @@ class Resuming:
         """Returns what is claimed of the tapes so far."""
         return {} if self._old is None else self._old.claims()
 
-    def context(self, step: int, seed: int, generators: Generators, policy: Policy, *, logs: LogKind) -> Recording:
+    def context(
+        self, step: int, seed: int, generators: Generators, policy: Policy, stream: int, *, logs: LogKind
+    ) -> Recording:
         """Returns the context in which a step is recorded or recomputed."""
         if self._old is None or not self._old.repeating:
-            return Recording(seed, generators, policy, logs=logs)
+            return Recording(seed, generators, policy, stream, logs=logs)
         entry = self._old.entry(step)
-        return RecomputedStep(entry.record, entry.rounding, seed, generators, policy)
+        return RecomputedStep(entry.record, entry.rounding, seed, generators, policy, stream)
+
+    def tape(self, step: int) -> Tape:
+        """Returns the tape of a whole step."""
+        assert self._old is not None, "there is nothing to resume"
+        return self._old.tape(self._old.entry(step).record.tape)
 
     def head(self, step: int) -> bytes:
         """Returns the running head before a step (32 bytes)."""
@@ -155,6 +163,10 @@ class Resuming:
         if self._snapshots:
             self._snapshots = []
             self._write(_PENDING, cbor([]))
+        self._keep(step, keep)
+
+    def _keep(self, step: int, keep: Callable[[], Kept]) -> None:
+        """Keeps a step's beginning, and lets go of those that no start needs any more."""
         durable = self.writer.durable
         # A loss of power may take the last steps away: what belongs to the last durable one stays too.
         while len(self._kept) > 1 and self._kept[1] < durable:
@@ -165,7 +177,10 @@ class Resuming:
                 if (place := self._folder / _name(kept)).exists():
                     sync(place)
             sync(self._folder)
-        self._write(_name(step), cbor(asdict(keep())))
+        self._put(step, keep())
+
+    def _put(self, step: int, kept: Kept) -> None:
+        self._write(_name(step), cbor(asdict(kept)))
         self._kept.append(step)
 
     @unseen
@@ -197,8 +212,11 @@ class Resuming:
 
     # -- after a crash -------------------------------------------------------------------------------------------------
 
-    def start(self) -> Kept | None:
+    def start(self, attached: Attached) -> Kept | None:
         """Chooses where the program continues: at the last whole step of which everything needed was kept.
+
+        Args:
+            attached: What holds the state.
 
         Returns:
             What `begin_step` kept of that step; None if the program recomputes everything.
@@ -206,15 +224,19 @@ class Resuming:
         if self._old is None:
             return None
         for step in reversed(self._kept):
-            try:
-                data = read_file(self._folder / _name(step), max_bytes=DEFAULT_LIMITS.manifest)
-                kept = Kept(**decode_cbor(data, max_depth=64, max_items=DEFAULT_LIMITS.items))
-            except (WeighbridgeError, TypeError):
-                continue  # a loss of power may have torn it; an earlier one takes longer and does as well
-            self._old.begin(step)
-            self._kept = [each for each in self._kept if each <= step]
-            return kept
+            if (kept := self._read(step)) is not None:
+                self._old.begin(step)
+                self._kept = [each for each in self._kept if each <= step]
+                return kept
         return None
+
+    def _read(self, step: int) -> Kept | None:
+        """Returns what was kept of a step; None if a loss of power tore it, and an earlier one has to do."""
+        try:
+            data = read_file(self._folder / _name(step), max_bytes=DEFAULT_LIMITS.manifest)
+            return Kept(**decode_cbor(data, max_depth=64, max_items=DEFAULT_LIMITS.items))
+        except (WeighbridgeError, TypeError):
+            return None
 
     def restore(
         self, kept: Kept, attached: Attached, names: Mapping[int, str], memory: Memory, seed: int, policy: Policy
@@ -284,7 +306,7 @@ class Resuming:
         self._guide = None
         if self._old is None or not self._old.repeating:
             return
-        self._guide = self._old.tape(self._old.entry(step).record.tape)
+        self._guide = self.tape(step)
         self._names = {
             i.slot: absolute_name(i.name, step) for i in self._guide.inputs if i.origin in ("state", "dropped")
         }

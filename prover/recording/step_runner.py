@@ -32,7 +32,7 @@ from prover.capture.without_modes import unseen
 from prover.recording.chip_session import ChipSession
 from prover.recording.program_run import ProgramRecording, ProgramRun
 from prover.recording.resumption import Kept, Resuming
-from prover.recording.state_tracker import StateTracker
+from prover.recording.state_tracker import StateTracker, lasting
 from weighbridge.attest.chip_link import Position
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.conformance.switches import conforming
@@ -150,6 +150,8 @@ class StepRunner:
         self.generators.restore(kept.counters)
         self.number, self.updates, state.adopted = kept.step, kept.updates, kept.adopted
         self.dropped.clear()
+        if self._job is not None:
+            self.lasting = lasting(resuming.tape(kept.step - 1), kept.step - 1)
         state.hash()
         state.sizes = {name: size for name, (size, _) in state.digests.items()}
 
@@ -300,12 +302,11 @@ class StepRunner:
             self.sources.warn(note, t, self.capture.where())
 
     def _context(self, kind: str) -> Recording:
-        if self._job is not None:
-            stream = self._job.coordinate.stream(kind)
-            return Recording(self._seed, self.generators, self._policy, stream, logs=self._logs)
+        stream = 0 if self._job is None else self._job.coordinate.stream(kind)
+        given = self._seed, self.generators, self._policy, stream
         if self._resuming is not None:
-            return self._resuming.context(self.number, self._seed, self.generators, self._policy, logs=self._logs)
-        return Recording(self._seed, self.generators, self._policy, logs=self._logs)
+            return self._resuming.context(self.number, *given, logs=self._logs)
+        return Recording(*given, logs=self._logs)
 
     def collect(self) -> None:
         """Collects garbage, as before each step."""

@@ -26,10 +26,12 @@ from weighbridge.execution.executor import Executor
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.numerics.sketches.step_sketches import split
+from weighbridge.transcript.collectives import calls, is_collective
 from weighbridge.transcript.data import DataCommitment, batch_digest
 from weighbridge.transcript.declared_device import DEVICE
 from weighbridge.transcript.entry_notes import ENTERED, EntryNote
 from weighbridge.transcript.entry_notes import decode as decode_entered
+from weighbridge.transcript.job_record import MeshCoordinate
 from weighbridge.transcript.journal import journal_path
 from weighbridge.transcript.placing import TEMPORARY
 from weighbridge.transcript.recovery import Recovery
@@ -124,8 +126,10 @@ class Continuation(Recovery):
     ) -> None:
         """Takes over every whole step; use `open_writer`."""
         self._device = _same_draft(read_file(path / DRAFT, max_bytes=DEFAULT_LIMITS.manifest), draft)
+        self._coordinate = MeshCoordinate.of(decode_cbor(draft))
         self._heads: list[bytes] = []
         self.tapes: set[bytes] = set()
+        self._later: set[bytes] = set()
         super().__init__(path, key, DEFAULT_LIMITS, segment_steps)
         if data is not None:
             self._data, self._order = data, data.ids()
@@ -199,6 +203,8 @@ class Continuation(Recovery):
     def state_before(self, step: int, device: torch.device, seed: int, policy: Policy) -> Executor:
         """Makes the state before a whole step: the nearest checkpoint, and the steps after it, replayed.
 
+        Of a rank of a job, these steps must have no collectives (`alone`).
+
         Args:
             step: The step; it is whole, and not step 0.
             device: Where the replay runs.
@@ -208,8 +214,8 @@ class Continuation(Recovery):
         Raises:
             DifferenceError: This device does not reproduce what was recorded.
         """
-        executor = Executor(device, seed, 1 << 62, policy)
-        begin = max((c for c in self._checkpoints if c <= step), default=0)
+        executor = Executor(device, seed, 1 << 62, policy, self._coordinate)
+        begin = self._checkpoint_before(step)
         if begin:
             executor.load(self._checkpoint(begin))
         for number in range(begin, step):
@@ -228,6 +234,22 @@ class Continuation(Recovery):
                 f"the state before step {step} cannot be recomputed here; resume on the first machine"
             )
         return executor
+
+    def _checkpoint_before(self, step: int) -> int:
+        return max((c for c in self._checkpoints if c <= step), default=0)
+
+    def alone(self, step: int) -> bool:
+        """Tells whether a rank of a job can make the state before a whole step without the other ranks."""
+        begin = self._checkpoint_before(step)
+        tapes = (self.tape(self.entry(number).record.tape) for number in range(begin, step))
+        return begin > 0 and not any(is_collective(node) for tape in tapes for node in tape.nodes)
+
+    def heard(self) -> set[int]:
+        """Returns the ranks of a job whose contributions this rank has in its whole steps after the first."""
+        assert self._coordinate is not None, "it is a rank of a job"
+        rank = self._coordinate.rank
+        made = [call for digest in self._later for call in calls(self.tape(digest), rank)]
+        return {call.group[source] for call in made for each in call.sources(rank) for source, _ in each} - {rank}
 
     def begin(self, step: int) -> None:
         """Sets the whole step from which on the program recomputes its steps."""
@@ -299,6 +321,8 @@ class Continuation(Recovery):
         state = super()._accept(record)
         self._heads.append(self.head)
         self.tapes.add(record.tape)
+        if record.step:
+            self._later.add(record.tape)
         return state
 
     def _checkpoint(self, step: int) -> Checkpoint:
@@ -332,9 +356,10 @@ class Continuation(Recovery):
             formulas=list(fields.get("formulas", ())),
             counts=list(fields.get("counts", ())),
             outputs=fields.get("outputs", b""),
+            collectives=[tuple(each) for each in fields.get("collectives", ())],
         )
         if found.to_cbor() != record.to_cbor():
-            names = ("values", "host", "rng", "batch", "checksums", "outputs", "formulas", "counts")
+            names = ("values", "host", "rng", "batch", "checksums", "outputs", "formulas", "counts", "collectives")
             old, new = ({n: digests.cbor(getattr(r, n)) for n in names} for r in (record, found))  # a NaN equals itself
             different = ", ".join(n for n in names if old[n] != new[n]) or "state"
             raise UsageError(

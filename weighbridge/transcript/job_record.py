@@ -21,8 +21,9 @@ FORMAT = 1
 MAX_RANKS = 4096
 """A draw's stream has twelve bits for a rank's mesh coordinate."""
 AXES = ("pipeline", "data", "tensor")
-KEY, SUPPLEMENTS = ".key", ".supplements"
-"""What the name of a transcript's directory is followed by in those of its key and of its supplements."""
+KEY, SUPPLEMENTS, RESUME, REPEATS = ".key", ".supplements", ".resume", ".repeats.json"
+"""What the name of a transcript's directory is followed by in those of its key, of its supplements, of what a start
+after a crash needs, and of the segments whose logs may be due."""
 _ID_BYTES = 16
 _MAX_BYTES = 4096
 
@@ -137,10 +138,21 @@ def is_job(path: Path) -> bool:
     return (path / RECORD).is_file()
 
 
+def read_record(place: Path) -> JobRecord:
+    """Reads `job.cbor`.
+
+    Raises:
+        TranscriptError: It cannot be read.
+        FormatError: It does not follow its format.
+    """
+    return JobRecord.decode(read_file(place, max_bytes=_MAX_BYTES))
+
+
 def read_job(path: str | Path) -> JobRecord:
     """Reads the record of a job and checks that there is a directory for each rank, and nothing that has no place.
 
-    Beside the directory of a rank that has its logs on demand lie its key and its supplements.
+    Beside the directory of a rank lie its key and its supplements if it has its logs on demand, and what it goes on
+    with after a crash.
 
     Raises:
         UsageError: The directory is not that of a job.
@@ -150,7 +162,7 @@ def read_job(path: str | Path) -> JobRecord:
     root = Path(path)
     if not is_job(root):
         raise UsageError(f"{root} is no job: it has no {RECORD}; give the directory that holds rank-0000")
-    record = JobRecord.decode(read_file(root / RECORD, max_bytes=_MAX_BYTES))
+    record = read_record(root / RECORD)
     ranks = {rank_name(rank) for rank in range(record.ranks)}
     expected = {RECORD, *ranks}
     found = {entry.name for entry in root.iterdir()}
@@ -171,7 +183,7 @@ def read_job(path: str | Path) -> JobRecord:
 
 def _stem(name: str) -> str:
     """Returns the name of the transcript that something lies beside, or the name itself."""
-    return name.removesuffix(KEY if name.endswith(KEY) else SUPPLEMENTS)
+    return name.removesuffix(next((s for s in (KEY, SUPPLEMENTS, RESUME, REPEATS) if name.endswith(s)), ""))
 
 
 def check_coordinate(record: JobRecord, rank: int, coordinate: MeshCoordinate | None) -> MeshCoordinate:

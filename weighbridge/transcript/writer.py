@@ -145,6 +145,11 @@ class TranscriptWriter:
         """Number of steps that are in finished segments, which a loss of power does not take away."""
         return min([*self._ending[:1], *self._open_segment[:1], self.steps])
 
+    @property
+    def last_checkpoint(self) -> int:
+        """Step of the last checkpoint; -1 before the first one."""
+        return self._checkpoints[-1] if self._checkpoints else -1
+
     def put_tape(self, data: bytes) -> bytes:
         """Stores a tape durably, once.
 
