@@ -19,11 +19,11 @@ from prover.capture.attached_objects import Attached
 from prover.capture.without_modes import unseen
 from prover.recording.resumption import Kept, Resuming
 from weighbridge.attest.manifest import SigningKey, open_manifest
-from weighbridge.core.bounded import DEFAULT_LIMITS, read_file
+from weighbridge.core.bounded import DEFAULT_LIMITS, decode_cbor, read_file
 from weighbridge.core.durable import sync
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.transcript.data import DataCommitment
-from weighbridge.transcript.job_record import RESUME, rank_name
+from weighbridge.transcript.job_record import RESUME, MeshCoordinate, rank_name
 from weighbridge.transcript.writer import DRAFT, MANIFEST
 
 if TYPE_CHECKING:  # it loads torch.distributed, which one process does without
@@ -61,6 +61,7 @@ class ResumingRank(Resuming):
         standing, steps = _Standing.ENDED if ended else _Standing.UNDER_WAY, 0
         wrong: WeighbridgeError | None = None
         try:
+            _require_rank(path, job.coordinate.rank)
             if (signed := _complete(path)) is None:
                 super().__init__(path, draft=draft, key=key, data=data, segment_steps=segment_steps)
                 steps = self.writer.steps
@@ -166,6 +167,18 @@ class ResumingRank(Resuming):
                 f"{RESUME} of all ranks, and all steps are made again",
                 code=_DIFFERS, rank=lacking, step=step,
             )  # fmt: skip
+
+
+def _require_rank(path: Path, rank: int) -> None:
+    """Checks that the recording of another rank does not lie in the place of this one's."""
+    if (path / DRAFT).exists():
+        there = MeshCoordinate.of(decode_cbor(read_file(path / DRAFT, max_bytes=DEFAULT_LIMITS.manifest)))
+        if there is not None and there.rank != rank:
+            raise UsageError(
+                f"{path} holds the recording of rank {there.rank}, and this process is rank {rank}; number the ranks "
+                "as before",
+                code=_DIFFERS,
+            )
 
 
 def _complete(path: Path) -> int | None:

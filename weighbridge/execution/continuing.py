@@ -130,6 +130,7 @@ class Continuation(Recovery):
         self._heads: list[bytes] = []
         self.tapes: set[bytes] = set()
         self._later: set[bytes] = set()
+        self._updated = False
         super().__init__(path, key, DEFAULT_LIMITS, segment_steps)
         if data is not None:
             self._data, self._order = data, data.ids()
@@ -245,7 +246,10 @@ class Continuation(Recovery):
         return begin > 0 and not any(is_collective(node) for tape in tapes for node in tape.nodes)
 
     def heard(self) -> set[int]:
-        """Returns the ranks of a job whose contributions this rank has in its whole steps after the first."""
+        """Returns the ranks of a job whose contributions this rank has in whole steps after the first update.
+
+        Such a rank had made that update, and kept what it began with.
+        """
         assert self._coordinate is not None, "it is a rank of a job"
         rank = self._coordinate.rank
         made = [call for digest in self._later for call in calls(self.tape(digest), rank)]
@@ -321,8 +325,9 @@ class Continuation(Recovery):
         state = super()._accept(record)
         self._heads.append(self.head)
         self.tapes.add(record.tape)
-        if record.step:
+        if self._updated:
             self._later.add(record.tape)
+        self._updated |= record.kind == "step"
         return state
 
     def _checkpoint(self, step: int) -> Checkpoint:
