@@ -1,10 +1,10 @@
 """Kills trainings at every kind of moment, starts them again, and compares the result with an undisturbed run.
 
-`python -m benchmarks.soak_resume [--kills N] [--seed N] [--width N] [--beside NAME]` runs `benchmarks.resume_job` in
-processes of its own, which take turns in the kind of rounding logs, in whether steps are compiled, and in whether there
-is one process or a job of two ranks (`benchmarks.resume_ranks`), of which one is killed or all. Half of the kills
-come before a given change of a file (in the middle of a write, a segment, a checkpoint, the closing), half after a
-random time (in the middle of anything). Some starts after a kill are killed again. Each transcript must have the same
+`python -m benchmarks.soak_resume [--kills N] [--seed N] [--width N] [--ranks N] [--beside NAME]` runs
+`benchmarks.resume_job` in processes of its own, which take turns in the kind of rounding logs, in whether steps are
+compiled, and in whether there is one process or a job of two ranks (`benchmarks.resume_ranks`), of which one is killed
+or all. Half of the kills come before a given change of a file (in the middle of a write, a segment, a checkpoint, the
+closing), half after a random time (in the middle of anything). Some starts after a kill are killed again. Each transcript must have the same
 head, the same files bit for bit (but for `resumptions.cbor`), and the same state as the run of its way that was not
 killed; the first and every tenth of each way is replayed too. Results go to benchmarks/results/resume.json; of another
 width than 16, where large files are written beside the training, to benchmarks/results/resume-wide.json; with
@@ -267,11 +267,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=60, help="how many first kills")
     parser.add_argument("--seed", type=int, default=1, help="chooses the moments")
     parser.add_argument("--width", type=int, default=16, help="of the trained layer; see benchmarks.resume_job")
+    parser.add_argument("--ranks", type=int, help="only programs of so many processes")
     parser.add_argument("--beside", default="", help="keep the result under this name, beside what the file has")
     options = parser.parse_args()
     begin, name, different = time.perf_counter(), "resume" if options.width == 16 else "resume-wide", 0
     with tempfile.TemporaryDirectory(prefix="weighbridge-resume-") as directory:
-        for by_way in soak(Path(directory), options.kills, options.seed, ways(options.width)):
+        chosen = [way for way in ways(options.width) if options.ranks in (None, way.ranks)]
+        for by_way in soak(Path(directory), options.kills, options.seed, chosen):
             totals = {key: sum(each[key] for each in by_way.values()) for key in ("programs", "killed", "resumed")}
             different = sum(len(each["different"]) for each in by_way.values())
             seconds = round(time.perf_counter() - begin, 1)

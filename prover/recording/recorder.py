@@ -118,6 +118,7 @@ class Recorder:
                 probability: smaller logs of wide models).
             resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
+                All ranks of a job are started again together; see docs/sharding.md.
             formulas: How numbers that change from step to step follow from its number; see `prover.formulas`. By
                 default they are read from the optimizers and schedulers when these are attached.
             programs: Digests of the tapes that may run; any by default. A rehearsal's are
