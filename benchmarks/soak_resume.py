@@ -4,11 +4,11 @@
 `benchmarks.resume_job` in processes of its own, which take turns in the kind of rounding logs, in whether steps are
 compiled, and in whether there is one process or a job of two ranks (`benchmarks.resume_ranks`), of which one is killed
 or all. Half of the kills come before a given change of a file (in the middle of a write, a segment, a checkpoint, the
-closing), half after a random time (in the middle of anything). Some starts after a kill are killed again. Each transcript must have the same
-head, the same files bit for bit (but for `resumptions.cbor`), and the same state as the run of its way that was not
-killed; the first and every tenth of each way is replayed too. Results go to benchmarks/results/resume.json; of another
-width than 16, where large files are written beside the training, to benchmarks/results/resume-wide.json; with
-`--beside NAME` to a place of their own in it.
+closing), half after a random time (in the middle of anything). Some starts after a kill are killed again. Each
+transcript must have the same head, the same files bit for bit (but for `resumptions.cbor`), and the same state as the
+run of its way that was not killed; the first and every tenth of each way is replayed too. Results go to
+benchmarks/results/resume.json; of another width than 16, where large files are written beside the training, to
+benchmarks/results/resume-wide.json; with `--beside NAME` to a place of their own in it.
 """
 
 from __future__ import annotations
