@@ -1,8 +1,9 @@
-"""One rank of jobs that crash and are resumed, honestly and not: `resumed_job.py KINDS RANK RANKS OUT`.
+"""One rank of jobs that crash and are resumed, honestly and not: `resumed_job.py KINDS RANK RANKS OUT [SOCKET]`.
 
 A crash is an exception here, which leaves what a kill leaves (`benchmarks.soak_resume` kills). In `OUT/KIND` are the
 job (`run`), and for each rank what came of its last start: `RANK.json`. Kinds of `sharded_job.py` have phases, `whole`,
-`crash` and `resume` (`ddp-crash`). Each job is to be what was left alone: `OUT/whole/run`, or `OUT/KIND/whole/run`.
+`crash` and `resume` (`ddp-crash`); `on_chip` runs on the chip at SOCKET. Each job is to be what was left alone:
+`OUT/whole/run`, or `OUT/KIND/whole/run`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from support import sharded_job
 
+from firmware_sim import Shim
 from prover import Job, Recorder
 from prover.recording.recomputed_step import RecomputedStep
 from weighbridge.core.bounded import DEFAULT_LIMITS
@@ -59,6 +61,7 @@ def train(
     kind: str = "",
     shift: float = 0.0,
     steps: int = STEPS,
+    snapshots: Collection[int] = (),
     **options: Any,
 ) -> None:
     """Trains; if it `stops`, rank 1 does in the step `cut`, after its exchanges, and rank 0 after that step."""
@@ -73,11 +76,15 @@ def train(
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
         recorder.attach(model, optimizer, schedule)
 
+        def taken() -> None:
+            options["chip"].request_snapshot()
+
         def die(*_: object) -> None:
             if stops and recorder.step_number == cut and job.coordinate.rank:
                 raise CrashError
 
         optimizer.register_step_pre_hook(die)
+        model.register_forward_hook(lambda *_: taken() if recorder.step_number in snapshots else None)
         for update in range(recorder.updates, steps):
             batch = batch_of(update, shift)
             with recorder.step(batch):
@@ -160,6 +167,14 @@ def unsigned(path: Path, job: Job) -> dict[str, Any]:
 
     once(kill)
     return started(path, job)
+
+
+def on_chip(path: Path, job: Job, socket: str) -> dict[str, Any]:
+    """With snapshots in a step of the past, in those that are made again, in the one that was cut off, and later."""
+    with Shim.connect(socket) as chip:
+        crash(path, job, chip=chip, snapshots={2, CUT})
+    with Shim.connect(socket) as chip:
+        return started(path, job, chip=chip, snapshots={CUT - 1, CUT, CUT + 1})
 
 
 def lost(path: Path, job: Job) -> dict[str, Any]:
@@ -309,7 +324,7 @@ KINDS: Mapping[str, Callable[[Path, Job], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def main(kinds: list[str], rank: int, ranks: int, out: Path) -> None:
+def main(kinds: list[str], rank: int, ranks: int, out: Path, socket: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     store = out / f"store-{kinds[0]}"
@@ -320,11 +335,14 @@ def main(kinds: list[str], rank: int, ranks: int, out: Path) -> None:
         place = out / kind
         place.mkdir(exist_ok=True)
         given = place / "run", fixed(job, bytes(16))
-        found = wrapped(kind, phase, *given) if phase else KINDS[kind](*given)
+        if kind == "on_chip":
+            found = on_chip(*given, socket)
+        else:
+            found = wrapped(kind, phase, *given) if phase else KINDS[kind](*given)
         (place / f"{rank}.json").write_text(json.dumps(found))
         dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), "".join(sys.argv[5:6]))

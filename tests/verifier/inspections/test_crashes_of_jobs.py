@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 from support.releases import need_jobs
+from support.sharded_runs import record
 from support.station import ROOT, Station, ids, wait_for
 
-from weighbridge.transcript.job_record import is_job
+from weighbridge.transcript.job_record import is_job, rank_name
+from weighbridge.transcript.reader import Transcript
 
 RANKS = 2
 JOB = Path(__file__).parents[2] / "support" / "doomed_job.py"
+RESUMED = JOB.with_name("resumed_job.py")
 INTERRUPTS_A_SECOND = 0.5
 
 
@@ -84,3 +87,24 @@ def test_a_job_that_crashed_accuses_nobody(tmp_path: Path, deaths: list[str], sh
         statuses = [snapshot["status"] for chip in report["chips"] for snapshot in chip["snapshots"]]
         assert set(statuses) <= {"explained", "explained given collectives", "unverified"}, where
         assert any(status.startswith("explained") for status in statuses), where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", ["all", "cells"])
+def test_a_job_that_was_resumed_is_clean(tmp_path: Path, sharded: str) -> None:
+    """Snapshots in a step that one rank had not recorded, in those that were made again, and in a new one."""
+    with Station(tmp_path) as station:
+        names = [f"rank-{rank}" for rank in range(RANKS)]
+        sockets = [station.chip(name).socket for name in names]
+        record(["on_chip"], RANKS, station.runs, sockets, program=RESUMED)
+        address = station.prover()
+        for name in names:
+            station.register(name, address)
+        report = station.inspect(*names, sharded=sharded, chunks=20)
+        runs = [Transcript.open(station.runs / "on_chip" / "run" / rank_name(rank)) for rank in range(RANKS)]
+    assert [[(r.step, r.begin) for r in run.resumptions] for run in runs] == [[(7, 4)], [(6, 4)]]
+    assert [{step for _, _, step, _ in run.resumptions[0].snapshots} for run in runs] == [{5, 6}, {5, 6}]
+    assert ids(report, "violation") == ids(report, "warning") == [], report["findings"]
+    statuses = {snapshot["status"] for chip in report["chips"] for snapshot in chip["snapshots"]}
+    assert statuses == {"explained" if sharded == "all" else "explained given collectives"}
+    assert report["counts"]["snapshots"] == 10
