@@ -116,17 +116,22 @@ class Starts:
         self._known = {0, UNSEEDED}
         self._layouts: dict[bytes, dict[int, int]] = {}
         self._since = self._gap = 0
+        self._anew: list[int] = []
 
-    def step(self, record: StepRecord, tape: Tape) -> None:
+    def step(self, record: StepRecord, tape: Tape) -> list[int]:
         """Charges one step.
 
         Args:
             record: Its record.
             tape: Its program.
 
+        Returns:
+            The counters at which generators start in it that follow from no rule.
+
         Raises:
             TapeError: The record's counters are not those of the tape's draws.
         """
+        self._anew = []
         layout = self._layouts.get(record.tape)
         if layout is None:
             layout = self._layouts[record.tape] = self._first(record, tape)
@@ -142,6 +147,7 @@ class Starts:
         for number in layout:
             end = self._ends[number] = self._ends_of[record.tape, number] = ends[str(number)]
             self._known |= {record.rng[str(number)][0], end}
+        return self._anew
 
     def _first(self, record: StepRecord, tape: Tape) -> dict[int, int]:
         """Charges a step with a new tape; returns the offset after each generator's last draw, by first use."""
@@ -208,6 +214,7 @@ class Starts:
             earlier = math.log2(len(self._known)) if start in self._known else 64.0
             self._pay(step, _KINDS + min(here, earlier, _distance(start, near)), f"{what} at {start}")
             site.begin_anew(start)
+            self._anew.append(start)
             return
         rule = site.due if site.due in followed else followed[0]
         if rule != site.due:

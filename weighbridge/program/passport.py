@@ -16,6 +16,7 @@ from weighbridge.attest.approved_passport import passport_digest
 from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import TapeError, WeighbridgeError
 from weighbridge.numerics.rule_table import RULES, Kind, base_name
+from weighbridge.program.beside_numbers import Beside, beside
 from weighbridge.program.dataflow import Flow, flow
 from weighbridge.program.flops import flops
 from weighbridge.program.operands import resolve
@@ -76,7 +77,7 @@ def passport(transcript: Transcript, tapes: Callable[[bytes], Tape]) -> dict[str
     """
     values = analyse(transcript, tapes)
     told = facts(transcript, tapes, values)
-    return {"digest": passport_digest(told), "facts": told, "run": _run(transcript, values)}
+    return {"digest": passport_digest(told), "facts": told, "run": _run(transcript, values, beside(transcript, tapes))}
 
 
 def facts(
@@ -191,7 +192,9 @@ def _type(ref: Ref) -> str:
     return f"{ref[1]}{list(ref[2])}"
 
 
-def _run(transcript: Transcript, values: dict[bytes, TapeValues]) -> dict[str, Any]:
+def _run(
+    transcript: Transcript, values: dict[bytes, TapeValues], chosen: dict[bytes, Beside]
+) -> dict[str, Any]:  # fmt: skip
     """What the run did with its programs."""
     numbers: dict[bytes, dict[str, list[float]]] = {address: {} for address in values}
     first: dict[bytes, list[Scalar]] = {}
@@ -213,7 +216,7 @@ def _run(transcript: Transcript, values: dict[bytes, TapeValues]) -> dict[str, A
                 "follow": {name: [_number(n) for n in span] for name, span in sorted(numbers[address].items())},
                 "constants": _constants(first.get(address, []), found),
                 "unexplained": sum(name is None for name in found.changing.values()),
-                "numbers": _numbers(found),
+                "numbers": _numbers(found, chosen[address]),
             }
             for address, found in values.items()
         ],
@@ -228,14 +231,15 @@ def _constants(values: list[Scalar], found: TapeValues) -> list[list[Any]]:
     return [[_number(known[text]), count] for text, count in ordered[:_CONSTANTS]]
 
 
-def _numbers(found: TapeValues) -> str:
+def _numbers(found: TapeValues, chosen: Beside) -> str:
     """Names all numbers that a program took: the constant ones by value, the others by what they follow, if anything.
 
-    So runs of one program with other rates or another momentum differ here, though they have the same passport.
+    So runs of one program with other rates or another momentum differ here, though they have the same passport; and so
+    do those that seeded generators otherwise, let schedules run at another pace, or began from other weights.
     """
     changing = found.changing
     taken = [["follows", changing[at]] if at in changing else ["is", value] for at, value in enumerate(found.values)]
-    return record_digest("passport-numbers/1", taken).hex()
+    return record_digest("passport-numbers/2", [taken, chosen.told()]).hex()
 
 
 def _number(value: Scalar) -> Scalar | str:

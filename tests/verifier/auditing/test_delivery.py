@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ordered
@@ -66,6 +67,39 @@ def test_each_way_to_deliver_something_else_is_found(order: TrainingOrder, tmp_p
         assert _findings(order, tmp_path / name) == expected, name
     ordered.record(tmp_path / "signer", key=CLIENT)
     assert _findings(order, tmp_path / "signer") == ["order.signer"]
+
+
+@pytest.mark.parametrize(
+    ("rehearsed", "other"),
+    [
+        ({}, {"seeded": 12345}), ({"seeded": 3}, {"seeded": 4}), ({}, {"later": 777}), ({"later": 777}, {}),
+        ({"pace": 1}, {"pace": 7}), ({"made": False, "seeded": 3}, {"seeded": 4}),
+    ],
+    ids=["seeds", "other seed", "seeds later", "seeds no more", "pace of a schedule", "other first weights"],
+)  # fmt: skip
+def test_a_service_does_not_choose_among_trainings_of_one_program(
+    tmp_path: Path, rehearsed: dict[str, Any], other: dict[str, Any]
+) -> None:
+    ordered.record(tmp_path / "rehearsal", steps=4, seed=5, **rehearsed)
+    with workers_here():
+        wanted = ordered_like(
+            tmp_path / "rehearsal", name="o", client=CLIENT.public, service=SERVICE.public, steps=STEPS, seed=SEED
+        )  # fmt: skip
+    ordered.record(tmp_path / "honest", key=SERVICE, **rehearsed)
+    assert _findings(wanted, tmp_path / "honest") == []
+    changed = other if other or "later" not in rehearsed else {"later": None}
+    ordered.record(tmp_path / "other", key=SERVICE, **{**rehearsed, **changed})
+    assert _findings(wanted, tmp_path / "other") == ["order.program"]
+
+
+def test_a_program_that_seeds_with_what_was_ordered_is_as_it_was_rehearsed(tmp_path: Path) -> None:
+    ordered.record(tmp_path / "rehearsal", steps=3, seed=5, seeded=5)
+    with workers_here():
+        wanted = ordered_like(
+            tmp_path / "rehearsal", name="o", client=CLIENT.public, service=SERVICE.public, steps=STEPS, seed=SEED
+        )  # fmt: skip
+    ordered.record(tmp_path / "run", key=SERVICE, seeded=SEED)
+    assert _findings(wanted, tmp_path / "run") == []
 
 
 @pytest.mark.parametrize(
