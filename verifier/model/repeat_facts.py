@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from verifier.model.facts import Contact, LogFacts, digest, number
@@ -158,12 +159,15 @@ def placed(
     found = RunRepeats(
         transcript=transcript.digest, chips=[log.chip.ueid for log in logs], declared=declared, known=True
     )
-    ends = {transcript.head(end - 1): Repeat(begin=begin, end=end) for begin, end in segments(transcript)}
-    heads = {transcript.head(step) for step in range(transcript.steps)}
+    after = {transcript.head(step): step + 1 for step in range(transcript.steps)}
+    heads = set(after)
     known = heads | others
-    found.segments = sorted(ends.values(), key=lambda each: each.begin)
     over = transcript.manifest.complete and all(_is_over(log, transcript.draft_digest) for log in logs)
     matched = [event for event in events if event.name == repeats.SEGMENT and _said(event) in heads]
+    # What a chip logged as an end stays one: a manifest that leaves out its checkpoint would draw for it once more.
+    edges = {0, *(end for _, end in segments(transcript)), *(after[_said(event)] for event in matched)}
+    found.segments = [Repeat(begin=begin, end=end) for begin, end in pairwise(sorted(edges))]
+    ends = {transcript.head(each.end - 1): each for each in found.segments}
     for event in events:
         strange = event.own and event.name == repeats.SEGMENT and _said(event) not in known
         if strange and (over or event.index < _last(matched)):  # else it may be of steps that are not declared yet

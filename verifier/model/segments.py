@@ -272,7 +272,8 @@ def select(
     """
     all_of_them, changes = segments(transcript), Changes(transcript)
     steps, failed = tuple(sorted(set(sampled))), tuple(sorted(set(unrepeated)))
-    ends = {begin: end for begin, end in all_of_them if begin in failed}
+    # A segment that chips logged may be a part of one that the manifest names.
+    ends = {begin: end for begin, end in all_of_them if any(begin <= step < end for step in failed)}
     named: dict[Reason, Callable[[int, Segment], bool]] = {
         "snapshot": lambda _, s: any(s[0] <= min(step, transcript.steps - 1) < s[1] for step in steps),
         "random": _members(_drawn(transcript.digest, all_of_them, seed, random)),

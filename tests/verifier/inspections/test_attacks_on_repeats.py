@@ -6,14 +6,16 @@ are those of every day. Each segment is due.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.exactly import found
-from support.on_demand import flipped, resigned
+from support.on_demand import flipped, key_of, resigned
 from support.repeating import Told, declaring
 from support.written_chips import Bench
 
@@ -22,8 +24,11 @@ from verifier.contact.witness import Witness, load_signer
 from verifier.model.policies import SegmentPolicy
 from verifier.report import consistency
 from weighbridge.attest.beacon import FileBeacon, LocalBeacon
+from weighbridge.attest.manifest import Predicate, open_manifest, sign_manifest
 from weighbridge.attest.repeats import Declared
 from weighbridge.core.errors import UsageError
+from weighbridge.transcript.files import checkpoint_path
+from weighbridge.transcript.supplements import folder_of, key_path
 
 DELAY = 10
 USUAL = {"data.not_precommitted"}
@@ -193,6 +198,29 @@ def test_who_records_a_due_segment_otherwise_is_found(bench: Bench, run: Path, i
     told.chip.log.event("segment", b"a" * 32)
     report = inspected(told.reports().repeats(1, 3).repeats(3, 4))
     assert outcome(report) == ({"transcript.repeat.abandoned"}, False, 1), report["findings"]
+
+
+def test_who_leaves_a_checkpoint_out_of_its_manifest_does_not_merge_segments(
+    bench: Bench, run: Path, inspected: Inspected
+) -> None:
+    """The segment 1:3 was due and could not be repeated; as a part of 1:4 another draw would decide about it."""
+    merged = run.parent.with_name("merged") / "run"
+    shutil.copytree(run, merged)
+    shutil.copy(key_path(run), key_path(merged))
+    shutil.copytree(folder_of(run), folder_of(merged))
+    manifest = open_manifest((merged / "manifest.json").read_bytes())
+    told = {each.name: getattr(manifest, each.name) for each in fields(Predicate)}
+    left = tuple(step for step in manifest.checkpoints if step != 3)
+    files = tuple(each for each in manifest.files if each[0] != checkpoint_path(3))
+    assert len(left) == len(manifest.checkpoints) - 1
+    (merged / checkpoint_path(3)).unlink()
+    predicate = Predicate(**{**told, "checkpoints": left, "files": files})
+    (merged / "manifest.json").write_bytes(sign_manifest(predicate, key_of(run)))
+    chip = Told.begins(bench, merged).repeats(0, 1).ends(3).reports().waits(1)
+    report = inspected(chip.ends(4).reports().waits(1).commits(1, 4).reports())
+    wrong = {"transcript.repeat.differs", "transcript.repeat.missing"}
+    assert outcome(report) == (wrong, False, 1), report["findings"]
+    assert states(report) == ["repeated", "differs", "missing"]
 
 
 @pytest.mark.finding("transcript.repeat.value")
