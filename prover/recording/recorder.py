@@ -114,8 +114,9 @@ class Recorder:
             verify_state: Look at the state before each step to notice changes made outside steps.
             policy: `mixed` (strict bounds for float32, calibrated ones for bfloat16 and float16), `strict` (only
                 bounds that hold for any order of summation; refuses 16-bit types), `calibrated` (only measured
-                bounds: smaller logs) or `probabilistic` (as `mixed`, but bounds for float32 that fail with a stated
-                probability: smaller logs of wide models).
+                bounds: smaller logs), `probabilistic` (as `mixed`, but bounds for float32 that fail with a stated
+                probability: smaller logs of wide models), `blocked-64` or `blocked-256` (as `mixed`, but products of
+                matrices of float32 are computed in blocks, so that proven bounds are smaller: smaller logs).
             resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
                 All ranks of a job are started again together; see docs/sharding.md.

@@ -28,6 +28,7 @@ from typing import Any, Literal
 import torch
 
 from weighbridge.core.bound_failure import SPREAD
+from weighbridge.numerics.arrays import blocked_products
 from weighbridge.numerics.rounding.bound import Bound
 
 U = 2.0**-53
@@ -94,17 +95,23 @@ class Call:
         args: Operands by schema name, floating tensors widened, as they were before the operation ran.
         given: The same, not widened.
         results: Wide floating results: returned ones first, then mutated operands in schema order.
+        block: The least terms of the blocks that a product of matrices was split into; 0 if it was not.
     """
 
     name: str
     args: dict[str, Any]
     results: list[Tensor]
     given: dict[str, Any] = field(default_factory=dict)
+    block: int = 0
 
     def narrow(self, name: str) -> Tensor:
         """An operand as cheaply as it can be read: as given where that is float32, else widened."""
         given = self.given.get(name)
         return given if isinstance(given, Tensor) and given.dtype == torch.float32 else self.args[name]
+
+    def roundings(self, terms: int) -> int:
+        """How many roundings are counted for a product that sums so many terms, split as this one was."""
+        return blocked_products.roundings(terms, self.block)
 
     def __getitem__(self, name: str) -> Any:
         return self.args[name]

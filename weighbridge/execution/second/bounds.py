@@ -27,6 +27,20 @@ def gamma(n: float) -> float:
     return n * U / (1 - n * U)
 
 
+def block_length(terms: int, least: int) -> int:
+    """Returns how many terms a block of a product has under a policy with blocks, as docs/bounds.md states it."""
+    blocks = -(-terms // max(least, math.isqrt(terms)))
+    return -(-terms // blocks)
+
+
+def roundings(terms: int, least: int) -> int:
+    """Returns how many roundings a product of so many terms counts; `least` is 0 under policies without blocks."""
+    if not least or terms <= least:
+        return terms
+    length = block_length(terms, least)
+    return length + -(-terms // length)
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A bound `rel*|x| + absolute + product(factors)` for every element of a result x.

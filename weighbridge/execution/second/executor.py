@@ -41,6 +41,7 @@ class SecondExecutor:
         rounded: Elements rounded so far.
         contested: Those of them of which the log has an entry.
         followed: Those of these that would have come out otherwise here.
+        block: The least terms of the blocks that products are split into; 0 under policies without blocks.
     """
 
     def __init__(self, seed: int, max_bytes: int) -> None:
@@ -54,6 +55,7 @@ class SecondExecutor:
         self.rng: dict[str, int] = {}
         self.rounded = self.contested = self.followed = 0
         self._seed, self._max_bytes = seed, max_bytes
+        self.block = 0
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Takes over a checkpoint's state."""
@@ -203,7 +205,7 @@ class SecondExecutor:
         operands = rule.bind([_decode(value, tape, slots, values) for value in node.args], kwargs)
         if changes and not isinstance(operands.get("self"), np.ndarray):
             raise NotCoveredError(node.op)
-        call = Call(key.partition(".")[0], operands, refs, changes, step)
+        call = Call(key.partition(".")[0], operands, refs, changes, step, self.block)
         assert rule.function is not None
         given = rule.function(call)
         if rule.kind is Kind.HOST:

@@ -42,6 +42,7 @@ class _Replay:
         policy = bound_policy.declared(draft)
         if policy.calibrated or policy.probabilistic:
             raise NotCoveredError(f"the policy {policy.name}")
+        self._executor.block = policy.block
 
     def _tape(self, digest: bytes) -> Tape:
         if digest not in self._tapes:

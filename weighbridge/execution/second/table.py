@@ -67,6 +67,7 @@ class Call:
         refs: What the tape says of each returned value; None for what is no tensor.
         changes: Whether it changes its first operand.
         accounting: For composed and random operations.
+        block: The least terms of the blocks that products are split into; 0 under policies without blocks.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Call:
     refs: list[Ref | None]
     changes: bool
     accounting: Accounting
+    block: int = 0
 
     def __getitem__(self, name: str) -> Any:
         return self.operands[name]

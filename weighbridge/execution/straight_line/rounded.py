@@ -13,6 +13,7 @@ import torch
 
 from weighbridge.execution.straight_line.frame import Frame
 from weighbridge.execution.straight_line.general import General, Prepared
+from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.operations.rounded import laid_out, summed_apart, unconditional, wide_results
 from weighbridge.numerics.rounding import cpu_kernels, half_kernels
 from weighbridge.numerics.rule_table import Kind, settled
@@ -110,7 +111,7 @@ class Rounded:
         try:
             if self._checks:
                 check_indices(self._op, bind(self._op, args, kwargs))
-            results = self._computed(args, kwargs)
+            results = self._computed(args, kwargs, context.policy)
         except UNFIT:  # the rule says it in its own words
             results = None
         if results is None or not context.take_rounded([each for each in results if each is not None], self._wide):
@@ -120,9 +121,11 @@ class Rounded:
             if reference is not None and each is not None and ref is not None:
                 frame.born(reference, ref[0], each[0])
 
-    def _computed(self, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Tensor, int] | None] | None:
+    def _computed(
+        self, args: list[Any], kwargs: dict[str, Any], policy: Policy
+    ) -> list[tuple[Tensor, int] | None] | None:
         """Returns results with their checksums, or None if something is not as the tape says."""
-        returned = wide_results(self._op, args, kwargs, self._wide)
+        returned = wide_results(self._op, args, kwargs, self._wide, policy)
         if len(returned) != len(self._refs):
             return None
         results: list[tuple[Tensor, int] | None] = []

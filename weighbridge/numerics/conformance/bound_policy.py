@@ -1,4 +1,4 @@
-"""What a bound claims: `strict`, `calibrated`, or each where it belongs: `mixed`; or `probabilistic`.
+"""What a bound claims: `strict`, `calibrated`, or each where it belongs: `mixed`; `probabilistic`; or with blocks.
 
 *Strict* bounds hold for any order of summation, with or without fused multiply-add, rounding to nearest. *Calibrated*
 bounds are measured: in them, the growth gamma(n) of a strict bound is one unit roundoff whatever n is, and the whole
@@ -15,6 +15,10 @@ it is follows from the types on the tape; neither side chooses it for an operati
 rounding errors are independent with mean zero, and fail with a stated probability (`weighbridge.core.bound_failure`).
 Logs of wide models are smaller. Like calibrated ones, these bounds are no proof: sums whose rounding errors all have
 one sign (of constants, say) can leave them.
+
+*Blocked* is mixed with another way of computing in float64: products of matrices are split into blocks of the number of
+terms in its name (`weighbridge.numerics.operations.split_products`). Fewer roundings follow one another then, so strict
+bounds, which are proven, are smaller. All machines split alike, because the draft names the policy.
 """
 
 from __future__ import annotations
@@ -29,7 +33,10 @@ from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.numerics.conformance.calibration_tables import CalibrationTable, committed, measured_on, tables
 from weighbridge.numerics.conformance.device_kind import device_model
 
-NAMES = ("mixed", "strict", "calibrated", "probabilistic")
+BLOCKS = {"blocked-64": 64, "blocked-256": 256}
+"""Policies that split products, and the least terms of their blocks; a name that exists keeps its number."""
+
+NAMES = ("mixed", "strict", "calibrated", "probabilistic", *BLOCKS)
 """The policies; the first is the default."""
 
 
@@ -63,6 +70,11 @@ class Policy:
         return self.name == "probabilistic"
 
     @property
+    def block(self) -> int:
+        """The least terms of the blocks that products in float64 are split into; 0 if they are not."""
+        return BLOCKS.get(self.name, 0)
+
+    @property
     def narrow(self) -> bool:
         """Whether there are bounds for what is computed in float32: operations on 16-bit types."""
         return self.name != "strict"
@@ -74,7 +86,7 @@ class Policy:
             WeighbridgeError: It needs a table of factors that is not here (`replay.calibration.unknown`).
         """
         found = self
-        if self.name == "mixed" or self.probabilistic:
+        if self.name == "mixed" or self.probabilistic or self.block:
             float64 = self if self.probabilistic else STRICT
             found = float64 if wide is torch.float64 else replace(self, name="calibrated")
         if found.calibrated and not self.known:

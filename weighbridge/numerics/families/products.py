@@ -1,4 +1,4 @@
-"""Products of matrices and vectors."""
+"""Products of matrices and vectors. K counts the terms of a sum, or of products in blocks, fewer (docs/bounds.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mm(call: Call) -> list[Bound]:
     """mm, bmm, dot, mv: gamma(K) * norm(row) * norm(column)."""
     names = "self", next(n for n in ("mat2", "vec", "tensor", "other") if n in call.args)
     a, b = (call.narrow(name) for name in names)
-    k = a.shape[-1]
+    k = call.roundings(a.shape[-1])
     g = gamma(k + 2)
     left, right = reductions.norm(a, [-1], g), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name in ("dot", "vdot"):
@@ -32,8 +32,9 @@ def addmm(call: Call) -> list[Bound]:
     pairs = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "addmv": ("mat", "vec")}
     names = pairs[call.name]
     a, b = (call.narrow(name) for name in names)
-    g = gamma(a.shape[-1] + 6)
-    rel, multiple = g + drift(a.shape[-1]), 2 * g * abs(call["alpha"])
+    k = call.roundings(a.shape[-1])
+    g = gamma(k + 6)
+    rel, multiple = g + drift(k), 2 * g * abs(call["alpha"])
     left, right = reductions.norm(a, [-1], multiple), reductions.norm(b, [-2 if b.dim() > 1 else -1])
     if call.name == "addmv":
         return [Bound(rel=rel, factors=(left.squeeze(-1), right))]

@@ -14,7 +14,7 @@ from weighbridge.numerics.bounds import Call, probable_growth, reduced, without_
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context, Layout, Strides
 from weighbridge.numerics.operand_types import RULED, all_float32, floats, is_float, result_types, widen
-from weighbridge.numerics.operations import sums
+from weighbridge.numerics.operations import split_products, sums
 from weighbridge.numerics.overload_cache import per_op
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rule_table import Rule, base_name
@@ -75,14 +75,15 @@ def evaluate(
         before[n] = widen(by_name[n], wide_type)
     positional = names[: len(args)]
     named = {k: v for k, v in wide.items() if k not in positional} if len(wide) > len(positional) else {}
-    outputs = op(*[wide[n] for n in positional], **named)
+    block = split_products.block_of(op, context.policy, wide_type)
+    outputs = split_products.evaluate(op, [wide[n] for n in positional], named, block)
     targets = [(n, wide[n]) for n in changed]
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     if name in _MEANS and wide_type is torch.float64:
         returned[1] = _mean(wide[_MEANS[name]], before, returned[1])
     aliases = {id(t): by_name[n] for n, t in targets}
     fresh = [(i, t) for i, t in enumerate(returned) if is_float(t) and id(t) not in aliases]
-    call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound)
+    call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound, block)
     limits = _limits(rule, call, context.policy, wide_type) if bounded else [Bound()] * len(call.results)
     if len(limits) < len(call.results):
         raise RefusedOperationError(
@@ -136,11 +137,13 @@ def summed_apart(op: Op) -> bool:
     return base_name(op)[0] in ("sum", "linalg_vector_norm")
 
 
-def wide_results(op: Op, args: Sequence[Any], kwargs: dict[str, Any], wide_type: torch.dtype) -> list[Any]:
+def wide_results(
+    op: Op, args: Sequence[Any], kwargs: dict[str, Any], wide_type: torch.dtype, policy: Policy
+) -> list[Any]:
     """Returns what an operation for which `unconditional` holds returns in a wide type, nothing rounded."""
     wide = [_widened(v, wide_type) for v in args]
     named = {k: _widened(v, wide_type) for k, v in kwargs.items()}
-    outputs = op(*wide, **named)
+    outputs = split_products.evaluate(op, wide, named, split_products.block_of(op, policy, wide_type))
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     operand = _MEANS.get(base_name(op)[0])
     if operand is not None and wide_type is torch.float64:
