@@ -1,6 +1,6 @@
 """What probabilistic bounds promise and use, and what other bounds would save: the figures of docs/bounds.md.
 
-`python -m benchmarks.bench_bounds [--only PART ...]` measures three parts, each of which keeps the others' results:
+`python -m benchmarks.bench_bounds [--only PART ...]` measures five parts, each of which keeps the others' results:
 
 - *margins*: errors of dot products of float32 operands in float64 over their probabilistic bounds, by the kind of
   operands and the order of summation, beside sums in long doubles, which must have 64 bits. The bounds are made of the
@@ -9,7 +9,9 @@
 - *growth*: entries and bytes of the logs of GPT-2 11 M in float32 if bounds grew otherwise with the number of terms, or
   if products had the sums of their absolute terms and not norms. Only the recorder's bounds are changed, for counting:
   nothing replays under them.
-- *split*: processor time of products that are split into such blocks, over that of whole ones.
+- *blocked*: what steps of GPT-2 11 M log under the policies with blocks and under strict bounds, and the processor time
+  of recording them, side by side.
+- *split*: processor time of products that are split into blocks, over that of whole ones.
 
 Results go to benchmarks/results/bounds.json; `python -m benchmarks.margins --table` writes the page.
 """
@@ -25,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,8 @@ from benchmarks import machine, models
 from benchmarks.bench_steps import FULL
 from prover import Recorder
 from weighbridge.numerics import bounds
+from weighbridge.numerics.arrays import blocked_products
+from weighbridge.numerics.conformance.bound_policy import BLOCKS
 from weighbridge.numerics.operations import rounded
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.numerics.rounding.bound import Bound
@@ -214,20 +219,14 @@ SHAPES = ((512, 384, 1536), (512, 1536, 384), (384, 512, 1152), (512, 768, 3072)
 _TRIES = 9
 
 
-def split(a: Tensor, b: Tensor) -> Tensor:
-    """Returns a product made of products of `BLOCK` terms each, in whatever order a library likes, added one by one."""
-    out, part = a[:, :BLOCK] @ b[:BLOCK], a.new_empty(len(a), b.shape[1])
-    for start in range(BLOCK, a.shape[1], BLOCK):
-        out += torch.mm(a[:, start : start + BLOCK], b[start : start + BLOCK], out=part)
-    return out
-
-
 def splitting() -> list[dict[str, Any]]:
-    """Returns how long split products in float64 take over whole ones; the least of several, in turn."""
+    """Returns how long split products in float64 take over whole ones, by policy; the least of several, in turn."""
     found = []
     for rows, count, columns in SHAPES:
         a, b = torch.randn(rows, count, dtype=torch.float64), torch.randn(count, columns, dtype=torch.float64)
-        ways: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"whole": torch.mm, "split": split}
+        ways: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"whole": torch.mm}
+        for name, block in BLOCKS.items():
+            ways[name] = partial(blocked_products.split, torch.mm, block=blocked_products.length(count, block))
         least = dict.fromkeys(ways, math.inf)
         for _ in range(_TRIES):
             for name, way in ways.items():
@@ -235,16 +234,57 @@ def splitting() -> list[dict[str, Any]]:
                 way(a, b)
                 least[name] = min(least[name], time.thread_time() - begin)
         milliseconds = {name: round(1e3 * seconds, 2) for name, seconds in least.items()}
-        found.append(
-            {"shape": [rows, count, columns], **milliseconds, "ratio": round(least["split"] / least["whole"], 3)}
-        )
+        ratios = {name: round(least[name] / least["whole"], 3) for name in BLOCKS}
+        found.append({"shape": [rows, count, columns], **milliseconds, "ratios": ratios})
     return found
+
+
+# --- blocked ----------------------------------------------------------------------------------------------------------
+
+_ROUNDS = 3
+_STEPS = 3
+
+
+def timed(policy: str, path: Path) -> tuple[float, dict[str, int]]:
+    """Records steps of GPT-2 11 M; returns the least seconds of a step after the first, and entries and bytes a step."""
+    torch.manual_seed(SEED)
+    made = models.named("gpt2-11m")()
+    seconds = []
+    with Recorder(path, seed=SEED, checkpoint_every=_STEPS + 1, policy=policy) as recorder:
+        recorder.attach(*made.attached)
+        for number in range(_STEPS):
+            batch = made.batch(number)
+            begin = time.process_time()
+            with recorder.step(batch):
+                made.update(batch)
+            seconds.append(time.process_time() - begin)
+    transcript = Transcript.open(path)
+    steps = [record.step for record in transcript.records() if record.kind != "init"]
+    return min(seconds[1:]), {
+        "rounded": sum(transcript.step(step).rounded for step in steps) // len(steps),
+        "entries": sum(transcript.step(step).logged for step in steps) // len(steps),
+        "bytes": sum(len(transcript.rounding(step)) for step in steps) // len(steps),
+    }
+
+
+def blocked() -> dict[str, Any]:
+    """Returns what steps log under each policy, and the least processor time of a step, all policies in turn."""
+    least: dict[str, float] = dict.fromkeys(("strict", *BLOCKS), math.inf)
+    counts: dict[str, dict[str, int]] = {}
+    for _ in range(_ROUNDS):
+        for policy in least:
+            with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
+                seconds, counts[policy] = timed(policy, Path(directory) / "run")
+            least[policy] = min(least[policy], seconds)
+            print(policy, seconds, counts[policy], flush=True)
+    return {policy: {**counts[policy], "seconds": round(least[policy], 3)} for policy in least}
 
 
 def main() -> None:
     """Measures, and writes the results."""
     parts: dict[str, Callable[[], Any]] = {
         "margins": margins, "steps": lambda: step_of("gpt2-124m"), "growth": growth, "split": splitting,
+        "blocked": blocked,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=parts, default=list(parts), help="measure these parts")

@@ -35,7 +35,9 @@ def _product(call: Call) -> Wide:
     if a.ndim != b.ndim or a.shape[:-2] != b.shape[:-2]:
         raise ValueError("the operands have different shapes")
     g = gamma(roundings(a.shape[-1], call.block) + 2)
-    return Wide(product(a, b, call.block), lambda: Bound(factors=(norm(a, (-1,)) * g, norm(b, (-2,))), products=(a, b, g)))
+    return Wide(
+        product(a, b, call.block), lambda: Bound(factors=(norm(a, (-1,)) * g, norm(b, (-2,))), products=(a, b, g))
+    )
 
 
 @rule("addmm.default", "self mat1 mat2 beta=1 alpha=1", Kind.ROUNDED)
