@@ -246,7 +246,7 @@ _STEPS = 3
 
 
 def timed(policy: str, path: Path) -> tuple[float, dict[str, int]]:
-    """Records steps of GPT-2 11 M; returns the least seconds of a step after the first, and entries and bytes a step."""
+    """Records steps of GPT-2 11 M; returns the least seconds of one after the first, and entries and bytes a step."""
     torch.manual_seed(SEED)
     made = models.named("gpt2-11m")()
     seconds = []

@@ -1,4 +1,4 @@
-"""What docs/bounds.md says of probabilistic bounds, and of bounds that would be smaller, from what was measured.
+"""What docs/bounds.md says of probabilistic bounds, of products in blocks and of other smaller bounds, as measured.
 
 `benchmarks.margins` writes the page; `benchmarks.bench_bounds` measures.
 """
@@ -10,7 +10,9 @@ from typing import Any
 
 from benchmarks.bench_bounds import BLOCK, GROWTHS
 from weighbridge.core.bound_failure import MOST_TERMS, SPREAD, failure, false_accusation
+from weighbridge.numerics.arrays.blocked_products import roundings
 from weighbridge.numerics.bounds import U, gamma, probable_growth
+from weighbridge.numerics.conformance.bound_policy import BLOCKS
 
 WIDE = 14_548
 """Width of a run of 1e25 FLOPs in docs/economics.md."""
@@ -21,12 +23,13 @@ _OTHERS = {
 
 
 def section(result: Mapping[str, Any]) -> str:
-    """Returns the page's two sections.
+    """Returns the page's three sections.
 
     Args:
         result: What `benchmarks.bench_bounds` saved.
     """
-    return _PROBABILISTIC.format(**_promises(result), margins=_margins(result)) + _SMALLER.format(**_growth(result))
+    promises, growth = {**_promises(result), "margins": _margins(result)}, _growth(result)
+    return _PROBABILISTIC.format(**promises) + _BLOCKED.format(**_blocked(result)) + _SMALLER.format(**growth)
 
 
 def _probable(n: int) -> float:
@@ -91,12 +94,27 @@ def _growth(result: Mapping[str, Any]) -> dict[str, Any]:
         "pairs": shares["pairs"],
         "sharp": shares["absolute terms"],
         "probable": shares["probabilistic"],
+    }
+
+
+def _blocked(result: Mapping[str, Any]) -> dict[str, Any]:
+    found = result["blocked"]["found"]
+    strict = found["strict"]
+    rows = [
+        f"| `{name}` | {each['entries']:,} | {each['bytes']:,} | {each['bytes'] / strict['bytes']:.2f} | "
+        f"{each['seconds'] / strict['seconds']:.2f} |"
+        for name, each in found.items()
+    ]
+    times = {name: [each["ratios"][name] for each in result["split"]["found"]] for name in BLOCKS}
+    return {
+        "blocked_on": _on(result["blocked"]),
+        "rows": "\n".join(rows),
+        "names": " and ".join(f"`{name}`" for name in BLOCKS),
         "wide": WIDE,
-        "wide_blocks": GROWTHS["blocks"][1](WIDE),
+        "counts": " and ".join(f"{roundings(WIDE, block):,} (`{name}`)" for name, block in BLOCKS.items()),
         "wide_probable": _probable(WIDE) / U,
         "split_on": _on(result["split"]),
-        "least": min(each["ratio"] for each in result["split"]["found"]),
-        "most_time": max(each["ratio"] for each in result["split"]["found"]),
+        "times": " and ".join(f"{min(each):.2f} to {max(each):.2f} (`{name}`)" for name, each in times.items()),
     }
 
 
@@ -142,6 +160,57 @@ more than the size of logs.
 
 """
 
+_BLOCKED = """## Products in blocks
+
+Under the policies {names}, products of matrices of float32 are computed in blocks of terms, and strict bounds count
+fewer roundings. They are as certain as `strict`: no assumption is made, and every other bound is as in `mixed`.
+
+**What is computed.** A product whose sums have K terms is evaluated in float64 as it is if K is at most b, the number
+in the policy's name. Else the summed dimension is split into parts of l = ceil(K / m) terms, of which the last may have
+fewer, with m = ceil(K / max(b, floor(sqrt K))); m is then counted anew as ceil(K / l). The product of each part is
+computed by the library, which may add its terms in any order, with or without fused multiply-add. Each is then added to
+the sum of those before it, by an addition of its own: a library that is given a matrix to add to may begin with it, and
+then all terms of a part would follow on it. For `addmm`, `baddbmm` and `addmv` the sum is multiplied by alpha, what is
+added by beta, and both are added.
+
+**Its bound.** Let S be the sum of the absolute terms, and S_i that of part i.
+
+1. Terms are exact: a product of two float32 numbers has at most 48 bits, and float64 holds it.
+2. The sum of part i passes each term through at most l - 1 additions, whatever the order. So it errs by at most
+   gamma(l - 1) * S_i (Higham 2002, section 4.2).
+3. Part i then passes through at most m - 1 additions. Each term thus has at most l - 1 + m - 1 factors 1 + delta with
+   |delta| <= u, and the product errs by at most gamma(l + m - 2) * S (ibid., lemma 3.1).
+4. Multiplications by alpha and beta and the last addition are one factor each on a term's way, three more at most.
+
+In the rules of these operations, K becomes l + m where K is more than b: gamma(l + m + 2) * norm(row) * norm(column),
+which covers step 3, and gamma(l + m + 6) where something is added, which covers step 4. Tests compare this with exact
+sums for terms of several kinds in seven orders within a part, and have operands that come within 3 units of the l + m
+that are counted, so nearly nothing is given away.
+
+**What is split.** `mm`, `addmm`, `bmm`, `baddbmm`, `mv` and `addmv`, in place too, where they are computed in float64.
+So are linear layers, attention and their gradients, which consist of these. Not split, and with the bounds of `mixed`:
+`dot`, which has one result; convolutions, which could be, along channels and batch, but are not; sums; a user's
+operators; and all that is computed in float32, whose bounds are measured on whole products.
+
+**Who splits.** The draft names the policy, and sizes alone say where a product is split
+(`weighbridge.numerics.operations.split_products`). Recording, compiled steps, replays on each device, logs made on
+demand, disputes and the [second Executor](second-executor.md) all do. Bits of results may differ from those of other
+policies. A Prover who computes or logs with other blocks than the draft says has bounds that a replay does not have:
+where it chose beyond them, the replay is a mismatch.
+
+**What it saves and costs.** Steps of GPT-2 11 M in float32, all policies in turn ({blocked_on}; three steps from random
+weights; time is the least processor time of a recorded step, over that under `strict`, on a shared machine):
+
+| policy | entries a step | bytes a step | of strict | time of strict |
+|---|---:|---:|---:|---:|
+{rows}
+
+Split products alone take {times} times as long as whole ones ({split_on}; processor time, five shapes of GPT-2s of
+11 M and 124 M). For the {wide:,} terms of a width of 1e25 FLOPs, {counts} roundings are counted where
+strict bounds count {wide:,} and probabilistic ones {wide_probable:,.0f}.
+
+"""
+
 _SMALLER = """## Smaller bounds that were not taken
 
 Strict bounds hold for any order of summation, so they count n roundings for n terms. What a step of GPT-2 11 M logs
@@ -154,17 +223,10 @@ bounds, they are only counted):
 
 {products:.0%} of the entries under strict bounds are of products of matrices.
 
-- **Blocked orders.** If every machine added blocks of {block} terms and then their sums, gamma(n) would become
-  gamma({block} + n/{block}), and logs {blocks:.0%} shorter at this width; with blocks of 32, {small:.0%}. No order
-  gives more than pairs do, {pairs:.0%}. For the {wide:,} terms of a width of 1e25 FLOPs, blocks would count
-  {wide_blocks:,.0f} roundings where strict bounds count {wide:,} and probabilistic ones {wide_probable:,.0f}. That
-  needs no assumption. Libraries (MKL, oneDNN, cuBLAS) guarantee no order within a product. But it can be split into
-  products of {block} terms each, in any order within, which an operation of ours adds one after the other. Split
-  products in float64 take {least:.2f} to {most_time:.2f} times as long as whole ones ({split_on}; processor time,
-  blocks of {block}, five shapes of GPT-2s of 11 M
-  and 124 M). **This is worth a policy of its own, and there is none yet**: all that
-  evaluates products would have to split them alike (Recorder, compiled steps, replays on each device, logs made on
-  demand, disputes, the second Executor), convolutions too, and the draft to say so.
+- **Blocked orders** are [policies of their own](#products-in-blocks), for products of matrices. With blocks of {block}
+  terms in all rules, logs would be {blocks:.0%} shorter at this width; with blocks of 32, {small:.0%}, at more time. No
+  order gives more than pairs do, {pairs:.0%}. Libraries (MKL, oneDNN, cuBLAS) guarantee none of these orders within a
+  product.
 - **Sums of our own** (`weighbridge.numerics.operations.sums`) are in blocks already, on the CPU; a replayer on a
   GPU takes PyTorch's kernel, so their bound is for any order. They are too small a part of the log to change that
   alone.

@@ -61,11 +61,13 @@ def test_bounds_are_counted_otherwise_only_while_that_is_measured() -> None:
     assert bench_bounds.GROWTHS["pairs"][1](4096) == 1 + math.ceil(math.log2(4097))
 
 
-def test_split_products_are_within_the_bound_of_their_blocks() -> None:
-    a, b = torch.randn(3, 700, dtype=torch.float64), torch.randn(700, 2, dtype=torch.float64)
-    exact = (a.numpy().astype(np.longdouble)[:, :, None] * b.numpy()[None]).sum(1)
-    errors = np.abs(bench_bounds.split(a, b).numpy() - exact)
-    assert (errors <= (256 + 3) * bounds.U * (a.abs() @ b.abs()).numpy()).all()
+def test_the_policies_save_what_the_page_says(result: dict[str, Any]) -> None:
+    found = result["blocked"]["found"]
+    assert len({each["rounded"] for each in found.values()}) == 1, "of the same steps"
+    assert found["blocked-64"]["bytes"] < found["blocked-256"]["bytes"] < found["strict"]["bytes"]
+    other = copy.deepcopy(result)
+    other["blocked"]["found"]["blocked-64"]["bytes"] = 7
+    assert "| 7 | 0.00 |" in bounds_page.section(other)
 
 
 def test_sums_of_absolute_terms_are_no_larger_than_norms() -> None:

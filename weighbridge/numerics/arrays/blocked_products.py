@@ -48,7 +48,11 @@ def split(product: Callable[..., Tensor], a: Tensor, b: Tensor, block: int) -> T
         block: Terms of a block.
     """
     at = -1 if b.dim() == 1 else -2
-    pairs = list(zip(a.split(block, -1), b.split(block, at), strict=True))
+    pairs = [
+        (a.narrow(-1, start, size), b.narrow(at, start, size))
+        for start in range(0, a.shape[-1], block)
+        for size in (min(block, a.shape[-1] - start),)
+    ]
     total = product(*pairs[0])
     part = torch.empty_like(total)
     for left, right in pairs[1:]:

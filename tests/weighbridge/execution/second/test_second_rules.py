@@ -13,9 +13,11 @@ from support.second_executor import NEEDED
 from support.second_rules import first, second, table
 
 from weighbridge.core.errors import RefusedOperationError, TapeError
+from weighbridge.execution.second import bounds
 from weighbridge.execution.second.memory import NotCoveredError
 from weighbridge.execution.second.signatures import require_form
 from weighbridge.execution.second.table import Kind, Wide
+from weighbridge.numerics.arrays import blocked_products
 from weighbridge.numerics.rounding.bound import Bound, dense_bound, sharpened
 from weighbridge.program.operands import resolve
 
@@ -191,3 +193,12 @@ def test_operands_are_those_of_the_schema() -> None:
             names = [argument.name for argument in found._schema.arguments]
             assert names[: len(rule.names)] == list(rule.names), op
             assert changes or set(names[len(rule.names) :]) == rule.placing, op
+
+
+@pytest.mark.parametrize("least", [64, 256])
+@pytest.mark.parametrize("terms", [1, 64, 65, 256, 257, 384, 700, 14_548, 65_536, 1 << 21])
+def test_blocks_and_what_they_count_are_the_same(terms: int, least: int) -> None:
+    """Written twice, from docs/bounds.md."""
+    assert bounds.block_length(terms, least) == blocked_products.length(terms, least)
+    for given in (0, least):
+        assert bounds.roundings(terms, given) == blocked_products.roundings(terms, given)
