@@ -44,7 +44,7 @@ from weighbridge.numerics.conformance.device_kind import device_kind
 from weighbridge.numerics.warm import warm
 from weighbridge.transcript.data import DataCommitment, flatten
 from weighbridge.transcript.formula_terms import Formulas
-from weighbridge.transcript.log_kinds import ON_DEMAND, LogKind
+from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.parentage import KEY as PARENT
 from weighbridge.transcript.parentage import Parent
 from weighbridge.transcript.supplements import key_path
@@ -134,7 +134,7 @@ class Recorder:
                 the few elements that they round otherwise; it is for training in 16 bits on the CPU. The key that signs
                 these logs is kept in `PATH.key` if none is given; that of a rank of a job beside its transcript, in
                 `PATH/rank-0000.key` etc.
-            repeats: Has random segments repeated while the run goes on, on a chip and with logs on demand: a beacon
+            repeats: Has random segments repeated while the run goes on, on a chip and without logs in full: a beacon
                 names them, and the chip logs a commitment to their logs. Ranks of a job share one directory for that.
                 See docs/recording.md.
         """
@@ -157,7 +157,7 @@ class Recorder:
         self._repeats = repeats
         self._repeating: Repeating | None = None
         if repeats is not None:
-            self._repeated = require_possible(repeats, chip=chip, on_demand=logs == ON_DEMAND, key=key is not None)
+            self._repeated = require_possible(repeats, chip=chip, logs=logs, key=key is not None)
             self._declared[REPEATS] = self._repeated.to_map()
         self._probed: set[torch.device] = set()
         self._resume = resume

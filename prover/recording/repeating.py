@@ -27,6 +27,7 @@ from weighbridge.core.durable import sync
 from weighbridge.core.errors import FormatError, UsageError
 from weighbridge.numerics.conformance.device_kind import settings_of
 from weighbridge.transcript.job_record import REPEATS
+from weighbridge.transcript.log_kinds import LogKind
 from weighbridge.transcript.supplements import folder_of, key_path
 from weighbridge.transcript.writer import TranscriptWriter
 
@@ -262,21 +263,21 @@ def _warn(what: str) -> None:
     warnings.warn(f"{what}; a Verifier will find that the logs of these steps are missing", stacklevel=3)
 
 
-def require_possible(options: Repeats, *, chip: ChipLink | None, on_demand: bool, key: bool) -> Declared:
+def require_possible(options: Repeats, *, chip: ChipLink | None, logs: LogKind, key: bool) -> Declared:
     """Checks that a recording can repeat its segments; returns what its draft declares.
 
     Args:
         options: What was asked for.
         chip: The chip of the recording.
-        on_demand: Whether its logs are made on demand.
+        logs: Its kind of rounding logs.
         key: Whether the caller keeps the key.
 
     Raises:
         UsageError: It cannot, or a number is out of range.
         FormatError: The directory holds no beacon's description.
     """
-    if chip is None or not on_demand:
-        raise UsageError("segments are repeated of runs with logs='on-demand' on a chip")
+    if chip is None or logs == "full":
+        raise UsageError("segments are repeated of runs with logs='on-demand' or 'sketch' on a chip")
     if key:
         raise UsageError("the process that repeats segments signs with the key in RUN.key; leave out key=")
     return options.declared()

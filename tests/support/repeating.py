@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from support.on_demand import STEPS, place, regenerated
 from support.station import Station
 from support.tied_rows import ones, square, ties
@@ -95,18 +96,20 @@ class WitnessedStation(Station):
         return Repeats(beacon=self.values, share=share, delay_s=delay_s)
 
 
-def record(out: Path, chip: ChipLink, repeats: Repeats, *, steps: int = 3, every: int = 3, **also: Any) -> Recorder:
-    """Records a small training on a chip that takes a snapshot in its last step."""
-    with Recorder(
-        out, seed=1, chip=chip, checkpoint_every=every, formulas=FORMULAS, logs="on-demand", repeats=repeats, **also
-    ) as recorder:
+def record(
+    out: Path, chip: ChipLink, repeats: Repeats, *, steps: int = 3, every: int = 3, logs: Any = "on-demand", **also: Any
+) -> Recorder:
+    """Records a small training on a chip that takes a snapshot in its last step; with sketches, in bfloat16."""
+    also = {"seed": 1, "formulas": FORMULAS, "logs": logs, "device": "cpu", **also}
+    narrow = torch.autocast("cpu", torch.bfloat16, enabled=logs == "sketch")
+    with Recorder(out, chip=chip, checkpoint_every=every, repeats=repeats, **also) as recorder:
         with recorder.initialisation():
             model, optimizer = build()
         recorder.attach(model, optimizer)
         model.register_forward_hook(lambda *_: chip.request_snapshot() if step == steps else None)  # type: ignore[attr-defined]
         for step in range(1, steps + 1):
             batch = batch_of(step)
-            with recorder.step(batch):
+            with recorder.step(batch), narrow:
                 update(model, optimizer, batch)
     return recorder
 

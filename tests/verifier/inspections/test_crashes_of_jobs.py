@@ -106,5 +106,7 @@ def test_a_job_that_was_resumed_is_clean(tmp_path: Path, sharded: str) -> None:
     assert [{step for _, _, step, _ in run.resumptions[0].snapshots} for run in runs] == [{5, 6}, {5, 6}]
     assert ids(report, "violation") == ids(report, "warning") == [], report["findings"]
     statuses = {snapshot["status"] for chip in report["chips"] for snapshot in chip["snapshots"]}
-    assert statuses == {"explained" if sharded == "all" else "explained given collectives"}
+    # A snapshot between a checkpoint and the first collective after it is explained without anything given.
+    assert statuses <= {"explained", "explained given collectives"}
+    assert sharded == "cells" or statuses == {"explained"}
     assert report["counts"]["snapshots"] == 10

@@ -11,6 +11,7 @@ from support.workers_here import workers_here
 
 from verifier.model.policies import SegmentPolicy
 from verifier.report import consistency
+from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.supplements import folder_of
 
 
@@ -21,16 +22,23 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WitnessedStati
         yield station
 
 
-def test_an_honest_run_repeats_while_it_goes_on_and_is_clean(station: WitnessedStation) -> None:
+@pytest.fixture(scope="module")
+def prover(station: WitnessedStation) -> str:
+    """The address of the Prover's service."""
+    return station.prover()
+
+
+@pytest.mark.parametrize("logs", ["on-demand", "sketch"])
+def test_an_honest_run_repeats_while_it_goes_on_and_is_clean(station: WitnessedStation, prover: str, logs: str) -> None:
     """Each segment is due. The Prover's service hands out what the Recorder made, and the report says so."""
-    prover = station.prover()
-    chip = station.watched("honest", prover)
-    trained(station.runs / "honest", chip.socket, station.repeats())
-    assert len(list(folder_of(station.runs / "honest").iterdir())) == 4
-    assert not (station.runs / "honest.repeats.json").exists()
+    chip = station.watched(logs, prover)
+    trained(station.runs / logs, chip.socket, station.repeats(), logs=logs)
+    assert len(list(folder_of(station.runs / logs).iterdir())) == 4
+    assert not (station.runs / f"{logs}.repeats.json").exists()
+    assert {bool(each.sketches) for each in Transcript.open(station.runs / logs).records()} == {logs == "sketch"}
     with workers_here():
         report = station.inspect(
-            "honest", given={"witness": station.witness, "beacon": station.beacon},
+            logs, given={"witness": station.witness, "beacon": station.beacon},
             segments=SegmentPolicy(random=1, largest=0, recognise=0), replay_env={"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
     assert set(ids(report)) <= {"data.not_precommitted"}, report["findings"]
