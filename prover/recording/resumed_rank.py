@@ -164,7 +164,7 @@ class ResumingRank(Resuming):
             raise UsageError(
                 f"rank {lacking} lacks what step {step} begins with, and the ranks have no other step in common; "
                 f"restore {rank_name(lacking)} and {rank_name(lacking)}{RESUME} beside it, or remove those with "
-                f"{RESUME} of all ranks, and all steps are made again",
+                f"{RESUME} of all ranks, and all steps are recomputed",
                 code=_DIFFERS, rank=lacking, step=step,
             )  # fmt: skip
 
