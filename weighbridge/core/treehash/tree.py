@@ -112,9 +112,13 @@ def device_digest(data: Tensor, key: bytes | None = None, chunks: Chunks | None 
 
 def torch_chunks(words: Tensor, start: Tensor, first: int, mode: int) -> Tensor:
     """Compresses whole chunks with PyTorch's operations; see `Chunks`."""
+    return chunk_values(words, start, torch.arange(first, first + words.shape[0], device=words.device), mode)
+
+
+def chunk_values(words: Tensor, start: Tensor, numbers: Tensor, mode: int) -> Tensor:
+    """Compresses whole chunks of any numbers (int64) with PyTorch's operations; the rest as for `Chunks`."""
     count = words.shape[0]
     blocks = words.view(count, CHUNK // BLOCK, 16).permute(1, 2, 0).contiguous()
-    numbers = torch.arange(first, first + count, device=words.device)
     value = start[:, None].expand(8, count)
     for place in range(CHUNK // BLOCK):
         flags = mode | (host.CHUNK_START if place == 0 else 0)
