@@ -76,7 +76,7 @@ class Party:
     record: StepRecord | None = None
     explaining: bool = False
 
-    def tree(self, place: int | None = None) -> tuple[Traced, list[Leaf], StepRecord]:
+    def tree(self, place: int | None = None, part: int | None = None) -> tuple[Traced, list[Leaf], StepRecord]:
         """Returns what it would tell, its leaves, and the record that its execution gives."""
         transcript = Transcript.open(self.run)
         record = self.record or transcript.step(STEP)
@@ -89,7 +89,7 @@ class Party:
             log = transcript.rounding(STEP)
             tracer.trace(
                 Tape.decode(tape), record, log, transcript.batch(STEP), transcript.undeclared(STEP), state,
-                place=place, to_the_end=self.flips is not None,
+                place=place, part=part, to_the_end=self.flips is not None,
             )  # fmt: skip
         sums = [checksum for leaf in tracer.tree for _, checksum in leaf.results]
         made = replace(
@@ -100,6 +100,7 @@ class Party:
             terms=cbor(terms), tape=tape, state=state, record=record.to_cbor(), log=bytes_digest(log),
             leaves=tuple(leaf.digest() for leaf in tracer.tree), parted=tracer.parted, seconds=0.0,
             opening=None if tracer.opening is None else tracer.opening.to_cbor(),
+            leaf=tracer.shown, parts=tracer.parts,
         )  # fmt: skip
         return told, tracer.tree, made
 

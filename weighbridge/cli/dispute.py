@@ -24,7 +24,7 @@ app = typer.Typer(help="Disputes about a step: the first operation that differs 
 _MAX_FILE = 4 << 30
 _DUE = {
     "course": "the digests of all states", "challenge": "the challenge", "answer": "the answer",
-    "opening": "the opening of the first leaf that differs",
+    "parts": "the parts of the result that differs", "opening": "the opening of the first leaf that differs",
 }  # fmt: skip
 _File = Annotated[Path, typer.Argument(help="File of the dispute.")]
 _Key = Annotated[Path, typer.Option("--key", help="Your private key (`weighbridge rules key FILE` makes one).")]
@@ -110,7 +110,7 @@ def answer(
 ) -> None:
     """Add to a dispute what is due from you: states, leaf hashes, or the opening of the first leaf that differs."""
     from weighbridge.execution.dispute import asking, game
-    from weighbridge.execution.dispute.messages import Challenge, Content, Shown, signed
+    from weighbridge.execution.dispute.messages import Challenge, Content, Parts, Shown, signed
 
     require_device(device)
     signing = _signing(key)
@@ -127,7 +127,7 @@ def answer(
         assert dispute.step is not None
         mine: asking.Traced | None = None
         try:
-            mine = asking.trace(run, dispute.step, place=dispute.leaf, device=device)
+            mine = asking.trace(run, dispute.step, place=dispute.leaf, part=dispute.part, device=device)
         except WeighbridgeError as error:
             if due != "answer" or error.reason != asking.NOT_DISPUTED:
                 raise
@@ -136,7 +136,9 @@ def answer(
                 f"the step ends before leaf {dispute.leaf} here; give the transcript that you claimed it of"
             )
         asked = next((each.content for each in dispute.messages if isinstance(each.content, Challenge)), None)
-        if due == "opening":
+        if mine is not None and (due == "parts" or (due == "opening" and mine.parts and not dispute.narrowing_over)):
+            content, due = Parts(leaf=mine.leaf, parts=mine.parts), "parts"
+        elif due == "opening":
             content = Shown(opening=(mine and mine.opening) or b"")
         elif asked is not None:
             content = game.answer(mine, asked)

@@ -68,7 +68,7 @@ def invocation(node: Node, number: int, tape: Tape, operands: Operands) -> Invoc
     return Invocation(op, args, kwargs, bound, find(op, bound), refs)
 
 
-class _WithoutMemory(Operands):
+class WithoutMemory(Operands):
     """Operands that have shapes and types only."""
 
     def _tensor(self, index: int) -> Tensor:
@@ -92,7 +92,7 @@ class Trial:
         Raises:
             TapeError: A replay would find the tape malformed.
         """
-        operands = _WithoutMemory(torch.device("meta"), tape, {}, values)
+        operands = WithoutMemory(torch.device("meta"), tape, {}, values)
         for number, node in enumerate(tape.nodes):
             if node.op == RESIZE:
                 continue

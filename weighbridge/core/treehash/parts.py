@@ -1,8 +1,8 @@
-"""Parts of bytes whose BLAKE3 digest is known: which chunks there are, and chunks with a proof that they are among them.
+"""Parts of bytes whose BLAKE3 digest is known: chunks with a proof that they are among them.
 
 A digest is the root of a tree over chunks of 1,024 bytes, so it binds each of them at its place. Chaining values of all
-chunks name the digest; some chunks with the values beside their paths do too. What stands in a proof, and where, follows
-from the size and from which chunks are asked for: there is one encoding.
+chunks name the digest; some chunks with the values beside their paths do too. What stands in a proof, and where,
+follows from the size and from which chunks are asked for: there is one encoding.
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ def chaining_values(data: bytes) -> bytes:
     if count == 1:
         return bytes_digest(data)
     return _written(_values(data, np.arange(count), len(data)))
+
+
+def chaining_value(chunk: bytes, number: int, size: int) -> bytes:
+    """Returns the chaining value of one chunk of several.
+
+    Args:
+        chunk: Its bytes.
+        number: Which it is.
+        size: Of all bytes.
+    """
+    return _written(_values(chunk, np.array([number]), size))
 
 
 def digest_of(values: bytes, size: int) -> bytes:

@@ -65,6 +65,9 @@ class Claim:
         step: Number of the step at which the courses part; None without courses.
         answered: Whether the other party answered. If not, all that is judged is whether the record and the program
             are what the courses have the step begin with.
+        part: The chunk of the operation's result that is judged alone; None for all of it.
+        parts: Chaining values of all chunks of that result, as the party named them; nothing without a part.
+        shown: The leaf, encoded; nothing without a part.
     """
 
     terms: bytes
@@ -82,6 +85,9 @@ class Claim:
     input: bytes = b""
     step: int | None = None
     answered: bool = True
+    part: int | None = None
+    parts: bytes = b""
+    shown: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +104,8 @@ class Traced:
         opening: The opening that was asked for, encoded, or None.
         parted: Why the tree ends before the step does; "" if it does not.
         seconds: What the execution took.
+        leaf: The leaf that was asked for, encoded; nothing if it was not made.
+        parts: Chaining values of the chunks of its operation's result; nothing if that is executed whole.
     """
 
     terms: bytes
@@ -109,11 +117,13 @@ class Traced:
     opening: bytes | None
     parted: str
     seconds: float
+    leaf: bytes = b""
+    parts: bytes = b""
 
 
 def trace(
-    path: str | Path, step: int, *, place: int | None = None, device: str = "cpu", limits: Limits = _DEFAULT,
-    env: Mapping[str, str] | None = None, op_rules: Sequence[str] = (),
+    path: str | Path, step: int, *, place: int | None = None, part: int | None = None, device: str = "cpu",
+    limits: Limits = _DEFAULT, env: Mapping[str, str] | None = None, op_rules: Sequence[str] = (),
 ) -> Traced:  # fmt: skip
     """Makes the tree of a step by executing it, up to where it parts from its record.
 
@@ -121,6 +131,7 @@ def trace(
         path: Transcript directory.
         step: The step.
         place: A leaf to be opened.
+        part: Of its operation's result, the chunk that is to be opened alone.
         device: Where to execute it.
         limits: On memory and time.
         env: Environment for the worker.
@@ -136,6 +147,7 @@ def trace(
         "path": at,
         "step": step,
         "place": place,
+        "part": part,
         "device": device,
         "op_rules": rules_named(op_rules),
     }
@@ -148,7 +160,8 @@ def trace(
             terms=bytes.fromhex(raw["terms"]), tape=bytes.fromhex(raw["tape"]), state=digest(raw["state"]),
             record=bytes.fromhex(raw["record"]), log=digest(raw["log"]), leaves=split(hashes),
             opening=None if raw["opening"] is None else bytes.fromhex(raw["opening"]),
-            parted=text(raw["parted"], 2000), seconds=share(raw["seconds"]),
+            parted=text(raw["parted"], 2000), seconds=share(raw["seconds"]), leaf=bytes.fromhex(raw["leaf"]),
+            parts=bytes.fromhex(raw["parts"]),
         )  # fmt: skip
     except MALFORMED as error:
         raise malformed(error) from None
@@ -199,14 +212,14 @@ def judge(
         The judgement; `undecided` if the worker died or ran out of its limits.
     """
     with tempfile.TemporaryDirectory(prefix="weighbridge-dispute-") as at:
-        for name, data in (("tape", claim.tape), ("record", claim.record), ("opening", opening)):
+        for name, data in _files(claim, opening):
             (Path(at) / name).write_bytes(data)
         request: dict[str, Any] = {
             name: getattr(claim, name).hex()
             for name in ("terms", "state", "log", "leaf", "previous", "first", "left", "input")
         }
         request |= {"task": "judge", "path": at, "own": claim.own, "count": claim.count, "index": claim.index}
-        request |= {"step": claim.step, "answered": claim.answered}
+        request |= {"step": claim.step, "answered": claim.answered, "part": claim.part}
         request |= {
             "device": device,
             "memory": limits.memory,
@@ -223,6 +236,13 @@ def judge(
             return Judgement("undecided", error.reason, error.message)
         except MALFORMED as error:
             return Judgement("undecided", "replay.worker", malformed(error).message)
+
+
+def _files(claim: Claim, opening: bytes) -> tuple[tuple[str, bytes], ...]:
+    return (
+        ("tape", claim.tape), ("record", claim.record), ("parts", claim.parts), ("shown", claim.shown),
+        ("opening", opening),
+    )  # fmt: skip
 
 
 def read(raw: Any) -> Judgement:

@@ -94,7 +94,7 @@ class RefereeClient:
             len(found.parties) != 2
             or found.party > 1
             or len(found.used) != 2
-            or found.due not in ("course", "challenge", "answer", "opening", "nothing")
+            or found.due not in ("course", "challenge", "answer", "parts", "opening", "nothing")
         ):
             raise FormatError("The referee does not say how far the dispute has come; ask another one.")
         return Standing(

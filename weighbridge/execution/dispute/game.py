@@ -28,6 +28,7 @@ from weighbridge.execution.dispute.messages import (
     Course,
     DisputeError,
     Message,
+    Parts,
     Ruling,
     Shown,
     read,
@@ -42,7 +43,7 @@ CLOCK = 3600.0
 """Seconds that a party has for its messages, unless the parties agree on others."""
 
 Judge = Callable[[Claim, bytes], Judgement]
-Due = Literal["course", "challenge", "answer", "opening", "nothing"]
+Due = Literal["course", "challenge", "answer", "parts", "opening", "nothing"]
 
 
 @dataclass
@@ -53,11 +54,13 @@ class Dispute:
         parties: Raw public keys of challenger and defender (32 bytes each).
         messages: Those of the parties, in order.
         openings: By party, what it showed.
+        parts: By party, the parts of the result that it named.
     """
 
     parties: tuple[bytes, bytes]
     messages: list[Message] = field(default_factory=list)
     openings: dict[int, bytes] = field(default_factory=dict)
+    parts: dict[int, Parts] = field(default_factory=dict)
     _challenge: Challenge | None = None
     _answer: Answer | None = None
     _claims: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
@@ -74,6 +77,23 @@ class Dispute:
     def leaf(self) -> int | None:
         """The first leaf that differs, or how many there are if none does; None as long as that is unknown."""
         return self._leaf
+
+    @property
+    def part(self) -> int | None:
+        """The first chunk of the disputed result that differs; None if the operation is judged whole, or not yet known.
+
+        Where parties name as many chunks as the other one and some more, no chunk is disputed that both have.
+        """
+        if len(self.parts) < len(NAMES):
+            return None
+        one, other = (split(self.parts[party].parts) for party in (CHALLENGER, DEFENDER))
+        found = first_difference(one, other)
+        return found if found is not None and found < min(len(one), len(other)) else None
+
+    @property
+    def narrowing_over(self) -> bool:
+        """Whether an opening is all that may still be sent: both parties named parts, or one has shown all."""
+        return bool(self.parts or self.openings)
 
     @property
     def equal(self) -> bool:
@@ -124,6 +144,8 @@ class Dispute:
             return CHALLENGER, "challenge"
         if self._answer is None:
             return DEFENDER, "answer"
+        if len(self.parts) == 1:
+            return 1 - next(iter(self.parts)), "parts"
         for party in (CHALLENGER, DEFENDER):
             if (
                 self.common
@@ -160,6 +182,8 @@ class Dispute:
                 self._leaf = len(self._claims[DEFENDER]) if found is None else found
                 if self._courses and found is None and self._challenge.record != answer.record:
                     self._leaf = max(self._leaf - 1, 0)  # one of two states at most is that of the last leaf
+            case Parts() as parts, "parts" | "opening" if party not in self.parts and not self.openings:
+                self.parts[party] = parts
             case Shown() as shown, "opening":
                 self.openings[party] = shown.opening
             case _:
@@ -202,6 +226,9 @@ class Dispute:
             input=split(self._courses[party].inputs)[challenge.step] if self._courses else b"",
             step=challenge.step if self._courses else None,
             answered=not self.unanswered,
+            part=self.part,
+            parts=self.parts[party].parts if self.part is not None else b"",
+            shown=self.parts[party].leaf if self.part is not None else b"",
         )
 
 

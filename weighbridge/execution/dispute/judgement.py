@@ -24,21 +24,14 @@ from weighbridge.core.memory_map import Held, MemoryMap, changed_root
 from weighbridge.execution.dispute.asking import Claim, Judgement, Verdict
 from weighbridge.execution.dispute.leaves import Leaf, encoded, input_digest, leaf_hash, places, values_of
 from weighbridge.execution.dispute.openings import Contents, Opening, opened_slots
+from weighbridge.execution.dispute.part_judgement import ShownError, entries_of, judge_part
 from weighbridge.execution.dispute.tracing import Tracer, ends_as, enter, finish
 from weighbridge.execution.memory_roots import held, may_write, slots_of
-from weighbridge.numerics.rounding import rounding_log
-from weighbridge.numerics.rounding.rounding_log import LogReader
 from weighbridge.program.flops import flops
 from weighbridge.program.operands import Operands
 from weighbridge.transcript.data import batch_digest
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape, absolute_name
-
-
-class _ShownError(WeighbridgeError):
-    """An opening shows something else than what was agreed."""
-
-    code = "dispute.opening"
 
 
 def judge(claim: Claim, opening: bytes, tracer: Tracer) -> Judgement:
@@ -73,13 +66,15 @@ def judge(claim: Claim, opening: bytes, tracer: Tracer) -> Judgement:
                 "false", "dispute.leaf.missing", f"the step has {places(tape)} leaves, and {claim.count} were named"
             )
         shown = _shown(claim, opening)
-    except (FormatError, _ShownError, ProofError) as error:
+    except (FormatError, ShownError, ProofError) as error:
         return Judgement("forfeit", "dispute.opening", f"the opening shows nothing: {error.message}")
     except WeighbridgeError as error:
         return Judgement("false", error.reason, error.message)
     try:
+        if claim.part is not None:
+            return judge_part(claim, claim.part, tape, record, shown, tracer)
         found, recorded, explainable = _follow(claim, tape, record, shown, tracer)
-    except (_ShownError, ProofError) as error:
+    except (ShownError, ProofError) as error:
         return Judgement("forfeit", "dispute.opening", f"the opening shows nothing: {error.message}")
     except DeviceArithmeticError as error:
         return Judgement("undecided", error.reason, error.message)
@@ -122,11 +117,11 @@ def _explained(claim: Claim, tape: Tape, record: StepRecord, shown: Opening, tra
 def _shown(claim: Claim, data: bytes) -> Opening:
     opening = Opening.from_cbor(data)
     if bytes_digest(opening.log) != claim.log:
-        raise _ShownError("the log is not the one whose digest the party named")
+        raise ShownError("the log is not the one whose digest the party named")
     if claim.index and leaf_hash(opening.previous) != claim.previous:
-        raise _ShownError("the leaf before is not the one that both parties named")
+        raise ShownError("the leaf before is not the one that both parties named")
     if claim.index and leaf_hash(opening.first) != claim.first:
-        raise _ShownError("the first leaf is not the one that both parties named")
+        raise ShownError("the first leaf is not the one that both parties named")
     return opening
 
 
@@ -144,9 +139,9 @@ def _follow(claim: Claim, tape: Tape, record: StepRecord, shown: Opening, tracer
 
 def _enter(claim: Claim, tape: Tape, record: StepRecord, shown: Opening, tracer: Tracer) -> Leaf:
     if shown.state.digest() != claim.state:
-        raise _ShownError("the state is not the one that both parties agreed on")
+        raise ShownError("the state is not the one that both parties agreed on")
     if batch_digest(shown.batch, shown.undeclared) != record.batch:
-        raise _ShownError("the batch is not the one that the step record names")
+        raise ShownError("the batch is not the one that the step record names")
     slots: dict[int, Tensor] = {}
     others = replace(tape, inputs=[item for item in tape.inputs if item.origin not in ("state", "dropped")])
     tracer._enter(others, record, shown.batch, shown.undeclared, slots, {})
@@ -168,14 +163,14 @@ def _enter(claim: Claim, tape: Tape, record: StepRecord, shown: Opening, tracer:
 
 def _finish(claim: Claim, tape: Tape, record: StepRecord, shown: Opening, previous: Leaf) -> tuple[Leaf, bool]:
     if shown.state.digest() != claim.state:
-        raise _ShownError("the state is not the one that both parties agreed on")
+        raise ShownError("the state is not the one that both parties agreed on")
     memory = MemoryMap(slots_of(tape))
     for slot, region in shown.memory.items():
         if slot >= slots_of(tape):
-            raise _ShownError(f"the tape has no slot {slot}")
+            raise ShownError(f"the tape has no slot {slot}")
         memory.put(slot, region)
     if memory.root() != previous.left:
-        raise _ShownError("the memory is not that of the leaf before")
+        raise ShownError("the memory is not that of the leaf before")
     freed = {slot for at, slot in tape.frees if at == len(tape.nodes)}
     there = {slot: region for slot, region in shown.memory.items() if slot not in freed}
     regions, names = dict(shown.state.regions), dict[int, str]()
@@ -205,10 +200,10 @@ def _operation(
     opened, slots = {}, dict[int, Tensor]()
     for (slot, content, region, proof), (wanted, reads) in zip(shown.slots, opened_slots(tape, op), strict=False):
         if slot != wanted or (content is None) != (region is None or not reads):
-            raise _ShownError(f"the opening does not show slot {wanted} as the operation needs it")
+            raise ShownError(f"the opening does not show slot {wanted} as the operation needs it")
         if content is not None and region is not None:
             if (len(content), bytes_digest(content)) != (region.size, region.content):
-                raise _ShownError(f"the bytes of slot {slot} are not those of its digest")
+                raise ShownError(f"the bytes of slot {slot} are not those of its digest")
             slots[slot] = (
                 torch.frombuffer(bytearray(content), dtype=torch.uint8).to(tracer.device)
                 if content
@@ -216,12 +211,12 @@ def _operation(
             )
         opened[slot] = (region, proof)
     if len(shown.slots) != len(opened_slots(tape, op)):
-        raise _ShownError("the opening shows more or fewer slots than the operation touches")
+        raise ShownError("the opening shows more or fewer slots than the operation touches")
     changes: dict[int, Held | None] = {slot: None for at, slot in tape.frees if at == op}
     changed_root(slots_of(tape), opened, {}, previous.left)  # the operands are the agreed ones, or nothing is executed
     if len(record.values) != tape.values:
         raise TapeError(f"the record has {len(record.values)} values, its tape {tape.values}")
-    log, taken = _entries(shown.log, record.logged, op)
+    log, taken = entries_of(shown.log, record.logged, op)
     if taken != before.entries:
         raise LogError(f"the log has {taken} entries before operation {op}, and {before.entries} were followed")
     context = tracer._context(record, log)
@@ -246,10 +241,3 @@ def _operation(
         memory=previous.left, left=changed_root(slots_of(tape), opened, changes, previous.left),
     )  # fmt: skip
     return leaf, tracing.recorded(), tracing.explainable
-
-
-def _entries(data: bytes, most: int, op: int) -> tuple[LogReader, int]:
-    """Returns the log of one operation alone, and how many entries stand before it."""
-    sections = rounding_log.decode(data, max_entries=most)
-    before = sum(len(section.positions) for section in sections if section.op < op)
-    return LogReader(rounding_log.encode([each for each in sections if each.op == op]), max_entries=most), before

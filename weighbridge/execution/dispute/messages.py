@@ -28,7 +28,7 @@ MAX_MESSAGE = MAX_OPENING + (1 << 16)
 MAX_MESSAGES = 16
 """Most messages of a dispute."""
 
-_Kind = TypeVar("_Kind", bound="Course | Challenge | Answer | Shown | Ruling")
+_Kind = TypeVar("_Kind", bound="Course | Challenge | Answer | Parts | Shown | Ruling")
 
 
 class DisputeError(WeighbridgeError):
@@ -94,6 +94,20 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Narrows a dispute about an operation to one chunk of its result; without one from either party, it is not.
+
+    Attributes:
+        leaf: The party's leaf that differs, encoded; nothing from a party that names none.
+        parts: Chaining values of all chunks of the storage that the operation writes, one after the other; nothing for
+            an operation that is executed whole.
+    """
+
+    leaf: bytes
+    parts: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shown:
     """What a party shows of the first leaf that differs.
 
@@ -125,9 +139,10 @@ class Ruling:
     judged: float
 
 
-Content = Course | Challenge | Answer | Shown | Ruling
+Content = Course | Challenge | Answer | Parts | Shown | Ruling
 _KINDS: dict[str, type[Content]] = {
-    "course": Course, "challenge": Challenge, "answer": Answer, "opening": Shown, "ruling": Ruling
+    "course": Course, "challenge": Challenge, "answer": Answer, "parts": Parts, "opening": Shown,
+    "ruling": Ruling,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -229,7 +244,7 @@ def _content(body: bytes) -> Content:
 
 
 _DIGESTS = ("state", "log")
-_LISTS = ("leaves", "states", "inputs")
+_LISTS = ("leaves", "states", "inputs", "parts")
 
 
 def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:

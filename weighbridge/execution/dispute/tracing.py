@@ -6,7 +6,7 @@ a party that disputes another's record claims nothing about the operation at whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from torch import Tensor
 from weighbridge.core.digests import bytes_digest
 from weighbridge.core.errors import LogError, UsageError, WeighbridgeError
 from weighbridge.core.memory_map import Held
+from weighbridge.core.treehash import parts as trees
 from weighbridge.execution.dispute.leaves import ENTER, FINISH, Counters, Leaf, encoded, values_of
+from weighbridge.execution.dispute.narrowing import Narrowed, narrowed
 from weighbridge.execution.dispute.openings import Contents, Opening, opened_slots
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import Following
@@ -29,7 +31,8 @@ from weighbridge.program.operands import whole
 from weighbridge.transcript.steps import Scalar, StepRecord, same_scalar
 from weighbridge.transcript.tape import Tape
 
-_WHOLE_VALUE = {torch.float32: 32, torch.bfloat16: 16, torch.float16: 16}
+WHOLE_VALUE = {torch.float32: 32, torch.bfloat16: 16, torch.float16: 16}
+"""Bits that an entry of width 0 states."""
 
 
 class Tracing(Following):
@@ -63,7 +66,7 @@ class Tracing(Following):
         if entries is not None:
             self.entries += len(entries.positions)
             widths = entries.widths.astype("int64")
-            self.chosen += int(widths.sum()) + int((widths == 0).sum()) * _WHOLE_VALUE[dtype]
+            self.chosen += int(widths.sum()) + int((widths == 0).sum()) * WHOLE_VALUE[dtype]
         if result.inadmissible:
             raise LogError(
                 f"step {self.record.step}, operation {self.op} ({self.operation}): the log asks for "
@@ -127,12 +130,15 @@ class Tracer(Executor):
     Attributes:
         tree: The leaves of the last step.
         opening: What was asked to be opened of it, or None.
+        shown: The leaf that was asked for, encoded, if it was made.
+        parts: Chaining values of the chunks of its operation's result; nothing if that is executed whole.
         parted: Why the tree ends early; "" if it does not.
         explaining: Whether results that a wider bound would explain are taken as the record's checksums have them.
     """
 
     tree: list[Leaf]
     opening: Opening | None = None
+    shown = parts = b""
     parted = ""
     explaining = False
 
@@ -143,7 +149,8 @@ class Tracer(Executor):
 
     def trace(
         self, tape: Tape, record: StepRecord, log: bytes, batch: Mapping[str, Tensor],
-        undeclared: Mapping[str, Tensor], state: bytes, *, place: int | None = None, to_the_end: bool = False,
+        undeclared: Mapping[str, Tensor], state: bytes, *, place: int | None = None, part: int | None = None,
+        to_the_end: bool = False,
     ) -> None:  # fmt: skip
         """Executes a step on the state that was loaded and makes its tree.
 
@@ -155,6 +162,7 @@ class Tracer(Executor):
             undeclared: Undeclared tensors by name.
             state: Digest of the state before the step (32 bytes).
             place: A leaf that is to be opened.
+            part: Of its operation's result, the chunk that is to be opened alone.
             to_the_end: Whether to go on where results are not those of the record.
 
         Raises:
@@ -163,19 +171,23 @@ class Tracer(Executor):
         if record.collectives:
             raise UsageError("A step that exchanges with other ranks cannot be disputed; replay the whole job.")
         self.tree, self.opening, self.parted = [], None, ""
+        self.shown = self.parts = b""
+        which: Narrowed | None = None
         counted = flops(tape)
         roots, done = MemoryRoots(tape), Counters()
         regions = {name: held(data) for name, data in self.state.items()} if place in (0, len(tape.nodes) + 1) else {}
         given = Contents(regions, dict(self.rng))
 
         def before(index: int, slots: Mapping[int, Tensor]) -> None:
-            nonlocal done
+            nonlocal done, which
             context = self._tracing
             roots(index, slots)
             if index == 0:
                 self.tree.append(enter(record, state, roots.roots[0]))
             else:
                 node = tape.nodes[index - 1]
+                if place == index and which is not None:
+                    self.parts = trees.chaining_values(raw(slots[which.slot]) or b"")
                 after = context.counters(done.flops + counted[index - 1])
                 if not to_the_end and not context.recorded():
                     raise PartedError(f"operation {index - 1} ({node.op}) gives other results than the record has")
@@ -192,15 +204,23 @@ class Tracer(Executor):
                         left=roots.roots[-1],
                     )
                 )
+                if place == index:
+                    self.shown = self.tree[-1].to_cbor()
                 done = after
                 context.noted, context.read = [], []
             if place == index + 1:
                 previous, first = self.tree[-1].to_cbor(), self.tree[0].to_cbor()
                 if index < len(tape.nodes):
+                    sizes = {slot: data.numel() for slot, data in slots.items()}
+                    which = narrowed(tape, index, record.values, self._policy, sizes)
+                    needed = None if which is None or part is None else which.needed(part)
                     parts = [
-                        (slot, raw(slots.get(slot)) if reads else None, _held(slots.get(slot)), roots.proof(slot))
+                        (
+                            slot, _shown(raw(slots.get(slot)), slot, needed) if reads else None,
+                            _held(slots.get(slot)), roots.proof(slot),
+                        )
                         for slot, reads in opened_slots(tape, index)
-                    ]
+                    ]  # fmt: skip
                     self.opening = Opening(first=first, previous=previous, log=log, slots=parts)
                 else:
                     memory = {slot: held(data) for slot, data in slots.items()}
@@ -272,6 +292,11 @@ def finish(index: int, done: Counters, root: bytes, state: bytes) -> Leaf:
 def raw(data: Tensor | None) -> bytes | None:
     """Returns the bytes of a storage, if there is one."""
     return None if data is None else whole(data).cpu().numpy().tobytes()
+
+
+def _shown(data: bytes | None, slot: int, needed: Mapping[int, Collection[int]] | None) -> bytes | None:
+    """Returns what is shown of a storage: all of it, or the chunks that are needed."""
+    return data if data is None or needed is None else trees.cut(data, needed.get(slot, ()))
 
 
 def _held(data: Tensor | None) -> Held | None:

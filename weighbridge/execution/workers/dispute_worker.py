@@ -85,8 +85,9 @@ def _traced(request: dict[str, Any]) -> dict[str, Any]:
     program, encoded = Tape.decode(tape), transcript.rounding(step)
     began = time.perf_counter()
     tracer.trace(
-        program, record, encoded, transcript.batch(step), transcript.undeclared(step), state, place=request["place"]
-    )
+        program, record, encoded, transcript.batch(step), transcript.undeclared(step), state, place=request["place"],
+        part=request["part"],
+    )  # fmt: skip
     return {
         "terms": cbor(terms).hex(),
         "tape": tape.hex(),
@@ -96,6 +97,8 @@ def _traced(request: dict[str, Any]) -> dict[str, Any]:
         "leaves": b"".join(leaf.digest() for leaf in tracer.tree).hex(),
         "opening": None if tracer.opening is None else tracer.opening.to_cbor().hex(),
         "parted": tracer.parted,
+        "leaf": tracer.shown.hex(),
+        "parts": tracer.parts.hex(),
         "seconds": time.perf_counter() - began,
     }
 
@@ -132,7 +135,9 @@ def _judged(request: dict[str, Any]) -> dict[str, Any]:
         terms=bytes.fromhex(request["terms"]),
         tape=read_file(at / "tape", max_bytes=MAX_OPENING), record=read_file(at / "record", max_bytes=MAX_OPENING),
         own=bool(request["own"]), count=int(request["count"]), index=int(request["index"]),
-        step=request["step"], answered=bool(request["answered"]), **small,
+        step=request["step"], answered=bool(request["answered"]), part=request["part"],
+        parts=read_file(at / "parts", max_bytes=MAX_OPENING), shown=read_file(at / "shown", max_bytes=MAX_OPENING),
+        **small,
     )  # fmt: skip
     terms = decode_cbor(claim.terms)
     try:

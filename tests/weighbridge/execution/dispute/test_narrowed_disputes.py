@@ -1,0 +1,199 @@
+"""Disputes about one chunk of a result: what is judged of it, and what a liar shows instead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from support.disputed import STEP, Party, cheat, judge_here, reasons
+from support.recordings import train
+from torch import nn
+
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.execution.dispute import game
+from weighbridge.execution.dispute.asking import Judgement, Traced
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee, verify
+from weighbridge.execution.dispute.messages import DisputeError, Parts, Ruling, Shown, pack, read, signed
+from weighbridge.execution.dispute.openings import Opening
+from weighbridge.transcript.tape import Tape
+
+KEYS = (SigningKey.generate(), SigningKey.generate())
+REFEREE = SigningKey.generate()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.Sequential(nn.Linear(48, 64), nn.GELU(), nn.Linear(64, 40))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(batch: dict[str, torch.Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        nn.functional.cross_entropy(model(batch["x"]), batch["y"]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    generator = torch.Generator().manual_seed(1)
+    batches = [
+        {"x": torch.randn(32, 48, generator=generator), "y": torch.randint(0, 40, (32,), generator=generator)}
+        for _ in range(STEP)
+    ]
+    path = tmp_path_factory.mktemp("narrowed") / "run"
+    train(path, build, step, batches, every=STEP)
+    return path
+
+
+@pytest.fixture(scope="module")
+def honest(run: Path) -> tuple[Traced, list[str]]:
+    told = Party(run).tree()[0]
+    return told, ["enter", *(node.op for node in Tape.decode(told.tape).nodes), "finish"]
+
+
+def places(names: list[str], *wanted: str) -> list[int]:
+    return [next(at for at, name in enumerate(names) if name == each) for each in wanted]
+
+
+def play(mine: Party, theirs: Party, *, own: bool, forged: Parts | None = None) -> Referee:
+    """Plays a dispute as the command does: parts where the operation has any, then openings of the chunk."""
+    parties, told = (mine, theirs), (mine.tree()[0], theirs.tree()[0])
+    referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
+    asked = game.challenge(told[0], STEP, own=own)
+    referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
+    referee.post(signed(referee.dispute.head, game.answer(told[1], asked), KEYS[1]).data)
+    while referee.ruling is None:
+        party, due = referee.dispute.due()
+        made = parties[party].tree(referee.dispute.leaf, referee.dispute.part)[0]
+        content: Parts | Shown = Shown(opening=made.opening or b"")
+        if due == "parts" or (made.parts and not referee.dispute.narrowing_over):
+            content = Parts(leaf=made.leaf, parts=made.parts)
+            content = forged if forged is not None and party == DEFENDER else content
+        referee.post(signed(referee.dispute.head, content, KEYS[party]).data)
+    return referee
+
+
+def verdicts(referee: Referee) -> dict[int, str]:
+    assert referee.ruling is not None
+    assert isinstance(referee.ruling.content, Ruling)
+    return {party: verdict for party, verdict, _, _ in referee.ruling.content.claims}
+
+
+def judged(run: Path, place: int, part: int, told: Traced, opening: bytes, **changes: bytes) -> Judgement:
+    """Judges an honest party's claim about a chunk, with other bytes in places."""
+    referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
+    other = replace(told, leaves=(*told.leaves[:place], *[bytes(32)] * (len(told.leaves) - place)))
+    asked = game.challenge(told, STEP, own=True)
+    referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
+    referee.post(signed(referee.dispute.head, game.answer(other, asked), KEYS[1]).data)
+    made = opened(run, place, None)
+    claim = referee.dispute.claim(CHALLENGER)
+    assert claim is not None
+    return judge_here(replace(claim, part=part, **{"parts": made.parts, "shown": made.leaf} | changes), opening)
+
+
+@cache
+def opened(run: Path, place: int, part: int | None) -> Traced:
+    return Party(run).tree(place, part)[0]
+
+
+@pytest.mark.parametrize("op", ["addmm.default", "mm.default", "gelu.default", "gelu_backward.default", "mul_.Tensor"])
+def test_an_honest_chunk_follows_and_takes_less(run: Path, honest: tuple[Traced, list[str]], op: str) -> None:
+    told, names = honest
+    (place,) = places(names, op)
+    whole = opened(run, place, None)
+    last = len(whole.parts) // 32 - 1
+    assert last > 0
+    for part in {0, last}:
+        shown = opened(run, place, part).opening
+        assert shown is not None
+        assert whole.opening is not None
+        assert len(shown) < len(whole.opening)
+        found = judged(run, place, part, told, shown)
+        assert (found.verdict, found.code) == ("admissible", "dispute.follows"), found.reason
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("op", ["addmm.default", "gelu_backward.default"])
+def test_a_liar_is_found_by_one_chunk(run: Path, honest: tuple[Traced, list[str]], op: str, own: bool) -> None:
+    (place,) = places(honest[1], op)
+    liar = cheat(run, place - 1)
+    mine = Party(run) if own else Party(run, record=liar.record)
+    referee = play(mine, liar, own=own)
+    assert referee.dispute.part == 0
+    assert verdicts(referee) == ({CHALLENGER: "admissible", DEFENDER: "false"} if own else {DEFENDER: "false"})
+    assert reasons(referee)[DEFENDER] == "dispute.leaf"
+    assert max(sum(m.key == key.public for m in referee.log()) for key in KEYS) <= 6
+    assert verify(pack(referee.log()), judge_here).agrees
+
+
+def test_a_liar_who_names_other_parts_gains_nothing(run: Path, honest: tuple[Traced, list[str]]) -> None:
+    (place,) = places(honest[1], "addmm.default")
+    liar, true = cheat(run, place - 1), opened(run, place, None)
+    lie = liar.tree(place)[0]
+    for forged, verdict in (
+        (Parts(leaf=lie.leaf, parts=true.parts), "false"),  # no chunk differs: all is judged
+        (Parts(leaf=lie.leaf, parts=lie.parts[:32]), "false"),
+        (Parts(leaf=lie.leaf, parts=b""), "false"),
+        (Parts(leaf=true.leaf, parts=lie.parts), "forfeit"),
+        (Parts(leaf=b"leaf", parts=lie.parts), "forfeit"),
+        (Parts(leaf=lie.leaf, parts=true.parts[:-32] + bytes(32)), "false"),  # another chunk than the false one
+    ):
+        referee = play(Party(run), liar, own=True, forged=forged)
+        assert verdicts(referee) == {CHALLENGER: "admissible", DEFENDER: verdict}
+
+
+@pytest.mark.finding("dispute.opening")
+def test_an_opening_of_other_chunks_shows_nothing(run: Path, honest: tuple[Traced, list[str]]) -> None:
+    told, names = honest
+    (place,) = places(names, "addmm.default")
+    data = opened(run, place, 1).opening
+    assert data is not None
+    shown = Opening.from_cbor(data)
+    at = max(range(len(shown.slots)), key=lambda i: len(shown.slots[i][1] or b""))
+    slot, content, held, proof = shown.slots[at]
+    assert content is not None
+
+    def with_content(other: bytes) -> bytes:
+        return replace(shown, slots=[*shown.slots[:at], (slot, other, held, proof), *shown.slots[at + 1 :]]).to_cbor()
+
+    assert judged(run, place, 1, told, with_content(content)).verdict == "admissible"
+    for other in (
+        with_content(bytes([content[0] ^ 1]) + content[1:]),
+        with_content(content[1024:2048] + content[:1024] + content[2048:]),
+        with_content(content[1024:]),  # a smaller box than is needed
+        with_content(content + bytes(32)),
+        opened(run, place, 0).opening or b"",
+        opened(run, place, None).opening or b"",
+        replace(shown, slots=shown.slots[:-1]).to_cbor(),
+    ):
+        found = judged(run, place, 1, told, other)
+        assert (found.verdict, found.code) == ("forfeit", "dispute.opening")
+    assert judged(run, place, 1, told, data, parts=opened(run, place, None).parts[:32]).verdict == "forfeit"
+    assert judged(run, place, 1, told, data, shown=b"").verdict == "forfeit"
+
+
+def test_what_is_executed_whole_has_no_parts(run: Path, honest: tuple[Traced, list[str]]) -> None:
+    told, names = honest
+    (place,) = places(names, "nll_loss_forward.default")
+    assert opened(run, place, None).parts == b""
+    found = judged(run, place, 0, told, opened(run, place, None).opening or b"", parts=bytes(32))
+    assert (found.verdict, found.code) == ("forfeit", "dispute.opening")
+
+
+def test_parts_come_before_openings_and_once(run: Path, honest: tuple[Traced, list[str]]) -> None:
+    (place,) = places(honest[1], "addmm.default")
+    told, lie = honest[0], cheat(run, place - 1).tree()[0]
+    dispute = game.Dispute((KEYS[0].public, KEYS[1].public))
+    asked = game.challenge(told, STEP, own=True)
+    parts = Parts(leaf=b"", parts=bytes(64))
+    for party, content in ((0, asked), (1, game.answer(lie, asked)), (0, parts)):
+        dispute.take(signed(dispute.head, content, KEYS[party]))
+    assert dispute.due() == (DEFENDER, "parts")
+    with pytest.raises(DisputeError):
+        dispute.take(signed(dispute.head, Shown(opening=b""), KEYS[1]))
+    dispute.take(signed(dispute.head, replace(parts, parts=bytes(31) + b"\1"), KEYS[1]))
+    assert (dispute.part, dispute.due()) == (0, (CHALLENGER, "opening"))
+    with pytest.raises(DisputeError):
+        dispute.take(signed(dispute.head, parts, KEYS[0]))
+    assert read(signed(dispute.head, parts, KEYS[0]).data).content == parts

@@ -1,0 +1,148 @@
+"""What a referee says of one chunk of a claimed result: the parties' leaves, and the chunk that follows.
+
+All of a leaf but the results follows from the agreed leaf before it, the log and the tape. The result is bound by the
+chaining values that the party names; one chunk of it is made again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weighbridge.core.errors import FormatError, LogError, TapeError, WeighbridgeError
+from weighbridge.core.memory_map import Held, changed_root
+from weighbridge.core.treehash import parts
+from weighbridge.execution.dispute.asking import Claim, Judgement, split
+from weighbridge.execution.dispute.leaves import Leaf, encoded, leaf_hash, places, values_of
+from weighbridge.execution.dispute.narrowing import Narrowed, Part, execute, narrowed, written
+from weighbridge.execution.dispute.openings import Opening, opened_slots
+from weighbridge.execution.dispute.tracing import WHOLE_VALUE, Tracer, enter
+from weighbridge.execution.memory_roots import slots_of
+from weighbridge.numerics.rounding import rounding_log
+from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
+from weighbridge.program.flops import flops
+from weighbridge.transcript.steps import StepRecord
+from weighbridge.transcript.tape import Tape
+
+
+class ShownError(WeighbridgeError):
+    """An opening shows something else than what was agreed."""
+
+    code = "dispute.opening"
+
+
+def judge_part(claim: Claim, part: int, tape: Tape, record: StepRecord, shown: Opening, tracer: Tracer) -> Judgement:
+    """Judges a claim by one chunk of the result of its operation.
+
+    Args:
+        claim: The claim.
+        part: Number of the chunk.
+        tape: The program.
+        record: The step record that it is about.
+        shown: What the party shows; the log and the leaves in it are those that were named.
+        tracer: Has the policy of the draft and the device.
+
+    Raises:
+        ProofError, ShownError: The party shows something else than it has to.
+        TapeError, LogError: The operation cannot be executed, or the log is false.
+    """
+    if not 0 < claim.index < places(tape) - 1 or leaf_hash(claim.shown) != claim.leaf:
+        raise ShownError("the leaf is not the one that the party named, or has no parts")
+    try:
+        previous, first, leaf = (Leaf.from_cbor(each) for each in (shown.previous, shown.first, claim.shown))
+    except FormatError as error:
+        raise ShownError(error.message) from None
+    if enter(record, claim.state, first.left).digest() != claim.first:
+        raise TapeError("the step record has other values, another batch or other draws than the first leaf")
+    if len(record.values) != tape.values:
+        raise TapeError(f"the record has {len(record.values)} values, its tape {tape.values}")
+    op = claim.index - 1
+    sizes = {slot: held.size for slot, _, held, _ in shown.slots if held is not None}
+    which = narrowed(tape, op, list(record.values), tracer._policy, sizes)
+    if which is None or part >= which.chunks:
+        raise ShownError("this operation is executed whole; show all that it reads")
+    result = written(which, claim.parts)
+    chunks, left = _operands(tape, op, which, part, shown, previous.left, result)
+    entries = _logged(shown, record, op, previous, which)
+    found = execute(which, part, chunks, entries, tracer._policy, tracer.device)
+    if entries is not None and not found.roundings:
+        raise LogError(f"the log has entries for outputs that operation {op} ({which.call.op}) does not round")
+    expected = _expected(claim, tape, record, previous, leaf, which, result, found, entries, left)
+    what = f"chunk {part} of {which.chunks} of the result of leaf {claim.index} ({tape.nodes[op].op})"
+    if expected.to_cbor() != claim.shown:
+        return Judgement("false", "dispute.leaf", f"leaf {claim.index} is not what follows, whatever its results are")
+    named = split(claim.parts)[part]
+    if named != _named(which, part, found.data):
+        if any(named == _named(which, part, other) for other in found.others):
+            why = "few elements next to a rounding boundary would explain that; ask on the device that recorded it"
+            return Judgement("undecided", "dispute.bound", f"{what} comes out otherwise here, but {why}")
+        return Judgement("false", "dispute.leaf", f"{what} is not what follows from the leaf before it")
+    sums = b"".join(checksum.to_bytes(8, "little") for _, checksum in leaf.results)
+    at = 8 * previous.after.checked
+    if claim.own and record.checksums[at : at + len(sums)] != sums:
+        return Judgement("false", "dispute.record", f"{what} follows, but the step record says something else of it")
+    return Judgement("admissible", "dispute.follows", f"{what} follows from the leaf before it")
+
+
+def _operands(
+    tape: Tape, op: int, which: Narrowed, part: int, shown: Opening, root: bytes, result: Held
+) -> tuple[dict[int, dict[int, bytes]], bytes]:
+    """Returns the chunks of storages that were shown, and the memory root with the result."""
+    needed, wanted = which.needed(part), opened_slots(tape, op)
+    if [slot for slot, *_ in shown.slots] != [slot for slot, _ in wanted]:
+        raise ShownError("the opening shows other slots than the operation touches")
+    opened = {slot: (held, proof) for slot, _, held, proof in shown.slots}
+    changes: dict[int, Held | None] = {slot: None for at, slot in tape.frees if at == op}
+    left = changed_root(slots_of(tape), opened, changes | {which.slot: result}, root)
+    chunks = {}
+    for (slot, content, held, _), (_, reads) in zip(shown.slots, wanted, strict=True):
+        if (content is None) != (held is None or not reads):
+            raise ShownError(f"the opening does not show slot {slot} as the operation needs it")
+        if content is not None and held is not None:
+            chunks[slot] = parts.joined(content, needed.get(slot, ()), held.size, held.content)
+    if not needed.keys() <= chunks.keys():
+        raise ShownError("a slot that the operation reads does not exist")
+    return chunks, left
+
+
+def _logged(shown: Opening, record: StepRecord, op: int, previous: Leaf, which: Narrowed) -> OpEntries | None:
+    """Returns what the log says of the result."""
+    log, taken = entries_of(shown.log, record.logged, op)
+    if taken != previous.after.entries:
+        raise LogError(f"the log has {taken} entries before operation {op}, and others were followed")
+    entries = log.take(op, 0, which.size // which.dtype.itemsize)
+    if log.left:
+        raise LogError(f"the log has entries for outputs that operation {op} ({which.call.op}) does not round")
+    return entries
+
+
+def _expected(
+    claim: Claim, tape: Tape, record: StepRecord, previous: Leaf, leaf: Leaf, which: Narrowed, result: Held,
+    found: Part, entries: OpEntries | None, left: bytes,
+) -> Leaf:  # fmt: skip
+    """Returns the leaf that follows if the result is the one that the party names, with the checksum that it names."""
+    op, before = claim.index - 1, previous.after
+    sums = [checksum for _, checksum in leaf.results[: found.results]]
+    widths = () if entries is None else entries.widths.tolist()
+    after = replace(
+        before, entries=before.entries + len(widths), checked=before.checked + found.results,
+        chosen=before.chosen + sum(width or WHOLE_VALUE[which.dtype] for width in widths),
+        rounded=before.rounded + found.roundings * (which.size // which.dtype.itemsize),
+        flops=(before.flops + flops(tape)[op]) % (1 << 64),
+    )  # fmt: skip
+    results = [(result.content, checksum) for checksum in [*sums, 0][: found.results]]
+    return Leaf(
+        index=claim.index, node=encoded(tape.nodes[op]), values=values_of(tape.nodes[op], record.values), host=[],
+        results=results, before=before, after=after, memory=previous.left, left=left,
+    )  # fmt: skip
+
+
+def _named(which: Narrowed, part: int, data: bytes) -> bytes:
+    """Returns the chaining value of a chunk of a result."""
+    return parts.chaining_value(data, part, which.size)
+
+
+def entries_of(data: bytes, most: int, op: int) -> tuple[LogReader, int]:
+    """Returns the log of one operation alone, and how many entries stand before it."""
+    sections = rounding_log.decode(data, max_entries=most)
+    before = sum(len(section.positions) for section in sections if section.op < op)
+    return LogReader(rounding_log.encode([each for each in sections if each.op == op]), max_entries=most), before
