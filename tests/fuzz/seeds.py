@@ -38,7 +38,7 @@ from weighbridge.core.memory_map import Held
 from weighbridge.execution.collective_openings import Opening as Opened
 from weighbridge.execution.collective_openings import Piece, Target, encode, encode_targets
 from weighbridge.execution.dispute.leaves import Counters, Leaf
-from weighbridge.execution.dispute.messages import START, Answer, Challenge, Course, Message, Ruling, Shown, pack
+from weighbridge.execution.dispute.messages import START, Answer, Challenge, Course, Message, Parts, Ruling, Shown, pack
 from weighbridge.execution.dispute.messages import signed as signed_message
 from weighbridge.execution.dispute.notices import Notice
 from weighbridge.execution.dispute.openings import Contents, Opening
@@ -94,6 +94,7 @@ def _disputes() -> list[bytes]:
         Course(terms=b"t", states=some, inputs=some),
         Challenge(terms=b"t", tape=b"p", state=some, step=1, record=b"r", own=True, log=some, leaves=some),
         Answer(record=b"r", log=some, leaves=some * 2),
+        Parts(leaf=b"l", parts=some),
         Shown(opening=b"o"),
         Ruling(leaf=1, claims=[(1, "false", "c", "r")], seconds=(0.5, 1.0), clock=2.0, sent=(3, 4), judged=0.25),
     ]
