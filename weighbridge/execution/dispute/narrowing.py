@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from weighbridge.core.errors import LogError, TapeError
+from weighbridge.core.errors import LogError, RefusedOperationError, TapeError, WeighbridgeError
 from weighbridge.core.memory_map import Held
 from weighbridge.core.treehash import parts
 from weighbridge.core.treehash.tree import CHUNK
@@ -33,7 +33,7 @@ from weighbridge.numerics.rule_table import Kind
 from weighbridge.numerics.schemas import argument_names, mutated
 from weighbridge.numerics.slices import Box, enclosing, operand_boxes, widened
 from weighbridge.program.invocation import Invocation, WithoutMemory, invocation
-from weighbridge.program.operands import check_shapes, check_sizes
+from weighbridge.program.operands import UNFIT, check_shapes, check_sizes, unfit
 from weighbridge.transcript.steps import Scalar
 from weighbridge.transcript.tape import DTYPES, RESIZE, Ref, Tape
 
@@ -103,10 +103,16 @@ def narrowed(tape: Tape, op: int, values: list[Scalar], policy: Policy, sizes: M
         values: Plain values of the step.
         policy: Bounds of the run: only strict ones cover a kernel that runs in another shape.
         sizes: Bytes of the storages before the operation, by slot.
-
-    Raises:
-        WeighbridgeError: The operation may not stand on a tape.
     """
+    try:
+        return _narrowed(tape, op, values, policy, sizes)
+    except (WeighbridgeError, *UNFIT):  # what is wrong with it, or with its operands, is found by executing it whole
+        return None
+
+
+def _narrowed(
+    tape: Tape, op: int, values: list[Scalar], policy: Policy, sizes: Mapping[int, int]
+) -> Narrowed | None:  # fmt: skip
     node = tape.nodes[op]
     if node.op == RESIZE or len(may_write(tape, op)) != 1 or len(node.outputs) != 1 or node.outputs[0] is None:
         return None
@@ -216,7 +222,12 @@ def execute(
     kwargs = {name: device if isinstance(value, torch.device) else value for name, value in kwargs.items()}
     mine = _flat(which.ref[2], box)
     context = _Sliced(policy, _of(entries, mine))
-    out: Tensor = evaluate(which.call.op, args, kwargs, context)
+    try:
+        out: Tensor = evaluate(which.call.op, args, kwargs, context)
+    except RefusedOperationError as error:
+        raise TapeError(error.message, code="tape.forbidden", operation=str(which.call.op)) from None
+    except UNFIT as error:
+        raise unfit(str(which.call.op), error) from None
     if tuple(out.shape) != tuple(b - a for a, b in box) or out.dtype != which.dtype:
         raise TapeError("a part of the operation's result has another shape than its operands say")
     start, stop = which.elements(chunk)
