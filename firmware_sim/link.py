@@ -27,7 +27,7 @@ from typing import Any
 
 from firmware_sim.firmware import OWN_EVENTS, Firmware
 from firmware_sim.frames import Connection
-from firmware_sim.snapshot_report import Report, unpack_leaves
+from firmware_sim.snapshot_report import Report, pack_leaves, unpack_leaves
 from weighbridge.core.errors import ChipError, FormatError, UsageError, WeighbridgeError
 from weighbridge.core.socket_paths import short_path
 
@@ -139,13 +139,12 @@ class Link:
             return True
 
     def _attend(self, connection: Connection) -> None:
-        with self._guard:
-            free = self._attached is None
-            if free:
-                self._attached, self._standing, self._known = connection, False, False
         try:
             while (message := connection.receive()) is not None:
-                if not free:
+                if message.get("do") == "open":  # it attaches no workload
+                    connection.send(self._opening(message))
+                    continue
+                if not self._claimed(connection):
                     error = "Another workload runs on this chip; wait for its end."
                     connection.send({"error": "chip.busy", "message": error})
                     break
@@ -161,6 +160,24 @@ class Link:
         finally:
             self._detach(connection)
             connection.close()
+
+    def _claimed(self, connection: Connection) -> bool:
+        """Makes this the attached shim if there is none; returns whether it is."""
+        with self._guard:
+            if self._attached is None:
+                self._attached, self._standing, self._known = connection, False, False
+            return self._attached is connection
+
+    def _opening(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Opens a snapshot to the holder of the machine, whose memory it was, and whose shim knows the salt."""
+        try:
+            match message:
+                case {"do": "open", "index": int(index), **rest} if not rest:
+                    salt, leaves, weights = self._firmware.open_snapshot(index)
+                    return {"ok": True, "salt": salt, "leaves": pack_leaves(leaves), "weights": pack_leaves(weights)}
+            raise FormatError("The chip does not understand this request.")
+        except WeighbridgeError as error:
+            return {"error": error.reason, "message": error.message}
 
     def _detach(self, connection: Connection) -> None:
         with self._guard:

@@ -13,7 +13,6 @@ from cryptography.x509 import Certificate
 
 from verifier import stages
 from verifier.contact.uploaded_explanations import Uploaded
-from verifier.contact.uploads import Uploads
 from verifier.contact.witness import Witness
 from verifier.draw.chip_selection import Sampled
 from verifier.farm.local_farm import Farm, LocalFarm
@@ -60,7 +59,7 @@ class Inspection:
         secret: Secret | None = None,
         regime: Regime | None = None,
         sampled: Sampled | None = None,
-        uploads: Uploads | None = None,
+        uploaded: Uploaded | None = None,
         beacon: Beacon | None = None,
     ) -> None:
         """Prepares an inspection that the registry already knows, with the chips drawn.
@@ -82,7 +81,7 @@ class Inspection:
             secret: The criteria that the plan commits to, if it does.
             regime: Rules, policy and benchmarks; by default no rules.
             sampled: The draw that was committed to; None if the plan's seed was given.
-            uploads: Transcripts that Provers handed in; they explain what no Prover's service does.
+            uploaded: Transcripts that Provers handed in; they explain what no Prover's service does.
             beacon: The beacon whose values name segments that are due while runs go on.
 
         Raises:
@@ -109,7 +108,7 @@ class Inspection:
             secret=secret,
             regime=regime or NO_RULES,
             beacon=beacon,
-            uploaded=None if uploads is None else Uploaded(uploads, cache),
+            uploaded=uploaded,
         )
 
     def run(self) -> dict[str, Any]:

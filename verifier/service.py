@@ -23,6 +23,7 @@ from cryptography.x509 import Certificate
 from protos.weighbridge.v1 import verifier_pb2, verifier_pb2_grpc, witness_pb2_grpc
 from verifier import units
 from verifier.contact import upload_service, witness_service
+from verifier.contact.uploaded_explanations import Uploaded
 from verifier.contact.uploads import Quota, Uploads
 from verifier.contact.witness import Witness, load_signer
 from verifier.draw import own_log
@@ -279,7 +280,7 @@ class VerifierService(upload_service.UploadServicer, verifier_pb2_grpc.VerifierS
                 cancelled=self._stopping.is_set,
                 regime=self._regime,
                 secret=self._secret,
-                uploads=self._uploads,
+                uploaded=Uploaded(self._uploads, self._cache),
                 beacon=self._sampler.beacon,
             )
             report = inspection.run()

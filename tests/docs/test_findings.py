@@ -25,7 +25,7 @@ def identifiers_in(path: Path) -> Iterator[str]:
     """Every string constant that has the form of an identifier, and the `code` of every error class."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
-            if node.value.endswith((".log", ".service", ".cbor", ".json", ".sqlite", ".html", ".dsse")):
+            if node.value.endswith((".log", ".service", ".cbor", ".json", ".sqlite", ".html", ".dsse", ".box", ".bin")):
                 continue  # a file or a module
             named = ROOT / node.value.replace(".", "/")
             if named.with_suffix(".py").exists() or (named / "__init__.py").exists():

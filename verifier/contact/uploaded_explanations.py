@@ -6,17 +6,26 @@ snapshot. So only a transcript with such a draft is looked at, and no other Prov
 
 from __future__ import annotations
 
-from verifier.contact.uploads import Uploads, Whole
+from typing import Protocol
+
+from verifier.contact.uploads import Whole
 from verifier.model.facts import Explanation, SnapshotFacts, digest, number
 from verifier.store.cache import Cache
 from weighbridge.attest.tokens import Token, claims_position
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
 
+class HandedIn(Protocol):
+    """Where transcripts are that Provers handed in."""
+
+    def whole(self) -> list[Whole]:
+        """Returns them; each is in the cache, or was."""
+
+
 class Uploaded:
     """The uploads of one inspection; each transcript is opened once. One thread at a time uses it."""
 
-    def __init__(self, uploads: Uploads, cache: Cache) -> None:
+    def __init__(self, uploads: HandedIn, cache: Cache) -> None:
         """Looks in `uploads` whenever it is asked, for transcripts in `cache`."""
         self._uploads, self._cache = uploads, cache
         self._opened: dict[str, tuple[OpenedTranscript, dict[tuple[bytes, int], tuple[int, int]]] | None] = {}

@@ -129,3 +129,21 @@ class FirmwarePolicy:
                 for measurement, known in sorted(self.allowed.items())
             ],
         }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> FirmwarePolicy:
+        """Inverse of `to_json`.
+
+        Raises:
+            UsageError: It is not what `to_json` gives.
+        """
+        try:
+            allowed = {
+                bytes.fromhex(each["measurement"]): Reference(
+                    version=each["version"], svn=each["svn"], hwmodel=each["model"]
+                )
+                for each in raw["allowed"]
+            }
+            return cls(allowed=allowed, minimal_svn=raw["minimal_svn"], limits=ChipLimits(**raw["limits"]))
+        except (TypeError, ValueError, KeyError) as error:
+            raise UsageError(f"this is no policy for firmware ({error})") from None

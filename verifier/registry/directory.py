@@ -29,7 +29,7 @@ from weighbridge.core.errors import NotFoundError, UsageError
 _CHUNK = 500
 _UEID_MOST = UEID_SIZES[1]
 _DIGITS = re.compile(rf"[0-9a-f]{{1,{2 * _UEID_MOST}}}")
-FINISHED = ("done", "failed")
+FINISHED = ("done", "failed", "sealed")
 """Stages in which an inspection does nothing more."""
 
 

@@ -1,6 +1,6 @@
-"""From a full report to the record of an outcome: what a sealed worker would do before anything leaves.
+"""From a full report to the record of an outcome: what a sealed worker does before anything leaves.
 
-No such worker exists yet. Nothing of a report's text, names, digests or exact amounts comes into the record: hours and
+Nothing of a report's text, names, digests or exact amounts comes into the record: hours and
 FLOPs become classes that were agreed on before, findings bits, and each snapshot a status.
 """
 

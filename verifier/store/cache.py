@@ -198,7 +198,7 @@ class Cache:
             place.mkdir()
             (place / RECORD).write_bytes(record.encode())
             for rank, transcript in enumerate(transcripts):
-                shutil.copytree(transcript.path, place / rank_name(rank), copy_function=os.link)
+                _link(transcript.path, place / rank_name(rank))
         except OSError as error:
             raise _cannot_store(place.name, error) from None
         return place
@@ -219,7 +219,7 @@ class Cache:
                 shutil.rmtree(place, ignore_errors=True)
                 came = transcript.path.with_name(transcript.path.name + SUPPLEMENTS)
                 if came.is_dir():
-                    shutil.copytree(came, place, copy_function=os.link)
+                    _link(came, place)
         except OSError as error:
             raise _cannot_store(job.name, error) from None
 
@@ -322,6 +322,16 @@ class Cache:
                 f"the Prover sent {path[:100]!r} and a file in its way; treat its service as hostile",
                 code="transcript.fetch.path",
             ) from None
+
+
+def _link(source: Path, target: Path) -> None:
+    """Shows the files of a directory in another place; times and modes of directories say nothing."""
+    target.mkdir()
+    for each in source.iterdir():
+        if each.is_dir():
+            _link(each, target / each.name)
+        else:
+            os.link(each, target / each.name)
 
 
 def _cannot_store(path: str, error: OSError) -> StorageError:

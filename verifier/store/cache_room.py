@@ -121,6 +121,8 @@ class Room:
                 note = self._root / _HELD / self._holder / transcript_id
                 note.parent.mkdir(parents=True, exist_ok=True)
                 note.touch()
+            if self._budget.total is None:
+                return  # nothing is pruned, so when it was used is not asked
             with suppress(FileNotFoundError):
                 os.utime(self._root / transcript_id)
 

@@ -26,6 +26,7 @@ from typing import BinaryIO
 from blake3 import blake3
 from nacl import bindings
 from nacl.exceptions import CryptoError
+from nacl.public import PrivateKey, SealedBox
 
 from weighbridge.attest.sealed_list import LIST_LIMIT, SealedFile, SealedList, commitment
 from weighbridge.core import secret_files
@@ -143,6 +144,20 @@ class WorkerKey:
         self.public, self._secret = bindings.crypto_kx_keypair()
         self._used = False
 
+    def open(self, box: bytes) -> bytes:
+        """Opens what was encrypted to this worker by any sender, until the Prover's stream is received.
+
+        Raises:
+            SealedInputError: It is not to this key, or was altered.
+            UsageError: The key was used, and is gone.
+        """
+        if self._used:
+            raise UsageError("a worker's key opens nothing more once it received a stream")
+        try:
+            return bytes(SealedBox(PrivateKey(self._secret)).decrypt(box))
+        except (CryptoError, ValueError):
+            raise SealedInputError("what was sent is not encrypted to this worker") from None
+
     def receive(self, source: BinaryIO, terms: Terms, into: Path, *, limit: int) -> SealedList:
         """Receives the files of a job; they are there when all of them are what was committed to, and not before.
 
@@ -216,7 +231,7 @@ def _chunks_of(path: Path, file: SealedFile) -> Iterator[bytes]:
         raise UsageError(f"{path} changed since it was listed; commit to a new list")
 
 
-def _exactly(source: BinaryIO, size: int) -> bytes:
+def exactly(source: BinaryIO, size: int) -> bytes:
     """Reads so many bytes, also of a pipe that gives them in pieces."""
     found = bytearray()
     while len(found) < size:
@@ -230,15 +245,15 @@ def _exactly(source: BinaryIO, size: int) -> bytes:
 def _opened(source: BinaryIO, key: bytes) -> Iterator[tuple[bytes, bool]]:
     """The messages of a stream, each authenticated before it is given, and whether it is the last."""
     state = bindings.crypto_secretstream_xchacha20poly1305_state()
-    bindings.crypto_secretstream_xchacha20poly1305_init_pull(state, _exactly(source, _HEADER), key)
+    bindings.crypto_secretstream_xchacha20poly1305_init_pull(state, exactly(source, _HEADER), key)
     most = LIST_LIMIT
     last = False
     while not last:
-        (length,) = _LENGTH.unpack(_exactly(source, _LENGTH.size))
+        (length,) = _LENGTH.unpack(exactly(source, _LENGTH.size))
         if not _OVERHEAD <= length <= most + _OVERHEAD:
             raise SealedInputError("a message of a sealed job has a length that none has")
         try:
-            message, tag = bindings.crypto_secretstream_xchacha20poly1305_pull(state, _exactly(source, length))
+            message, tag = bindings.crypto_secretstream_xchacha20poly1305_pull(state, exactly(source, length))
         except CryptoError:
             raise SealedInputError("a message is not of this job's Prover, or was altered or moved") from None
         if tag not in (_MORE, _LAST):

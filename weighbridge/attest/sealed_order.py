@@ -7,6 +7,7 @@ one order is none to another. Nothing in an order tells what the inputs are: the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from blake3 import blake3
 
@@ -16,19 +17,46 @@ from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, WeighbridgeError
 
-STARTED, OUTCOME, REFUSED = b"S", b"O", b"R"
+STARTED, KEYED, OUTCOME, REPORT, REFUSED = b"S", b"K", b"O", b"F", b"R"
 """Kinds of what a worker says to its launcher. After a worker heard a Prover, nothing that it says is decoded there."""
 
 _DOMAIN = "sealed-order/1"
 _NONCE = b"weighbridge/sealed-nonce/1\x00"
 _LIMIT = 4096
 _STEPS_END = 1 << 40
+_MOST_SECONDS = 1 << 31
 
 
 class SealedWorkerError(WeighbridgeError):
     """A sealed worker was not started, or ended without an outcome; it says nothing of the job's content."""
 
     code = "sealed.worker"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """What makes a job a whole inspection (`weighbridge.attest.sealed_session`), and not one replay.
+
+    Attributes:
+        case: Digest of the Verifier's case: which chips, by which plan and rules (32 bytes).
+        agreement: Digest of what both parties agreed on about the outcome (32 bytes).
+        leaves_after_s: Seconds after the start at which the outcome leaves, however early it is ready.
+    """
+
+    case: bytes
+    agreement: bytes
+    leaves_after_s: int
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            FormatError: A field is none of its kind.
+        """
+        if any(type(each) is not bytes or len(each) != 32 for each in (self.case, self.agreement)):
+            raise FormatError("a sealed session names its case and its agreement by 32 bytes each")
+        if type(self.leaves_after_s) is not int or not 0 < self.leaves_after_s <= _MOST_SECONDS:
+            raise FormatError("a sealed session's outcome leaves after a whole number of seconds")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +71,8 @@ class Order:
         aggregator: The public key that the outcome is encrypted to.
         measurement: Of the image that both parties agreed to run (48 bytes).
         steps: First step to replay and the one after the last; None for all.
+        session: What to inspect, if the job is a whole inspection; then there are no steps, and the full report is
+            encrypted to the aggregator's key.
     """
 
     verifier_nonce: bytes
@@ -52,6 +82,7 @@ class Order:
     aggregator: bytes
     measurement: bytes
     steps: tuple[int, int] | None = None
+    session: Session | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -67,6 +98,8 @@ class Order:
             first, end = self.steps
             if type(first) is not int or type(end) is not int or not 0 <= first < end < _STEPS_END:
                 raise FormatError("a sealed job's order names no range of steps")
+            if self.session is not None:
+                raise FormatError("a sealed session's order names steps, which a session chooses by itself")
 
     def _fields(self) -> tuple[bytes, ...]:
         return (
@@ -92,7 +125,10 @@ class Order:
         return cbor(self._value())
 
     def _value(self) -> list[object]:
-        return [*self._fields(), None if self.steps is None else list(self.steps)]
+        common: list[object] = [*self._fields(), None if self.steps is None else list(self.steps)]
+        if self.session is None:
+            return common
+        return [*common, [self.session.case, self.session.agreement, self.session.leaves_after_s]]
 
     @classmethod
     def from_cbor(cls, data: bytes) -> Order:
@@ -106,13 +142,26 @@ class Order:
         if len(data) > _LIMIT:
             raise FormatError("an order of a sealed job is too large")
         match decode_cbor(data, max_depth=3):
-            case [verifier, prover_nonce, commitment, prover, aggregator, measurement, ([_, _] | None) as steps]:
+            case [
+                verifier, prover_nonce, commitment, prover, aggregator, measurement, ([_, _] | None) as steps,
+                *session,
+            ]:  # fmt: skip
                 found = cls(
                     verifier_nonce=verifier, prover_nonce=prover_nonce, commitment=commitment, prover=prover,
                     aggregator=aggregator, measurement=measurement, steps=None if steps is None else tuple(steps),
+                    session=_session_of(session),
                 )  # fmt: skip
             case _:
-                raise FormatError("an order of a sealed job is not six strings of bytes and a range of steps")
+                raise FormatError("an order of a sealed job is not six strings, a range of steps and a session")
         if found.to_cbor() != data:
             raise FormatError("an order of a sealed job is not in its one encoding")
         return found
+
+
+def _session_of(value: list[Any]) -> Session | None:
+    match value:
+        case []:
+            return None
+        case [[case, agreement, leaves_after_s]]:
+            return Session(case=case, agreement=agreement, leaves_after_s=leaves_after_s)
+    raise FormatError("an order of a sealed job ends with something that is no session")

@@ -61,6 +61,25 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "warm": ("",),
     "site identity": (f"maker --ueid {_ONE} --out site/launcher",),
     "site image": ("site/image",),
+    "site case": ("case.cbor",),
+    "site gather": (f"inputs --case case.cbor --runs runs --chip {_ONE}=chips/gpu-0.sock",),
+    "site order": (
+        "--out order.cbor --agreement agreement.cbor --case case.cbor --inputs inputs --key sealed.key "
+        "--report-key report.key --measurement MEASUREMENT",
+    ),
+    "site assent": (
+        "order.cbor --agreement agreement.cbor --case case.cbor --measurement MEASUREMENT --key prover.key "
+        "--out prover.assent",
+    ),
+    "site session": (
+        "order.cbor --agreement agreement.cbor --case case.cbor --inputs inputs --key sealed.key --report-key "
+        "report.key --secret prover.secret --prover-assent prover.assent --verifier-assent verifier.assent "
+        "--root authority.pem --worker 'weighbridge site worker ...' --out session",
+    ),
+    "site admit": (
+        "order.cbor --attestation attestation --root authority.pem --secret verifier.secret --out verifier.box",
+    ),
+    "site key": ("order.cbor --attestation attestation --root authority.pem --statement statement",),
     "site worker": ("--order order.cbor --identity site/launcher --image site/image --log site/starts",),
     "calibrate": ("--out tables/this.json", "--device cuda --out tables/gpu.json"),
     "tape show": ("runs/gpt2", "runs/gpt2 3f9a --operations"),
@@ -112,6 +131,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "inspect verify-draw": ("draw --log-key verifier.pub",),
     "inspect draw": ("27ab --out draw",),
     "inspect beacon": ("--key beacon.key --out beacon --round 1000",),
+    "inspect case": (
+        "--agreement agreement.cbor --samples 4 --db registry.sqlite --cache cache --credentials verifier "
+        "--manufacturer maker/authority.pem --firmware firmware.img --out case.cbor",
+    ),
     "inspect criteria": ("--out criteria.json --every 10:3",),
     "inspect register": (f"--ueid {_ONE} --chip 127.0.0.1:4461 --prover 127.0.0.1:4462 --name gpu-0",),
     "inspect chips": ("", "--json"),

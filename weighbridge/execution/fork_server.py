@@ -27,6 +27,9 @@ from weighbridge.core.announcement import compiling
 PARENT = "WEIGHBRIDGE_PARENT"
 """Tells a worker whose it is: if that process is gone before the worker is confined, its answer is not wanted."""
 
+SEALED = "WEIGHBRIDGE_SEALED"
+"""Tells a worker that all of this machine that it could see is a sealed session's: it has no namespaces to enter."""
+
 SUPPORTED = sys.platform == "linux"
 """Whether this system has what a fork server needs: message sockets, and workers that end with their parent."""
 
@@ -97,6 +100,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         self._numbers, self._workers, self._alive, self._ready = count(), dict[int, Worker](), True, False
+        self._heard = threading.Event()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "weighbridge.execution.workers.fork_server_process", str(theirs.fileno())],
@@ -145,6 +149,11 @@ class ForkServer:
         with contextlib.suppress(OSError):  # a fork server that is gone needs no message
             self._socket.send(json.dumps({"kill": number}).encode())
 
+    def wait_until_ready(self) -> bool:
+        """Waits until it has imported all that workers need; returns whether it has, or has ended before."""
+        self._heard.wait()
+        return self._ready
+
     def end(self) -> None:
         """Ends the fork server and the workers that it still has."""
         with contextlib.suppress(OSError):
@@ -162,9 +171,11 @@ class ForkServer:
                     continue
                 if "ready" in message:
                     self._ready = True
+                    self._heard.set()
                     continue
                 with self._lock:
                     self._end_worker(message["number"], message["code"])
+        self._heard.set()
         with self._lock:
             self._alive = False
             for number in list(self._workers):
@@ -188,13 +199,28 @@ def start(module: str, environment: Mapping[str, str], scratch: str) -> Worker:
         environment: All of it, but for `TMPDIR`.
         scratch: A directory of its own, which it works in and has as `TMPDIR`.
     """
-    key = frozenset(environment.items())
     with _LOCK:
-        fork_server = _FORK_SERVERS.pop(key, None)
-        if fork_server is None or not fork_server.alive:
-            idle = [each for each, there in _FORK_SERVERS.items() if there.is_idle]
-            for other in idle[: max(0, len(_FORK_SERVERS) + 1 - _KEPT)]:
-                _FORK_SERVERS.pop(other).end()
-            fork_server = ForkServer(environment)
-        _FORK_SERVERS[key] = fork_server  # the one that was used last is the last
-        return fork_server.start(module, scratch)
+        return _for(environment).start(module, scratch)
+
+
+def prepare(environment: Mapping[str, str]) -> bool:
+    """Starts the fork server for such an environment, for a process that may start no program later.
+
+    Returns:
+        Whether workers can be started.
+    """
+    with _LOCK:
+        fork_server = _for(environment)
+    return fork_server.wait_until_ready()
+
+
+def _for(environment: Mapping[str, str]) -> ForkServer:
+    key = frozenset(environment.items())
+    fork_server = _FORK_SERVERS.pop(key, None)
+    if fork_server is None or not fork_server.alive:
+        idle = [each for each, there in _FORK_SERVERS.items() if there.is_idle]
+        for other in idle[: max(0, len(_FORK_SERVERS) + 1 - _KEPT)]:
+            _FORK_SERVERS.pop(other).end()
+        fork_server = ForkServer(environment)
+    _FORK_SERVERS[key] = fork_server  # the one that was used last is the last
+    return fork_server

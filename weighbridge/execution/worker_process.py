@@ -30,7 +30,7 @@ _PATHS = (
 _PASSED = (
     *_PATHS, "HOME", "LANG", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUBLAS_WORKSPACE_CONFIG",
     "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
-    "ONEDNN_MAX_CPU_ISA",
+    "ONEDNN_MAX_CPU_ISA", fork_server.SEALED,
 )  # fmt: skip
 MAX_LINE, _MAX_ITEMS = 288 << 20, 1 << 24
 """Bytes and items of one line of a worker's answer."""
@@ -90,10 +90,7 @@ def run_worker(
     Raises:
         ReplayWorkerError: If it died, was ended, ran out of its limits or answered nonsense.
     """
-    environment = {k: v for k, v in os.environ.items() if k in _PASSED}
-    environment.update(env or {})
-    for name in environment.keys() & set(_PATHS):
-        environment[name] = os.pathsep.join(os.path.abspath(p) for p in environment[name].split(os.pathsep) if p)
+    environment = _environment(env)
     with (
         tempfile.TemporaryDirectory(prefix="weighbridge-replay-") as scratch,
         _started(
@@ -130,6 +127,26 @@ def run_worker(
             exit=code,
         )
     return answer
+
+
+def prepare(env: Mapping[str, str] | None = None) -> bool:
+    """Starts what workers with such an environment are forked from, before this process gives up starting programs.
+
+    Args:
+        env: As `run_worker` takes it.
+
+    Returns:
+        Whether `run_worker` can then start workers.
+    """
+    return fork_server.SUPPORTED and fork_server.prepare(_environment(env))
+
+
+def _environment(env: Mapping[str, str] | None) -> dict[str, str]:
+    environment = {k: v for k, v in os.environ.items() if k in _PASSED}
+    environment.update(env or {})
+    for name in environment.keys() & set(_PATHS):
+        environment[name] = os.pathsep.join(os.path.abspath(p) for p in environment[name].split(os.pathsep) if p)
+    return environment
 
 
 def _started(

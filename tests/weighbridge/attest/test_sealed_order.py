@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sealed_orders import FIELDS, sealed_order
 
-from weighbridge.attest.sealed_order import Order
+from weighbridge.attest.sealed_order import Order, Session
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import FormatError
 
@@ -51,3 +51,26 @@ def test_the_terms_are_the_channels() -> None:
     assert (terms.nonce, terms.commitment, terms.worker, terms.prover) == (
         made.nonce, made.commitment, worker, made.prover,
     )  # fmt: skip
+
+
+@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(1, 1 << 31))
+def test_an_order_of_a_session_is_read_as_it_was_written(case: bytes, agreement: bytes, leaves: int) -> None:
+    session = Session(case=case, agreement=agreement, leaves_after_s=leaves)
+    made = sealed_order(steps=None, session=session)
+    assert Order.from_cbor(made.to_cbor()) == made
+    assert made.digest != sealed_order(steps=None).digest
+
+
+def test_other_sessions_are_none() -> None:
+    made = sealed_order(steps=None)
+    value = [*(getattr(made, name) for name in FIELDS), None]
+    good = [bytes(32), bytes(32), 60]
+    Order.from_cbor(cbor([*value, good]))
+    others = [[], good[:-1], [*good, 0], [bytes(31), *good[1:]], [*good[:-1], 0], [*good[:-1], True], [*good[:-1], 6.5]]
+    for each in others:
+        with pytest.raises(FormatError):
+            Order.from_cbor(cbor([*value, each]))
+    with pytest.raises(FormatError):
+        Order.from_cbor(cbor([*value, good, good]))
+    with pytest.raises(FormatError):  # a session chooses its steps itself
+        Order.from_cbor(cbor([*value[:-1], [3, 9], good]))

@@ -10,7 +10,7 @@ import typer
 
 from weighbridge.cli._exits import Exit, print_json
 from weighbridge.cli._inputs import Json
-from weighbridge.cli.inspect import criteria, database, draws, listing
+from weighbridge.cli.inspect import case, criteria, database, draws, listing
 from weighbridge.cli.inspect.connection import Address, Directory, Inspection, connected
 from weighbridge.cli.report import as_text, headline, observed_time, outcome, proven, silence
 from weighbridge.core.errors import UsageError, WeighbridgeError
@@ -23,6 +23,7 @@ app.add_typer(database.app, name="db")
 listing.add(app)
 draws.add(app)
 criteria.add(app)
+case.add(app)
 
 
 _SECONDS_PER_DAY = 86_400.0

@@ -1,7 +1,7 @@
 """What a referee says of one chunk of a claimed result: the parties' leaves, and the chunk that follows.
 
 All of a leaf but the results follows from the agreed leaf before it, the log and the tape. The result is bound by the
-chaining values that the party names; one chunk of it is made again.
+chaining values that the party names; one chunk of it is recomputed.
 """
 
 from __future__ import annotations

@@ -38,15 +38,23 @@ _ITEMS = 1 << 20
 _CHUNK = 1 << 20
 _LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 _LEFT_OUT = {"test", "tests", "include", "idlelib", "tkinter", "turtledemo", "ensurepip", "site-packages"}
+_UTC = Path("/usr/share/zoneinfo/UTC")
+_PACKAGES = ("weighbridge", "verifier", "analysis", "protos")
+"""Ours, beside each other whether or not they are installed: what a session is made of."""
 _NO_SUFFIXES = (".a", ".h", ".pyi")
 _PROBE = """
-import json, sys
+import json, sys, tempfile
 from pathlib import Path
 import torch._dynamo, torch._refs
 import weighbridge.execution.workers.sealed_worker
+import weighbridge.execution.workers.fork_server_process
+import verifier.sealed.session_worker
+from verifier.registry import Registry
 from weighbridge.execution.workers.serving import prepare
 import mpmath, safetensors.torch, scipy.special, scipy.stats, xxhash, zstandard, nacl.signing
 prepare("cpu")
+with tempfile.TemporaryDirectory() as scratch:
+    Registry(Path(scratch) / "registry").close()
 files = [module.__file__ for module in list(sys.modules.values()) if getattr(module, "__file__", None)]
 maps = [line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if len(line.split()) > 5]
 print(json.dumps(sorted({name for name in [*files, *maps] if name.startswith("/") and Path(name).is_file()})))
@@ -137,10 +145,15 @@ def closure() -> dict[str, Path]:
     standard, own = Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[2]
     site = Path(sysconfig.get_path("purelib")).resolve()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    places = {INTERPRETER: Path(sys.executable).resolve(), f"usr/lib/{version}": standard, "code/weighbridge": own}
+    places = {INTERPRETER: Path(sys.executable).resolve(), f"usr/lib/{version}": standard}
+    places |= {f"code/{package}": own.parent / package for package in _PACKAGES}
+    if _UTC.is_file():  # or the package `tzdata` is there
+        places[_UTC.relative_to("/").as_posix()] = _UTC.resolve()
+    for each in site.glob("*.dist-info/METADATA"):  # which versions there are, a report says
+        places[f"site/{each.parent.name}/{each.name}"] = each
     for name in json.loads(done.stdout.splitlines()[-1]):
         path = Path(name).resolve()
-        if path.is_relative_to(own) or path == places[INTERPRETER]:
+        if path == places[INTERPRETER] or any(path.is_relative_to(own.parent / package) for package in _PACKAGES):
             continue
         if path.is_relative_to(site):
             top = path.relative_to(site).parts[0]

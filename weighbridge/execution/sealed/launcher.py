@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from weighbridge.attest.sealed_attestation import Launcher
-from weighbridge.attest.sealed_order import OUTCOME, REFUSED, STARTED, Order, SealedWorkerError
+from weighbridge.attest.sealed_order import KEYED, OUTCOME, REFUSED, REPORT, STARTED, Order, SealedWorkerError
 from weighbridge.attest.sealed_outcome import OUTCOME_LIMIT
 from weighbridge.attest.sealed_starts import append
 from weighbridge.execution.fork_server import PARENT
@@ -30,10 +30,9 @@ from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers import isolation
 
 _BEFORE_WORKER = tuple(name for name in isolation.EVERYTHING if name != "not-dumpable")
-_BOOT = (
-    "import sys; sys.path[:0] = ['/code', '/site'];"
-    "from weighbridge.execution.workers.sealed_worker import main; main(sys.argv[1])"
-)
+_BOOT = "import sys; sys.path[:0] = ['/code', '/site']; from {} import main; main(sys.argv[1])"
+_REPLAY, _SESSION = "weighbridge.execution.workers.sealed_worker", "verifier.sealed.session_worker"
+"""What an image starts with: for a replay, and for a whole inspection, which only the Verifier's package can do."""
 _LENGTH = struct.Struct(">I")
 _SLACK = 1 << 27
 """Bytes of a root beyond the files of its image: blocks are rounded up, and loops that have to be compiled are kept."""
@@ -66,6 +65,9 @@ class Site:
 def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
     """Runs one job: writes attestation and then outcome, each after its length (four bytes, big-endian).
 
+    Of a session it writes the worker's statement of its key between the two, and the encrypted report behind them. The
+    outcome of a session leaves at the time that the order says, however early it is ready; after that there is none.
+
     Args:
         site: Where it runs.
         order: The job.
@@ -84,11 +86,13 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
         )
     require_no_swap(Path("/proc/swaps"))
     start = append(site.log, order)
-    deadline = time.monotonic() + site.limits.seconds
+    begun = time.monotonic()
+    leaves = None if order.session is None else begun + order.session.leaves_after_s
+    deadline = begun + site.limits.seconds if leaves is None else leaves
     ours, theirs = os.pipe()
     process = os.fork()
     if not process:
-        _become_worker(site, order, image, stream, theirs)
+        _become_worker(site, order, image, stream, theirs, deadline)
     os.close(theirs)
     ended = False
     try:
@@ -99,14 +103,21 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
                 isolation=said[2 * _KEY :].decode("ascii", "replace").split(","),
             )  # fmt: skip
             _write(sink, attestation)
+            if leaves is not None:
+                _write(sink, _said(worker, KEYED, deadline))
             outcome = _said(worker, OUTCOME, deadline)
+            report = None if leaves is None else _said(worker, REPORT, deadline)
             if _exactly(worker, 1, deadline):
                 raise SealedWorkerError("the worker said more than an outcome")
         status = _waited(process, deadline)
         ended = status is not None
         if status != 0:
             raise SealedWorkerError("the worker did not end well, so its outcome is not released")
+        if leaves is not None:
+            time.sleep(max(0.0, leaves - time.monotonic()))
         _write(sink, outcome)
+        if report is not None:
+            _write(sink, report)
     finally:
         if not ended:
             with contextlib.suppress(ProcessLookupError):
@@ -130,7 +141,9 @@ def require_no_swap(table: Path) -> None:
         )
 
 
-def _become_worker(site: Site, order: Order, image: images.Image, stream: int, theirs: int) -> NoReturn:
+def _become_worker(
+    site: Site, order: Order, image: images.Image, stream: int, theirs: int, deadline: float
+) -> NoReturn:
     """Turns this process into the worker, or says why not and ends."""
     refused = ["sealed.worker"]
     try:
@@ -148,7 +161,7 @@ def _become_worker(site: Site, order: Order, image: images.Image, stream: int, t
         if missing := sorted(set(_BEFORE_WORKER) - set(applied)):
             refused = ["sealed.isolation", *missing]
         else:
-            _execute(site, order, applied)
+            _execute(site, order, applied, deadline)
     except SealedWorkerError as error:
         refused = [error.reason]
     except BaseException:
@@ -164,10 +177,10 @@ def _filled(image: images.Image, source: Path, root: Path) -> None:
     images.copy(image, source, root)
 
 
-def _execute(site: Site, order: Order, applied: list[str]) -> None:
+def _execute(site: Site, order: Order, applied: list[str], deadline: float) -> None:
     told = {
         "order": order.to_cbor().hex(), "memory": site.limits.memory, "seconds": site.limits.seconds,
-        "inputs": site.inputs, "applied": applied,
+        "inputs": site.inputs, "applied": applied, "deadline": deadline,
     }  # fmt: skip
     environment = {
         "PATH": "/usr/bin", "HOME": "/", "LD_LIBRARY_PATH": "/lib", "TMPDIR": os.getcwd(), "OMP_NUM_THREADS": "1",
@@ -177,7 +190,8 @@ def _execute(site: Site, order: Order, applied: list[str]) -> None:
     # Without capabilities, and none to be gained: otherwise it could read its own interpreter, and be attached to.
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.capset(ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITIES, 0)), ctypes.create_string_buffer(24))
-    arguments = ["python", "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT, json.dumps(told)]
+    boot = _BOOT.format(_REPLAY if order.session is None else _SESSION)
+    arguments = ["python", "-I", "-S", "-B", "-X", "utf8", "-c", boot, json.dumps(told)]
     os.execve(f"/{images.INTERPRETER}", arguments, environment)
 
 
@@ -193,7 +207,7 @@ def _said(worker: BinaryIO, kind: bytes, deadline: float) -> bytes:
     if said and len(said) == length and said[:1] == kind:
         return said[1:]
     code, *names = said[1:1024].decode("ascii", "replace").split(",") if said[:1] == REFUSED else ["sealed.worker"]
-    if kind == OUTCOME and code not in ("sealed.channel", "sealed.inputs"):  # a Prover may speak here
+    if kind != STARTED and code not in ("sealed.channel", "sealed.inputs"):  # a Prover may speak here
         code = "sealed.worker"
     lacking = ", ".join(name[:50] for name in names if name.isprintable())
     message = {

@@ -38,7 +38,8 @@ REQUIRED = (
     "no-other-processes", "no-new-programs",
 )  # fmt: skip
 """What a sealed worker has to be confined by; without one of these it makes no key."""
-_READABLE = ("/usr", "/site", "/code", "/lib", "/lib64", "/sys")
+READABLE = ("/usr", "/site", "/code", "/lib", "/lib64", "/sys")
+"""Directories of an image, and what the kernel says of processors."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -67,9 +68,9 @@ def main(told: str) -> None:
         applied = list(map(str, given["applied"]))
         applied += confinement.limit_resources(2 * limits.memory + (2 << 30), limits.seconds, address_space=True)
         applied += isolation.hide_memory()
-        applied += confinement.restrict_files([Path(each) for each in _READABLE], scratch)
+        applied += confinement.restrict_files([Path(each) for each in READABLE], scratch)
         applied += confinement.deny_system_calls(allow_exec=False)
-        if (missing := set(REQUIRED) - set(applied)) or _is_traced():
+        if (missing := set(REQUIRED) - set(applied)) or is_traced():
             refuse("sealed.isolation", sorted(missing) or ["not-traced"])
             return
         worker, signer = WorkerKey(), SigningKey.generate()
@@ -95,7 +96,8 @@ def _replayed(order: Order, path: Path, limits: Limits, applied: list[str]) -> d
         return {"error": {"code": "replay.worker", "message": "the replay ran out of memory"}}
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
+    """Whether another process reads along."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(line for line in lines if line.startswith("TracerPid")).split()[1] != "0"
 

@@ -19,6 +19,7 @@ import torch
 from weighbridge.core import jit
 from weighbridge.core.errors import ReplayWorkerError, WeighbridgeError
 from weighbridge.core.host_memory import keep_freed
+from weighbridge.execution.fork_server import SEALED
 from weighbridge.execution.worker_process import MAX_LINE
 from weighbridge.execution.workers import confinement, isolation
 from weighbridge.numerics import custom
@@ -82,7 +83,8 @@ def serve(answered: Callable[[dict[str, Any], list[str], Any], dict[str, Any]], 
     try:
         # First, as threads forbid it. Drivers of GPUs need more of the machine than a worker would be left with.
         shown = [*readable, *_shown_before(request)]
-        isolated = isolation.enter(shown, Path(tempfile.gettempdir())) if cpu else []
+        apart = cpu and SEALED not in os.environ  # else the session around it is
+        isolated = isolation.enter(shown, Path(tempfile.gettempdir())) if apart else []
         prepare(request["device"], lambda done, total: send({"compiling": [done, total]}), executes=executes)
         for name in request.get("op_rules", ()):
             custom.load(name)

@@ -8,13 +8,13 @@ import os
 import shutil
 import signal
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from nacl import bindings
+from support.sealed_isolation import LACKING
 from support.sealed_site import Running, Station
 
 from weighbridge.attest.sealed_channel import ProverKey, Terms, _stream_key
@@ -30,30 +30,6 @@ RUN = Path(__file__).parents[3] / "golden" / "digits"
 WINDOW = 64
 
 
-def lacking() -> str:
-    """What this machine does not permit of what a sealed worker needs, found by trying."""
-    if sys.platform != "linux":
-        return "Linux"
-    if len(Path("/proc/swaps").read_text().splitlines()) > 1:
-        return "no-swap"
-    reader, writer = os.pipe()
-    if not (child := os.fork()):
-        os.dup2(writer, 1)
-        os.closerange(3, 1 << 10)
-        os.environ.pop("WEIGHBRIDGE_PARENT", None)
-        place = Path(f"/tmp/weighbridge-probe-{os.getpid()}")
-        place.mkdir()
-        applied = isolation.enter([], place)
-        os.write(1, ",".join({*isolation.EVERYTHING} - {*applied, "not-dumpable"}).encode() or b" ")
-        os._exit(0)
-    os.close(writer)
-    said = os.fdopen(reader).read().strip()
-    os.waitpid(child, 0)
-    Path(f"/tmp/weighbridge-probe-{child}").rmdir()
-    return said
-
-
-LACKING = lacking()
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED: this machine does not permit {LACKING}")
 
 

@@ -10,11 +10,14 @@ from typing import Annotated
 import typer
 
 from weighbridge.cli._inputs import read_file
+from weighbridge.cli.site import session
 from weighbridge.core.errors import UsageError
 
 app = typer.Typer(help="Sealed workers: replays that show nothing but their outcome.", no_args_is_help=True)
 
 _GIB = 1 << 30
+
+session.add(app)
 
 
 @app.command()

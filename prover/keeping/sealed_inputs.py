@@ -1,0 +1,78 @@
+"""What a Prover gives a sealed inspection: openings of its chips' snapshots, its transcripts, and a salt.
+
+It lies in a directory as the worker takes it (`docs/formats/sealed-inputs.md`). Everything in it is secret; the worker
+gets it encrypted, and the Verifier none of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from weighbridge.attest.sealed_list import SealedList, list_files
+from weighbridge.attest.sealed_report import SALT_SIZE
+from weighbridge.core import secret_files
+from weighbridge.core.digests import Leaf, bytes_digest, cbor
+from weighbridge.core.errors import UsageError
+from weighbridge.transcript.writer import MANIFEST
+
+Openings = Mapping[tuple[bytes, int], tuple[bytes, list[Leaf], list[Leaf]]]
+"""By the chip's UEID and the place in its log: salt, leaves, and leaves of the weights region."""
+
+
+def gather(out: Path, runs: Path, openings: Openings) -> list[str]:
+    """Makes the directory.
+
+    Args:
+        out: Where to; nothing may be there yet. Files of transcripts are linked where the file system permits.
+        runs: Directory with transcripts, whole ones and no others; all of them are given.
+        openings: Of the drawn chips' snapshots.
+
+    Returns:
+        The identifiers of the transcripts.
+
+    Raises:
+        UsageError: Something is there, or a file cannot be read or written.
+    """
+    try:
+        out.mkdir(mode=0o700)
+        secret_files.write(out / "salt", secrets.token_bytes(SALT_SIZE))
+        for (ueid, index), (salt, leaves, weights) in openings.items():
+            place = out / "openings" / ueid.hex() / f"{index}.cbor"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(cbor({"salt": salt, "leaves": _packed(leaves), "weights": _packed(weights)}))
+        found = {bytes_digest((run / MANIFEST).read_bytes()).hex(): run for run in _whole(runs)}
+        for identifier, run in found.items():
+            shutil.copytree(run, out / "transcripts" / identifier, copy_function=_linked)
+    except FileExistsError:
+        raise UsageError(f"something is at {out} already; name another directory") from None
+    except OSError as error:
+        raise UsageError(f"cannot gather {error.filename} ({error.strerror}); name other directories") from None
+    return sorted(found)
+
+
+def listed(directory: Path) -> SealedList:
+    """Lists a directory that `gather` made, for the commitment to it.
+
+    Raises:
+        UsageError: A file cannot be read.
+    """
+    return list_files(directory, [str(each.relative_to(directory)) for each in directory.rglob("*") if each.is_file()])
+
+
+def _whole(runs: Path) -> list[Path]:
+    return sorted(path for path in runs.iterdir() if (path / MANIFEST).is_file())
+
+
+def _packed(leaves: list[Leaf]) -> list[object]:
+    return [[size for size, _ in leaves], b"".join(digest for _, digest in leaves)]
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,180 @@
+"""A sealed inspection as its parties run it: by commands, each in a directory and a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.station import LIMIT_OPTIONS, ROOT, Station, wait_for
+
+from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.sealed_attestation import Launcher
+
+TERMS = """
+inspection = "{name}"
+size = 1
+leaves_after_s = {leaves}
+flops_threshold = 2.0
+chip_flops_per_day = 1.0
+period_days = 2.0
+snapshot_rate_per_day = 1.0
+prover = "{prover}"
+verifier = "{verifier}"
+inspection_bits = 20000
+year_bits = 1000000
+"""
+
+
+def command(*words: object, cwd: Path, code: int = 0) -> str:
+    """Runs `weighbridge` with these words, and returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "weighbridge.cli", *map(str, words)], cwd=cwd, text=True, capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == code, (words, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+@dataclass
+class Parties:
+    """The directories of a Prover and a Verifier, a site's image and launcher, and the station that they inspect."""
+
+    root: Path
+    station: Station
+    image: Path
+    measurement: str
+    maker: CertificateAuthority = field(default_factory=lambda: CertificateAuthority.create("Both sides' authority"))
+
+    def __post_init__(self) -> None:
+        for name in ("prover", "verifier", "site"):
+            (self.root / name).mkdir()
+            (self.root / f"{name}-temporary").mkdir()
+        Launcher.issue(self.maker, b"\x01" * 17).save(self.root / "site" / "launcher")
+        for name in ("prover", "verifier"):
+            (self.root / name / "root.pem").write_bytes(self.maker.pem)
+            self.run(name, "rules key own.key")
+        self.starts = 0
+
+    def run(self, party: str, words: str, *more: object, code: int = 0) -> str:
+        """Runs a command in a party's directory."""
+        return command(*words.split(), *more, cwd=self.root / party, code=code)
+
+    def give(self, sender: str, receiver: str, *names: str) -> None:
+        """One party sends files to the other."""
+        for name in names:
+            (self.root / receiver / name).write_bytes((self.root / sender / name).read_bytes())
+
+    def public(self, party: str) -> str:
+        from weighbridge.attest.manifest import load_or_create_key
+
+        return load_or_create_key(self.root / party / "own.key").public.hex()
+
+    def start(self, samples: int, *, leaves: int = 150, skip: Callable[[str], bool] = lambda _: False) -> Start:
+        """Agrees on an outcome, makes a case and an order, and has both sign it."""
+        self.starts += 1
+        s = Start(self, f"s{self.starts}")
+        terms = TERMS.format(
+            name=f"sealed-{self.starts}", leaves=leaves, prover=self.public("prover"), verifier=self.public("verifier")
+        )
+        for party, other in (("prover", "verifier"), ("verifier", "prover")):
+            (self.root / party / f"{s.name}.toml").write_text(terms)
+            self.run(party, f"outcome terms {s.name}.toml --out {s.name}.terms")
+            self.run(
+                party, f"outcome join {s.name}.side --terms {s.name}.terms --role {party} --key own.key --book book"
+                f" --out {s.name}.{party}.commitment",
+            )  # fmt: skip
+            self.give(party, other, f"{s.name}.{party}.commitment")
+        for party, other in (("prover", "verifier"), ("verifier", "prover")):
+            self.run(party, f"outcome open {s.name}.side {s.name}.{other}.commitment --out {s.name}.{party}.share")
+            self.give(party, other, f"{s.name}.{party}.share")
+        for party, other in (("prover", "verifier"), ("verifier", "prover")):
+            self.run(
+                party, f"outcome agree {s.name}.side {s.name}.{other}.share --out {s.name}.agreement"
+                f" --secret {s.name}.secret",
+            )  # fmt: skip
+        station = self.station
+        self.run(
+            "verifier", f"inspect case --agreement {s.name}.agreement --samples {samples} --out {s.name}.case --db",
+            station.root / "registry.db", "--cache", "cache", "--credentials", station.root / "verifier",
+            "--manufacturer", station.root / "manufacturer.pem", "--firmware", station.root / "firmware.img",
+            "--allow-forced", *LIMIT_OPTIONS[1:],
+        )  # fmt: skip
+        self.give("verifier", "prover", f"{s.name}.case")
+        known = [(n, chip) for n, chip in station.chips.items() if chip.socket.exists() and not skip(n)]
+        sockets = [each for n, chip in known for each in ("--chip", f"{station.ueids[n].hex()}={chip.socket}")]
+        self.run("prover", f"site gather {s.name}.inputs --case {s.name}.case --runs", station.runs, *sockets)
+        self.run(
+            "prover", f"site order --out {s.name}.order --agreement {s.name}.agreement --case {s.name}.case"
+            f" --inputs {s.name}.inputs --key sealed.key --report-key report.key --measurement {self.measurement}",
+        )  # fmt: skip
+        self.give("prover", "verifier", f"{s.name}.order")
+        for party in ("prover", "verifier"):
+            self.run(
+                party, f"site assent {s.name}.order --agreement {s.name}.agreement --case {s.name}.case"
+                f" --measurement {self.measurement} --key own.key --out {s.name}.{party}.assent",
+            )  # fmt: skip
+        self.give("verifier", "prover", f"{s.name}.verifier.assent")
+        return s
+
+
+@dataclass
+class Start:
+    """One start of a sealed inspection."""
+
+    parties: Parties
+    name: str
+
+    def run(self, *, before: Callable[[Start], None] = lambda _: None) -> subprocess.CompletedProcess[str]:
+        """Has the site run it; the Verifier gives its secret once it has seen the attestation."""
+        at, n = self.parties.root, self.name
+        temporary, site = at / "site-temporary", at / "site"
+        worker = (
+            f"env TMPDIR={temporary} OMP_NUM_THREADS=1 PYTHONPATH={ROOT} {sys.executable} -P -m weighbridge.cli site"
+            f" worker --order {at}/prover/{n}.order --identity {site}/launcher --image {self.parties.image}"
+            f" --log {site}/starts --memory 2"
+        )
+        words = (
+            f"site session {n}.order --agreement {n}.agreement --case {n}.case --inputs {n}.inputs --key sealed.key"
+            f" --report-key report.key --secret {n}.secret --prover-assent {n}.prover.assent"
+            f" --verifier-assent {n}.verifier.assent --root root.pem --out {n}.session --worker"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-m", "weighbridge.cli", *words.split(), worker], cwd=at / "prover", text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        session = at / "prover" / f"{n}.session"
+        try:
+            wait_for((session / "attestation").exists, process, 200)
+            (at / "verifier" / f"{n}.attestation").write_bytes((session / "attestation").read_bytes())
+            self.parties.run(
+                "verifier", f"site admit {n}.order --attestation {n}.attestation --root root.pem --secret {n}.secret"
+                f" --out {n}.box",
+            )  # fmt: skip
+            before(self)
+            (session / "verifier.part").write_bytes((at / "verifier" / f"{n}.box").read_bytes())
+            (session / "verifier.part").rename(session / "verifier.box")
+        except AssertionError:
+            pass
+        said = process.communicate()[0]
+        return subprocess.CompletedProcess(words, process.returncode, said)
+
+    def outcome(self, *due: str, chips: int) -> dict[str, Any]:
+        """What the Verifier reads from what left; with the findings about the record itself."""
+        at, n = self.parties.root, self.name
+        for name in ("outcome.bin", "statement"):
+            (at / "verifier" / f"{n}.{name}").write_bytes((at / "prover" / f"{n}.session" / name).read_bytes())
+        key = self.parties.run(
+            "verifier", f"site key {n}.order --attestation {n}.attestation --root root.pem --statement {n}.statement"
+        ).strip()
+        out = self.parties.run(
+            "verifier", f"report verify {n}.outcome.bin --key {key} --agreement {n}.agreement --chips {chips} --json"
+        )
+        found: dict[str, Any] = json.loads(out)
+        return found

@@ -1,0 +1,149 @@
+"""Whole inspections in sealed workers: what leaves them, and what parties try against them. The workers are real."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from support.populated_station import populate
+from support.sealed_isolation import LACKING
+from support.sealed_session import Parties, Start
+from support.station import Station
+
+from weighbridge.execution.sealed import image as images
+
+JOBS = {"honest": "declared", "hidden": "hidden"}
+WINDOW = 64
+LEAVES = 75
+
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED: this machine does not permit {LACKING}")
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
+    """An honest run, an undeclared one, an idle chip and a dead one; and a site."""
+    root = tmp_path_factory.mktemp("sealed")
+    image = images.build(root / "image")
+    (root / "station").mkdir()
+    (root / "parties").mkdir()
+    with Station(root / "station") as station:
+        populate(station, JOBS, "idle")
+        yield Parties(root / "parties", station, root / "image", image.measurement.hex())
+
+
+@pytest.fixture(scope="module")
+def sealed(parties: Parties) -> Start:
+    """A session that ran to its end."""
+    start = parties.start(4, leaves=LEAVES)
+    done = start.run()
+    assert done.returncode == 0, done.stdout
+    return start
+
+
+def test_what_leaves_says_what_was_found(sealed: Start) -> None:
+    said = sealed.outcome(chips=4)
+    assert said["verified"]
+    record = said["record"]
+    assert (record["status"], record["C"], record["s"]) == ("complete", 4, 4)
+    assert record["snapshots"] == {"explained": 1, "unexplained": 1}
+    assert "snapshot.unexplained" in record["violations"]
+
+
+def test_the_verifier_has_nothing_of_the_provers(sealed: Start) -> None:
+    """No window of weights, batches, openings, tapes or records is in what the Verifier received or wrote."""
+    received = [path.read_bytes() for path in (sealed.parties.root / "verifier").rglob("*") if path.is_file()]
+    received += [path.read_bytes() for path in sealed.parties.station.root.glob("registry.db*")]
+    inputs = sealed.parties.root / "prover" / f"{sealed.name}.inputs"
+    secrets = [path for path in inputs.rglob("*") if path.is_file() and path.stat().st_size >= WINDOW]
+    assert {path.relative_to(inputs).parts[0] for path in secrets} == {"openings", "transcripts"}
+    assert len(secrets) > 8
+    for path in secrets:
+        content = path.read_bytes()
+        windows = [content[at : at + WINDOW] for at in range(0, len(content) - WINDOW + 1, WINDOW)]
+        assert not any(window in each for window in windows if any(window) for each in received), path
+
+
+def test_the_prover_has_the_report_and_may_open_parts_of_it(sealed: Start) -> None:
+    parties, n = sealed.parties, sealed.name
+    parties.run(
+        "prover", f"outcome reveal {n}.session/report.json --salt {n}.inputs/salt --part findings/0 --out {n}.part"
+    )
+    parties.give("prover", "verifier", f"{n}.part")
+    assert '"severity"' in parties.run("verifier", f"outcome part {n}.outcome.bin {n}.part")
+
+
+def test_key_and_signature_are_the_only_ones_possible(sealed: Start) -> None:
+    at, n = sealed.parties.root, sealed.name
+    sealed.parties.run(
+        "verifier", f"outcome audit {n}.outcome.bin --agreement {n}.agreement --verifier-secret {n}.secret"
+        f" --prover-secret {at}/prover/{n}.secret",
+    )  # fmt: skip
+
+
+def test_an_order_runs_once(sealed: Start) -> None:
+    at, n = sealed.parties.root, sealed.name
+    (at / "prover" / f"{n}.session").rename(at / "prover" / f"{n}.first")
+    try:
+        done = sealed.run()
+        assert done.returncode == 2
+        assert "sealed.nonce" in done.stdout
+    finally:
+        again = at / "prover" / f"{n}.session"
+        again.rename(at / "prover" / f"{n}.second")
+        (at / "prover" / f"{n}.first").rename(again)
+
+
+def test_what_a_prover_withholds_is_in_the_record(parties: Parties) -> None:
+    start = parties.start(4, leaves=LEAVES, skip=lambda name: name == "hidden")
+    done = start.run()
+    assert done.returncode == 0, done.stdout
+    record = start.outcome(chips=4)["record"]
+    assert record["snapshots"] == {"explained": 1, "withheld": 1}
+    assert "outcome.withheld" in record["violations"]
+    assert record["w"] >= 1
+
+
+def another_secret(start: Start) -> None:
+    """The Verifier gives a secret that it is not committed to: with it, it would know the key beforehand."""
+    at, n = start.parties.root / "verifier", start.name
+    (at / "other.secret").write_bytes(os.urandom(32))
+    (at / "other.secret").chmod(0o600)
+    start.parties.run(
+        "verifier", f"site admit {n}.order --attestation {n}.attestation --root root.pem --secret other.secret"
+        f" --out {n}.box",
+    )  # fmt: skip
+
+
+@pytest.mark.finding("sealed.inputs")
+def test_nothing_leaves_with_a_secret_that_a_party_chose_later(parties: Parties) -> None:
+    start = parties.start(4, leaves=LEAVES)
+    done = start.run(before=another_secret)
+    assert done.returncode == 2
+    assert "sealed." in done.stdout
+    assert not list((parties.root / "prover" / f"{start.name}.session").glob("outcome*"))
+
+
+@pytest.mark.finding("sealed.channel")
+def test_nothing_leaves_without_the_verifiers_assent(parties: Parties) -> None:
+    start = parties.start(4, leaves=LEAVES)
+    at = parties.root / "prover"
+    (at / f"{start.name}.verifier.assent").write_bytes((at / f"{start.name}.prover.assent").read_bytes())
+    done = start.run()
+    assert done.returncode == 2
+    assert "sealed.channel" in done.stdout
+    assert not list((at / f"{start.name}.session").glob("outcome*"))
+
+
+def test_parties_sign_no_order_of_another_case(parties: Parties) -> None:
+    """A Verifier whose case asks about other chips than were drawn has no signature of its Prover, and vice versa."""
+    start = parties.start(2, leaves=LEAVES)
+    n, at = start.name, parties.root / "prover"
+    other = parties.start(3, leaves=LEAVES)
+    for case, measurement in ((f"{other.name}.case", parties.measurement), (f"{n}.case", "00" * 48)):
+        said = parties.run(
+            "prover", f"site assent {n}.order --agreement {n}.agreement --case {case} --measurement {measurement}"
+            f" --key own.key --out never.assent", code=2,
+        )  # fmt: skip
+        assert "usage" in said
+    assert not (at / "never.assent").exists()

@@ -1,0 +1,246 @@
+"""What a session finds is what an inspection that asks finds; here in this process, which confines nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+from support.outcomes import TERMS, start
+from support.populated_station import populate
+from support.station import LIMITS, Station
+
+from firmware_sim.opening import opened
+from prover.keeping.sealed_inputs import gather
+from verifier.contact.clients import ChipClient
+from verifier.contact.witness import Witness
+from verifier.model.policies import SEGMENTS_AS_DESIGNED
+from verifier.model.reference_values import FirmwarePolicy
+from verifier.registry import Registry
+from verifier.report import published_findings
+from verifier.sealed import session_worker
+from verifier.sealed.case import Case, CaseError, check_agreed
+from verifier.sealed.inputs import opening
+from verifier.sealed.making import Inspectorate, make
+from verifier.sealed.session import Examined, examine
+from verifier.stages.read_logs import snapshots_in
+from verifier.store.cache import Cache
+from weighbridge.attest.outcome_agreement import Agreement
+from weighbridge.attest.signed_outcome import open_record
+from weighbridge.core.digests import cbor
+from weighbridge.core.errors import ChipError, FormatError, UsageError
+from weighbridge.execution.worker_process import Limits
+
+JOBS = {"honest": "declared", "hidden": "hidden"}
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    """An honest run, an undeclared one, an idle chip, and one that is dead."""
+    with Station(tmp_path_factory.mktemp("station")) as station:
+        populate(station, JOBS, "idle")
+        yield station
+
+
+@pytest.fixture(scope="module")
+def agreement() -> Agreement:
+    """What both parties agreed on."""
+    named = {"findings": published_findings.digest(), "finding_count": len(published_findings.published())}
+    return start(replace(TERMS, inspection="sealed-1", **named)).agreement
+
+
+@pytest.fixture(scope="module")
+def case(station: Station, agreement: Agreement) -> Case:
+    """All four chips."""
+    root = station.manufacturer.certificate
+    by = Inspectorate(
+        registry=station.registry, cache=Cache(station.root / "case-cache"), credentials=station.verifier,
+        manufacturer=root, firmware=FirmwarePolicy.of([station.root / "firmware.img"], root, limits=LIMITS),
+        witness=Witness(station.registry, root),
+    )  # fmt: skip
+    return make(agreement, 4, by)
+
+
+def given(station: Station, case: Case, out: Path, *without: tuple[str, int]) -> Path:
+    """The Prover's files; without the openings of some snapshots, by chip and place among the chip's snapshots."""
+    openings = {}
+    names = {ueid: name for name, ueid in station.ueids.items()}
+    for log in case.logs:
+        for place, each in enumerate(snapshots_in(log)):
+            name = names[log.chip.ueid]
+            if (name, place) not in without:
+                openings[log.chip.ueid, each.index] = opened(station.chips[name].socket, each.index)
+    gather(out, station.runs, openings)
+    return out
+
+
+def examined(station: Station, case: Case, files: Path) -> Examined:
+    registry = Registry(files.parent / "registry")
+    try:
+        return examine(
+            case, files, registry, Cache(files.parent / "cache"), station.verifier, limits=Limits(seconds=300),
+            cancelled=lambda: False,
+        )  # fmt: skip
+    finally:
+        registry.close()
+
+
+@pytest.fixture(scope="module")
+def honest(station: Station, case: Case, tmp_path_factory: pytest.TempPathFactory) -> Examined:
+    """A session with all that the Prover has."""
+    return examined(station, case, given(station, case, tmp_path_factory.mktemp("all") / "files"))
+
+
+def statuses(report: dict[str, Any]) -> dict[str, list[str]]:
+    return {chip["site"]: [each["status"] for each in chip["snapshots"]] for chip in report["chips"]}
+
+
+def said(report: dict[str, Any]) -> list[tuple[str, str]]:
+    return sorted((each["id"], each["subject"]) for each in report["findings"])
+
+
+def test_a_session_finds_what_an_inspection_that_asks_finds(station: Station, honest: Examined) -> None:
+    asked = station.inspect(*station.chips, replay_env={})
+    assert statuses(honest.report) == statuses(asked)
+    assert said(honest.report) == said(asked)
+    counts = [{name: each["probability"]["inputs"][name] for name in "Csw"} for each in (honest.report, asked)]
+    assert counts[0] == counts[1]
+    assert honest.missing == {}
+
+
+def test_a_case_is_read_as_it_was_written(case: Case) -> None:
+    assert Case.from_cbor(case.to_cbor()).to_cbor() == case.to_cbor()
+
+
+@pytest.mark.finding("sealed.case")
+def test_other_bytes_are_no_case(case: Case) -> None:
+    data = case.to_cbor()
+    raw = cbor2.loads(data)
+    wrong: dict[str, Any] = {
+        "format": 2, "plan": "{}", "population": -1, "logs": [{}], "witness": "x", "manufacturer": b"",
+        "firmware": "[]", "contradictions": [[[1]]] * 4, "created_at": 1, "rules": "",
+    }  # fmt: skip
+    changed = [cbor({**raw, name: value}) for name, value in wrong.items()]
+    for each in (b"", data[:-1], data + b"\x00", cbor([]), cbor({**raw, "more": 1}), *changed):
+        with pytest.raises(FormatError):
+            Case.from_cbor(each)
+
+
+@pytest.mark.finding("sealed.case")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"replay_device": "cuda"}, {"replay_env": {"ATEN_CPU_CAPABILITY": "default"}}, {"sharded": "cells"},
+        {"segments": replace(SEGMENTS_AS_DESIGNED, records=3)},
+    ],
+)  # fmt: skip
+def test_a_session_says_what_it_does_not_do(case: Case, asked: dict[str, Any]) -> None:
+    with pytest.raises(CaseError):
+        replace(case, plan=replace(case.plan, **asked))
+
+
+def test_a_case_is_of_its_agreement(case: Case, agreement: Agreement) -> None:
+    check_agreed(case, agreement)
+    chosen = replace(case, plan=replace(case.plan, seed=bytes(32)))  # a seed that the Verifier likes
+    larger = replace(case, plan=replace(case.plan, flops_threshold=9.0))
+    fewer = replace(case, logs=case.logs[1:], contradictions=case.contradictions[1:])
+    for each in (replace(case, inspection="sealed-2"), chosen, larger, fewer):
+        with pytest.raises(UsageError):
+            check_agreed(each, agreement)
+
+
+def test_a_start_has_one_case(station: Station, case: Case, agreement: Agreement) -> None:
+    root = station.manufacturer.certificate
+    by = Inspectorate(
+        registry=station.registry, cache=Cache(station.root / "again"), credentials=station.verifier, manufacturer=root,
+        firmware=case.firmware, witness=Witness(station.registry, root),
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="exists already"):
+        make(agreement, 4, by)
+
+
+@pytest.mark.finding("outcome.withheld")
+def test_a_snapshot_that_is_not_opened_is_withheld(station: Station, case: Case, tmp_path: Path) -> None:
+    """A Prover that hides the opening of what it cannot explain does not get away with it."""
+    files = given(station, case, tmp_path / "files", ("honest", 0))
+    found = examined(station, case, files)
+    assert statuses(found.report) == {"honest": ["unverified"], "hidden": ["unexplained"], "idle": [], "dead": []}
+    ((ueid, _),) = found.missing
+    assert ueid == station.ueids["honest"].hex()
+    assert found.missing == {each: "withheld" for each in found.missing}
+
+
+def test_a_transcript_that_was_altered_explains_nothing(station: Station, case: Case, tmp_path: Path) -> None:
+    files = given(station, case, tmp_path / "files")
+    (transcript,) = (files / "transcripts").iterdir()
+    step = next((transcript / "steps").iterdir())
+    content = bytearray(step.read_bytes())
+    content[len(content) // 2] ^= 1
+    step.unlink()  # it is a link to the run's own
+    step.write_bytes(content)
+    assert statuses(examined(station, case, files).report)["honest"] == ["unexplained"]
+
+
+def test_an_opening_of_other_memory_is_found(station: Station, case: Case, tmp_path: Path) -> None:
+    files = given(station, case, tmp_path / "files")
+    (path,) = (files / "openings" / station.ueids["honest"].hex()).iterdir()
+    raw = cbor2.loads(path.read_bytes())
+    raw["leaves"][1] = bytes(32) + raw["leaves"][1][32:]
+    path.write_bytes(cbor(raw))
+    found = examined(station, case, files)
+    assert statuses(found.report)["honest"] != ["explained"]
+    assert found.missing == {}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", cbor({"salt": b"", "leaves": [[1], b""], "weights": [[], b""]}), cbor({"salt": 1})]
+)
+def test_what_is_no_opening_is_none(station: Station, case: Case, tmp_path: Path, content: bytes) -> None:
+    (snapshot,) = (s for log in case.logs for s in snapshots_in(log) if s.chip.site == "honest")
+    path = tmp_path / "openings" / snapshot.chip.ueid.hex() / f"{snapshot.index}.cbor"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    found = opening(tmp_path, snapshot)
+    assert isinstance(found, ChipError)
+    assert found.reason == "chip.unreachable"
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0.0, "late"), (120.0, "complete")])
+def test_an_outcome_that_is_late_says_so_in_the_same_length(
+    station: Station, case: Case, honest: Examined, tmp_path: Path, seconds: float, status: str
+) -> None:
+    named = {"findings": published_findings.digest(), "finding_count": len(published_findings.published())}
+    begun = start(replace(TERMS, inspection="sealed-1", **named))
+    # The agreement is another, with the same terms but for what the draw follows from; a worker would refuse that.
+    agreed = replace(begun.agreement.terms, flops_threshold=case.plan.flops_threshold)
+    assert agreed == begun.agreement.terms
+    files = given(station, case, tmp_path / "files")
+    deadline = time.monotonic() + seconds
+    registry = Registry(tmp_path / "registry")
+    session = session_worker.Session(case, begun.agreement, begun.key, files, deadline)
+    record, _ = session.run(registry, Cache(tmp_path / "cache"), Limits(seconds=300))
+    registry.close()
+    assert len(record) == 793
+    assert open_record(record).status == status
+
+
+def test_a_chip_opens_snapshots_to_its_own_machine_alone(station: Station, case: Case) -> None:
+    socket = station.chips["honest"].socket
+    assert socket.stat().st_mode & 0o077 == 0
+    with pytest.raises(ChipError):
+        opened(socket, 10_000)
+    with pytest.raises(ChipError):
+        opened(station.root / "no-socket", 1)
+
+
+def test_asking_for_an_opening_attaches_no_workload(station: Station, case: Case) -> None:
+    (snapshot,) = (s for log in case.logs for s in snapshots_in(log) if s.chip.site == "honest")
+    chip = station.registry.chip(station.ueids["honest"])
+    with ChipClient(chip.address, station.verifier, chip.ueid) as client:
+        before = client.identity(b"n" * 16, station.manufacturer.certificate).token.body["size"]
+        opened(station.chips["honest"].socket, snapshot.index)
+        assert client.identity(b"m" * 16, station.manufacturer.certificate).token.body["size"] == before

@@ -1,0 +1,326 @@
+"""`weighbridge site gather|order|assent|admit|session|key`: a whole inspection in a sealed worker, party by party."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import struct
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+
+import typer
+
+from weighbridge.cli._exits import print_json
+from weighbridge.cli._inputs import Json, read_file, require_different, write_file
+from weighbridge.core import secret_files
+from weighbridge.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from verifier.sealed.case import Case
+    from weighbridge.attest.outcome_agreement import Agreement
+    from weighbridge.attest.sealed_attestation import Attested
+    from weighbridge.attest.sealed_order import Order
+
+_POLL_SECONDS = 0.2
+_FRAME_LIMIT = 64 << 20
+_CaseFile = Annotated[Path, typer.Option("--case", help="The Verifier's case (`weighbridge inspect case`).")]
+_AgreementFile = Annotated[Path, typer.Option("--agreement", help="What both parties agreed on about the outcome.")]
+_OrderFile = Annotated[Path, typer.Argument(help="The order of the session.")]
+_Inputs = Annotated[Path, typer.Option("--inputs", help="The Prover's files, as `gather` made them.")]
+_Root = Annotated[Path, typer.Option("--root", help="PEM file of the authority that vouches for launchers.")]
+_Out = Annotated[Path, typer.Option("--out", help="The file to write.")]
+_AttestationFile = Annotated[Path, typer.Option("--attestation", help="The worker's attestation.")]
+
+
+def add(app: typer.Typer) -> None:
+    """Adds the commands to a group."""
+    for each in (case, gather, order, assent, admit, session, key):
+        app.command()(each)
+
+
+def case(file: Annotated[Path, typer.Argument(help="A Verifier's case.")], as_json: Json = False) -> None:
+    """Show what a Verifier's case asks: read it before you sign an order that names it."""
+    from verifier.stages.read_logs import snapshots_in
+
+    found = _case(file)
+    chips = {log.chip.ueid.hex(): [each.index for each in snapshots_in(log)] for log in found.logs}
+    said = {
+        "inspection": found.inspection, "chips": chips, "population": found.population, "plan": found.plan.to_json(),
+        "rules": bool(found.rules), "policy": bool(found.policy),
+    }  # fmt: skip
+    if as_json:
+        print_json(said)
+        return
+    print(f"case of inspection {found.inspection}: {len(chips)} of {found.population} chips")
+    for ueid, snapshots in chips.items():
+        print(f"  {ueid}: snapshots {', '.join(map(str, snapshots)) or 'none'}")
+    for name, value in found.plan.to_json().items():
+        print(f"  {name}: {value}")
+    print(f"  rules: {'signed' if found.rules else 'none'}; policy: {'its own' if found.policy else 'as designed'}")
+
+
+def gather(
+    out: Annotated[Path, typer.Argument(help="Directory to make; it holds secrets.")],
+    case_file: _CaseFile,
+    runs: Annotated[Path, typer.Option("--runs", help="Directory with your transcripts; all of them are given.")],
+    chips: Annotated[list[str], typer.Option("--chip", help="UEID=SOCKET of a chip, as it was started; repeatable.")],
+) -> None:
+    """As the Prover: gather what a session gets: openings of snapshots, from the chips themselves, and transcripts."""
+    from firmware_sim.opening import opened
+    from prover.keeping.sealed_inputs import gather as gathered
+    from verifier.stages.read_logs import snapshots_in
+
+    there = dict(map(_socket, chips))
+    openings, missing = {}, []
+    for log in _case(case_file).logs:
+        ueid = log.chip.ueid
+        for each in snapshots_in(log):
+            if ueid in there:
+                openings[ueid, each.index] = opened(there[ueid], each.index)
+            else:
+                missing.append(f"{ueid.hex()}:{each.index}")
+    runs_given = gathered(out, runs, openings)
+    print(f"{out} has {len(openings)} openings and {len(runs_given)} transcripts; keep it secret")
+    if missing:
+        print(f"no chip with the UEID is there for {', '.join(missing)}: these count as withheld")
+
+
+def order(
+    out: _Out,
+    agreement: _AgreementFile,
+    case_file: _CaseFile,
+    inputs: _Inputs,
+    prover_key: Annotated[Path, typer.Option("--key", help="Your key of sealed jobs; made if missing.")],
+    report_key: Annotated[
+        Path, typer.Option("--report-key", help="Your key that the full report is encrypted to; made if missing.")
+    ],
+    measurement: Annotated[str, typer.Option("--measurement", help="Of the image, in hex (`site image` prints it).")],
+) -> None:
+    """As the Prover: commit to your files, and write the order that both parties sign. The list goes beside it."""
+    from prover.keeping.sealed_inputs import listed
+    from verifier.sealed.case import check_agreed
+    from weighbridge.attest.sealed_channel import ProverKey
+    from weighbridge.attest.sealed_list import commitment
+    from weighbridge.attest.sealed_order import Order
+    from weighbridge.attest.sealed_outcome import AggregatorKey
+    from weighbridge.attest.sealed_session import session_of
+
+    require_different(out, agreement, case_file, prover_key, report_key)
+    agreed, encoded = _agreement(agreement), _read_case(case_file)
+    check_agreed(_case(case_file), agreed)
+    files = listed(inputs)
+    made = Order(
+        verifier_nonce=agreed.verifier_opened.share, prover_nonce=agreed.prover_opened.share,
+        commitment=commitment(files.to_cbor()), prover=ProverKey.load(prover_key).public,
+        aggregator=AggregatorKey.load(report_key).public, measurement=_hex(measurement, "--measurement"),
+        session=session_of(agreed, encoded),
+    )  # fmt: skip
+    _write_private(_list_of(out), files.to_cbor())
+    write_file(out, made.to_cbor())
+    print(f"order {made.digest.hex()} commits to {len(files.files)} files; keep {_list_of(out)} secret")
+
+
+def assent(
+    file: _OrderFile,
+    agreement: _AgreementFile,
+    case_file: _CaseFile,
+    measurement: Annotated[str, typer.Option("--measurement", help="Of the image that you agree to, in hex.")],
+    signing_key: Annotated[Path, typer.Option("--key", help="Your private key, which the terms name.")],
+    out: _Out,
+) -> None:
+    """As either party: check that an order is of your agreement, case and image, and sign it."""
+    from verifier.sealed.case import check_agreed
+    from weighbridge.attest.manifest import load_or_create_key
+    from weighbridge.attest.sealed_session import assent as signed
+    from weighbridge.attest.sealed_session import session_of
+
+    require_different(file, agreement, case_file, signing_key, out)
+    agreed, found = _agreement(agreement), _order(file)
+    check_agreed(_case(case_file), agreed)
+    if found.session != session_of(agreed, _read_case(case_file)):
+        raise UsageError("the order is of another agreement or another case; do not sign it")
+    if found.measurement != _hex(measurement, "--measurement"):
+        raise UsageError("the order names another image; do not sign it")
+    if (found.verifier_nonce, found.prover_nonce) != (agreed.verifier_opened.share, agreed.prover_opened.share):
+        raise UsageError("the nonces of the order are not the shares of the agreement; do not sign it")
+    if not signing_key.is_file():
+        raise UsageError(f"there is no key {signing_key}; name the one that the terms name")
+    own = load_or_create_key(signing_key)
+    if own.public not in (agreed.terms.prover, agreed.terms.verifier):
+        raise UsageError("the terms name neither party by this key; name the right key file")
+    write_file(out, signed(found, own))
+    print(f"signed order {found.digest.hex()}")
+
+
+def admit(
+    file: _OrderFile,
+    attestation: _AttestationFile,
+    root: _Root,
+    secret: Annotated[Path, typer.Option("--secret", help="Your secret (`outcome agree` wrote it).")],
+    out: _Out,
+) -> None:
+    """As the Verifier: check the worker's attestation, and encrypt your secret to this worker."""
+    from weighbridge.attest.sealed_session import seal_secret
+
+    require_different(file, attestation, root, secret, out)
+    found = _order(file)
+    attested = _attested(read_file(attestation), found, root)
+    write_file(out, seal_secret(_secret(secret), found, attested.worker))
+    print(f"worker {attested.worker.hex()} is start {attested.index} of launcher {attested.launcher.hex()}")
+
+
+def key(
+    file: _OrderFile,
+    attestation: _AttestationFile,
+    root: _Root,
+    statement: Annotated[Path, typer.Option("--statement", help="What the worker stated (`session` writes it).")],
+) -> None:
+    """As either party: print the key that the outcome is going to be signed with, if this worker stated it."""
+    from weighbridge.attest.sealed_session import stated_key
+
+    found = _order(file)
+    attested = _attested(read_file(attestation), found, root)
+    print(stated_key(read_file(statement), found, attested.signer).hex())
+
+
+def session(
+    file: _OrderFile,
+    agreement: _AgreementFile,
+    case_file: _CaseFile,
+    inputs: _Inputs,
+    prover_key: Annotated[Path, typer.Option("--key", help="Your key of sealed jobs.")],
+    report_key: Annotated[Path, typer.Option("--report-key", help="Your key that the full report is encrypted to.")],
+    secret: Annotated[Path, typer.Option("--secret", help="Your secret (`outcome agree` wrote it).")],
+    prover_assent: Annotated[Path, typer.Option("--prover-assent", help="Your signature over the order.")],
+    verifier_assent: Annotated[Path, typer.Option("--verifier-assent", help="The Verifier's.")],
+    root: _Root,
+    worker: Annotated[
+        str, typer.Option("--worker", help="The site's command that runs the worker (`weighbridge site worker ...`).")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Directory to make for what comes of it.")],
+) -> None:
+    """As the Prover: have the site run the session, and give its worker your files.
+
+    Writes the attestation into --out and waits for verifier.box there (`site admit`), then writes the worker's
+    statement of its key, the outcome when it leaves, and the full report for yourself.
+    """
+    from weighbridge.attest.sealed_channel import ProverKey
+    from weighbridge.attest.sealed_list import SealedList
+    from weighbridge.attest.sealed_outcome import AggregatorKey
+    from weighbridge.attest.sealed_session import Preface, seal_secret
+
+    found, files = _order(file), SealedList.from_cbor(_secret(_list_of(file)))
+    try:
+        out.mkdir(mode=0o700)
+    except OSError as error:
+        raise UsageError(f"cannot make {out} ({error.strerror}); name a new directory") from None
+    own, reader = ProverKey.load(prover_key), AggregatorKey.load(report_key)
+    with subprocess.Popen(shlex.split(worker), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        sink, source = cast("BinaryIO", running.stdin), cast("BinaryIO", running.stdout)
+        statement = _kept(out / "attestation", source)
+        attested = _attested(statement, found, root)
+        print(f"the worker is attested; waiting for {out / 'verifier.box'}", flush=True)
+        preface = Preface(
+            agreement=_agreement(agreement).to_cbor(), case=_read_case(case_file),
+            prover_assent=read_file(prover_assent), verifier_assent=read_file(verifier_assent),
+            prover_box=seal_secret(_secret(secret), found, attested.worker),
+            verifier_box=_awaited(out / "verifier.box", running),
+        )  # fmt: skip
+        with contextlib.suppress(BrokenPipeError):  # why it does not listen, the site says
+            preface.send(sink)
+            _kept(out / "statement", source)
+            own.send(sink, found.terms(attested.worker), files, inputs)
+            sink.close()
+        _kept(out / "outcome.bin", source)
+        sealed = _frame(source)
+    _write_private(out / "report.json", reader.open(sealed, found, attested.signer))
+    print(f"look at {out / 'outcome.bin'}, which is all that leaves; {out / 'report.json'} is yours")
+
+
+def _socket(text: str) -> tuple[bytes, Path]:
+    ueid, separator, path = text.partition("=")
+    if not separator or not path:
+        raise UsageError(f"--chip {text[:80]}: write UEID=SOCKET")
+    return _hex(ueid, "--chip"), Path(path)
+
+
+def _kept(path: Path, source: BinaryIO) -> bytes:
+    data = _frame(source)
+    path.write_bytes(data)
+    return data
+
+
+def _frame(source: BinaryIO) -> bytes:
+    header = source.read(4)
+    length = struct.unpack(">I", header)[0] if len(header) == 4 else 0
+    data = source.read(length) if 0 < length <= _FRAME_LIMIT else b""
+    if not data or len(data) != length:
+        raise UsageError("the site ended the session; what it said stands above")
+    return data
+
+
+def _awaited(path: Path, running: subprocess.Popen[bytes]) -> bytes:
+    while not path.is_file():
+        if running.poll() is not None:
+            raise UsageError("the worker ended before the Verifier's secret came; agree on another start")
+        time.sleep(_POLL_SECONDS)
+    return read_file(path)
+
+
+def _attested(data: bytes, found: Order, root: Path) -> Attested:
+    from weighbridge.attest.certificates import load_certificate
+    from weighbridge.attest.sealed_attestation import verify_attestation
+
+    return verify_attestation(data, found, load_certificate(read_file(root)))
+
+
+def _order(path: Path) -> Order:
+    from weighbridge.attest.sealed_order import Order
+
+    found = Order.from_cbor(read_file(path))
+    if found.session is None:
+        raise UsageError(f"{path} orders the replay of one transcript, and no session")
+    return found
+
+
+def _agreement(path: Path) -> Agreement:
+    from weighbridge.attest.outcome_agreement import AGREEMENT_LIMIT, Agreement
+
+    return Agreement.from_cbor(read_file(path, max_bytes=AGREEMENT_LIMIT))
+
+
+def _read_case(path: Path) -> bytes:
+    from weighbridge.attest.sealed_session import CASE_LIMIT
+
+    return read_file(path, max_bytes=CASE_LIMIT)
+
+
+def _case(path: Path) -> Case:
+    from verifier.sealed.case import Case
+
+    return Case.from_cbor(_read_case(path))
+
+
+def _list_of(path: Path) -> Path:
+    return path.with_name(path.name + ".list")
+
+
+def _hex(text: str, name: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise UsageError(f"{name} is given in hex") from None
+
+
+def _secret(path: Path) -> bytes:
+    secret_files.require_private(path)
+    return read_file(path)
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    try:
+        secret_files.write(path, data)
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None
