@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from nacl.signing import SigningKey
 from support.populated_station import populate
 from support.sealed_isolation import LACKING
 from support.sealed_session import Parties, Start
 from support.station import Station
 
+from weighbridge.attest import sealed_starts
+from weighbridge.attest.sealed_attestation import Launcher
+from weighbridge.attest.sealed_channel import WorkerKey
+from weighbridge.attest.sealed_order import Order
 from weighbridge.execution.sealed import image as images
 
 JOBS = {"honest": "declared", "hidden": "hidden"}
@@ -147,3 +153,25 @@ def test_parties_sign_no_order_of_another_case(parties: Parties) -> None:
         )  # fmt: skip
         assert "usage" in said
     assert not (at / "never.assent").exists()
+
+
+def test_a_party_signs_one_order_of_an_agreement_and_gives_its_secret_once(parties: Parties) -> None:
+    """With two orders, of other files each, a Prover would choose between two outcomes."""
+    start = parties.start(2, leaves=LEAVES)
+    n, at = start.name, parties.root
+    order = Order.from_cbor((at / "prover" / f"{n}.order").read_bytes())
+    (at / "verifier" / "second.order").write_bytes(replace(order, commitment=os.urandom(32)).to_cbor())
+    signing = f"--agreement {n}.agreement --case {n}.case --measurement {parties.measurement} --key own.key --out again"
+    parties.run("verifier", f"site assent {n}.order {signing}")  # the same once more does no harm
+    assert "signed already" in parties.run("verifier", f"site assent second.order {signing}", code=2)
+    launcher, log = Launcher.load(at / "site" / "launcher"), sealed_starts.append(at / "other-starts", order)
+    for name in ("one", "two"):
+        keys = WorkerKey().public, bytes(SigningKey.generate().verify_key)
+        attestation = launcher.attest(
+            order, log, measurement=order.measurement, worker=keys[0], signer=keys[1], isolation=["no-network"]
+        )
+        (at / "verifier" / f"{name}.attestation").write_bytes(attestation)
+    giving = f"site admit {n}.order --root root.pem --secret {n}.secret --out box --attestation"
+    for _ in range(2):
+        parties.run("verifier", f"{giving} one.attestation")
+    assert "given to another worker" in parties.run("verifier", f"{giving} two.attestation", code=2)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
-from weighbridge.cli._exits import print_json
+from weighbridge.cli._exits import one_line, print_json
 from weighbridge.cli._inputs import Json, read_file, require_different, write_file
 from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError
@@ -48,7 +48,7 @@ def case(file: Annotated[Path, typer.Argument(help="A Verifier's case.")], as_js
     chips = {log.chip.ueid.hex(): [each.index for each in snapshots_in(log)] for log in found.logs}
     said = {
         "inspection": found.inspection, "chips": chips, "population": found.population, "plan": found.plan.to_json(),
-        "rules": bool(found.rules), "policy": bool(found.policy),
+        "rules": bool(found.rules), "policy": found.policy.decode(errors="replace"),
     }  # fmt: skip
     if as_json:
         print_json(said)
@@ -59,6 +59,8 @@ def case(file: Annotated[Path, typer.Argument(help="A Verifier's case.")], as_js
     for name, value in found.plan.to_json().items():
         print(f"  {name}: {value}")
     print(f"  rules: {'signed' if found.rules else 'none'}; policy: {'its own' if found.policy else 'as designed'}")
+    for line in found.policy.decode(errors="replace").splitlines():
+        print(one_line(f"    {line}"))
 
 
 def gather(
@@ -150,6 +152,10 @@ def assent(
     own = load_or_create_key(signing_key)
     if own.public not in (agreed.terms.prover, agreed.terms.verifier):
         raise UsageError("the terms name neither party by this key; name the right key file")
+    _once(
+        agreement.with_name(agreement.name + ".signed"), found.digest,
+        "another order of this agreement was signed already, and a party could choose between two outcomes",
+    )  # fmt: skip
     write_file(out, signed(found, own))
     print(f"signed order {found.digest.hex()}")
 
@@ -167,6 +173,10 @@ def admit(
     require_different(file, attestation, root, secret, out)
     found = _order(file)
     attested = _attested(read_file(attestation), found, root)
+    _once(
+        secret.with_name(secret.name + ".given"), found.digest + attested.worker,
+        "this secret was given to another worker already, and a party could choose between two outcomes",
+    )  # fmt: skip
     write_file(out, seal_secret(_secret(secret), found, attested.worker))
     print(f"worker {attested.worker.hex()} is start {attested.index} of launcher {attested.launcher.hex()}")
 
@@ -237,6 +247,21 @@ def session(
         sealed = _frame(source)
     _write_private(out / "report.json", reader.open(sealed, found, attested.signer))
     print(f"look at {out / 'outcome.bin'}, which is all that leaves; {out / 'report.json'} is yours")
+
+
+def _once(note: Path, what: bytes, why: str) -> None:
+    """Remembers in a file what was done, before it is done; a second time it has to be the same.
+
+    Raises:
+        UsageError: It is not.
+    """
+    try:
+        known = note.read_text() if note.exists() else ""
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {note} ({error}); it says what was done already") from None
+    if known not in ("", what.hex()):
+        raise UsageError(f"{why} ({note} says so); agree on another start")
+    write_file(note, what.hex().encode())
 
 
 def _socket(text: str) -> tuple[bytes, Path]:
