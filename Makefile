@@ -55,7 +55,7 @@ install: $(STAMP) ## Create .venv and install the pinned dependencies (done by e
 demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report
 	$(BIN)/weighbridge demo --out $(OUT) --device $(DEVICE)
 
-test: $(STAMP) ## Run the quick tests of every room, a whole inspection among them (five to ten minutes)
+test: $(STAMP) ## Run the quick tests of every room, a whole inspection among them (about ten minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --tier quick
 
 test-all: $(STAMP) ## Run all tests but those of `make soak`, or that need a GPU, PostgreSQL or another environment (half an hour)

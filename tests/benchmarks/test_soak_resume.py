@@ -8,14 +8,16 @@ import pytest
 
 from benchmarks import machine, tables_replays
 from benchmarks.resume_job import train, train_compiled
-from benchmarks.soak_resume import Way, same, soak, ways
+from benchmarks.soak_resume import RANKS, Way, same, soak, ways
 from weighbridge.transcript.log_kinds import KINDS
 from weighbridge.transcript.reader import Transcript
 
 
 def test_programs_take_turns_in_all_ways() -> None:
-    found = [(each.logs, each.compiled) for each in ways(16)]
-    assert sorted(found) == sorted((logs, compiled) for logs in KINDS for compiled in (False, True))
+    found = [(each.ranks, each.logs, each.compiled) for each in ways(16) if not each.wrapped]
+    every = [(ranks, logs, compiled) for ranks in (1, RANKS) for logs in KINDS for compiled in (False, True)]
+    assert sorted(found) == sorted(every)
+    assert [each.ranks for each in ways(16) if each.wrapped] == [RANKS]
 
 
 @pytest.mark.slow
@@ -26,7 +28,8 @@ def test_a_killed_program_ends_as_one_that_was_not(tmp_path: Path, way: Way) -> 
     assert (result["programs"], result["replayed"], result["different"]) == (1, 1, [])
     assert result["killed"] >= 1
     assert (result["steps_as_programs"] > 0) is way.compiled
-    assert Transcript.open(tmp_path / "0" / "whole" / "run").draft.get("logs", "full") == way.logs
+    for run in way.runs(tmp_path / "0" / "whole" / "run"):
+        assert Transcript.open(run).draft.get("logs", "full") == way.logs
 
 
 def test_a_run_of_another_seed_is_another_run(tmp_path: Path) -> None:

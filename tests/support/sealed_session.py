@@ -165,7 +165,7 @@ class Start:
         said = process.communicate()[0]
         return subprocess.CompletedProcess(words, process.returncode, said)
 
-    def outcome(self, *due: str, chips: int) -> dict[str, Any]:
+    def outcome(self, *, chips: int, code: int = 0) -> dict[str, Any]:
         """What the Verifier reads from what left; with the findings about the record itself."""
         at, n = self.parties.root, self.name
         for name in ("outcome.bin", "statement"):
@@ -173,8 +173,7 @@ class Start:
         key = self.parties.run(
             "verifier", f"site key {n}.order --attestation {n}.attestation --root root.pem --statement {n}.statement"
         ).strip()
-        out = self.parties.run(
-            "verifier", f"report verify {n}.outcome.bin --key {key} --agreement {n}.agreement --chips {chips} --json"
-        )
+        words = f"report verify {n}.outcome.bin --key {key} --agreement {n}.agreement --chips {chips} --json"
+        out = self.parties.run("verifier", words, code=code)
         found: dict[str, Any] = json.loads(out)
         return found

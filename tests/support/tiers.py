@@ -26,8 +26,8 @@ import pytest
 
 FILE = Path(__file__).parents[1] / "durations.json"
 LISTED = 0.2
-TEST_LIMIT = 0.4
-MODULE_LIMIT = 5.0
+TEST_LIMIT = 0.3
+MODULE_LIMIT = 3.0
 LATE = "NOT RUN for want of time"
 
 Seconds = dict[str, float]

@@ -104,7 +104,9 @@ def test_what_a_prover_withholds_is_in_the_record(parties: Parties) -> None:
     start = parties.start(4, leaves=LEAVES, skip=lambda name: name == "hidden")
     done = start.run()
     assert done.returncode == 0, done.stdout
-    record = start.outcome(chips=4)["record"]
+    said = start.outcome(chips=4, code=1)
+    assert [each["id"] for each in said["findings"]] == ["outcome.withheld"]
+    record = said["record"]
     assert record["snapshots"] == {"explained": 1, "withheld": 1}
     assert "outcome.withheld" in record["violations"]
     assert record["w"] >= 1
