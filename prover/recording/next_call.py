@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from prover.capture.python_objects import Look, TooMuchError, held_alone
+from prover.capture.gradient_memory import held_alone
+from prover.capture.python_objects import Look, TooMuchError
 from prover.capture.without_modes import unseen
 from prover.recording.compile_refusal import refused
 from prover.recording.generator_moves import places

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from prover.capture.python_objects import Looking, TooMuchError, held_alone
+from prover.capture.python_objects import Looking, TooMuchError
 
 LIMIT = {"value": 3}
 
@@ -151,17 +151,3 @@ def test_a_world_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("prover.capture.python_objects.MOST", 100)
     with pytest.raises(TooMuchError, match="more Python objects"):
         Looking(lambda address: None).look([[[n] for n in range(200)]])
-
-
-def test_a_gradient_is_held_alone_until_something_else_holds_it() -> None:
-    parameter = nn.Parameter(torch.zeros(3))
-    assert not held_alone(parameter)
-    parameter.grad = torch.ones(3)
-    assert held_alone(parameter)
-    held = parameter.grad
-    assert not held_alone(parameter)
-    view = held[1:]
-    del held
-    assert not held_alone(parameter)
-    del view
-    assert held_alone(parameter)
