@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextvars
 import operator
+import random
 import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, MappingProxyType, MethodWrapperType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
+import xxhash
 from torch.optim import optimizer as optimizers
 
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -75,3 +78,19 @@ def contexts() -> list[Any]:
     modes = [torch._C._get_function_stack_at(at) for at in range(count())]
     saved = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return [modes, saved, *(getattr(module, name) for module, name in _EVERYWHERE)]
+
+
+def drawing(value: Any) -> bytes:
+    """Returns a digest of where a generator of Python's or NumPy's is."""
+    if isinstance(value, random.Random):
+        state: Any = value.getstate()
+    else:
+        state = value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state(legacy=False)
+    text = repr({key: _flat(each) for key, each in state.items()} if isinstance(state, dict) else state)
+    return xxhash.xxh3_128_digest(text.encode())
+
+
+def _flat(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _flat(each) for key, each in value.items()}
+    return value.tobytes() if isinstance(value, np.ndarray) else value

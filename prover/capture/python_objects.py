@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import weighbridge
-from prover.capture.native_values import NothingToldError, beside_items, contexts, held_by
+from prover.capture.native_values import NothingToldError, beside_items, contexts, drawing, held_by
 from weighbridge.core.errors import WeighbridgeError
 
 Tensor = torch.Tensor
@@ -253,7 +253,7 @@ class _Walk:
         elif kind is bytearray or isinstance(value, array.array):
             out.append(bytes(value))
         elif isinstance(value, _DRAWING):
-            out.append(_drawing(value))
+            out.append(drawing(value))
         elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
             out.append(id(value))
             self.look.iterator = kind.__name__
@@ -470,22 +470,6 @@ def _file_of(kind: type) -> str:
 def _slots(kind: type) -> tuple[str, ...]:
     own = kind.__dict__.get("__slots__", ())
     return () if not _is_own(_file_of(kind)) else tuple([own] if isinstance(own, str) else own)
-
-
-def _drawing(value: Any) -> bytes:
-    """Returns a digest of where a generator of Python's or NumPy's is."""
-    if isinstance(value, random.Random):
-        state: Any = value.getstate()
-    else:
-        state = value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state(legacy=False)
-    text = repr({key: _flat(each) for key, each in state.items()} if isinstance(state, dict) else state)
-    return xxhash.xxh3_128_digest(text.encode())
-
-
-def _flat(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _flat(each) for key, each in value.items()}
-    return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
 def _content(value: np.ndarray[Any, Any]) -> bytes | None:
