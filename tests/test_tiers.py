@@ -55,7 +55,7 @@ def test_modules_come_longest_first() -> None:
 def test_few_modules_have_no_test_in_the_quick_tier() -> None:
     fixtures = json.loads(FILE.read_text())["fixtures"]
     slow = [module for module, seconds in fixtures.items() if seconds > MODULE_LIMIT]
-    assert len(slow) <= 0.08 * len(list(TESTS.rglob("test_*.py"))), slow
+    assert len(slow) <= 0.15 * len(list(TESTS.rglob("test_*.py"))), slow
 
 
 def test_the_measured_durations_are_those_of_modules_that_exist() -> None:
