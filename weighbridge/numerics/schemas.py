@@ -30,6 +30,12 @@ def bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 @per_op
+def needed(op: Op) -> tuple[str, ...]:
+    """Returns the names of the operands that no call may leave out."""
+    return tuple(a.name for a in op._schema.arguments if not a.has_default_value())
+
+
+@per_op
 def mutated(op: Op) -> tuple[str, ...]:
     """Returns the names of the operands that an overload changes."""
     return tuple(a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write)

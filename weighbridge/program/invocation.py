@@ -12,7 +12,7 @@ import torch
 
 from weighbridge.core.errors import RefusedOperationError, TapeError, UnknownOperationError
 from weighbridge.numerics.rule_table import Kind, Rule, base_name, find
-from weighbridge.numerics.schemas import Op, argument_names, bind
+from weighbridge.numerics.schemas import Op, argument_names, bind, needed
 from weighbridge.program.operands import SHAPED_BY_VALUES, UNFIT, Operands, check_shapes, check_sizes, resolve, unfit
 from weighbridge.transcript.tape import DTYPES, RESIZE, Node, Ref, Tape
 
@@ -64,6 +64,10 @@ def invocation(node: Node, number: int, tape: Tape, operands: Operands) -> Invoc
         fits = False
     if not fits:
         raise TapeError(f"operation {number} ({node.op}) has operands that do not fit it")
+    # A view is not run, so nothing else would miss what it lacks.
+    lacking = [name for name in needed(op) if name not in kwargs and name in names[len(args) :]]
+    if lacking:
+        raise TapeError(f"operation {number} ({node.op}) lacks its operand {lacking[0]!r}")
     refs = [None if o is None else tape.refs[o] for o in node.outputs]
     return Invocation(op, args, kwargs, bound, find(op, bound), refs)
 

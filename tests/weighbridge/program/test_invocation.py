@@ -14,9 +14,11 @@ from zoo.machines import replay_here
 from prover import Recorder
 from weighbridge.core.errors import TapeError
 from weighbridge.numerics.custom import rule
-from weighbridge.program.invocation import Trial
+from weighbridge.numerics.rule_table import RULES, Kind
+from weighbridge.numerics.schemas import needed
+from weighbridge.program.invocation import Trial, WithoutMemory, invocation
 from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.tape import Node, Tape
 
 
 @torch.library.custom_op("weighbridge_trial::flipped", mutates_args=())
@@ -36,6 +38,13 @@ def _ruled() -> Iterator[None]:
     with restored():
         rule("weighbridge_trial::flipped", kind="move")(flipped)
         yield
+
+
+VIEWS = sorted(
+    f"{name}.{overload}"
+    for name, overload in (key.split(".") for key, rule in RULES.items() if rule.kind is Kind.VIEW)
+    if overload in getattr(torch.ops.aten, name).overloads()
+)
 
 
 def record(path: Path, rows: list[int]) -> Transcript:
@@ -74,3 +83,19 @@ def test_operations_that_differ_in_sizes_only_are_tried_once(tmp_path: Path, mon
         trial(tape, [0.1] * tape.values)
         trial(tape, [0.2] * tape.values)
     assert len(tried) == 2 * again
+
+
+@pytest.mark.parametrize("key", VIEWS)
+def test_a_view_that_lacks_an_operand_is_refused_by_name(key: str) -> None:
+    """Views are not run, so no kernel misses what they lack: each is left out in turn, by position and by name."""
+    name, overload = key.split(".")
+    names = needed(getattr(getattr(torch.ops.aten, name), overload))
+    tape = Tape(refs=[(0, "f32", (2, 3), (3, 1), 0)])
+    operands = WithoutMemory(torch.device("meta"), tape, {}, [])
+    given = {each: ("t", 0) if each == "self" else 0 for each in names}
+    invocation(Node(key, tuple(given.values()), {}, (0,), ()), 5, tape, operands)
+    for index, lacking in enumerate(names):
+        rest = {each: value for each, value in given.items() if each != lacking}
+        for args, kwargs in ((tuple(given.values())[:index], {}), ((), rest)):
+            with pytest.raises(TapeError, match=rf"operation 5 \({key}\) lacks its operand '{lacking}'"):
+                invocation(Node(key, args, kwargs, (0,), ()), 5, tape, operands)

@@ -171,6 +171,8 @@ class SecondExecutor:
         require_form(node.op, key, changes)
         if not rule.fits(len(node.args), node.kwargs):
             raise TapeError(f"operation {index} ({node.op}) has operands that do not fit it")
+        if lacking := rule.lacking(len(node.args), node.kwargs):
+            raise TapeError(f"operation {index} ({node.op}) lacks its operand {lacking!r}")
         refs = [None if o is None else tape.refs[o] for o in node.outputs]
         if rule.kind is Kind.VIEW:
             # It computes nothing; which memory it names was checked against the storage when the tape was decoded.

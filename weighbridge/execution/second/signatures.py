@@ -10,32 +10,32 @@ from weighbridge.core.errors import TapeError
 
 VIEWS = """
 alias.default self
-as_strided.default self size stride storage_offset
-chunk.default self chunks dim
+as_strided.default self size stride storage_offset=
+chunk.default self chunks dim=
 detach.default self
-diagonal.default self offset dim1 dim2
-expand.default self size implicit
+diagonal.default self offset= dim1= dim2=
+expand.default self size implicit=
 lift.default self
 lift_fresh.default self
 narrow.default self dim start length
 permute.default self dims
 _reshape_alias.default self size stride
 select.int self dim index
-slice.Tensor self dim start end step
-split.Tensor self split_size dim
-split_with_sizes.default self split_sizes dim
+slice.Tensor self dim= start= end= step=
+split.Tensor self split_size dim=
+split_with_sizes.default self split_sizes dim=
 squeeze.default self
 squeeze.dim self dim
 squeeze.dims self dim
 t.default self
 transpose.int self dim0 dim1
-unbind.int self dim
+unbind.int self dim=
 unfold.default self dimension size step
 unsqueeze.default self dim
 _unsafe_view.default self size
 view.default self size
 """
-"""Operations that only name memory differently, each with the names of its operands in their order."""
+"""Operations that only name memory differently, each with its operands in order, `=` after what may be left out."""
 
 _WHERE = ("dtype", "layout", "device", "pin_memory")
 _PLACING: dict[tuple[str, ...], str] = {

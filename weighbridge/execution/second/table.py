@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -144,16 +144,14 @@ class Rule:
         left = {*self.names[count:], *self.placing}
         return count <= len(self.names) and left.issuperset(keywords)
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the operands of a call by name.
+    def lacking(self, count: int, keywords: Container[str]) -> str | None:
+        """Returns the first operand that a call with so many positional operands and these keywords needs and lacks."""
+        left = (name for name in self.names[count:] if name not in keywords and name not in self.defaults)
+        return next(left, None)
 
-        Raises:
-            TypeError: One is missing.
-        """
-        bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
-        if lacking := [name for name in self.names if name not in bound]:
-            raise TypeError(f"it lacks the operand {lacking[0]}")
-        return bound
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the operands by name of a call that lacks none."""
+        return {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
 
 
 RULES: dict[str, Rule] = {}
@@ -201,4 +199,5 @@ def base(op: str) -> tuple[str, bool]:
 for _line in VIEWS.split("\n"):
     if _line:
         _key, *_names = _line.split()
-        RULES[_key] = Rule(Kind.VIEW, tuple(_names), {}, None)
+        _absent = {name[:-1]: None for name in _names if name.endswith("=")}
+        RULES[_key] = Rule(Kind.VIEW, tuple(name.rstrip("=") for name in _names), _absent, None)

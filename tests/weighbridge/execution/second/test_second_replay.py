@@ -240,6 +240,16 @@ def called(operation: str, *more: Any, **kwargs: Any) -> Change:
     return at_step(2, change)
 
 
+def shortened(operation: str) -> Change:
+    """The first such operation in step 2 without its last operand."""
+
+    def change(tape: Tape, fields: dict[str, Any]) -> None:
+        at = where(tape, operation)
+        node(tape, at, args=tape.nodes[at].args[:-1])
+
+    return at_step(2, change)
+
+
 @pytest.mark.parametrize(
     ("operation", "change"),
     [
@@ -249,6 +259,8 @@ def called(operation: str, *more: Any, **kwargs: Any) -> Change:
         ("t.default", called("t.default", dtype=("d", "f32"))),
         ("view.default", called("view.default", ("l", (4,)))),
         ("view.default", called("view.default", implicit=True)),
+        ("view.default", shortened("view.default")),
+        ("relu.default", shortened("relu.default")),
         ("t.default", asked("t.default", args=())),
         ("detach.default", called("detach.default", ("l", (1,)))),
         ("relu.default", called("relu.default", layout=("lay",))),

@@ -19,6 +19,7 @@ from weighbridge.execution.second.signatures import require_form
 from weighbridge.execution.second.table import Kind, Wide
 from weighbridge.numerics.arrays import blocked_products
 from weighbridge.numerics.rounding.bound import Bound, dense_bound, sharpened
+from weighbridge.numerics.schemas import needed
 from weighbridge.program.operands import resolve
 
 Floats = Any
@@ -192,6 +193,7 @@ def test_operands_are_those_of_the_schema() -> None:
             require_form(op, key, changes)
             names = [argument.name for argument in found._schema.arguments]
             assert names[: len(rule.names)] == list(rule.names), op
+            assert {name for name in rule.names if name not in rule.defaults} == {*needed(found)}, op
             assert changes or set(names[len(rule.names) :]) == rule.placing, op
 
 
