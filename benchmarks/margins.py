@@ -252,7 +252,9 @@ that the bound gives, so a transcript replays under the bound it was recorded wi
 one for each version: a draft names its digest, and what was recorded under another is refused
 (`replay.rules.unknown`), not replayed under the old bounds. The digest has the name of a bound's function and not its
 constants. So a function whose bound changes needs another name; else old transcripts replay under bounds that are not
-theirs. Two versions side by side would need the bound to follow from the draft in six places: recording, its
+theirs. `tests/weighbridge/numerics/test_bound_constants.py` keeps what each bound comes to for fixed operands, beside
+the digest, and fails where the one changes without the other.
+Two versions side by side would need the bound to follow from the draft in six places: recording, its
 continuation, replay, logs made on demand, disputes, and the second Executor, with a user's own rules in either digest.
 That is not done for the sake of one constant.
 
