@@ -120,17 +120,24 @@ def trained(out: Path, socket: Path, repeats: Repeats, **also: Any) -> Recorder:
         return record(out, chip, repeats, **also)
 
 
-def declaring(path: Path, said: object) -> Path:
-    """Records the run of `support.on_demand`, with a draft that says something of repeats, and makes all its logs."""
+def declaring(path: Path, said: object, *, first: int = 0, **options: Any) -> Path:
+    """Records the run of `support.on_demand`, with a draft that says something of repeats, and makes all its logs.
+
+    Args:
+        path: The run.
+        said: What its draft says of repeats.
+        first: Number of the first batch.
+        options: Those of the Recorder.
+    """
 
     class Declares(Recorder):
         _declares: Mapping[str, Any] = {KEY: said}
 
-    with Declares(path, seed=7, checkpoint_every=2, logs="on-demand") as recorder:
+    with Declares(path, **{"seed": 7, "checkpoint_every": 2, "logs": "on-demand", **options}) as recorder:
         with recorder.initialisation():
             built = ones()
         recorder.attach(*built)
-        for batch in map(ties, range(STEPS)):
+        for batch in map(ties, range(first, first + STEPS)):
             with recorder.step(batch):
                 square(batch, *built)
     regenerated(path)

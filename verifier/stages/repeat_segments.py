@@ -27,7 +27,8 @@ MOST_COMPARED = 16
 
 def run(setting: Setting, collected: Collected) -> None:
     """Looks at each run that explains snapshots and declares repeats; of jobs, at each rank for itself."""
-    for transcript, sampled, _ in explaining(collected, "each").values():
+    runs = [(transcript, sampled) for transcript, sampled, _ in explaining(collected, "each").values()]
+    for transcript, sampled in runs:
         logs = repeat_facts.logs_of(transcript, collected.logs)
         chips, ranks = [log.chip.ueid for log in logs], _ranks(collected, transcript)
         try:
@@ -44,7 +45,7 @@ def run(setting: Setting, collected: Collected) -> None:
             )
             continue
         setting.progress("repeats", 0, 0, f"looking for the logs that were due while {transcript.manifest.name} ran")
-        others = _heads(collected, transcript)
+        others = _heads([each for each, _ in runs], transcript)
         found = repeat_facts.placed(transcript, declared, logs, beacon.info, reached=max(sampled), others=others)
         found.ranks = ranks
         _decide(transcript, declared, found, beacon, logs)
@@ -72,13 +73,16 @@ def _job(transcript: OpenedTranscript) -> JobRecord | None:
     return None if coordinate is None else coordinate.job
 
 
-def _heads(collected: Collected, transcript: OpenedTranscript) -> set[bytes]:
-    """Returns the running heads of the other transcripts that have their logs on demand."""
-    opened = (facts.opened for facts in collected.transcripts.values())
+def _heads(runs: Sequence[OpenedTranscript], transcript: OpenedTranscript) -> set[bytes]:
+    """Returns the running heads of the other runs that are looked at here, whose segments a chip may log too.
+
+    Not those of another transcript of one draft: it is the run as it was before the Prover recorded it otherwise. Nor
+    those of a run that only explains another one, as a parent does: what was due of it is asked nowhere.
+    """
     return {
         each.head(step)
-        for each in opened
-        if isinstance(each, OpenedTranscript) and each.on_demand and each.digest != transcript.digest
+        for each in runs
+        if each.on_demand and each.draft_digest != transcript.draft_digest
         for step in range(each.steps)
     }
 

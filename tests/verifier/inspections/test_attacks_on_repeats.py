@@ -28,6 +28,8 @@ from weighbridge.attest.manifest import Predicate, open_manifest, sign_manifest
 from weighbridge.attest.repeats import Declared
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.files import checkpoint_path
+from weighbridge.transcript.parentage import Parent
+from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.supplements import folder_of, key_path
 
 DELAY = 10
@@ -198,6 +200,30 @@ def test_who_records_a_due_segment_otherwise_is_found(bench: Bench, run: Path, i
     told.chip.log.event("segment", b"a" * 32)
     report = inspected(told.reports().repeats(1, 3).repeats(3, 4))
     assert outcome(report) == ({"transcript.repeat.abandoned"}, False, 1), report["findings"]
+
+
+@pytest.mark.parametrize("shown", ["as an attempt", "as a parent", "as a run of its own"])
+def test_who_shows_the_run_that_was_taken_back_too_is_found(
+    bench: Bench, beacon: LocalBeacon, inspected: Inspected, tmp_path: Path, shown: str
+) -> None:
+    """The ends of its segments are known then, but not as those of the run. Two honest runs on one chip are clean."""
+    runs = tmp_path / "runs"
+    declaring(runs / "run", said(beacon), seed=7 if shown == "as an attempt" else 8, first=9)
+    first = (runs / "run").rename(runs / "first")
+    shutil.move(folder_of(runs / "run"), folder_of(first))
+    parent = Parent.of(first) if shown == "as a parent" else None
+    later = declaring(runs / "run", said(beacon), parent=parent)  # with the key of the first
+    same = Transcript.open(first).draft_digest == Transcript.open(later).draft_digest
+    assert same is (shown == "as an attempt")
+    before = Told.begins(bench, first)
+    chip = before.chip.told(later)
+    before.repeats(0, 1).repeats(1, 3)
+    if shown != "as a parent":
+        before.repeats(3, 4)
+        chip.saw(first, 4)
+    report = inspected(Told(bench, chip, later).repeats(0, 1).repeats(1, 3).repeats(3, 4))
+    found = "transcript.repeat.abandoned" in outcome(report)[0]
+    assert found is (shown != "as a run of its own"), report["findings"]
 
 
 def test_who_leaves_a_checkpoint_out_of_its_manifest_does_not_merge_segments(
