@@ -11,7 +11,7 @@ from support.recordings import train
 from torch import nn
 
 from weighbridge.core.bounded import decode_cbor
-from weighbridge.core.digests import bytes_digest, cbor
+from weighbridge.core.digests import bytes_digest
 from weighbridge.execution.dispute import judgement
 from weighbridge.execution.dispute.asking import Claim, Judgement, Traced
 from weighbridge.execution.dispute.game import Referee
@@ -81,7 +81,8 @@ class Party:
         transcript = Transcript.open(self.run)
         record = self.record or transcript.step(STEP)
         tape = transcript.tape(record.tape)
-        terms = {name: transcript.draft[name] for name in dispute_worker.TERMS if name in transcript.draft}
+        agreed = dispute_worker.terms_of(transcript)
+        terms = decode_cbor(agreed)
         tracer = _Cheat("cpu", terms["seed"], 1 << 30, policies.declared(terms))
         with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
             state = dispute_worker._reach(transcript, STEP, tracer)
@@ -97,7 +98,7 @@ class Party:
             host=[value for leaf in tracer.tree for value in leaf.host], state=tracer.tree[-1].left,
         )  # fmt: skip
         told = Traced(
-            terms=cbor(terms), tape=tape, state=state, record=record.to_cbor(), log=bytes_digest(log),
+            terms=agreed, tape=tape, state=state, record=record.to_cbor(), log=bytes_digest(log),
             leaves=tuple(leaf.digest() for leaf in tracer.tree), parted=tracer.parted, seconds=0.0,
             opening=None if tracer.opening is None else tracer.opening.to_cbor(),
             leaf=tracer.shown, parts=tracer.parts,
@@ -115,7 +116,7 @@ def judge_here(claim: Claim, opening: bytes) -> Judgement:
     """Judges a claim as the worker does, in this process."""
     terms = decode_cbor(claim.terms)
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
-        tracer = dispute_worker._tracer({"device": "cpu", "memory": 1 << 30}, terms)
+        tracer = dispute_worker._tracer({"device": "cpu", "memory": 1 << 30, "part": claim.part}, terms)
         return judgement.judge(claim, opening, tracer)
 
 

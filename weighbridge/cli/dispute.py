@@ -123,6 +123,7 @@ def answer(
     content: Content
     if due == "course":
         content = asking.course(run)
+        game.agree(content.terms, dispute)
     else:
         assert dispute.step is not None
         mine: asking.Traced | None = None
@@ -131,6 +132,8 @@ def answer(
         except WeighbridgeError as error:
             if due != "answer" or error.reason != asking.NOT_DISPUTED:
                 raise
+        if mine is not None:
+            game.agree(mine.terms, dispute)
         if due == "opening" and (mine is None or mine.opening is None):
             raise UsageError(
                 f"the step ends before leaf {dispute.leaf} here; give the transcript that you claimed it of"

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.bound_errors import copied
 from support.operator_examples import EXAMPLES, STYLES, Example, Maker
+from support.sliced import check
 
-from weighbridge.execution.dispute.narrowing import _flat, _of, _Sliced
 from weighbridge.numerics import slices
-from weighbridge.numerics.conformance.bound_policy import STRICT
-from weighbridge.numerics.evaluate import evaluate
-from weighbridge.numerics.rounding import contested
-from weighbridge.numerics.rounding.bound import Bound, dense_bound
-from weighbridge.numerics.rounding.rounding_log import OpEntries
 from weighbridge.numerics.rule_table import RULES, Kind
-from weighbridge.numerics.schemas import argument_names, bind
+from weighbridge.numerics.schemas import bind
 
 Tensor = torch.Tensor
 SLICED = sorted(key for key in RULES if slices.sliced(key))
-
-
-class _Writing(_Sliced):
-    """Records the log of the whole."""
-
-    logged: OpEntries | None = None
-
-    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
-        self.wide, self.bound = wide.contiguous(), bound
-        made = contested.record(self.wide, bound, 0, 0)
-        self.logged = made.entries
-        return made.out
+OF_THEIR_OWN = slices._REDUCTION_NAMES | set(slices._INDEXED)
 
 
 def calls(key: str, style: str) -> list[Example]:
@@ -43,8 +25,7 @@ def calls(key: str, style: str) -> list[Example]:
     make = Maker(style)
     if key in EXAMPLES:
         return list(EXAMPLES[key](make))
-    name, _, overload = key.partition(".")
-    op = getattr(getattr(torch.ops.aten, name), overload)
+    name, op = key.partition(".")[0], overload(key)
     args: list[Any] = []
     for number, argument in enumerate(a for a in op._schema.arguments if not a.has_default_value()):
         x = make(5, 7) if number == 0 else make(7)
@@ -61,47 +42,144 @@ def calls(key: str, style: str) -> list[Example]:
     return [Example(op, tuple(args), limits.get(key, {}))]
 
 
+def overload(key: str) -> torch._ops.OpOverload:
+    """Returns the overload of a line of the table."""
+    name, _, rest = key.partition(".")
+    found = getattr(getattr(torch.ops.aten, name), rest)
+    assert isinstance(found, torch._ops.OpOverload)
+    return found
+
+
 def test_every_line_is_sliced_or_whole() -> None:
-    assert {*slices._ELEMENT_NAMES, *slices._ROW_NAMES, *slices._PRODUCT} == {*SLICED}
+    classes = [
+        slices._ELEMENT_NAMES,
+        slices._ROW_NAMES,
+        slices._PRODUCT,
+        slices._REDUCTION_NAMES,
+        slices._INDEXED,
+        slices._WINDOW,
+    ]
+    assert {key for each in classes for key in each} == {*SLICED}
+    assert sum(len(each) for each in classes) == len(SLICED)
     drawn = {key for key, rule in RULES.items() if rule.kind in (Kind.RANDOM, Kind.HOST, Kind.REFUSED, Kind.COMPOSED)}
     assert not drawn & set(SLICED)
 
 
-@pytest.mark.parametrize("key", SLICED)
+@pytest.mark.parametrize("key", [key for key in SLICED if key not in OF_THEIR_OWN])
 @settings(max_examples=6)
 @given(data=st.data())
 def test_a_slice_has_the_bound_the_value_and_the_roundings_of_the_whole(key: str, data: st.DataObject) -> None:
     examples = [e for e in calls(key, data.draw(st.sampled_from(STYLES)))]
     example = data.draw(st.sampled_from(examples))
-    bound = bind(example.op, example.args, example.kwargs)
-    writing = _Writing(STRICT, None)
-    with torch.backends.mkldnn.flags(enabled=False):
-        whole = evaluate(example.op, [copied(a) for a in example.args], copied(example.kwargs), writing).contiguous()
-    shape, count = tuple(whole.shape), whole.numel()
-    if not count:
-        return
-    start = data.draw(st.integers(0, count - 1))
-    box = slices.enclosing(shape, start, data.draw(st.integers(start + 1, count)))
-    box = slices.widened(example.op, bound, shape, box)
-    boxes = slices.operand_boxes(example.op, bound, shape, box)
-    if boxes is None:
-        assert shape == () or key in slices._ROW_NAMES
-        return
-    names = argument_names(example.op)[0]
-    parts = {name: bound[name][tuple(slice(*part) for part in boxes[name])].clone() for name in boxes}
-    args = [parts.get(name, value) for name, value in zip(names, example.args, strict=False)]
-    mine = _flat(shape, box)
-    context = _Sliced(STRICT, _of(writing.logged, mine))
-    with torch.backends.mkldnn.flags(enabled=False):
-        part = evaluate(example.op, args, {k: parts.get(k, v) for k, v in example.kwargs.items()}, context)
-    there = tuple(slice(*each) for each in box)
-    assert math.prod(part.shape) == len(mine)
-    expected, got = whole[there].contiguous(), part.contiguous()
-    assert bytes(got.view(-1).view(torch.uint8).numpy().data) == bytes(expected.view(-1).view(torch.uint8).numpy().data)
-    if context.roundings:
-        e = dense_bound(writing.wide, writing.bound).view(shape)[there].reshape(-1)
-        other = dense_bound(context.wide, context.bound)
-        same = ((e - other).abs() <= 2.0**-21 * e) | (e == other) | (e.isnan() & other.isnan())
-        assert bool(same.all())
-        x, y = writing.wide[there].reshape(-1), context.wide.view(-1)
-        assert bool((((x - y).abs() <= e + other) | (x == y) | ~torch.isfinite(x)).all())
+    assert check(example, data) or key not in slices._ELEMENT_NAMES | set(slices._PRODUCT) | set(slices._WINDOW)
+
+
+shapes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("key", sorted(slices._REDUCTION_NAMES))
+@settings(max_examples=12)
+@given(data=st.data(), shape=shapes, style=st.sampled_from(STYLES), keep=st.booleans())
+def test_reductions_along_any_dimensions(
+    key: str, data: st.DataObject, shape: list[int], style: str, keep: bool
+) -> None:
+    op = overload(key)
+    x = Maker(style, data.draw(st.integers(0, 99)))(*shape)
+    if data.draw(st.booleans()):
+        x = x.transpose(0, -1)  # other strides
+    dims = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, max_size=len(shape), unique=True))
+    dims = [d - len(shape) if data.draw(st.booleans()) else d for d in dims]
+    names = [argument.name for argument in op._schema.arguments]
+    many = "List" in next(str(a.real_type) for a in op._schema.arguments if a.name == "dim")
+    given = {"self": x, "dim": dims if many else dims[0], "keepdim": keep, "p": 2.0, "ord": 3.0}
+    if key.startswith(("any", "all")):
+        given["self"] = x > 0.5
+    args = {name: given[name] for name in names if name in given}
+    positional = [a.name for a in op._schema.arguments if not a.kwarg_only and a.name in args]
+    positional = positional[: next((i for i, n in enumerate(positional) if n != names[i]), len(positional))]
+    rest = {name: value for name, value in args.items() if name not in positional}
+    scalar = not keep and len(dims if many else dims[:1]) == len(shape)
+    assert check(Example(op, tuple(args[name] for name in positional), rest), data) != scalar
+
+
+@settings(max_examples=40)
+@given(data=st.data(), shape=shapes, key=st.sampled_from(sorted(slices._INDEXED)))
+def test_rows_that_an_index_names(data: st.DataObject, shape: list[int], key: str) -> None:
+    make, op = Maker("plain", data.draw(st.integers(0, 99))), overload(key)
+    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
+    if key == "embedding.default":
+        where = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+        padding = data.draw(st.sampled_from([-1, 0]))
+        table = make(shape[0], shape[-1])
+        table = table.t().contiguous().t() if data.draw(st.booleans()) else table
+        assert check(Example(op, (table, make.index(shape[0], *where), padding)), data)
+    elif key == "index_select.default":
+        index = make.index(shape[dim], data.draw(st.integers(1, 7)))
+        assert check(
+            Example(op, (make(*shape), dim, index.to(data.draw(st.sampled_from([torch.int32, torch.int64]))))), data
+        )
+    else:
+        lengths = [
+            data.draw(st.integers(1, 7)) if d == dim % len(shape) else data.draw(st.integers(1, n))
+            for d, n in enumerate(shape)
+        ]
+        assert check(Example(op, (make(*shape), dim, make.index(shape[dim], *lengths))), data)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), style=st.sampled_from(STYLES), transposed=st.booleans(), dimensions=st.integers(1, 3))
+def test_windows_of_any_convolution(data: st.DataObject, style: str, transposed: bool, dimensions: int) -> None:
+    def each(low: int, high: int) -> list[int]:
+        return data.draw(st.lists(st.integers(low, high), min_size=dimensions, max_size=dimensions))
+
+    make, groups = Maker(style, data.draw(st.integers(0, 99))), data.draw(st.integers(1, 3))
+    inner, outer = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
+    taps, sizes, stride, padding, dilation = each(1, 3), each(1, 8), each(1, 3), each(0, 4), each(1, 3)
+    behind = [data.draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)]
+    x = make(data.draw(st.integers(1, 2)), groups * inner, *sizes)
+    w = make(groups * inner, outer, *taps) if transposed else make(groups * outer, inner, *taps)
+    bias = make(groups * outer) if data.draw(st.booleans()) else None
+    if data.draw(st.booleans()):
+        x = x.transpose(1, -1).contiguous().transpose(1, -1)  # channels last
+    more = behind if transposed else [0] * dimensions
+    args = (x, w, bias, stride, padding, dilation, transposed, more, groups)
+    op = torch.ops.aten.convolution.default
+    try:
+        op(*args)
+    except RuntimeError:
+        return  # no such convolution
+    assert check(Example(op, args), data)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("weight", [torch.inf, torch.nan])
+@settings(max_examples=20)
+@given(data=st.data())
+def test_windows_of_filters_that_are_not_finite(transposed: bool, weight: float, data: st.DataObject) -> None:
+    """Zero times infinity is no number: a part may see no zeros that the whole does not see."""
+    make = Maker("plain")
+    x, w = make(1, 2, 6, 5), make(2, 2, 3, 3)
+    w[0, 1, 2, 0] = weight
+    args = (x, w, None, [2, 1], [1, 2], [1, 1], transposed, [0, 0], 1)
+    assert check(Example(torch.ops.aten.convolution.default, args), data)
+
+
+def test_a_window_that_padding_would_make_large_is_executed_whole() -> None:
+    x, w = torch.ones(1, 1, 3), torch.ones(1, 1, 2)
+    args = (x, w, None, [1], [5000], [10000], False, [0], 1)
+    op = torch.ops.aten.convolution.default
+    whole = op(*args)
+    bound = bind(op, args, {})
+    assert slices.slice_of(op, bound, whole.shape, tuple((0, n) for n in whole.shape)) is None
+
+
+def test_the_digest_names_the_table() -> None:
+    assert len(slices.digest()) == 32
+    assert slices.digest() == slices.digest()
+    before = slices.digest()
+    saved = slices.VERSION
+    try:
+        slices.VERSION = saved + 1
+        assert slices.digest() != before
+    finally:
+        slices.VERSION = saved

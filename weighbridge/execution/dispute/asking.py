@@ -25,6 +25,9 @@ MAX_REASON = 2000
 NOT_DISPUTED = "dispute.step"
 """Why `trace` refuses a step that is none for disputes: one with sketches, or of a job on several ranks."""
 
+SLICES = "slices"
+"""Name of the term that has the digest of `numerics.slices`, in hex; a dispute of an earlier version has none."""
+
 _WORKER = "weighbridge.execution.workers.dispute_worker"
 _DEFAULT = Limits()
 
@@ -49,7 +52,8 @@ class Claim:
     """What a party says of one leaf.
 
     Attributes:
-        terms: What both parties agree on of the draft (seed, policy, calibration, rules), encoded.
+        terms: What both parties agree on: of the draft (seed, policy, calibration, rules), and the table of slices;
+            encoded.
         tape: The program that both agree on, encoded.
         state: Digest of the state before the step, agreed too (32 bytes).
         record: The step record that it is about, encoded.

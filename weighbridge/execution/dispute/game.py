@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE
-from weighbridge.execution.dispute.asking import Claim, Judgement, Traced, forfeited, split
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution.dispute.asking import SLICES, Claim, Judgement, Traced, forfeited, split
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference
 from weighbridge.execution.dispute.messages import (
@@ -451,6 +453,37 @@ def parting(one: Course, other: Course) -> int | None:
         return None
     mine, yours = split(one.inputs)[step], split(other.inputs)[step]
     return step if mine == yours != NO_INPUT else None
+
+
+def agree(mine: bytes, dispute: Dispute) -> None:
+    """Checks before a party speaks that it and the other one have the same terms, or at least one table of slices.
+
+    Other terms of the draft are not refused here: the dispute then ends without a step.
+
+    Args:
+        mine: The party's terms, encoded.
+        dispute: What was said so far.
+
+    Raises:
+        WeighbridgeError: They have other tables of slices; the message names both.
+        FormatError: What the other party said is no terms.
+    """
+    for message in dispute.messages:
+        if isinstance(message.content, Course | Challenge):
+            tables = [_table(each) for each in (mine, message.content.terms)]
+            if tables[0] != tables[1]:
+                raise WeighbridgeError(
+                    f"You have the table of slices {tables[0]}, and the {NAMES[CHALLENGER]} opened the dispute with "
+                    f"{tables[1]}; both parties and the referee need one version.",
+                    code="dispute.slices",
+                )
+            return
+
+
+def _table(terms: bytes) -> str:
+    raw = decode_cbor(terms, max_depth=8, max_items=1 << 10)
+    found = raw.get(SLICES, "none") if isinstance(raw, dict) else "none"
+    return found[:64] if isinstance(found, str) and found[:64].isalnum() else "none"
 
 
 def challenge(mine: Traced, step: int, *, own: bool) -> Challenge:

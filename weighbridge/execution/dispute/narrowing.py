@@ -1,4 +1,4 @@
-"""Judging a part of an operation: which chunk of its result is disputed, what that depends on, and how it comes out.
+"""Which chunk of an operation's result is disputed, and what that depends on.
 
 What the parties dispute is the content of the one storage that an operation writes, whose BLAKE3 tree has chunks of
 1,024 bytes. They show the chaining values of all chunks; the first that differs is judged. Its elements follow from
@@ -16,24 +16,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from weighbridge.core.errors import LogError, RefusedOperationError, TapeError, WeighbridgeError
+from weighbridge.core.errors import TapeError, WeighbridgeError
 from weighbridge.core.memory_map import Held
 from weighbridge.core.treehash import parts
 from weighbridge.core.treehash.tree import CHUNK
 from weighbridge.execution.memory_roots import may_write
 from weighbridge.numerics.arrays.physical import dense_strides
+from weighbridge.numerics.arrays.windows import Box
 from weighbridge.numerics.conformance.bound_policy import Policy
-from weighbridge.numerics.context import Context
-from weighbridge.numerics.evaluate import evaluate
-from weighbridge.numerics.random.variates import Draw
-from weighbridge.numerics.rounding import contested, formats, narrow
-from weighbridge.numerics.rounding.bound import Bound, dense_bound
-from weighbridge.numerics.rounding.rounding_log import OpEntries
+from weighbridge.numerics.rounding import formats
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.numerics.schemas import argument_names, mutated
-from weighbridge.numerics.slices import Box, enclosing, operand_boxes, widened
+from weighbridge.numerics.slices import Slice, enclosing, slice_of, widened
 from weighbridge.program.invocation import Invocation, WithoutMemory, invocation
-from weighbridge.program.operands import UNFIT, check_shapes, check_sizes, unfit
+from weighbridge.program.operands import UNFIT, check_shapes, check_sizes
 from weighbridge.transcript.steps import Scalar
 from weighbridge.transcript.tape import DTYPES, RESIZE, Ref, Tape
 
@@ -81,16 +77,55 @@ class Narrowed:
         """Returns the part of the result that is executed for a chunk."""
         return widened(self.call.op, self.call.bound, self.ref[2], enclosing(self.ref[2], *self.elements(chunk)))
 
-    def boxes(self, chunk: int) -> dict[str, Box]:
-        """Returns the parts of the operands that it takes, by name."""
-        return operand_boxes(self.call.op, self.call.bound, self.ref[2], self.box(chunk)) or {}
+    def slice(self, chunk: int) -> Slice:
+        """Returns what makes that part."""
+        found = slice_of(self.call.op, self.call.bound, self.ref[2], self.box(chunk))
+        if found is None:
+            raise TapeError("a part of the operation cannot be executed, though all of it could")
+        return found
 
-    def needed(self, chunk: int) -> dict[int, set[int]]:
-        """Returns the chunks of storages that are shown for a chunk of the result, by slot."""
-        found: dict[int, set[int]] = {}
-        for name, box in self.boxes(chunk).items():
+    def named(self, chunk: int) -> tuple[int, set[int]] | None:
+        """Returns the slot whose chunks name the rows that are read, and these chunks; None if none does."""
+        found = self.slice(chunk)
+        if found.rows is None:
+            return None
+        ref = self.refs[found.rows[2]]
+        return ref[0], _chunks(ref, found.boxes[found.rows[2]])
+
+    def needed(self, chunk: int, names: Mapping[int, bytes] | None = None) -> dict[int, set[int]]:
+        """Returns the chunks of storages that are shown for a chunk of the result, by slot.
+
+        Args:
+            chunk: Number of the chunk.
+            names: If `named` gives any: the chunks that name rows, by number.
+
+        Raises:
+            TapeError: A row is named that is not there.
+        """
+        part, found = self.slice(chunk), dict[int, set[int]]()
+        rows = None if part.rows is None or names is None else self.rows(part, names)
+        for name, box in part.boxes.items():
             ref = self.refs[name]
-            found.setdefault(ref[0], set()).update(np.unique(_bytes(ref, box) // CHUNK).tolist())
+            picked = rows if part.rows is not None and name == part.rows[0] else None
+            found.setdefault(ref[0], set()).update(_chunks(ref, box, part.rows[1] if part.rows else 0, picked))
+        return found
+
+    def rows(self, part: Slice, names: Mapping[int, bytes]) -> Ints:
+        """Returns the rows that a part reads, ascending.
+
+        Args:
+            part: The part.
+            names: The chunks that name them, by number.
+
+        Raises:
+            TapeError: A row is named that is not there.
+        """
+        assert part.rows is not None
+        table, dim, index = part.rows
+        ref, size = self.refs[index], self.refs[table][2][dim]
+        found = np.unique(tensor_of(ref, part.boxes[index], names).numpy().astype(np.int64))
+        if found.size and not 0 <= found[0] <= found[-1] < size:
+            raise TapeError(f"{self.call.op} has an index outside 0..{size - 1}", code="tape.out_of_bounds")
         return found
 
 
@@ -123,8 +158,14 @@ def _narrowed(
         name: tape.refs[value[1]] for name, value in encoded.items() if isinstance(value, tuple) and value[:1] == ("t",)
     }
     ref, changed = tape.refs[node.outputs[0]], mutated(call.op)
-    if call.rule.kind not in _KINDS or operand_boxes(call.op, call.bound, ref[2], _all(ref[2])) is None:
+    if call.rule.kind not in _KINDS:
         return None
+    everything = slice_of(call.op, call.bound, ref[2], widened(call.op, call.bound, ref[2], all_of(ref[2])))
+    if everything is None:
+        return None
+    rows = everything.rows
+    if rows is not None and refs[rows[0]][0] == refs[rows[2]][0]:
+        return None  # one proof shows the chunks of a storage, and which rows are read is not known before
     size = dict(node.births).get(ref[0], sizes.get(ref[0], 0))
     numbers = DTYPES[ref[1]]
     whole = (ref[3], ref[4]) == (dense_strides(torch.Size(ref[2]), None), 0)
@@ -144,167 +185,52 @@ def _narrowed(
     return Narrowed(call, refs, ref, size)
 
 
-class _Sliced(Context):
-    """The context of a part: follows those log entries that are of it."""
-
-    def __init__(self, policy: Policy, entries: OpEntries | None) -> None:
-        self.policy = policy
-        self.results = self.roundings = 0
-        self._entries = entries
-
-    def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
-        """See `Context.rounded`."""
-        self.results += 1
-        self.roundings += 1
-        wide, small = wide.contiguous(), dtype in formats.NARROW
-        self.wide, self.bound, self.entries = wide, bound, self._entries
-        follow = (
-            narrow.follow(wide, bound, dtype, self._entries) if small else contested.follow(wide, bound, self._entries)
-        )
-        if follow.inadmissible:
-            raise LogError(
-                "the log asks for outcomes that no conforming device could have rounded to",
-                code="replay.rounding.inadmissible",
-            )
-        return follow.out
-
-    def exact(self, bits: Tensor, checksum: int | None = None) -> None:
-        """See `Context.exact`."""
-        self.results += 1
-        if checksum is None:
-            (narrow if bits.dtype in formats.NARROW else contested).canonicalise(bits)
-
-    def draw(self, generator: torch.Generator | None, device: torch.device) -> Draw:
-        """See `Context.draw`."""
-        raise TapeError("an operation that draws has no parts")
-
-    def host(self, value: bool | int | float) -> bool | int | float:
-        """See `Context.host`."""
-        raise TapeError("an operation that is read has no parts")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A chunk of a result, as it comes out.
-
-    Attributes:
-        data: Its bytes.
-        results: How many results with a checksum the operation makes.
-        roundings: How many of these it rounds.
-        others: Its bytes where few elements next to a rounding boundary are rounded otherwise.
-    """
-
-    data: bytes
-    results: int
-    roundings: int
-    others: list[bytes]
-
-
-def execute(
-    which: Narrowed, chunk: int, shown: Mapping[int, Mapping[int, bytes]], entries: OpEntries | None, policy: Policy,
-    device: torch.device,
-) -> Part:  # fmt: skip
-    """Executes the part of an operation that makes a chunk of its result.
-
-    Args:
-        which: The operation.
-        chunk: Number of the chunk.
-        shown: The chunks of storages that it takes, by slot and number.
-        entries: The log's entries about the whole result.
-        policy: Bounds of the run.
-        device: Where to execute it.
-    """
-    box, boxes = which.box(chunk), which.boxes(chunk)
-    given = {name: _tensor(which.refs[name], boxes[name], shown[which.refs[name][0]]).to(device) for name in boxes}
-    names = argument_names(which.call.op)[0]
-    args = [given.get(name, value) for name, value in zip(names, which.call.args, strict=False)]
-    kwargs = {name: given.get(name, value) for name, value in which.call.kwargs.items()}
-    kwargs = {name: device if isinstance(value, torch.device) else value for name, value in kwargs.items()}
-    mine = _flat(which.ref[2], box)
-    context = _Sliced(policy, _of(entries, mine))
-    try:
-        out: Tensor = evaluate(which.call.op, args, kwargs, context)
-    except RefusedOperationError as error:
-        raise TapeError(error.message, code="tape.forbidden", operation=str(which.call.op)) from None
-    except UNFIT as error:
-        raise unfit(str(which.call.op), error) from None
-    if tuple(out.shape) != tuple(b - a for a, b in box) or out.dtype != which.dtype:
-        raise TapeError("a part of the operation's result has another shape than its operands say")
-    start, stop = which.elements(chunk)
-    inside = torch.from_numpy((mine >= start) & (mine < stop))
-    values = out.contiguous().view(-1)[inside.to(device)].cpu()
-    return Part(_raw(values), context.results, context.roundings, _others(context, inside, values))
-
-
-_NEAR = 8
-"""Elements next to a boundary, at most, that may be rounded otherwise: they give 256 chunks to look at."""
-
-
-def _others(context: _Sliced, inside: Tensor, values: Tensor) -> list[bytes]:
-    """Returns the chunk with unlogged elements within 8e of a boundary rounded otherwise, in any combination."""
-    if not context.roundings:
-        return []
-    y = context.wide.view(-1).cpu()
-    e = dense_bound(context.wide, context.bound).cpu().to(y.dtype)
-    sides = [(y + s * 8 * e).to(values.dtype) + 0 for s in (-1, 1)]
-    free = sides[0] != sides[1]
-    if context.entries is not None:
-        free[torch.from_numpy(context.entries.positions)] = False
-    at = (free[inside] & torch.isfinite(values)).nonzero().flatten()[:_NEAR]
-    found = [values]
-    for i in at.tolist():
-        low, high = (side[inside][i] for side in sides)
-        changed = []
-        for each in found:
-            other = each.clone()
-            other[i] = high if values[i] == low else low
-            changed.append(other)
-        found += changed
-    return [_raw(each) for each in found[1:]]
-
-
-def _of(entries: OpEntries | None, mine: Ints) -> OpEntries | None:
-    """Returns the entries about the elements of a part, by their places in it."""
-    if entries is None:
-        return None
-    kept = np.isin(entries.positions, mine, assume_unique=True)
-    if not kept.any():
-        return None
-    places = np.searchsorted(mine, entries.positions[kept]).astype(np.int64)
-    return OpEntries(entries.op, entries.output, places, entries.widths[kept], entries.bits[kept])
-
-
-def _all(shape: tuple[int, ...]) -> Box:
+def all_of(shape: tuple[int, ...]) -> Box:
+    """Returns the box that is the whole of a shape."""
     return tuple((0, size) for size in shape)
 
 
-def _offsets(box: Box, stride: tuple[int, ...], offset: int) -> Ints:
-    """Returns where the elements of a box lie, in elements, in row-major order."""
-    found = np.full((1,), offset, dtype=np.int64)
-    for (low, high), step in zip(box, stride, strict=True):
-        found = (found[:, None] + np.arange(low, high, dtype=np.int64) * step).reshape(-1)
-    return found
+def places(shape: tuple[int, ...], box: Box) -> Ints:
+    """Returns the numbers of a box's elements in a row-major tensor, ascending."""
+    return _offsets([np.arange(*part) for part in box], dense_strides(torch.Size(shape), None), 0)
 
 
-def _flat(shape: tuple[int, ...], box: Box) -> Ints:
-    return _offsets(box, dense_strides(torch.Size(shape), None), 0)
+def tensor_of(ref: Ref, box: Box, chunks: Mapping[int, bytes], dim: int = 0, rows: Ints | None = None) -> Tensor:
+    """Returns what a box of a tensor holds.
 
-
-def _bytes(ref: Ref, box: Box) -> Ints:
-    return _offsets(box, ref[3], ref[4]) * DTYPES[ref[1]].itemsize
-
-
-def _tensor(ref: Ref, box: Box, chunks: Mapping[int, bytes]) -> Tensor:
+    Args:
+        ref: The tensor.
+        box: The box.
+        chunks: Chunks of its storage by number; those of the box are among them.
+        dim: The dimension of `rows`.
+        rows: The rows that are taken instead of those of the box.
+    """
     dtype, known = DTYPES[ref[1]], sorted(chunks)
     data = b"".join(chunks[at].ljust(CHUNK, b"\x00") for at in known)
-    at = _bytes(ref, box)
+    axes = _axes(box, dim, rows)
+    at = _offsets(axes, ref[3], ref[4]) * dtype.itemsize
+    shape = [len(axis) for axis in axes]
+    if not at.size:
+        return torch.zeros(shape, dtype=dtype)
     place = np.searchsorted(np.array(known), at // CHUNK) * CHUNK + at % CHUNK
-    flat = torch.frombuffer(bytearray(data), dtype=dtype)[torch.from_numpy(place // dtype.itemsize)]
-    return flat.view([high - low for low, high in box])
+    return torch.frombuffer(bytearray(data), dtype=dtype)[torch.from_numpy(place // dtype.itemsize)].view(shape)
 
 
-def _raw(values: Tensor) -> bytes:
-    return bytes(values.contiguous().view(torch.uint8).numpy().data)
+def _chunks(ref: Ref, box: Box, dim: int = 0, rows: Ints | None = None) -> set[int]:
+    at = _offsets(_axes(box, dim, rows), ref[3], ref[4]) * DTYPES[ref[1]].itemsize
+    return set(np.unique(at // CHUNK).tolist())
+
+
+def _axes(box: Box, dim: int, rows: Ints | None) -> list[Ints]:
+    return [rows if rows is not None and d == dim else np.arange(*part) for d, part in enumerate(box)]
+
+
+def _offsets(axes: list[Ints], stride: tuple[int, ...], offset: int) -> Ints:
+    """Returns where elements lie, in elements, in row-major order of their indices."""
+    found = np.full((1,), offset, dtype=np.int64)
+    for axis, step in zip(axes, stride, strict=True):
+        found = (found[:, None] + axis.astype(np.int64) * step).reshape(-1)
+    return found
 
 
 def written(which: Narrowed, values: bytes) -> Held:

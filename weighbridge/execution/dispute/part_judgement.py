@@ -13,8 +13,9 @@ from weighbridge.core.memory_map import Held, changed_root
 from weighbridge.core.treehash import parts
 from weighbridge.execution.dispute.asking import Claim, Judgement, split
 from weighbridge.execution.dispute.leaves import Leaf, encoded, leaf_hash, places, values_of
-from weighbridge.execution.dispute.narrowing import Narrowed, Part, execute, narrowed, written
+from weighbridge.execution.dispute.narrowing import Narrowed, narrowed, written
 from weighbridge.execution.dispute.openings import Opening, opened_slots
+from weighbridge.execution.dispute.part_execution import Part, execute
 from weighbridge.execution.dispute.tracing import WHOLE_VALUE, Tracer, enter
 from weighbridge.execution.memory_roots import slots_of
 from weighbridge.numerics.rounding import rounding_log
@@ -87,13 +88,14 @@ def _operands(
     tape: Tape, op: int, which: Narrowed, part: int, shown: Opening, root: bytes, result: Held
 ) -> tuple[dict[int, dict[int, bytes]], bytes]:
     """Returns the chunks of storages that were shown, and the memory root with the result."""
-    needed, wanted = which.needed(part), opened_slots(tape, op)
+    wanted = opened_slots(tape, op)
     if [slot for slot, *_ in shown.slots] != [slot for slot, _ in wanted]:
         raise ShownError("the opening shows other slots than the operation touches")
     opened = {slot: (held, proof) for slot, _, held, proof in shown.slots}
     changes: dict[int, Held | None] = {slot: None for at, slot in tape.frees if at == op}
     left = changed_root(slots_of(tape), opened, changes | {which.slot: result}, root)
     chunks = {}
+    needed = which.needed(part, _naming(which, part, shown))
     for (slot, content, held, _), (_, reads) in zip(shown.slots, wanted, strict=True):
         if (content is None) != (held is None or not reads):
             raise ShownError(f"the opening does not show slot {slot} as the operation needs it")
@@ -102,6 +104,18 @@ def _operands(
     if not needed.keys() <= chunks.keys():
         raise ShownError("a slot that the operation reads does not exist")
     return chunks, left
+
+
+def _naming(which: Narrowed, part: int, shown: Opening) -> dict[int, bytes] | None:
+    """Returns the chunks that name the rows that are read, if an operand names any."""
+    named = which.named(part)
+    if named is None:
+        return None
+    slot, numbers = named
+    for each, content, held, _ in shown.slots:
+        if each == slot and content is not None and held is not None:
+            return parts.joined(content, numbers, held.size, held.content)
+    raise ShownError("a slot that the operation reads does not exist")
 
 
 def _logged(shown: Opening, record: StepRecord, op: int, previous: Leaf, which: Narrowed) -> OpEntries | None:

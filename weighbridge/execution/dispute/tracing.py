@@ -16,6 +16,7 @@ from weighbridge.core.digests import bytes_digest
 from weighbridge.core.errors import LogError, UsageError, WeighbridgeError
 from weighbridge.core.memory_map import Held
 from weighbridge.core.treehash import parts as trees
+from weighbridge.core.treehash.tree import CHUNK
 from weighbridge.execution.dispute.leaves import ENTER, FINISH, Counters, Leaf, encoded, values_of
 from weighbridge.execution.dispute.narrowing import Narrowed, narrowed
 from weighbridge.execution.dispute.openings import Contents, Opening, opened_slots
@@ -213,7 +214,7 @@ class Tracer(Executor):
                 if index < len(tape.nodes):
                     sizes = {slot: data.numel() for slot, data in slots.items()}
                     which = narrowed(tape, index, record.values, self._policy, sizes)
-                    needed = None if which is None or part is None else which.needed(part)
+                    needed = None if which is None or part is None else _needed(which, part, slots)
                     parts = [
                         (
                             slot, _shown(raw(slots.get(slot)), slot, needed) if reads else None,
@@ -297,6 +298,15 @@ def raw(data: Tensor | None) -> bytes | None:
 def _shown(data: bytes | None, slot: int, needed: Mapping[int, Collection[int]] | None) -> bytes | None:
     """Returns what is shown of a storage: all of it, or the chunks that are needed."""
     return data if data is None or needed is None else trees.cut(data, needed.get(slot, ()))
+
+
+def _needed(which: Narrowed, part: int, slots: Mapping[int, Tensor]) -> dict[int, set[int]]:
+    """Returns the chunks of storages that a part of an operation reads."""
+    named = which.named(part)
+    if named is None:
+        return which.needed(part)
+    data = raw(slots.get(named[0])) or b""
+    return which.needed(part, {at: data[CHUNK * at : CHUNK * (at + 1)] for at in named[1]})
 
 
 def _held(data: Tensor | None) -> Held | None:

@@ -10,12 +10,13 @@ from typing import Any
 from weighbridge.core.bounded import decode_cbor, read_file
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import UsageError, WeighbridgeError
-from weighbridge.execution.dispute.asking import MAX_REASON, NOT_DISPUTED, Claim
+from weighbridge.execution.dispute.asking import MAX_REASON, NOT_DISPUTED, SLICES, Claim
 from weighbridge.execution.dispute.judgement import judge
 from weighbridge.execution.dispute.leaves import NO_INPUT, input_digest
 from weighbridge.execution.dispute.openings import MAX_OPENING
 from weighbridge.execution.dispute.tracing import Tracer
 from weighbridge.execution.workers.serving import serve
+from weighbridge.numerics import slices
 from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.conformance import probes
 from weighbridge.numerics.rule_table import table_digest
@@ -26,6 +27,12 @@ from weighbridge.transcript.tape import Tape
 
 TERMS = ("seed", "policy", "calibration", "rules")
 """What an execution depends on in a draft."""
+
+
+def terms_of(transcript: Transcript) -> bytes:
+    """Returns what parties have to agree on, encoded: terms of the draft, and which parts of operations are judged."""
+    named = {name: transcript.draft[name] for name in TERMS if name in transcript.draft}
+    return cbor(named | {SLICES: slices.digest().hex()})
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +49,7 @@ def _course(request: dict[str, Any]) -> dict[str, Any]:
     transcript = Transcript.open(request["path"])
     records = [transcript.step(number) for number in range(transcript.steps)]
     return {
-        "terms": cbor({name: transcript.draft[name] for name in TERMS if name in transcript.draft}).hex(),
+        "terms": terms_of(transcript).hex(),
         "states": b"".join(record.state for record in records).hex(),
         "inputs": b"".join(NO_INPUT if _apart(record) else input_digest(record) for record in records).hex(),
     }
@@ -61,6 +68,11 @@ def _tracer(request: dict[str, Any], terms: dict[str, Any]) -> Tracer:
             "the step was recorded under another table of rules than this version has; use that version",
             code="replay.rules.unknown",
         )
+    if terms.get(SLICES, None if request.get("part") is None else "") not in (None, slices.digest().hex()):
+        raise WeighbridgeError(
+            "the dispute is about parts of results by another table of slices than this version has; use that version",
+            code="dispute.slices",
+        )
     if type(terms.get("seed")) is not int:
         raise UsageError("the draft names no seed; fetch the transcript again")
     policy = policies.declared(terms)
@@ -78,8 +90,8 @@ def _traced(request: dict[str, Any]) -> dict[str, Any]:
     log = transcript.log(step)
     if log is None:
         raise UsageError(f"step {step} has no rounding log here; make it with `weighbridge regenerate` first")
-    terms = {name: transcript.draft[name] for name in TERMS if name in transcript.draft}
-    tracer = _tracer(request, terms)
+    terms = terms_of(transcript)
+    tracer = _tracer(request, decode_cbor(terms))
     state = _reach(transcript, step, tracer)
     tape = transcript.tape(record.tape)
     program, encoded = Tape.decode(tape), transcript.rounding(step)
@@ -89,7 +101,7 @@ def _traced(request: dict[str, Any]) -> dict[str, Any]:
         part=request["part"],
     )  # fmt: skip
     return {
-        "terms": cbor(terms).hex(),
+        "terms": terms.hex(),
         "tape": tape.hex(),
         "state": state.hex(),
         "record": record.to_cbor().hex(),

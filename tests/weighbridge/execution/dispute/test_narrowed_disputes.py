@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from support.disputed import STEP, Party, cheat, judge_here, reasons
+from support.narrowed import KEYS, forged, judged, opened, places, play, verdicts
 from support.recordings import train
 from torch import nn
 
-from weighbridge.attest.manifest import SigningKey
-from weighbridge.core.memory_map import Held, changed_root
-from weighbridge.core.treehash.parts import digest_of
 from weighbridge.execution.dispute import game
-from weighbridge.execution.dispute.asking import Judgement, Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee, verify
-from weighbridge.execution.dispute.leaves import Leaf
-from weighbridge.execution.dispute.messages import DisputeError, Parts, Ruling, Shown, pack, read, signed
+from weighbridge.execution.dispute.asking import Traced
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, verify
+from weighbridge.execution.dispute.messages import DisputeError, Parts, Shown, pack, read, signed
 from weighbridge.execution.dispute.openings import Opening
-from weighbridge.execution.memory_roots import may_write, slots_of
 from weighbridge.transcript.tape import Tape
-
-KEYS = (SigningKey.generate(), SigningKey.generate())
-REFEREE = SigningKey.generate()
 
 
 @pytest.fixture(scope="module")
@@ -53,57 +45,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def honest(run: Path) -> tuple[Traced, list[str]]:
     told = Party(run).tree()[0]
     return told, ["enter", *(node.op for node in Tape.decode(told.tape).nodes), "finish"]
-
-
-def places(names: list[str], *wanted: str) -> list[int]:
-    return [next(at for at, name in enumerate(names) if name == each) for each in wanted]
-
-
-def play(mine: Party, theirs: Party, *, denied: int | None = None, forged: Parts | None = None) -> Referee:
-    """Plays a dispute as the command does: parts where the operation has any, then openings of the chunk.
-
-    With `denied`, the challenger disputes the defender's record, and names no leaf from there on.
-    """
-    parties, told = (mine, theirs), [mine.tree()[0], theirs.tree()[0]]
-    if denied is not None:
-        told[0] = replace(told[0], leaves=told[0].leaves[:denied])
-    referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
-    asked = game.challenge(told[0], STEP, own=denied is None)
-    referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
-    referee.post(signed(referee.dispute.head, game.answer(told[1], asked), KEYS[1]).data)
-    while referee.ruling is None:
-        party, due = referee.dispute.due()
-        made = parties[party].tree(referee.dispute.leaf, referee.dispute.part)[0]
-        content: Parts | Shown = Shown(opening=made.opening or b"")
-        if due == "parts" or (made.parts and not referee.dispute.narrowing_over):
-            leaf = made.leaf if denied is None or party == DEFENDER else b""
-            content = forged if forged is not None and party == DEFENDER else Parts(leaf=leaf, parts=made.parts)
-        referee.post(signed(referee.dispute.head, content, KEYS[party]).data)
-    return referee
-
-
-def verdicts(referee: Referee) -> dict[int, str]:
-    assert referee.ruling is not None
-    assert isinstance(referee.ruling.content, Ruling)
-    return {party: verdict for party, verdict, _, _ in referee.ruling.content.claims}
-
-
-def judged(run: Path, place: int, part: int, told: Traced, opening: bytes, **changes: bytes) -> Judgement:
-    """Judges an honest party's claim about a chunk, with other bytes in places."""
-    referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
-    other = replace(told, leaves=(*told.leaves[:place], *[bytes(32)] * (len(told.leaves) - place)))
-    asked = game.challenge(told, STEP, own=True)
-    referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
-    referee.post(signed(referee.dispute.head, game.answer(other, asked), KEYS[1]).data)
-    made = opened(run, place, None)
-    claim = referee.dispute.claim(CHALLENGER)
-    assert claim is not None
-    return judge_here(replace(claim, part=part, **{"parts": made.parts, "shown": made.leaf} | changes), opening)
-
-
-@cache
-def opened(run: Path, place: int, part: int | None) -> Traced:
-    return Party(run).tree(place, part)[0]
 
 
 @pytest.mark.parametrize("op", ["addmm.default", "mm.default", "gelu.default", "gelu_backward.default", "mul_.Tensor"])
@@ -143,15 +84,7 @@ def test_a_false_chunk_is_false_and_another_one_of_that_result_follows(
     for place in places(names, "addmm.default", "gelu.default", "mm.default"):
         made, data = opened(run, place, None), opened(run, place, 1).opening
         assert data is not None
-        tape, leaf, shown = Tape.decode(told.tape), Leaf.from_cbor(made.leaf), Opening.from_cbor(data)
-        parts = made.parts[:32] + bytes(32) + made.parts[64:]
-        (slot,) = may_write(tape, place - 1)
-        result = Held(32 * len(parts), digest_of(parts, 32 * len(parts)))
-        freed = {slot: None for at, slot in tape.frees if at == place - 1}
-        proofs = {slot: (held, proof) for slot, _, held, proof in shown.slots}
-        left = changed_root(slots_of(tape), proofs, {**freed, slot: result}, leaf.memory)
-        forged = replace(leaf, results=[(result.content, leaf.results[0][1])], left=left)
-        lie = {"parts": parts, "shown": forged.to_cbor(), "leaf": forged.digest()}
+        lie = forged(told, place, 1, made, data)
         found = judged(run, place, 1, told, data, **lie)
         assert (found.verdict, found.code) == ("false", "dispute.leaf")
         assert "chunk 1 of" in found.reason
@@ -163,7 +96,7 @@ def test_a_liar_who_names_other_parts_gains_nothing(run: Path, honest: tuple[Tra
     (place,) = places(honest[1], "addmm.default")
     liar, true = cheat(run, place - 1), opened(run, place, None)
     lie = liar.tree(place)[0]
-    for forged, verdict in (
+    for other, verdict in (
         (Parts(leaf=lie.leaf, parts=true.parts), "false"),  # no chunk differs: all is judged
         (Parts(leaf=lie.leaf, parts=lie.parts[:32]), "forfeit"),
         (Parts(leaf=lie.leaf, parts=b""), "false"),
@@ -171,7 +104,7 @@ def test_a_liar_who_names_other_parts_gains_nothing(run: Path, honest: tuple[Tra
         (Parts(leaf=b"leaf", parts=lie.parts), "forfeit"),
         (Parts(leaf=lie.leaf, parts=true.parts[:-32] + bytes(32)), "false"),  # another chunk than the false one
     ):
-        referee = play(Party(run), liar, forged=forged)
+        referee = play(Party(run), liar, forged=other)
         assert verdicts(referee) == {CHALLENGER: "admissible", DEFENDER: verdict}
 
 

@@ -1,0 +1,97 @@
+"""Disputes about one chunk of a result, played in the test's own process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from support.disputed import STEP, Party, judge_here
+
+from weighbridge.attest.manifest import SigningKey
+from weighbridge.core.memory_map import Held, changed_root
+from weighbridge.core.treehash.parts import digest_of
+from weighbridge.execution.dispute import game
+from weighbridge.execution.dispute.asking import Judgement, Traced
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee
+from weighbridge.execution.dispute.leaves import Leaf
+from weighbridge.execution.dispute.messages import Parts, Ruling, Shown, signed
+from weighbridge.execution.dispute.openings import Opening
+from weighbridge.execution.memory_roots import may_write, slots_of
+from weighbridge.transcript.tape import Tape
+
+KEYS = (SigningKey.generate(), SigningKey.generate())
+REFEREE = SigningKey.generate()
+
+
+def places(names: list[str], *wanted: str) -> list[int]:
+    return [next(at for at, name in enumerate(names) if name == each) for each in wanted]
+
+
+def play(mine: Party, theirs: Party, *, denied: int | None = None, forged: Parts | None = None) -> Referee:
+    """Plays a dispute as the command does: parts where the operation has any, then openings of the chunk.
+
+    With `denied`, the challenger disputes the defender's record, and names no leaf from there on.
+    """
+    parties, told = (mine, theirs), [mine.tree()[0], theirs.tree()[0]]
+    if denied is not None:
+        told[0] = replace(told[0], leaves=told[0].leaves[:denied])
+    referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
+    asked = game.challenge(told[0], STEP, own=denied is None)
+    referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
+    referee.post(signed(referee.dispute.head, game.answer(told[1], asked), KEYS[1]).data)
+    while referee.ruling is None:
+        party, due = referee.dispute.due()
+        made = parties[party].tree(referee.dispute.leaf, referee.dispute.part)[0]
+        content: Parts | Shown = Shown(opening=made.opening or b"")
+        if due == "parts" or (made.parts and not referee.dispute.narrowing_over):
+            leaf = made.leaf if denied is None or party == DEFENDER else b""
+            content = forged if forged is not None and party == DEFENDER else Parts(leaf=leaf, parts=made.parts)
+        referee.post(signed(referee.dispute.head, content, KEYS[party]).data)
+    return referee
+
+
+def verdicts(referee: Referee) -> dict[int, str]:
+    assert referee.ruling is not None
+    assert isinstance(referee.ruling.content, Ruling)
+    return {party: verdict for party, verdict, _, _ in referee.ruling.content.claims}
+
+
+def judged(run: Path, place: int, part: int, told: Traced, opening: bytes, **changes: bytes) -> Judgement:
+    """Judges an honest party's claim about a chunk, with other bytes in places."""
+    referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
+    other = replace(told, leaves=(*told.leaves[:place], *[bytes(32)] * (len(told.leaves) - place)))
+    asked = game.challenge(told, STEP, own=True)
+    referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
+    referee.post(signed(referee.dispute.head, game.answer(other, asked), KEYS[1]).data)
+    made = opened(run, place, None)
+    claim = referee.dispute.claim(CHALLENGER)
+    assert claim is not None
+    return judge_here(replace(claim, part=part, **{"parts": made.parts, "shown": made.leaf} | changes), opening)
+
+
+@cache
+def opened(run: Path, place: int, part: int | None) -> Traced:
+    return Party(run).tree(place, part)[0]
+
+
+def forged(told: Traced, place: int, part: int, made: Traced, data: bytes) -> dict[str, bytes]:
+    """Returns a claim whose leaf, memory and parts all fit one result with a false chunk.
+
+    Args:
+        told: The honest tree.
+        place: The leaf.
+        part: The chunk.
+        made: The honest leaf and parts.
+        data: An honest opening of that leaf.
+    """
+    tape, leaf, shown = Tape.decode(told.tape), Leaf.from_cbor(made.leaf), Opening.from_cbor(data)
+    parts = made.parts[: 32 * part] + bytes(32) + made.parts[32 * part + 32 :]
+    (slot,) = may_write(tape, place - 1)
+    size = dict(tape.nodes[place - 1].births).get(slot) or next(h.size for s, _, h, _ in shown.slots if s == slot and h)
+    result = Held(size, digest_of(parts, size))
+    freed = {slot: None for at, slot in tape.frees if at == place - 1}
+    proofs = {slot: (held, proof) for slot, _, held, proof in shown.slots}
+    left = changed_root(slots_of(tape), proofs, {**freed, slot: result}, leaf.memory)
+    other = replace(leaf, results=[(result.content, checksum) for _, checksum in leaf.results], left=left)
+    return {"parts": parts, "shown": other.to_cbor(), "leaf": other.digest()}
