@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,7 +124,7 @@ def answer(
     content: Content
     if due == "course":
         content = asking.course(run)
-        game.agree(content.terms, dispute)
+        other = game.other_tables(content.terms, dispute)
     else:
         assert dispute.step is not None
         mine: asking.Traced | None = None
@@ -132,8 +133,7 @@ def answer(
         except WeighbridgeError as error:
             if due != "answer" or error.reason != asking.NOT_DISPUTED:
                 raise
-        if mine is not None:
-            game.agree(mine.terms, dispute)
+        other = "" if mine is None else game.other_tables(mine.terms, dispute)
         if due == "opening" and (mine is None or mine.opening is None):
             raise UsageError(
                 f"the step ends before leaf {dispute.leaf} here; give the transcript that you claimed it of"
@@ -148,6 +148,8 @@ def answer(
         else:
             assert mine is not None
             content = game.challenge(mine, dispute.step, own=True)
+    if other:
+        print(f"weighbridge: {one_line(other)}", file=sys.stderr)
     message = signed(dispute.head, content, signing)
     dispute.take(message)
     if referee is None:
@@ -155,7 +157,7 @@ def answer(
     else:
         with _connected(referee, credentials) as service:
             service.post(case, message.data)
-    said = {"sent": due, "bytes": len(message.data), "step": dispute.step, "leaf": dispute.leaf}
+    said = {"sent": due, "bytes": len(message.data), "step": dispute.step, "leaf": dispute.leaf, "other_tables": other}
     where = "" if dispute.leaf is None else f"; the first leaf that differs is {dispute.leaf}"
     if not dispute.common:
         where = "; the records of the step differ, or there is none to answer with"

@@ -152,6 +152,19 @@ def slice_of(op: Op, bound: dict[str, Any], shape: Shape, box: Box) -> Slice | N
     Returns:
         None if the operation has to be executed whole.
     """
+    found = _slice(op, bound, shape, box)
+    if found is None or any(not _within(bound[name].shape, part) for name, part in found.boxes.items()):
+        return None  # operands that do not fit each other are found out by executing the whole
+    if found.rows is not None and bound[found.rows[2]].dtype not in (torch.int32, torch.int64):
+        return None
+    return found
+
+
+def _within(shape: Shape, box: Box) -> bool:
+    return len(shape) == len(box) and all(0 <= a <= b <= size for (a, b), size in zip(box, shape, strict=True))
+
+
+def _slice(op: Op, bound: dict[str, Any], shape: Shape, box: Box) -> Slice | None:
     key = ".".join(base_name(op))
     tensors = {name: value for name, value in bound.items() if isinstance(value, Tensor)}
     lists = any(isinstance(v, (list, tuple)) and any(isinstance(t, Tensor) for t in v) for v in bound.values())
@@ -206,6 +219,8 @@ def _picked(key: str, bound: dict[str, Any], box: Box) -> Slice | None:
         return None
     if key == "embedding.default":
         return Slice({table: ((0, int(shape[0])), box[-1]), index: box[:-1]}, rows=(table, 0, index))
+    if len(shape) != len(box):
+        return None
     dim = bound["dim"] % len(shape)
     rows = tuple((0, int(size)) if d == dim else part for d, (size, part) in enumerate(zip(shape, box, strict=True)))
     return Slice({table: rows, index: (box[dim],) if key == "index_select.default" else box}, rows=(table, dim, index))

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_examples import EXAMPLES, STYLES, Example, Maker
-from support.sliced import check
+from support.sliced import check, memory_of, narrowed
 
+from weighbridge.core.errors import TapeError
 from weighbridge.numerics import slices
 from weighbridge.numerics.rule_table import RULES, Kind
 from weighbridge.numerics.schemas import bind
@@ -145,9 +146,11 @@ def test_windows_of_any_convolution(data: st.DataObject, style: str, transposed:
     args = (x, w, bias, stride, padding, dilation, transposed, more, groups)
     op = torch.ops.aten.convolution.default
     try:
-        op(*args)
+        made = op(*args)
     except RuntimeError:
         return  # no such convolution
+    if not made.numel():
+        return  # nothing, which kernels of other types refuse to make
     assert check(Example(op, args), data)
 
 
@@ -171,6 +174,66 @@ def test_a_window_that_padding_would_make_large_is_executed_whole() -> None:
     whole = op(*args)
     bound = bind(op, args, {})
     assert slices.slice_of(op, bound, whole.shape, tuple((0, n) for n in whole.shape)) is None
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "bias", "settings"),
+    [
+        ((1, 2, 9), (2, 2, 3), 2, ([1], [-1], [1], False, [0], 1)),
+        ((1, 2, 9), (2, 2, 3), 2, ([0], [1], [1], False, [0], 1)),
+        ((1, 2, 9), (2, 2, 3), 2, ([1], [1], [0], False, [0], 1)),
+        ((1, 2, 9), (2, 2, 3), 3, ([1], [1], [1], False, [0], 1)),  # more biases than filters
+        ((1, 2, 9), (2, 2, 3), 1, ([1], [1], [1], False, [0], 1)),  # a bias for the first filter only
+        ((1, 5, 9), (4, 2, 3), 4, ([1], [1], [1], False, [0], 2)),  # a channel in no group
+        ((1, 2, 9), (3, 1, 3), 3, ([1], [1], [1], False, [0], 2)),  # a filter in no group
+        ((1, 2, 9), (2, 2, 3), 2, ([1], [1], [1], False, [0], 0)),
+        ((1, 3, 9), (2, 2, 3), 2, ([1], [1], [1], True, [0], 1)),
+        ((2, 9), (2, 2, 3), 2, ([1], [1], [1], False, [0], 1)),
+        ((1, 2, 9), (2, 2, 3), 2, ([1, 1, 1], [1], [1], False, [0], 1)),
+    ],
+)
+def test_convolutions_that_no_kernel_makes_have_no_parts(
+    x: tuple[int, ...], w: tuple[int, ...], bias: int, settings: tuple[Any, ...]
+) -> None:
+    """Executing the whole finds out what is wrong; a part that leaves the fault out would be made without complaint."""
+    op = torch.ops.aten.convolution.default
+    bound = bind(op, (torch.ones(x), torch.ones(w), torch.ones(bias), *settings), {})
+    shape = (1, bound["weight"].shape[1] * settings[5] if settings[3] else w[0], 9)
+    box = tuple((0, size) for size in shape)
+    try:
+        box = slices.widened(op, bound, shape, box)
+    except ArithmeticError:
+        return  # the whole is executed, as of all that cannot be narrowed
+    assert slices.slice_of(op, bound, shape, box) is None or bias == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "args", "shape"),
+    [
+        ("embedding.default", (torch.ones(4, 3, 2), torch.zeros(5, dtype=torch.int64)), (5, 3, 2)),
+        ("embedding.default", (torch.ones(4, 3), torch.zeros(5)), (5, 3)),
+        ("index_select.default", (torch.ones(4, 3), 0, torch.zeros(5, 1, dtype=torch.int64)), (5, 3)),
+        ("index_select.default", (torch.ones(4, 3), 0, torch.zeros(5, dtype=torch.bfloat16)), (5, 3)),
+        ("gather.default", (torch.ones(4, 3), 0, torch.zeros(5, 7, dtype=torch.int64)), (5, 7)),
+        ("gather.default", (torch.ones(4, 3), 0, torch.zeros(5, dtype=torch.int64)), (5,)),
+    ],
+)
+def test_indices_that_no_kernel_takes_have_no_parts(key: str, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    bound = bind(overload(key), args, {})
+    assert slices.slice_of(overload(key), bound, shape, tuple((0, size) for size in shape)) is None
+
+
+@pytest.mark.parametrize("wrong", [-1, 4, -(1 << 40), 1 << 40])
+def test_an_index_of_no_row_is_out_of_bounds(wrong: int) -> None:
+    table, index = torch.ones(4, 300), torch.tensor([0, 3, 1])
+    example = Example(overload("embedding.default"), (table, index, -1))
+    which, memory = narrowed(example, torch.ones(3, 300))
+    assert which.needed(0, memory[1])[0] == {0}  # the first 1,024 bytes of row 0
+    index[0] = wrong
+    with pytest.raises(TapeError) as error:
+        which.needed(0, {0: memory_of(index)[0]})
+    assert error.value.reason == "tape.out_of_bounds"
+    assert which.needed(2, {0: memory_of(index)[0]})[0] == {1, 2, 3, 4}  # another chunk, which names other rows
 
 
 def test_the_digest_names_the_table() -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE
-from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.errors import FormatError
 from weighbridge.execution.dispute.asking import SLICES, Claim, Judgement, Traced, forfeited, split
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference
@@ -127,6 +127,11 @@ class Dispute:
     def unanswered(self) -> bool:
         """Whether the defender says that the challenge is not about the step at which the courses part."""
         return bool(self._courses) and self._answer is not None and not self._answer.record
+
+    @property
+    def courses(self) -> tuple[Course, ...]:
+        """The courses that were named, the challenger's first."""
+        return tuple(self._courses)
 
     @property
     def alike(self) -> bool:
@@ -259,7 +264,7 @@ _NO_DIFFERENCE = Judgement(
 def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
     """Returns what is said of each claim of a dispute whose parties have said all."""
     if dispute.apart:
-        return [(party, _NO_STEP) for party in (CHALLENGER, DEFENDER)]
+        return [(party, _no_step(*dispute.courses)) for party in (CHALLENGER, DEFENDER)]
     if dispute.unanswered:
         return _unanswered(dispute, judge)
     if not dispute.common:
@@ -274,6 +279,14 @@ def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
             if party == CHALLENGER and found[-1][1].code == "dispute.course":
                 break  # the defender's claim rests on the program that the challenge names
     return found
+
+
+def _no_step(one: Course, other: Course) -> Judgement:
+    try:
+        why = _apart(one.terms, other.terms)
+    except FormatError:
+        why = ""
+    return Judgement("undecided", "dispute.slices", why) if why else _NO_STEP
 
 
 def _unanswered(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
@@ -455,29 +468,30 @@ def parting(one: Course, other: Course) -> int | None:
     return step if mine == yours != NO_INPUT else None
 
 
-def agree(mine: bytes, dispute: Dispute) -> None:
-    """Checks before a party speaks that it and the other one have the same terms, or at least one table of slices.
+def other_tables(mine: bytes, dispute: Dispute) -> str:
+    """Says what a party is told before it speaks whose table of slices is not the other one's; "" if it is.
 
-    Other terms of the draft are not refused here: the dispute then ends without a step.
+    A party that goes on loses nothing: parties with other terms have no step to dispute.
 
     Args:
         mine: The party's terms, encoded.
         dispute: What was said so far.
 
     Raises:
-        WeighbridgeError: They have other tables of slices; the message names both.
         FormatError: What the other party said is no terms.
     """
-    for message in dispute.messages:
-        if isinstance(message.content, Course | Challenge):
-            tables = [_table(each) for each in (mine, message.content.terms)]
-            if tables[0] != tables[1]:
-                raise WeighbridgeError(
-                    f"You have the table of slices {tables[0]}, and the {NAMES[CHALLENGER]} opened the dispute with "
-                    f"{tables[1]}; both parties and the referee need one version.",
-                    code="dispute.slices",
-                )
-            return
+    said = next((each.content for each in dispute.messages if isinstance(each.content, Course | Challenge)), None)
+    return "" if said is None else _apart(said.terms, mine)
+
+
+def _apart(challenger: bytes, defender: bytes) -> str:
+    one, other = _table(challenger), _table(defender)
+    if one == other:
+        return ""
+    return (
+        f"the parties have other tables of slices, the challenger {one} and the defender {other}; both and the referee "
+        "need one version"
+    )
 
 
 def _table(terms: bytes) -> str:

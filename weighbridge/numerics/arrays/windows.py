@@ -56,10 +56,10 @@ def part(
 
     Returns:
         The box of the input, zeros before and after it in each dimension, the box of the weight, and the settings;
-        None if padding would make the part much larger than the input.
+        None if there is no such convolution, or if padding would make the part much larger than the input.
     """
     groups, transposed, count = settings["groups"], settings["transposed"], len(w) - 2
-    if len(x) != len(w) or len(shape) != len(w) or count < 1:
+    if not len(x) == len(w) == len(shape) > 2 or not _sound(x, w, settings):
         return None
     each, (low, high) = shape[1] // groups, box[1]
     first, last = low // each, (high - 1) // each
@@ -99,6 +99,15 @@ def part(
             more.append(behind)
     made = {"groups": last - first + 1, "padding": paddings, "output_padding": more}
     return (box[0], channels, *windows), tuple(zeros), weight, made
+
+
+def _sound(x: Shape, w: Shape, settings: dict[str, Any]) -> bool:
+    """Whether a convolution has such settings, and operands of such channels: kernels refuse others."""
+    groups, transposed = settings["groups"], settings["transposed"]
+    least = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
+    if groups < 1 or w[0] % groups or x[1] != (w[0] if transposed else w[1] * groups):
+        return False
+    return all(len(settings[name]) in (1, len(w) - 2) and min(settings[name]) >= low for name, low in least.items())
 
 
 def setting(settings: dict[str, Any], name: str, dimensions: int) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.disputed import STEP, Party, cheat, judge_here, reasons
-from support.narrowed import KEYS, forged, judged, opened, play, verdicts
+from support.narrowed import KEYS, REFEREE, forged, judged, opened, play, verdicts
 from support.recordings import train
 from torch import nn
 
@@ -17,7 +17,7 @@ from weighbridge.core.digests import cbor
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.dispute import asking, game
 from weighbridge.execution.dispute.asking import Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Dispute, verify
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Dispute, Referee, verify
 from weighbridge.execution.dispute.messages import Course, pack, signed
 from weighbridge.execution.dispute.openings import Opening
 from weighbridge.transcript.tape import Tape
@@ -141,18 +141,30 @@ def test_false_parts_of_operands_show_nothing(run: Path, honest: tuple[Traced, l
 def test_parties_with_other_tables_are_told_before_they_play(run: Path, honest: tuple[Traced, list[str]]) -> None:
     told = honest[0]
     terms = decode_cbor(told.terms)
-    assert terms[asking.SLICES] == asking.SLICES or len(terms[asking.SLICES]) == 64
     others = [cbor(terms | {asking.SLICES: "ab" * 32}), cbor({k: v for k, v in terms.items() if k != asking.SLICES})]
-    for theirs in others:
+    for theirs, name in zip(others, ("ab" * 32, "none"), strict=True):
         for content in (
             game.challenge(replace(told, terms=theirs), STEP, own=True), Course(terms=theirs, states=b"", inputs=b""),
         ):  # fmt: skip
             dispute = Dispute((KEYS[0].public, KEYS[1].public))
+            assert game.other_tables(told.terms, dispute) == ""
             dispute.take(signed(dispute.head, content, KEYS[0]))
-            with pytest.raises(WeighbridgeError, match="table of slices") as error:
-                game.agree(told.terms, dispute)
-            assert error.value.reason == "dispute.slices"
-            game.agree(theirs, dispute)
+            said = game.other_tables(told.terms, dispute)
+            assert name in said
+            assert terms[asking.SLICES] in said
+            assert game.other_tables(theirs, dispute) == ""
+        # A party that plays on all the same loses nothing, whoever has the other table.
+        referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
+        course = Course(terms=theirs, states=bytes(32), inputs=bytes(32))
+        referee.post(signed(referee.dispute.head, course, KEYS[0]).data)
+        referee.post(signed(referee.dispute.head, replace(course, terms=told.terms), KEYS[1]).data)
+        assert reasons(referee) == {CHALLENGER: "dispute.slices", DEFENDER: "dispute.slices"}
+        assert set(verdicts(referee).values()) == {"undecided"}
+        referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
+        asked = game.challenge(replace(told, terms=theirs), STEP, own=True)
+        referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
+        referee.post(signed(referee.dispute.head, game.answer(told, asked), KEYS[1]).data)
+        assert set(verdicts(referee).values()) == {"undecided"}
 
 
 def test_a_referee_with_another_table_says_so(run: Path, honest: tuple[Traced, list[str]]) -> None:
