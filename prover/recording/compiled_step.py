@@ -20,6 +20,7 @@ from prover.capture.attached_objects import Attached
 from prover.capture.looks_at_results import LooksAtResults
 from prover.capture.step_capture import Capture
 from prover.capture.without_modes import unseen
+from prover.recording.compile_refusal import CompileError
 from prover.recording.foreseen_reads import Read, Reads, looked
 from prover.recording.generator_moves import Moves, places
 from prover.recording.gradient_places import astray, lying
@@ -75,6 +76,7 @@ class CompiledStep:
         self._function, self._ways, self._steps = function, ways, steps
         self._known = KnownFunction(function, steps, attached, derived=derived)
         self._next = NextCall(self._known)
+        self._refusal = ""
 
     def __call__(self, *args: Any, records: Sequence[int] | None = None) -> Any:
         """Records a step that calls the function.
@@ -89,19 +91,33 @@ class CompiledStep:
 
         Raises:
             CompileError: The function cannot be compiled. Nothing of the step was done. It is raised only while no call
-                has run as a program; after that there is a warning, and the step is recorded operation by operation.
+                has run as a program, and not in a job, whose other ranks would wait in their next collective for ever.
+                Else there is a warning, and the step is recorded operation by operation.
             WeighbridgeError: As of `Recorder.step`.
         """
         batch = args[0] if len(args) == 1 else args
+        if self._refusal:
+            return self._as_ever(args, batch, records)
         collecting = gc.isenabled()
         gc.disable()  # between the look at what is there and the step nothing may go
         try:
             return self._run(self._next.begin(args, batch), records)
         except NotKnownError as error:
             self.reason = str(error)
+        except CompileError as error:
+            if self._steps.rank is None:
+                raise
+            self.reason = self._refusal = str(error.details["why"])
         finally:
             if collecting:
                 gc.enable()
+        if self._refusal:
+            warnings.warn(
+                f"rank {self._steps.rank} records every call as ever, since its function cannot be compiled: "
+                f"{self._refusal}. Other ranks may run programs all the same",
+                stacklevel=2,
+            )
+            return self._as_ever(args, batch, records)
         return self._record(args, batch, records)
 
     @property
@@ -150,6 +166,14 @@ class CompiledStep:
         return result
 
     # -- a call that is not --------------------------------------------------------------------------------------------
+
+    def _as_ever(self, args: tuple[Any, ...], batch: Any, records: Sequence[int] | None) -> Any:
+        """Records a call from which nothing is to be learned."""
+        with self._ways.one_by_one(batch, records):
+            result = self._function(*args)
+        self.recorded += 1
+        with torch.utils._python_dispatch._disable_current_modes():
+            return detached(result)
 
     def _record(self, args: tuple[Any, ...], batch: Any, records: Sequence[int] | None) -> Any:
         steps = self._steps

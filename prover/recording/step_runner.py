@@ -222,6 +222,11 @@ class StepRunner:
             self._trial_paths = Paths(self._attached)
         return Capture(self, Recording(self._seed, self.generators, self._policy), self._trial_paths, self.substitution)
 
+    @property
+    def rank(self) -> int | None:
+        """This rank, if the recording is one of a job's."""
+        return None if self._job is None else self._job.coordinate.rank
+
     def stand(self, uses: Sequence[GroupUse]) -> bool:
         """Whether the process groups of a step's collectives are still there."""
         return self._job is None or self._job.stand(uses)

@@ -266,10 +266,15 @@ def python_side(program: Program) -> list[Any]:
     ]
     for p in program.model.parameters():
         held = program.optimizer.state.get(p, {})
-        found.append({k: v.tolist() if isinstance(v, Tensor) else v for k, v in held.items()})
-        found.append(None if p.grad is None else (p.grad.tolist(), p.grad.stride(), p.grad.requires_grad))
+        found.append({k: _own(v).tolist() if isinstance(v, Tensor) else v for k, v in held.items()})
+        found.append(None if p.grad is None else (_own(p.grad).tolist(), p.grad.stride(), p.grad.requires_grad))
     found += [(n, b.tolist()) for n, b in program.model.named_buffers()]
     return [*found, *(each.get_state().tolist() for each in (torch.default_generator, *program.generators()))]
+
+
+def _own(t: Tensor) -> Tensor:
+    """The part of a tensor that this process has."""
+    return cast(Tensor, t.to_local()) if hasattr(t, "to_local") else t
 
 
 def same_both_ways(tmp_path: Path, kind: type[Program], **options: Any) -> tuple[CompiledStep, list[Any]]:

@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).parents[2] / "support" / "compiled_job.py"
 SAME = {
     "averaged": (3, 3), "averaged:first": (3, 0), "wrapped": (3, 3), "viewed:on-demand": (3, 3),
     "accumulated:sketch": (3, 3), "norms": (3, 3), "sharded:on-demand": (3, 3), "every": (3, 3), "apart": (3, 3),
-    "uneven": (3, 4),
+    "uneven": (3, 4), "lopsided": (3, 0),
 }  # fmt: skip
 """Kinds, and how many steps of each rank are programs."""
 REFUSED = {
@@ -27,6 +27,9 @@ REFUSED = {
     "resized": "it resizes memory, as FSDP2 does",
     "parallel": "it computes with DTensors",
 }
+
+ONCE = {"resized", "parallel"}
+"""Kinds whose modules set up the process once: the second recording in a process has another step 0."""
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +56,23 @@ def test_transcripts_are_those_of_jobs_recorded_one_by_one(jobs: Path, kind: str
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_no_program_can_do_is_refused_by_name(refused: Path, kind: str) -> None:
-    for answer in answers(refused, kind):
-        assert REFUSED[kind] in answer["refused"]
+def test_what_no_program_can_do_is_recorded_as_ever_with_a_warning_by_name(refused: Path, kind: str) -> None:
+    """An error on one rank would leave the others in their next collective, to wait for it."""
+    for rank, answer in enumerate(answers(refused, kind)):
+        if kind not in ONCE:
+            assert answer["differ"] == []
+        (warned,) = answer["warned"]
+        assert f"rank {rank} records every call as ever" in warned
+        assert REFUSED[kind] in warned
+        assert REFUSED[kind] in answer["reasons"][-1]
+        assert (answer["compiled"], answer["recorded"]) == (0, len(answer["reasons"]))
+
+
+def test_a_function_that_is_refused_on_one_rank_keeps_no_other_from_its_programs(jobs: Path) -> None:
+    first, second = answers(jobs, "lopsided")
+    assert first["warned"] == []
+    assert [each.partition(", since ")[0] for each in second["warned"]] == ["rank 1 records every call as ever"]
+    assert "do that outside" in second["reasons"][-1]
 
 
 @pytest.mark.parametrize("kind", ["wrapped", "every"])
