@@ -165,12 +165,15 @@ def verify_attestation(data: bytes, order: Order, root: x509.Certificate) -> Att
         assert isinstance(key, Ed25519PublicKey)  # check_issued looked
         key.verify(signature, _DOMAIN + claims)
         (serial,) = launcher.subject.get_attributes_for_oid(NameOID.SERIAL_NUMBER)
+        (model,) = launcher.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         extension = image.extensions.get_extension_for_oid(TCB_INFO_OID).value
         assert isinstance(extension, x509.UnrecognizedExtension)
         tcb = TcbInfo.parse(extension.value)
         ueid = bytes.fromhex(str(serial.value))
     except (FormatError, IdentityError, InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound) as error:
         raise _refused("it is malformed, was altered, or is not of a launcher of this manufacturer") from error
+    if model.value != MODEL:  # the root may have issued chips too, whose keys their owners' machines hold
+        raise _refused("it is of another kind of device than a launcher of sealed workers")
     if tcb.model != MODEL or tcb.measurement != order.measurement or tcb.mode != "production":
         raise _refused("the worker is another image than the order names")
     match decode_cbor(claims, max_depth=2):

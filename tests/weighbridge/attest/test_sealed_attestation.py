@@ -11,6 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.sealed_orders import sealed_order
 
+from firmware_sim import device
+from weighbridge.attest.certificates import load_der
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.sealed_attestation import Attested, Launcher, verify_attestation
 from weighbridge.attest.sealed_order import Order, SealedWorkerError
@@ -60,6 +62,16 @@ def test_one_of_another_order_is_refused() -> None:
     for field in ("verifier_nonce", "prover_nonce", "commitment", "prover", "aggregator"):
         refused(old, replace(order, **{field: os.urandom(32)}))
     refused(old, replace(order, steps=None))
+
+
+def test_a_chip_of_the_same_maker_vouches_for_no_worker(tmp_path: Path) -> None:
+    """Its owner's machine has the key of a simulated chip. With it a Prover would make up a worker, and have the
+    Verifier's secret encrypted to itself."""
+    device.provision(tmp_path, MAKER)
+    chip = load_der((tmp_path / device.IDEVID).read_bytes())
+    key = device.identity_key((tmp_path / device.SECRET).read_bytes())
+    order = sealed_order()
+    refused(attested(order, Launcher(chip, key)), order)
 
 
 def test_another_image_is_refused() -> None:
