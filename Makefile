@@ -102,6 +102,7 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_shapes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_differences
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_settings
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_units
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_bounds
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.margins
 	$(BIN)/python -W ignore -m benchmarks.bench_chip

@@ -22,6 +22,7 @@ from benchmarks import (
     tables_parts,
     tables_replays,
     tables_sketches,
+    tables_units,
 )
 from benchmarks.page import Result
 
@@ -41,6 +42,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "soak_checkpoints": tables_replays.checkpoints,
     "soak": tables_replays.soak,
     "arm": tables_arm.arm,
+    "unit_replays": tables_units.unit_replays,
     "resume": tables_replays.resume,
     "resume-wide": tables_replays.resume,
     "soak_chip": tables_chips.chip_power,
