@@ -61,6 +61,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "cells": tables_replays.cells,
     "collectives": tables_collectives.collectives,
     "disputes": tables_disputes.disputes,
+    "narrowed_disputes": tables_disputes.narrowed,
     "audits": tables_audits.audits,
     "memorisation": tables_replays.memorisation,
     "inspection": tables_inspection.inspection,

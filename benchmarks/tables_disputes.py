@@ -1,4 +1,4 @@
-"""The table of docs/benchmarks.md about disputes."""
+"""The tables of docs/benchmarks.md about disputes."""
 
 from __future__ import annotations
 
@@ -31,3 +31,24 @@ def disputes(result: Result) -> str:
         f"{measured_on(result)} {busy} Minima of {result['rounds']} rounds.\n\n{table(head, sizes)}\n\n"
         f"Times beside each other:\n\n{table(ratios_of, times)}"
     )
+
+
+def narrowed(result: Result) -> str:
+    """What a dispute about one operation takes, judged by a chunk of the result and whole."""
+    rows = []
+    for each in result["disputes"]:
+        for way in ("whole", "part"):
+            found = each[way]
+            rows.append((
+                each["model"], f"{each['operation']} {'x'.join(map(str, each['shape']))}",
+                "whole" if way == "whole" else f"1 of {each['chunks']:,} chunks", f"{found['opening'] / 1e3:,.1f}",
+                "0.0" if way == "whole" else f"{each['parts'] / 1e3:,.1f}", f"{found['sent'] / 1e3:,.1f}",
+                f"{max(found['peak']) / 1e6:,.0f}", f"{min(found['executed']):.2f}", f"{min(found['judged']):.2f}",
+            ))  # fmt: skip
+    head = (
+        "model", "operation", "judged", "opening kB", "parts kB", "challenger kB", "memory MB", "executed s",
+        "judged s",
+    )  # fmt: skip
+    busy = f"Before, {result['load_before']:.1f} other processes ran on {result['cores']} cores on average."
+    times = f"Times are minima of {result['rounds']} rounds, memory the largest."
+    return f"{measured_on(result)} {busy} {times}\n\n{table(head, rows)}"

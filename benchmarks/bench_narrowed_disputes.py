@@ -1,0 +1,210 @@
+"""What a dispute about one operation takes when it is judged by a chunk of the result, and when it is judged whole.
+
+`python -m benchmarks.bench_narrowed_disputes [--models gpt2-11m] [--rounds 3]`. One step of each model is recorded. Of
+that step three operations are disputed: the product with the most FLOPs, the elementwise operation with the largest
+result, and a softmax. The challenger is honest. The defender lies about one chunk in the middle of the result: its leaf
+and the memory in it fit the false result, so that only executing the operation shows the lie.
+
+- *Opening* and *parts* are bytes of a party's messages.
+- *Executed* is the referee's judgement of the honest claim: reading the opening, checking proofs, executing and
+  hashing, in a process that has warmed up with the same claim. Its *memory* is the peak of a fresh process beyond what
+  that held before. Each way is measured in turn in each round; times are minima over rounds, memory the largest.
+- *Judged* is both claims on the wall, by confined workers, with their start.
+
+Every ruling is checked: the challenger's claim `admissible`, the defender's `false`. Results go to
+benchmarks/results/narrowed_disputes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import machine, models
+from benchmarks.bench_disputes import LIMITS, play, ruling
+from prover import Recorder
+from weighbridge.core.bounded import decode_cbor
+from weighbridge.core.digests import cbor
+from weighbridge.core.memory_map import Held, changed_root
+from weighbridge.core.treehash.parts import digest_of
+from weighbridge.execution.dispute import asking, game
+from weighbridge.execution.dispute.asking import Claim, Traced
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
+from weighbridge.execution.dispute.judgement import judge
+from weighbridge.execution.dispute.leaves import Leaf
+from weighbridge.execution.dispute.messages import Content, Parts, Shown
+from weighbridge.execution.dispute.openings import Opening
+from weighbridge.execution.memory_roots import may_write, slots_of
+from weighbridge.execution.workers import dispute_worker
+from weighbridge.program.flops import flops
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
+
+SEED = 11
+DIGEST = 32
+PRODUCTS = ("mm.default", "addmm.default", "bmm.default")
+ELEMENTS = ("add.Tensor", "mul.Tensor", "div.Tensor", "tanh.default", "gelu.default")
+SOFTMAX = ("_softmax.default", "_safe_softmax.default", "_log_softmax.default")
+
+
+def record(path: Path, name: str) -> None:
+    """Records one step of a model."""
+    with Recorder(path, seed=SEED, checkpoint_every=1, device="cpu") as recorder:
+        with recorder.initialisation():
+            made = models.named(name)()
+        recorder.attach(*made.attached)
+        batch = made.batch(0)
+        with recorder.step(batch):
+            made.update(batch)
+
+
+def disputed(tape: Tape) -> dict[str, int]:
+    """Returns the leaves that are disputed, by what they are."""
+    costs = flops(tape)
+
+    def largest(operations: Sequence[str], *, by_cost: bool = False) -> int:
+        found = [at for at, node in enumerate(tape.nodes) if node.op in operations]
+        return 1 + max(found, key=lambda at: costs[at] if by_cost else _elements(tape, at))
+
+    return {
+        "product": largest(PRODUCTS, by_cost=True), "elements": largest(ELEMENTS), "softmax": largest(SOFTMAX),
+    }  # fmt: skip
+
+
+def _elements(tape: Tape, op: int) -> int:
+    (output,) = tape.nodes[op].outputs
+    return 0 if output is None else torch.Size(tape.refs[output][2]).numel()
+
+
+def lie(told: Traced, op: int, chunk: int) -> tuple[bytes, bytes]:
+    """Returns the leaf of a party whose result has another chunk, and the parts of that result."""
+    assert told.opening is not None
+    tape, leaf, shown = Tape.decode(told.tape), Leaf.from_cbor(told.leaf), Opening.from_cbor(told.opening)
+    at = DIGEST * chunk
+    parts = told.parts[:at] + os.urandom(DIGEST) + told.parts[at + DIGEST :]
+    (slot,) = may_write(tape, op)
+    size = dict(tape.nodes[op].births).get(slot) or next(
+        held.size for s, _, held, _ in shown.slots if s == slot and held
+    )
+    result = Held(size, digest_of(parts, size))
+    freed = {each: None for when, each in tape.frees if when == op}
+    proofs = {each: (held, proof) for each, _, held, proof in shown.slots}
+    left = changed_root(slots_of(tape), proofs, {**freed, slot: result}, leaf.memory)
+    return replace(leaf, results=[(result.content, leaf.results[0][1])] * len(leaf.results), left=left).to_cbor(), parts
+
+
+def measure(run: Path, what: str, place: int, rounds: int) -> dict[str, Any]:
+    """Measures a dispute about one operation, both ways."""
+    step = Transcript.open(run).steps - 1
+    whole = asking.trace(run, step, place=place, limits=LIMITS)
+    tape = Tape.decode(whole.tape)
+    chunk = len(whole.parts) // DIGEST // 2
+    part = asking.trace(run, step, place=place, part=chunk, limits=LIMITS)
+    leaf, parts = lie(whole, place - 1, chunk)
+    behind = [os.urandom(DIGEST) for _ in whole.leaves[place + 1 :]]
+    theirs = replace(whole, leaves=(*whole.leaves[:place], Leaf.from_cbor(leaf).digest(), *behind))
+    asked = game.challenge(whole, step, own=True)
+    answer = game.answer(theirs, asked)
+    begun: list[tuple[int, Content]] = [(CHALLENGER, asked), (DEFENDER, answer)]
+    named: list[tuple[int, Content]] = [
+        (CHALLENGER, Parts(leaf=whole.leaf, parts=whole.parts)), (DEFENDER, Parts(leaf=leaf, parts=parts)),
+    ]  # fmt: skip
+    ways: dict[str, list[tuple[int, Content]]] = {"whole": begun, "part": begun + named}
+    found: dict[str, Any] = {}
+    for way, told in (("whole", whole), ("part", part)):
+        shown = Shown(opening=told.opening or b"")
+        ways[way] = [*ways[way], (CHALLENGER, shown), (DEFENDER, shown)]
+        found[way] = {"opening": len(shown.opening), "executed": [], "peak": [], "judged": []}
+    for _ in range(rounds):
+        for way, said in ways.items():
+            referee = play(said)
+            ruled = ruling(referee.ruling)
+            claim = referee.dispute.claim(CHALLENGER)
+            assert claim is not None
+            seconds, peak = alone(claim, referee.dispute.openings[CHALLENGER])
+            found[way]["judged"].append(round(ruled.judged, 3))
+            found[way]["executed"].append(round(seconds, 4))
+            found[way]["peak"].append(peak)
+            found[way]["sent"] = ruled.sent[CHALLENGER]
+    node = tape.nodes[place - 1]
+    (output,) = node.outputs
+    assert output is not None
+    return {
+        "what": what, "operation": node.op, "shape": list(tape.refs[output][2]), "chunks": len(whole.parts) // DIGEST,
+        "chunk": chunk, "parts": len(whole.parts), **found,
+    }  # fmt: skip
+
+
+def alone(claim: Claim, opening: bytes) -> tuple[float, int]:
+    """Has a fresh process judge a claim; returns its seconds once warm, and the peak of its memory beyond the start."""
+    with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
+        at = Path(directory)
+        (at / "claim").write_bytes(cbor(asdict(claim)))
+        (at / "opening").write_bytes(opening)
+        command = [sys.executable, "-m", "benchmarks.bench_narrowed_disputes", "--judge", directory]
+        said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return said["seconds"], said["peak"]
+
+
+def judge_alone(at: Path) -> None:
+    """Judges the claim that `alone` wrote, twice, and prints what that took."""
+    torch.set_num_threads(1)
+    claim = Claim(**decode_cbor((at / "claim").read_bytes()))
+    opening, limit = (at / "opening").read_bytes(), LIMITS.memory
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        tracer = dispute_worker._tracer({"device": "cpu", "memory": limit}, decode_cbor(claim.terms))
+        before = _memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        found = judge(claim, opening, tracer)
+        peak = _memory("VmHWM") - before
+        begin = time.perf_counter()
+        again = judge(claim, opening, tracer)
+        seconds = time.perf_counter() - begin
+    if found.verdict != "admissible" or again != found:
+        raise RuntimeError(f"the honest claim is {found}")
+    print(json.dumps({"seconds": seconds, "peak": peak}))
+
+
+def _memory(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+
+def main() -> None:
+    """Measures the disputes about each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["gpt2-11m"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--judge", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.judge is not None:
+        judge_alone(options.judge)
+        return
+    torch.set_num_threads(1)
+    load, found = round(os.getloadavg()[0], 1), list[dict[str, Any]]()
+    about = {**machine.about(), "load_before": load, "rounds": options.rounds, "seed": SEED}
+    for name in options.models:
+        with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
+            run = Path(directory) / "run"
+            record(run, name)
+            transcript = Transcript.open(run)
+            places = disputed(Tape.decode(transcript.tape(transcript.step(transcript.steps - 1).tape)))
+            for what, place in places.items():
+                found.append({"model": name, **measure(run, what, place, options.rounds)})
+                print(found[-1], flush=True)
+                machine.save("narrowed_disputes", about | {"disputes": found})
+
+
+if __name__ == "__main__":
+    main()
