@@ -49,6 +49,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--address-file", type=Path, required=True, help="where to write the address once it serves")
     result.add_argument("--socket", type=Path, required=True, help="Unix socket for the shim")
     result.add_argument("--allow-forced", action="store_true", help="let the workload ask for an interrupt")
+    result.add_argument(
+        "--confidential",
+        action="store_true",
+        help="open the snapshots of this boot on this machine alone, for sealed workers, and to no Verifier",
+    )
     result.add_argument("--nvram", type=int, default=DEFAULT_CAPACITY, help="bytes of memory for the log")
     result.add_argument(
         "--report", choices=("log", "wait"), default="log", help="keep the log, or wait for the witness"
@@ -108,6 +113,7 @@ def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
             forced=options.allow_forced,
             oscillator=options.oscillator,
             reporting=reporting,
+            confidential=options.confidential,
         )
         reporter = Reporter(firmware, options.witness, credentials) if options.witness else None
         link = Link(options.socket, firmware)

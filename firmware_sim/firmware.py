@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from firmware_sim.device import Device
-from firmware_sim.nvlog import NonVolatileLog, rolled_back, write_durably
+from firmware_sim.kept_openings import SALT_SIZE, Opened, Openings
+from firmware_sim.nvlog import NonVolatileLog, rolled_back
 from firmware_sim.outbox import Outbox
 from firmware_sim.reporting_policy import NO_WITNESS, Reporting
-from firmware_sim.snapshot_report import LEAF_SIZE, Report, pack_leaves, unpack_leaves
+from firmware_sim.snapshot_report import Report
 from firmware_sim.work_page import WorkPage
 from weighbridge.attest import repeats, tokens
 from weighbridge.attest.tokens import Kind, Token, Value
 from weighbridge.attest.work import NONE
-from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
-from weighbridge.core.errors import ChipError, NotFoundError, UsageError
+from weighbridge.core.digests import salt_digest, snapshot_root
+from weighbridge.core.errors import ChipError, UsageError
 
 IDLE_EVENT, UNSERVED_EVENT = "interrupt-idle", "interrupt-unserved"
 """The chip's own events: an interrupt found no workload; a workload was lost while one stood."""
@@ -33,7 +34,6 @@ ATTACHED_EVENT, DETACHED_EVENT = "workload-attached", "workload-detached"
 OWN_EVENTS = ("interrupt-", "workload-")
 """How their names begin; a workload cannot log one."""
 
-SALT_SIZE = 32
 STILL_HERE_S = 5.0
 """How often a workload that waits is told that the chip lives."""
 
@@ -81,6 +81,7 @@ class Firmware:
         forced: bool = False,
         oscillator: float = 1.0,
         reporting: Reporting | None = None,
+        confidential: bool = False,
     ) -> None:
         """Checks the log against itself and enters this boot into it, as soon as there is room.
 
@@ -94,16 +95,16 @@ class Firmware:
             forced: Whether the workload may ask for an interrupt.
             oscillator: Share of that speed at which the board really drives the clock; no firmware can know it.
             reporting: How the chip reports; by default it keeps its log until it is read.
+            confidential: Whether it opens the snapshots of this boot on its own machine alone, and to no Verifier.
 
         Raises:
             ChipError: The log contradicts itself (`chip.log.damaged`).
         """
-        self.device, self.hold, self.forced = device, hold, forced
+        self.device, self.hold, self.forced, self.confidential = device, hold, forced, confidential
         self._log = log
         self._reporting = reporting or Reporting()
         self._outbox = Outbox(log, device.ueid, device.key, self._reporting)
-        self._snapshots = directory / "snapshots"
-        self._snapshots.mkdir(exist_ok=True)
+        self._openings = Openings(directory)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # What is cosigned, or due, is another.
         newest = self._check_log()
@@ -122,6 +123,7 @@ class Firmware:
             "reporting": self._reporting.mode,
             "witness": self._reporting.witness.public if self._reporting.witness else NO_WITNESS,
             "unserved": log.counter.standing,
+            "confidential": confidential,
         }
         with self._lock:
             self._enter_boot()
@@ -222,10 +224,7 @@ class Firmware:
             done = self.work.totals() - self._before
             body |= {"kernels": done.kernels, "flops": done.flops}
             # Leaves first: an entry that the log has can always be opened; leaves without an entry are overwritten.
-            write_durably(
-                self._opening_path(len(self._log)),
-                self.salt + pack_leaves(report.leaves) + pack_leaves(report.weights),
-            )
+            self._openings.keep(len(self._log), self.salt, report, confidential=self.confidential)
             index = self._log_entry("snapshot", body, closes=True)
             self._outbox.newest_snapshot = index + 1
             self._changed.notify_all()
@@ -351,33 +350,20 @@ class Firmware:
                 data = self._log.read(index)
             yield index, data
 
-    def open_snapshot(self, index: int) -> tuple[bytes, list[Leaf], list[Leaf]]:
+    def open_snapshot(self, index: int, *, local: bool = False) -> Opened:
         """Returns salt, leaves and those of the weights region of a logged snapshot.
+
+        Args:
+            index: Its place in the log.
+            local: Whether the asker holds this chip's own machine.
 
         Raises:
             UsageError: There is no snapshot at that index.
-            ChipError: The leaves are missing or damaged (`chip.snapshot.leaves`).
+            ChipError: As `Openings.read`.
         """
         with self._lock:
-            body = tokens.read_own(self._log.read(index)).body
-        if "root" not in body:
-            raise NotFoundError(
-                f"Entry {index} is no snapshot; list the entries and choose one of kind snapshot.",
-                resource="snapshot",
-                name=str(index),
-            )
-        try:
-            data = self._opening_path(index).read_bytes()
-        except OSError as error:
-            raise ChipError(f"The leaves of snapshot {index} are gone.", code="chip.snapshot.leaves") from error
-        end = SALT_SIZE + LEAF_SIZE * int(body["leaves"])
-        salt, leaves, weights = data[:SALT_SIZE], unpack_leaves(data[SALT_SIZE:end]), unpack_leaves(data[end:])
-        if (snapshot_root(leaves, salt), snapshot_root(weights, salt)) != (body["root"], body["weights_root"]):
-            raise ChipError(f"The leaves of snapshot {index} are damaged.", code="chip.snapshot.leaves")
-        return salt, leaves, weights
-
-    def _opening_path(self, index: int) -> Path:
-        return self._snapshots / f"{index:08d}.bin"
+            token = tokens.read_own(self._log.read(index))
+        return self._openings.read(token, local=local)
 
     def _check_log(self) -> Token | None:
         """Reads the log from the first entry on that is left, and returns the newest one's claims."""

@@ -173,7 +173,7 @@ class Link:
         try:
             match message:
                 case {"do": "open", "index": int(index), **rest} if not rest:
-                    salt, leaves, weights = self._firmware.open_snapshot(index)
+                    salt, leaves, weights = self._firmware.open_snapshot(index, local=True)
                     return {"ok": True, "salt": salt, "leaves": pack_leaves(leaves), "weights": pack_leaves(weights)}
             raise FormatError("The chip does not understand this request.")
         except WeighbridgeError as error:

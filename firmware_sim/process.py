@@ -35,6 +35,7 @@ class ChipProcess:
         oscillator: float = 1.0,
         hold: int = DEFAULT_HOLD,
         allow_forced: bool = False,
+        confidential: bool = False,
         manufacturer: Path | None = None,
         image: Path | None = None,
         address: str = "127.0.0.1:0",
@@ -54,6 +55,7 @@ class ChipProcess:
             oscillator: Share of that speed at which the board really drives the chip's clock.
             hold: Kernels that an interrupt waits for a safepoint.
             allow_forced: Whether the workload may ask for an interrupt.
+            confidential: Whether it opens snapshots on its own machine alone, for sealed workers, and to no Verifier.
             manufacturer: Directory of the authority (`CertificateAuthority.save`) that provisions the chip if needed.
             image: Firmware image to start, and to keep if it starts; else the chip starts the one that it has.
             address: Where to serve Verifiers; port 0 picks a free one.
@@ -76,6 +78,7 @@ class ChipProcess:
         self._command += ["--credentials", str(credentials), "--address", address, "--socket", str(self.socket)]
         self._command += ["--address-file", str(self._runtime / "address")]
         self._command += ["--allow-forced"] if allow_forced else []
+        self._command += ["--confidential"] if confidential else []
         self._command += ["--manufacturer", str(manufacturer)] if manufacturer else []
         self._command += ["--image", str(image)] if image else []
         self._command += ["--nvram", str(nvram), "--report", report, "--patience", repr(patience_s)]

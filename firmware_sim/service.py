@@ -22,7 +22,8 @@ ALLOW = {
     _SERVICE + "ListEntries": {"verifier", "operator"},
     _SERVICE + "OpenSnapshot": {"verifier"},
 }
-"""Who may call what. Leaves say something about memory, so only a Verifier may see them."""
+"""Who may call what. Leaves say something about memory, so only a Verifier may see them, and in a confidential boot not
+even a Verifier."""
 
 LEAVES_PER_MESSAGE = 4096
 

@@ -60,6 +60,7 @@ def test_a_boot_is_logged(directory: Path, root: CertificateAuthority) -> None:
     assert boot.body == {
         **{"salt_digest": salt_digest(firmware.salt), "rate_milli": 2500, "hold": 9},
         **{"clock_milli": 1000, "forced": False, "reporting": "log", "witness": bytes(32), "unserved": False},
+        "confidential": False,
     }
 
 

@@ -24,6 +24,8 @@ from weighbridge.core.digests import Leaf, salt_digest, snapshot_root
 from weighbridge.core.errors import WeighbridgeError
 
 SALT = bytes(range(32))
+EARLIER_BOOT = ("salt_digest", "rate_milli", "hold", "reporting", "witness")
+"""What the boot entries of the earliest firmware say."""
 
 
 def make_device(directory: Path, manufacturer: CertificateAuthority) -> Device:
@@ -88,6 +90,7 @@ class LogBuilder:
             "reporting": "log",
             "witness": bytes(32),
             "unserved": unserved,
+            "confidential": False,
         }
         self.append(self.token("boot", body | self.options))
         return self

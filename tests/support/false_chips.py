@@ -25,7 +25,7 @@ from support.station import Station
 
 from firmware_sim.boot import IDEVID, SECRET, identity_key
 from firmware_sim.device import Device, boot, provision
-from firmware_sim.firmware import SALT_SIZE
+from firmware_sim.kept_openings import SALT_SIZE
 from firmware_sim.nvlog import NonVolatileLog
 from firmware_sim.service import ALLOW
 from firmware_sim.snapshot_report import unpack_leaves

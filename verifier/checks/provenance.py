@@ -8,15 +8,24 @@ from verifier.checks.memory import is_beginning
 from verifier.model.facts import Explanation, SnapshotFacts, digest, number
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
 from weighbridge.attest.tokens import claims_position
-from weighbridge.core.errors import Finding, WeighbridgeError
+from weighbridge.core.errors import ChipError, Finding, WeighbridgeError
 from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.resumption_notes import recomputed
+
+_WITHHELD = "snapshot.confidential"
+
+
+def withheld(snapshot: SnapshotFacts) -> ChipError:
+    """Returns what stands for the explanation of a snapshot that its chip opens to sealed workers alone."""
+    return ChipError(f"{snapshot.subject} is of a confidential boot", code=_WITHHELD)
 
 
 def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
     """Checks that there is a claim, that token and transcript have its position, and that the running heads agree."""
     claim = snapshot.explanation
     if isinstance(claim, WeighbridgeError):
+        if snapshot.confidential and claim.reason == _WITHHELD:  # a Prover's own error may have any reason
+            return [_confidential(snapshot)]
         return [claim.finding(subject=f"prover of chip {snapshot.chip.ueid.hex()}")]
     if claim is None:
         return [_empty(snapshot) if is_empty(snapshot, policy) else _unexplained(snapshot)]
@@ -74,6 +83,18 @@ def _empty(snapshot: SnapshotFacts) -> Finding:
         found=f"0 bytes, {number(snapshot.verified.token, 'flops')} FLOPs so far",
         subject=snapshot.subject,
         severity="info",
+    )
+
+
+def _confidential(snapshot: SnapshotFacts) -> Finding:
+    return Finding(
+        id=_WITHHELD,
+        message="the chip was started in a confidential boot, so it opens its snapshots to no Verifier, and none is "
+        "verified here; have a sealed inspection made",
+        expected="snapshots that the chip opens",
+        found="withheld: confidential boot",
+        subject=f"chip {snapshot.chip.ueid.hex()}",
+        severity="warning",
     )
 
 

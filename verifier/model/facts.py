@@ -423,6 +423,7 @@ class SnapshotFacts:
         verified: The verified token.
         drafts: (log index, digest) of every `manifest-draft` event that the chip logged before it.
         work: What the chip has done since the workload was attached; None if earlier firmware did not say.
+        confidential: Whether the boot entry says that the chip opens it to no Verifier.
         explanation: The Prover's claim; None if the Prover explains nothing; an error if it could not be asked.
         transcript: The transcript of the claim, once it was looked for.
         shard: If that transcript is one rank's of a job, which one's.
@@ -441,6 +442,7 @@ class SnapshotFacts:
     verified: Verified
     drafts: list[tuple[int, bytes]]
     work: Work | None = None
+    confidential: bool = False
     explanation: Explanation | WeighbridgeError | None = None
     transcript: TranscriptFacts | None = None
     shard: Shard | None = None

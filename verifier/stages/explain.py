@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from verifier.checks import provenance
 from verifier.contact.clients import ProverClient
 from verifier.model import fact_codec
 from verifier.model.collected import Collected
@@ -15,14 +16,18 @@ from weighbridge.core.errors import WeighbridgeError
 def run(setting: Setting, collected: Collected) -> None:
     """Asks for each snapshot whose chip has a Prover; a Prover that does not answer is not asked again.
 
-    What a Prover's service does not explain, a transcript that was uploaded may.
+    What a Prover's service does not explain, a transcript that was uploaded may. Of snapshots that chips open to sealed
+    workers alone, no party is asked where they came from: explanations name positions and transcripts.
     """
     for done, snapshot in enumerate(collected.snapshots):
         setting.progress("provenance", done, len(collected.snapshots), f"asking where {snapshot.subject} came from")
-        if snapshot.chip.prover_address or setting.uploaded is not None:
+        place = f"{snapshot.chip.ueid.hex()}/{snapshot.index}"
+        if snapshot.confidential and ("opening", place) not in setting.units:  # it is there in a sealed worker
+            snapshot.explanation = provenance.withheld(snapshot)
+        elif snapshot.chip.prover_address or setting.uploaded is not None:
             snapshot.explanation = answer = setting.units.once(
                 "explanation",
-                f"{snapshot.chip.ueid.hex()}/{snapshot.index}",
+                place,
                 partial(_ask, setting, collected, snapshot),
                 to=fact_codec.explanation_to,
                 of=fact_codec.explanation_of,

@@ -22,7 +22,7 @@ from verifier.model.facts import CustodyFacts, LogFacts, SnapshotFacts, digest
 from verifier.model.sessions import since_attached
 from verifier.registry import Chip
 from verifier.stages.setting import Setting
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import Token, is_confidential
 from weighbridge.core.errors import WeighbridgeError
 
 READ_AHEAD = 8
@@ -128,16 +128,26 @@ def snapshots_in(log: LogFacts) -> list[SnapshotFacts]:
     found: list[SnapshotFacts] = []
     drafts: list[tuple[int, bytes]] = []
     tokens: list[Token] = []
+    confidential: set[int] = set()
     for index, entry in enumerate(log.entries):
         if isinstance(entry.verified, WeighbridgeError):
             continue
         token = entry.verified.token
         tokens.append(token)
-        if token.kind == "event" and token.body["name"] == commitment.EVENT:
+        if token.kind == "boot" and is_confidential(token):
+            confidential.add(token.boot_count)
+        elif token.kind == "event" and token.body["name"] == commitment.EVENT:
             drafts.append((index, digest(token, "digest")))
         elif token.kind == "snapshot":
             work = since_attached(tokens)
             found.append(
-                SnapshotFacts(chip=log.chip, index=index, verified=entry.verified, drafts=list(drafts), work=work)
+                SnapshotFacts(
+                    chip=log.chip,
+                    index=index,
+                    verified=entry.verified,
+                    drafts=list(drafts),
+                    work=work,
+                    confidential=token.boot_count in confidential,
+                )
             )
     return found

@@ -68,6 +68,7 @@ _BODIES: Mapping[Kind, Mapping[str, str]] = {
         "reporting": "text",
         "witness": "digest",
         "unserved": "flag",
+        "confidential": "flag",
     },
     "event": {"name": "text", "digest": "digest"},
     "head": {"size": "count", "last": "digest", "root": "digest", "log_key": "digest", "counter": "count"},
@@ -94,8 +95,8 @@ _BODIES: Mapping[Kind, Mapping[str, str]] = {
 
 Off a safepoint it claims no digest of its operations (`running`), and either all of the others or none.
 """
-_NOT_SAID_BEFORE = frozenset({"clock_milli", "forced", "unserved"})
-"""What the boot entries of earlier firmware lack; they lack all of it."""
+_NOT_SAID_BEFORE = (frozenset({"confidential"}), frozenset({"confidential", "clock_milli", "forced", "unserved"}))
+"""What the boot entries of earlier firmware lack: either of these as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +134,11 @@ class Token:
     debug: bool
     body: Mapping[str, Value]
     work: Work | None = None
+
+
+def is_confidential(boot: Token) -> bool:
+    """Tells whether a boot entry says that the boot's snapshots are opened to no Verifier."""
+    return boot.body.get("confidential") is True
 
 
 def claims_position(token: Token) -> bool:
@@ -415,8 +421,8 @@ def _check(token: Token) -> None:
         Work.from_json(token.work.to_json())
     schema = _BODIES[token.kind]
     body = cast(Mapping[Any, Any], token.body)
-    if token.kind == "boot" and not _NOT_SAID_BEFORE & set(body):
-        schema = {name: kind for name, kind in schema.items() if name not in _NOT_SAID_BEFORE}
+    if token.kind == "boot" and (missing := set(schema) - set(body)) in _NOT_SAID_BEFORE:
+        schema = {name: kind for name, kind in schema.items() if name not in missing}
     if set(body) != set(schema):
         raise TokenError(f"The body of a {token.kind} token must hold exactly {', '.join(schema)}.")
     for name, kind in schema.items():

@@ -20,7 +20,7 @@ from verifier.model.facts import Explanation, Opening, SnapshotFacts, Transcript
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf
-from weighbridge.core.errors import Finding, ProverError, ReplayWorkerError, TranscriptError
+from weighbridge.core.errors import ChipError, Finding, ProverError, ReplayWorkerError, TranscriptError
 from weighbridge.execution.replay_answer import ReplayResult
 from weighbridge.execution.transcript_facts import OpenedTranscript, open_confined
 from weighbridge.transcript.resumption_notes import Resumption
@@ -54,6 +54,24 @@ def test_a_snapshot_that_nobody_explains(honest: SnapshotFacts) -> None:
 def test_a_prover_that_does_not_answer(honest: SnapshotFacts) -> None:
     silent = replace(honest, explanation=ProverError("nobody there"), transcript=None, opening=None, replayed=None)
     assert ids(silent) == ["prover.unreachable"]
+
+
+@pytest.mark.finding("snapshot.confidential")
+def test_a_snapshot_of_a_confidential_boot(honest: SnapshotFacts) -> None:
+    """It is unverified and not unexplained: no party was asked."""
+    bare = replace(honest, confidential=True, transcript=None, opening=None, replayed=None)
+    (found,) = everything(replace(bare, explanation=provenance.withheld(bare)))
+    assert (found.id, found.severity) == ("snapshot.confidential", "warning")
+
+
+@pytest.mark.finding("chip.confidential")
+def test_only_the_boot_entry_excuses_a_refusal(honest: SnapshotFacts) -> None:
+    """A Prover and a chip that say so of an ordinary boot are asked why they answer nothing."""
+    false = ProverError("It is confidential.", code="snapshot.confidential")
+    told = replace(honest, explanation=false, transcript=None, opening=None, replayed=None)
+    assert [each.severity for each in everything(told)] == ["violation"]
+    refusing = replace(honest, opening=ChipError("It is confidential.", code="chip.confidential"), replayed=None)
+    assert [(each.id, each.severity) for each in memory.check(refusing)] == [("chip.confidential", "violation")]
 
 
 @pytest.mark.parametrize(("step", "op"), [(1, 4), (2, 5)])

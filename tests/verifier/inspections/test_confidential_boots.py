@@ -1,0 +1,115 @@
+"""Chips in a confidential boot: an inspection that is not sealed verifies nothing about them, and says so by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.outcomes import TERMS, start
+from support.station import LIMITS, Station, ids
+
+from firmware_sim.opening import opened
+from prover.keeping.sealed_inputs import gather
+from verifier.contact.witness import Witness
+from verifier.model.reference_values import FirmwarePolicy
+from verifier.registry import Registry
+from verifier.report import published_findings
+from verifier.sealed.case import Case
+from verifier.sealed.making import Inspectorate, make
+from verifier.sealed.session import Examined, examine
+from verifier.stages.read_logs import snapshots_in
+from verifier.store.cache import Cache
+from weighbridge.execution.worker_process import Limits
+
+JOBS = {"secret": "declared", "hidden": "hidden"}
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    """An honest run and an undeclared one, each on a chip in a confidential boot."""
+    with Station(tmp_path_factory.mktemp("station")) as station:
+        for name in JOBS:
+            station.chip(name, confidential=True)
+        jobs = [station.train(mode, name) for name, mode in JOBS.items()]
+        assert [job.wait(timeout=300) for job in jobs] == [0, 0]
+        prover = station.prover()
+        for name in JOBS:
+            station.register(name, prover)
+        yield station
+
+
+@pytest.fixture(scope="module")
+def sealed(station: Station, tmp_path_factory: pytest.TempPathFactory) -> Examined:
+    """What a sealed session finds; it is made before the ordinary inspection, whose witness would know the logs."""
+    root = tmp_path_factory.mktemp("sealed")
+    files = root / "files"
+    found = case(station, root)
+    openings = {}
+    names = {ueid: name for name, ueid in station.ueids.items()}
+    for log in found.logs:
+        for each in snapshots_in(log):
+            assert each.confidential
+            openings[log.chip.ueid, each.index] = opened(station.chips[names[log.chip.ueid]].socket, each.index)
+    gather(files, station.runs, openings)
+    registry = Registry(root / "registry")
+    try:
+        return examine(
+            found, files, registry, Cache(root / "cache"), station.verifier, limits=Limits(seconds=300),
+            cancelled=lambda: False,
+        )  # fmt: skip
+    finally:
+        registry.close()
+
+
+def case(station: Station, root: Path) -> Case:
+    named = {"findings": published_findings.digest(), "finding_count": len(published_findings.published())}
+    agreement = start(replace(TERMS, inspection="sealed-1", **named)).agreement
+    trusted = station.manufacturer.certificate
+    by = Inspectorate(
+        registry=station.registry, cache=Cache(root / "case-cache"), credentials=station.verifier,
+        manufacturer=trusted, firmware=FirmwarePolicy.of([station.root / "firmware.img"], trusted, limits=LIMITS),
+        witness=Witness(station.registry, trusted),
+    )  # fmt: skip
+    return make(agreement, len(JOBS), by)
+
+
+@pytest.fixture(scope="module")
+def asked(station: Station, sealed: Examined) -> dict[str, Any]:
+    """The report of an ordinary inspection of the same chips."""
+    return station.inspect(*JOBS, cache=Cache(station.root / "asked"), replay_env={})
+
+
+def statuses(report: dict[str, Any]) -> dict[str, set[str]]:
+    return {chip["site"]: {each["status"] for each in chip["snapshots"]} for chip in report["chips"]}
+
+
+@pytest.mark.finding("snapshot.confidential")
+def test_an_ordinary_inspection_verifies_nothing_and_says_why(station: Station, asked: dict[str, Any]) -> None:
+    assert statuses(asked) == {"secret": {"unverified"}, "hidden": {"unverified"}}
+    assert ids(asked, "violation") == []
+    assert set(ids(asked, "warning")) == {"snapshot.confidential"}
+    named = {each["subject"]: each["message"] for each in asked["findings"] if each["id"] == "snapshot.confidential"}
+    assert set(named) == {f"chip {station.ueids[name].hex()}" for name in JOBS}
+    assert all("sealed inspection" in each for each in named.values())
+    assert asked["counts"]["verified"] == 0
+    assert asked["probability"]["inputs"]["w"] == 2
+
+
+def test_an_ordinary_inspection_is_given_no_transcript(station: Station, asked: dict[str, Any]) -> None:
+    """It does not even ask for one: explanations name positions, and what is fetched are weights and data."""
+    (run,) = (path for path in station.runs.iterdir() if path.is_dir())
+    there = [path for path in (station.root / "asked").rglob("*") if path.is_file()]
+    checkpoints = {path.read_bytes() for path in (run / "checkpoints").iterdir()}
+    assert checkpoints
+    assert not any(path.read_bytes() in checkpoints for path in there)
+    assert asked["transcripts"] == []
+
+
+def test_a_sealed_session_finds_what_it_would_find_on_any_chip(sealed: Examined) -> None:
+    assert statuses(sealed.report) == {"secret": {"explained"}, "hidden": {"unexplained"}}
+    assert ids(sealed.report, "violation") == ["snapshot.unexplained"]
+    assert "snapshot.confidential" not in ids(sealed.report)
+    assert sealed.missing == {}
