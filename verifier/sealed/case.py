@@ -8,8 +8,10 @@ over by it.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from cryptography import x509
@@ -18,7 +20,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from verifier.model import fact_codec
 from verifier.model.facts import LogFacts, Plan
 from verifier.model.reference_values import FirmwarePolicy
+from verifier.registry import Chip
 from verifier.registry.transitions import Contradiction
+from verifier.report import regime
+from verifier.report.regime import Regime
 from weighbridge.attest.certificates import load_der
 from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.sealed_session import CASE_LIMIT
@@ -151,11 +156,27 @@ def seed_of(agreement: Agreement) -> bytes:
     return record_digest("sealed-draw/1", agreement.nonce)
 
 
+def regime_of(case: Case) -> Regime:
+    """Reads the rules and the policy of a case.
+
+    Raises:
+        WeighbridgeError: They are none.
+    """
+    named: dict[str, Path] = {}
+    with tempfile.TemporaryDirectory(prefix="weighbridge-case-") as scratch:
+        for name in ("rules", "parties", "policy"):
+            if content := getattr(case, name):
+                named[name] = Path(scratch, name)
+                named[name].write_bytes(content)
+        return regime.load(rules=named.get("rules"), parties=named.get("parties"), policy=named.get("policy"))
+
+
 def check_agreed(case: Case, agreement: Agreement) -> None:
-    """Checks that a case is of the inspection that was agreed on, and draws by the seed of the agreement.
+    """Checks that a case is of the inspection and the rules that were agreed on, and draws by the agreement's seed.
 
     Raises:
         UsageError: It is not.
+        WeighbridgeError: Its rules or its policy are none.
     """
     terms, plan = agreement.terms, case.plan
     if case.inspection != terms.inspection:
@@ -167,6 +188,9 @@ def check_agreed(case: Case, agreement: Agreement) -> None:
     for name in ("flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day"):
         if getattr(plan, name) != getattr(terms, name):
             raise UsageError(f"{name} of the case is another than in the terms")
+    rules = regime_of(case).rules
+    if (b"" if rules is None else bytes.fromhex(rules.rules.digest)) != terms.rules:
+        raise UsageError("the case applies another rule set than the terms name; ask for a case of the one agreed on")
 
 
 def _text(value: Any) -> str:
@@ -189,7 +213,15 @@ def _count(value: Any) -> int:
 
 def _logs(raw: Mapping[str, Any]) -> tuple[LogFacts, ...]:
     root = load_der(raw["manufacturer"])
-    return tuple(fact_codec.log_of(each, root) for each in raw["logs"])
+    found = tuple(fact_codec.log_of(each, root) for each in raw["logs"])
+    for log in found:
+        for each in fields(Chip):
+            value = getattr(log.chip, each.name)
+            if type(value).__name__ != each.type:  # the codec reads what a Verifier stored for itself
+                raise CaseError("a field of a chip in the case is none of its kind")
+        if not 17 <= len(log.chip.ueid) <= 33:
+            raise CaseError("a chip in the case has no UEID")
+    return found
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {

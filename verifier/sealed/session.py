@@ -18,11 +18,9 @@ from verifier.inspection import Inspection, InspectionStoppedError
 from verifier.model import fact_codec
 from verifier.model.facts import LogFacts
 from verifier.registry import Registry
-from verifier.report import regime
 from verifier.report.outcome import Drawn, Missing
-from verifier.report.regime import Regime
 from verifier.sealed import inputs
-from verifier.sealed.case import Case
+from verifier.sealed.case import Case, regime_of
 from verifier.stages.read_logs import snapshots_in
 from verifier.store.cache import Cache
 from verifier.store.tables import ChipRow, ContradictionRow
@@ -87,7 +85,7 @@ def examine(
         if cancelled():
             raise InspectionStoppedError("the outcome leaves now")
 
-    applied = _regime(case, files.parent)
+    applied = regime_of(case)
     _register(case, registry)
     units = Units(registry.session, cache, case.inspection)
     withheld = _place(case, files, units, _Remembering(registry, case))
@@ -111,15 +109,6 @@ def examine(
 def due(case: Case) -> list[Drawn]:
     """Returns what is known of each drawn chip before any replay."""
     return [Drawn(False, len(snapshots_in(log))) for log in case.logs]
-
-
-def _regime(case: Case, scratch: Path) -> Regime:
-    named: dict[str, Path] = {}
-    for name in ("rules", "parties", "policy"):
-        if content := getattr(case, name):
-            named[name] = scratch / name
-            named[name].write_bytes(content)
-    return regime.load(rules=named.get("rules"), parties=named.get("parties"), policy=named.get("policy"))
 
 
 def _register(case: Case, registry: Registry) -> None:

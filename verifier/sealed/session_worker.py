@@ -39,7 +39,7 @@ from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.outcome_values import Outcome, RecordStatus
 from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey
 from weighbridge.attest.sealed_order import KEYED, OUTCOME, REFUSED, REPORT, STARTED, Order, SealedWorkerError
-from weighbridge.attest.sealed_outcome import seal
+from weighbridge.attest.sealed_outcome import OUTCOME_LIMIT, seal
 from weighbridge.attest.sealed_report import SealedReport
 from weighbridge.attest.sealed_session import Preface, admitted, state_key
 from weighbridge.attest.signed_outcome import sign
@@ -146,7 +146,10 @@ class Session:
         try:
             sealed = SealedReport(self._found.report, self._salt)
             record = outcome.of_report(self._found.report, self._bound(sealed), self._found.missing)
-            return sign(record, self._key), json.dumps(self._found.report, sort_keys=True).encode()
+            content = json.dumps(self._found.report, sort_keys=True).encode()
+            if len(content) > OUTCOME_LIMIT:  # its Prover can make it so; that is no way to have nothing leave
+                return self._without_end("aborted")
+            return sign(record, self._key), content
         except WeighbridgeError:  # the record has no room for what was found, or the terms are of another plan
             return self._without_end("aborted")
 

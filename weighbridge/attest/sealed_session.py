@@ -34,9 +34,10 @@ STATEMENT_SIZE = KEY_SIZE + SIGNATURE_SIZE
 _ASSENT = b"weighbridge/sealed-assent/1\x00"
 _KEY = b"weighbridge/sealed-outcome-key/1\x00"
 _SECRET = b"weighbridge/sealed-secret/1\x00"
-_BOX = 48 + len(_SECRET) + 32 + KEY_SIZE
+BOX_SIZE = 48 + len(_SECRET) + 32 + KEY_SIZE
+"""So many bytes an encrypted secret has."""
 _LENGTH = struct.Struct(">I")
-_LIMITS = (AGREEMENT_LIMIT, CASE_LIMIT, SIGNATURE_SIZE, SIGNATURE_SIZE, _BOX, _BOX)
+_LIMITS = (AGREEMENT_LIMIT, CASE_LIMIT, SIGNATURE_SIZE, SIGNATURE_SIZE, BOX_SIZE, BOX_SIZE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -166,6 +166,10 @@ def test_a_party_signs_one_order_of_an_agreement_and_gives_its_secret_once(parti
     signing = f"--agreement {n}.agreement --case {n}.case --measurement {parties.measurement} --key own.key --out again"
     parties.run("verifier", f"site assent {n}.order {signing}")  # the same once more does no harm
     assert "signed already" in parties.run("verifier", f"site assent second.order {signing}", code=2)
+    (at / "verifier" / "copy.agreement").write_bytes((at / "verifier" / f"{n}.agreement").read_bytes())
+    (at / "verifier" / "linked.key").symlink_to("own.key")
+    for elsewhere in (signing.replace(f"{n}.agreement", "copy.agreement"), signing.replace("own.key", "linked.key")):
+        assert "signed already" in parties.run("verifier", f"site assent second.order {elsewhere}", code=2)
     launcher, log = Launcher.load(at / "site" / "launcher"), sealed_starts.append(at / "other-starts", order)
     for name in ("one", "two"):
         keys = WorkerKey().public, bytes(SigningKey.generate().verify_key)

@@ -21,18 +21,20 @@ from verifier.contact.witness import Witness
 from verifier.model.policies import SEGMENTS_AS_DESIGNED
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Registry
+from verifier.registry.transitions import Contradiction
 from verifier.report import published_findings
 from verifier.sealed import session_worker
-from verifier.sealed.case import Case, CaseError, check_agreed
+from verifier.sealed.case import Case, CaseError, check_agreed, seed_of
 from verifier.sealed.inputs import opening
 from verifier.sealed.making import Inspectorate, make
 from verifier.sealed.session import Examined, examine
+from verifier.sealed.shown import lines, shown
 from verifier.stages.read_logs import snapshots_in
 from verifier.store.cache import Cache
 from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.signed_outcome import open_record
 from weighbridge.core.digests import cbor
-from weighbridge.core.errors import ChipError, FormatError, UsageError
+from weighbridge.core.errors import ChipError, FormatError, UsageError, WeighbridgeError
 from weighbridge.execution.worker_process import Limits
 
 JOBS = {"honest": "declared", "hidden": "hidden"}
@@ -125,6 +127,9 @@ def test_other_bytes_are_no_case(case: Case) -> None:
         "firmware": "[]", "contradictions": [[[1]]] * 4, "created_at": 1, "rules": "",
     }  # fmt: skip
     changed = [cbor({**raw, name: value}) for name, value in wrong.items()]
+    for name, value in {"ueid": "00" * 17, "site": 1, "witnessed_size": "x", "owner": None}.items():
+        first = {**raw["logs"][0], "chip": {**raw["logs"][0]["chip"], name: value}}
+        changed.append(cbor({**raw, "logs": [first, *raw["logs"][1:]]}))
     for each in (b"", data[:-1], data + b"\x00", cbor([]), cbor({**raw, "more": 1}), *changed):
         with pytest.raises(FormatError):
             Case.from_cbor(each)
@@ -151,6 +156,49 @@ def test_a_case_is_of_its_agreement(case: Case, agreement: Agreement) -> None:
     for each in (replace(case, inspection="sealed-2"), chosen, larger, fewer):
         with pytest.raises(UsageError):
             check_agreed(each, agreement)
+
+
+def test_a_case_has_the_rules_that_were_agreed_on(case: Case, agreement: Agreement) -> None:
+    """Otherwise the worker would find out at the end, and the start would have been for nothing."""
+    check_agreed(case, agreement)
+    ruled = start(replace(agreement.terms, rules=bytes(32), rule_count=1)).agreement
+    of_it = replace(case, plan=replace(case.plan, seed=seed_of(ruled)))
+    with pytest.raises(UsageError, match="another rule set"):
+        check_agreed(of_it, ruled)
+    for wrong in ({"rules": b"{}"}, {"policy": b"[severities"}):
+        with pytest.raises(WeighbridgeError):
+            check_agreed(replace(case, **wrong), agreement)
+
+
+def test_a_party_sees_what_a_case_says_of_its_chips(case: Case) -> None:
+    """A Verifier that makes up what was wrong with a log has it in the record; its Prover reads it before it signs."""
+    made_up = Contradiction(index=3, reason="registry.state", expected="installed", found="destroyed\x1b[2J")
+    forged = ChipError("its log was cut", code="chip.log.released")
+    logs = (replace(case.logs[0], history=forged), *case.logs[1:])
+    said = shown(replace(case, logs=logs, contradictions=((made_up,), *case.contradictions[1:])))
+    first = said["said"][case.logs[0].chip.ueid.hex()]
+    assert [each for each in first if "its log was cut" in each]
+    assert [each for each in first if "registry.state at entry 3" in each]
+    assert any("Verifier says" in text and "destroyed" in text for _, text in lines(said))
+    assert said["firmware"] == case.firmware.to_json()
+    honest = shown(case)["said"]
+    names = {log.chip.ueid.hex(): log.chip.site for log in case.logs}
+    assert {names[ueid] for ueid, each in honest.items() if each} == {"dead"}
+
+
+def test_a_report_that_is_too_large_is_an_inspection_that_was_aborted(
+    station: Station, case: Case, honest: Examined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Prover makes a report as large as it likes. The record leaves all the same, with the length of every other."""
+    named = {"findings": published_findings.digest(), "finding_count": len(published_findings.published())}
+    begun = start(replace(TERMS, inspection="sealed-1", **named))
+    monkeypatch.setattr(session_worker, "OUTCOME_LIMIT", 1000)
+    files = given(station, case, tmp_path / "files")
+    registry = Registry(tmp_path / "registry")
+    session = session_worker.Session(case, begun.agreement, begun.key, files, time.monotonic() + 120)
+    record, report = session.run(registry, Cache(tmp_path / "cache"), Limits(seconds=300))
+    registry.close()
+    assert (open_record(record).status, len(record), report) == ("aborted", 793, b"{}")
 
 
 def test_a_start_has_one_case(station: Station, case: Case, agreement: Agreement) -> None:

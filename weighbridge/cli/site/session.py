@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import struct
 import subprocess
@@ -15,6 +16,7 @@ import typer
 from weighbridge.cli._exits import one_line, print_json
 from weighbridge.cli._inputs import Json, read_file, require_different, write_file
 from weighbridge.core import secret_files
+from weighbridge.core.decisions import decide
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,25 +44,14 @@ def add(app: typer.Typer) -> None:
 
 def case(file: Annotated[Path, typer.Argument(help="A Verifier's case.")], as_json: Json = False) -> None:
     """Show what a Verifier's case asks: read it before you sign an order that names it."""
-    from verifier.stages.read_logs import snapshots_in
+    from verifier.sealed.shown import lines, shown
 
-    found = _case(file)
-    chips = {log.chip.ueid.hex(): [each.index for each in snapshots_in(log)] for log in found.logs}
-    said = {
-        "inspection": found.inspection, "chips": chips, "population": found.population, "plan": found.plan.to_json(),
-        "rules": bool(found.rules), "policy": found.policy.decode(errors="replace"),
-    }  # fmt: skip
+    said = shown(_case(file))
     if as_json:
         print_json(said)
         return
-    print(f"case of inspection {found.inspection}: {len(chips)} of {found.population} chips")
-    for ueid, snapshots in chips.items():
-        print(f"  {ueid}: snapshots {', '.join(map(str, snapshots)) or 'none'}")
-    for name, value in found.plan.to_json().items():
-        print(f"  {name}: {value}")
-    print(f"  rules: {'signed' if found.rules else 'none'}; policy: {'its own' if found.policy else 'as designed'}")
-    for line in found.policy.decode(errors="replace").splitlines():
-        print(one_line(f"    {line}"))
+    for depth, text in lines(said):
+        print("  " * depth + one_line(text))
 
 
 def gather(
@@ -153,7 +144,7 @@ def assent(
     if own.public not in (agreed.terms.prover, agreed.terms.verifier):
         raise UsageError("the terms name neither party by this key; name the right key file")
     _once(
-        agreement.with_name(agreement.name + ".signed"), found.digest,
+        signing_key, ".signed", agreed.nonce, found.digest,  # beside the key, of which there is one: files are copied
         "another order of this agreement was signed already, and a party could choose between two outcomes",
     )  # fmt: skip
     write_file(out, signed(found, own))
@@ -168,16 +159,10 @@ def admit(
     out: _Out,
 ) -> None:
     """As the Verifier: check the worker's attestation, and encrypt your secret to this worker."""
-    from weighbridge.attest.sealed_session import seal_secret
-
     require_different(file, attestation, root, secret, out)
     found = _order(file)
     attested = _attested(read_file(attestation), found, root)
-    _once(
-        secret.with_name(secret.name + ".given"), found.digest + attested.worker,
-        "this secret was given to another worker already, and a party could choose between two outcomes",
-    )  # fmt: skip
-    write_file(out, seal_secret(_secret(secret), found, attested.worker))
+    write_file(out, _given(secret, _secret(secret), found, attested))
     print(f"worker {attested.worker.hex()} is start {attested.index} of launcher {attested.launcher.hex()}")
 
 
@@ -219,9 +204,13 @@ def session(
     from weighbridge.attest.sealed_channel import ProverKey
     from weighbridge.attest.sealed_list import SealedList
     from weighbridge.attest.sealed_outcome import AggregatorKey
-    from weighbridge.attest.sealed_session import Preface, seal_secret
+    from weighbridge.attest.sealed_session import Preface, session_of, stated_key
 
     found, files = _order(file), SealedList.from_cbor(_secret(_list_of(file)))
+    agreed, encoded, kept = _agreement(agreement), _read_case(case_file), _secret(secret)
+    assents = read_file(prover_assent), read_file(verifier_assent)  # all before the start, which cannot be repeated
+    if found.session != session_of(agreed, encoded):
+        raise UsageError("the order is of another agreement or another case; name those that it was made of")
     try:
         out.mkdir(mode=0o700)
     except OSError as error:
@@ -232,15 +221,14 @@ def session(
         statement = _kept(out / "attestation", source)
         attested = _attested(statement, found, root)
         print(f"the worker is attested; waiting for {out / 'verifier.box'}", flush=True)
+        verifier_box = _awaited(out / "verifier.box", running)
         preface = Preface(
-            agreement=_agreement(agreement).to_cbor(), case=_read_case(case_file),
-            prover_assent=read_file(prover_assent), verifier_assent=read_file(verifier_assent),
-            prover_box=seal_secret(_secret(secret), found, attested.worker),
-            verifier_box=_awaited(out / "verifier.box", running),
+            agreement=agreed.to_cbor(), case=encoded, prover_assent=assents[0], verifier_assent=assents[1],
+            prover_box=_given(secret, kept, found, attested), verifier_box=verifier_box,
         )  # fmt: skip
         with contextlib.suppress(BrokenPipeError):  # why it does not listen, the site says
             preface.send(sink)
-            _kept(out / "statement", source)
+            stated_key(_kept(out / "statement", source), found, attested.signer)
             own.send(sink, found.terms(attested.worker), files, inputs)
             sink.close()
         _kept(out / "outcome.bin", source)
@@ -249,19 +237,31 @@ def session(
     print(f"look at {out / 'outcome.bin'}, which is all that leaves; {out / 'report.json'} is yours")
 
 
-def _once(note: Path, what: bytes, why: str) -> None:
-    """Remembers in a file what was done, before it is done; a second time it has to be the same.
+def _given(secret: Path, content: bytes, found: Order, attested: Attested) -> bytes:
+    """Encrypts a party's secret to a worker: to one of one order, and to no other later.
+
+    Raises:
+        UsageError: It was given to another one.
+    """
+    from weighbridge.attest.sealed_session import seal_secret
+
+    _once(
+        secret, ".given", b"secret", found.digest + attested.worker,
+        "this secret was given to another worker already, and a party could choose between two outcomes",
+    )  # fmt: skip
+    return seal_secret(content, found, attested.worker)
+
+
+def _once(beside: Path, suffix: str, subject: bytes, what: bytes, why: str) -> None:
+    """Remembers beside a file what was done, before it is done; a second time it has to be the same.
 
     Raises:
         UsageError: It is not.
     """
-    try:
-        known = note.read_text() if note.exists() else ""
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {note} ({error}); it says what was done already") from None
-    if known not in ("", what.hex()):
-        raise UsageError(f"{why} ({note} says so); agree on another start")
-    write_file(note, what.hex().encode())
+    place = Path(os.path.realpath(beside))
+    book = place.with_name(place.name + suffix)
+    if not decide(book, subject, what):
+        raise UsageError(f"{why} ({book} says so); agree on another start")
 
 
 def _socket(text: str) -> tuple[bytes, Path]:
@@ -287,7 +287,9 @@ def _frame(source: BinaryIO) -> bytes:
 
 
 def _awaited(path: Path, running: subprocess.Popen[bytes]) -> bytes:
-    while not path.is_file():
+    from weighbridge.attest.sealed_session import BOX_SIZE
+
+    while not path.is_file() or path.stat().st_size < BOX_SIZE:  # it may be copied there, piece by piece
         if running.poll() is not None:
             raise UsageError("the worker ended before the Verifier's secret came; agree on another start")
         time.sleep(_POLL_SECONDS)
