@@ -165,9 +165,9 @@ def test_a_case_has_the_rules_that_were_agreed_on(case: Case, agreement: Agreeme
     of_it = replace(case, plan=replace(case.plan, seed=seed_of(ruled)))
     with pytest.raises(UsageError, match="another rule set"):
         check_agreed(of_it, ruled)
-    for wrong in ({"rules": b"{}"}, {"policy": b"[severities"}):
+    for wrong in (replace(case, rules=b"{}"), replace(case, policy=b"[severities")):
         with pytest.raises(WeighbridgeError):
-            check_agreed(replace(case, **wrong), agreement)
+            check_agreed(wrong, agreement)
 
 
 def test_a_party_sees_what_a_case_says_of_its_chips(case: Case) -> None:
