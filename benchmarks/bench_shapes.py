@@ -1,11 +1,11 @@
 """How what a run keeps depends on a model's shape: rounded elements and bytes of GPT-2s, one thing varied.
 
-`python -m benchmarks.bench_shapes` records two updates of each shape, in float32 under strict and probabilistic bounds
-and in bfloat16 under calibrated ones, from random weights; once with full logs, and once with logs on demand, of which
-only records stay. `analysis.economics` fits the counts and extrapolates them to runs too large to record here;
-`docs/economics.md` shows how well the fit describes what was measured.
+`python -m benchmarks.bench_shapes` records two updates of each shape from random weights: in float32 under strict and
+probabilistic bounds and with products in blocks, and in bfloat16 under calibrated bounds; once with full logs, and once
+with logs on demand, of which only records stay. `analysis.economics` fits the counts and extrapolates them to runs too
+large to record here; `docs/economics.md` shows how well the fit describes what was measured.
 
-Results go to benchmarks/results/shapes.json (four minutes).
+Results go to benchmarks/results/shapes.json (six minutes).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ STEPS = 2
 POLICIES = {
     "fp32 strict": ("strict", torch.float32),
     "fp32 probabilistic": ("probabilistic", torch.float32),
+    "fp32 blocked-256": ("blocked-256", torch.float32),
     "bf16 calibrated": ("calibrated", torch.bfloat16),
 }
 

@@ -65,7 +65,7 @@ def verify(
 ) -> int:
     """Verify a report: its signature, its rule set, and that p and all other figures follow from its inputs.
 
-    Of the record of an outcome, which no sealed worker makes yet, it verifies what follows from the record alone.
+    Of the record of an outcome, which a sealed worker makes, it verifies what follows from the record alone.
     """
     from verifier.report import consistency, extent
     from verifier.rules import ruleset

@@ -3,8 +3,10 @@
 Chips, Prover and Verifier are processes of their own that speak gRPC over mutual TLS. Five trainings run on the chips:
 three declared and honest, one of them sharded over four ranks with a chip each, one undeclared, and one on other data
 than its transcript says. The inspection has to find exactly the last two, and the replay runs with another instruction
-set and thread count than the training. Beside that two services train for clients and audit each other
-(`weighbridge.cli.demo.services`); one of them trains fewer steps than it claims, and has to lose the dispute about it.
+set and thread count than the training. Then the same chips are inspected by a sealed worker, of which the Verifier
+learns one record (`weighbridge.cli.demo.sealed`); it has to say the same. Beside that two services train for clients
+and audit each other (`weighbridge.cli.demo.services`); one of them trains fewer steps than it claims, and has to lose
+the dispute about it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from weighbridge.cli.demo.jobs import Bars
     from weighbridge.cli.demo.processes import Job
+    from weighbridge.cli.demo.sealed import Left
     from weighbridge.cli.demo.services import Served
     from weighbridge.cli.demo.station import RunningChip, Station
 
@@ -36,6 +39,8 @@ MARKER = ".weighbridge-demo"
 
 SERVICES = ".services"
 """Directory of the services that train for clients: the Prover offers no transcript from a hidden one."""
+SEALED = ".sealed"
+"""Directory of the parties of the sealed inspection."""
 
 CLOCK_SPEED = 43_200.0
 """Chip seconds per second: a minute of the demo is a month on the chips' clocks."""
@@ -43,6 +48,13 @@ RATE_PER_DAY = 0.1
 PERIOD_DAYS = 30.0
 CHIP_FLOPS_PER_DAY = 8.64e19
 """With the rate and the period, the numbers of Shavit's table 1 (an H100 at 10^15 FLOP/s)."""
+TERMS = {
+    "flops": CHIP_FLOPS_PER_DAY * PERIOD_DAYS,
+    "chip_flops": CHIP_FLOPS_PER_DAY,
+    "days": PERIOD_DAYS,
+    "rate": RATE_PER_DAY,
+}
+"""What is agreed on about the sealed inspection: what the open one was planned with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +129,12 @@ def command(
     from rich.console import Console
 
     from verifier.report.signing import open_report
+    from weighbridge.cli.demo.sealed import sealed
     from weighbridge.cli.demo.services import market
     from weighbridge.cli.demo.station import station
     from weighbridge.cli.inspect.commands import follow, write_report
     from weighbridge.cli.replay import require_device
+    from weighbridge.execution.sealed.lacking import lacking
 
     require("torch", "transformers", "sklearn")
     if device not in ("cpu", "cuda"):
@@ -137,6 +151,7 @@ def command(
     names = [*(site for case in CASES for site in case.sites), *IDLE]
     with (
         market(out / SERVICES) as services,
+        sealed(out / SEALED) as parties,
         station(out / "station", runs=out, chips=names, rate_per_day=RATE_PER_DAY, clock_speed=CLOCK_SPEED) as running,
     ):
         console.print(f"{len(names)} chips, a Prover and a Verifier are running.")
@@ -156,7 +171,14 @@ def command(
         signed = running.operator.signed_report(inspection)
         sites = {chip.ueid.hex(): chip.name for chip in running.chips}
         served = services.settle()
-    report = open_report(signed).report
+        report = open_report(signed).report
+        running.stop_verifier()
+        if missing := lacking():
+            console.print(f"NO SEALED INSPECTION: this machine does not permit {', '.join(missing)}.")
+            left = None
+        else:
+            console.print("The same chips are inspected by a sealed worker, which lets out one record.")
+            left = parties.inspect(running, out, report, TERMS)
     page = write_report(report, out, signed)
     outcomes = judge(report, sites, CASES)
     if as_json:
@@ -165,13 +187,17 @@ def command(
                 "report": str(page),
                 "probability": report["probability"],
                 "outcomes": [asdict(o) for o in outcomes],
+                "sealed": None if left is None else asdict(left),
                 "services": [asdict(each) for each in served],
             }
         )
     else:
         show(report, outcomes, page, console)
+        if left is not None:
+            show_sealed(left, console)
         show_services(served, console)
     as_said = [each.as_said for each in outcomes] + [each.as_said for each in served]
+    as_said += [] if left is None else [left.as_said]
     return Exit.NOTHING_FOUND if all(as_said) else Exit.FINDINGS
 
 
@@ -343,6 +369,17 @@ def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, con
     for line in training.in_words(report):
         console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def show_sealed(left: Left, console: Console) -> None:
+    """Prints what left the sealed inspection, beside what the open one showed."""
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(left.record["snapshots"].items()) if count)
+    same = "[green]the same[/]" if left.as_said else "[red]NOT THE SAME[/]"
+    console.print(
+        f"Sealed inspection of the same chips: {left.size} bytes left it. Snapshots: {statuses}; violations: "
+        f"{', '.join(sorted(left.record['violations'])) or 'none'}. The open inspection found {same}.",
+        highlight=False,
+    )
 
 
 def show_services(served: Sequence[Served], console: Console) -> None:

@@ -40,8 +40,17 @@ class Party:
                 env=environment({}),
             )
 
-    def call(self, *words: str | int) -> Any:
+    def call(self, *words: str | float | Path) -> Any:
         """Runs a command with `--json`, which may have found something; returns its answer.
+
+        Raises:
+            ProcessError: It failed.
+        """
+        text = self.run(*words, "--json")
+        return json.loads(text) if text.strip() else {}
+
+    def run(self, *words: str | float | Path) -> str:
+        """Runs a command, which may have found something; returns what it printed.
 
         Raises:
             ProcessError: It failed.
@@ -50,7 +59,7 @@ class Party:
         assert self._process.stdout is not None
         with self._turn:
             try:
-                self._process.stdin.write(json.dumps([*map(str, words), "--json"]).encode() + b"\n")
+                self._process.stdin.write(json.dumps([*map(str, words)]).encode() + b"\n")
                 self._process.stdin.flush()
                 code, text = json.loads(self._process.stdout.readline())
             except (OSError, ValueError):
@@ -58,7 +67,7 @@ class Party:
         if code not in (0, 1):
             said = " ".join(text.split())[:300]
             raise ProcessError(f"weighbridge {' '.join(map(str, words[:2]))} of {self._name} ended with {code}: {said}")
-        return json.loads(text) if text.strip() else {}
+        return str(text)
 
     def stop(self) -> None:
         """Ends the process."""

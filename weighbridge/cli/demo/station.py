@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +35,14 @@ class Station:
     Attributes:
         chips: In the order of their names as given; all are registered.
         operator: A connection to the Verifier.
+        bench: What lies where.
+        stop_verifier: Ends the Verifier's service, and with it `operator`; chips and Prover go on.
     """
 
     chips: Sequence[RunningChip]
     operator: Operator
+    bench: Bench
+    stop_verifier: Callable[[], None]
 
 
 @contextmanager
@@ -59,9 +63,10 @@ def station(
     """
     bench = Bench(directory, Settings(tuple(chips), rate_per_day, clock_speed, forced=True), runs=runs)
     bench.make()
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as verifier:
         for service in bench.services():
-            stack.enter_context(running(service))
+            (verifier if service.name == "verifier" else stack).enter_context(running(service))
         register(bench, owner="demo", sites=True)
-        operator = stack.enter_context(connect(bench.address("verifier"), bench.credentials("operator")))
-        yield Station([RunningChip(name, bench.ueid(name), bench.socket(name)) for name in chips], operator)
+        operator = verifier.enter_context(connect(bench.address("verifier"), bench.credentials("operator")))
+        known = [RunningChip(name, bench.ueid(name), bench.socket(name)) for name in chips]
+        yield Station(known, operator, bench, verifier.close)
