@@ -15,7 +15,8 @@ from rich.console import Console
 from support.releases import need_jobs
 
 from verifier.report import consistency
-from weighbridge.cli.demo.command import Case, judge, train
+from weighbridge.cli.demo.cases import Case, judge
+from weighbridge.cli.demo.command import train
 from weighbridge.cli.demo.station import station
 from weighbridge.cli.inspect.commands import write_report
 

@@ -38,7 +38,8 @@ KEPT_VERSIONS = 3
 REFRESH_SECONDS = 2.0
 """A recording in progress is not looked at more often than this."""
 
-_DEPTH = 3
+DEPTH = 3
+"""So many levels below a directory of runs its transcripts may lie."""
 _MANIFEST_CAP = DEFAULT_LIMITS.manifest
 
 
@@ -111,7 +112,7 @@ class Archive:
         """
         with self._lock:
             fresh: dict[tuple[Path, int, int], Declared] = {}
-            for path in _manifests(self.root, _DEPTH):
+            for path in manifests(self.root, DEPTH):
                 try:
                     status = path.stat()
                     key = (path, status.st_mtime_ns, status.st_size)
@@ -168,7 +169,7 @@ class Archive:
             step: The step that is asked about; a recording that was declared up to there need not be looked at again.
         """
         new = False
-        for number, run in enumerate(unfinished_recordings.recordings(self.root, _DEPTH)):
+        for number, run in enumerate(unfinished_recordings.recordings(self.root, DEPTH)):
             kept = self._open.setdefault(run, [])
             reached = unfinished_recordings.progress(run)
             if kept:
@@ -244,14 +245,14 @@ def not_declared(transcript_id: str) -> NotFoundError:
     )
 
 
-def _manifests(root: Path, depth: int) -> Iterator[Path]:
+def manifests(root: Path, depth: int) -> Iterator[Path]:
     """Finds manifests; a directory that has one is a transcript and is not searched further."""
     if (root / MANIFEST).is_file():
         yield root / MANIFEST
     elif depth:
         for child in sorted(root.iterdir()):
             if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
-                yield from _manifests(child, depth - 1)
+                yield from manifests(child, depth - 1)
 
 
 def _explain(

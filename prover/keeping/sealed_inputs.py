@@ -12,12 +12,12 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from prover.keeping.archive import DEPTH, manifests
 from weighbridge.attest.sealed_list import SealedList, list_files
 from weighbridge.attest.sealed_report import SALT_SIZE
 from weighbridge.core import secret_files
 from weighbridge.core.digests import Leaf, bytes_digest, cbor
 from weighbridge.core.errors import UsageError
-from weighbridge.transcript.writer import MANIFEST
 
 Openings = Mapping[tuple[bytes, int], tuple[bytes, list[Leaf], list[Leaf]]]
 """By the chip's UEID and the place in its log: salt, leaves, and leaves of the weights region."""
@@ -28,7 +28,8 @@ def gather(out: Path, runs: Path, openings: Openings) -> list[str]:
 
     Args:
         out: Where to; nothing may be there yet. Files of transcripts are linked where the file system permits.
-        runs: Directory with transcripts, whole ones and no others; all of them are given.
+        runs: Directory with transcripts, of the ranks of jobs too, as `prover.keeping.archive.Archive` finds them; all
+            whole ones are given.
         openings: Of the drawn chips' snapshots.
 
     Returns:
@@ -44,7 +45,7 @@ def gather(out: Path, runs: Path, openings: Openings) -> list[str]:
             place = out / "openings" / ueid.hex() / f"{index}.cbor"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(cbor({"salt": salt, "leaves": _packed(leaves), "weights": _packed(weights)}))
-        found = {bytes_digest((run / MANIFEST).read_bytes()).hex(): run for run in _whole(runs)}
+        found = {bytes_digest(path.read_bytes()).hex(): path.parent for path in manifests(runs, DEPTH)}
         for identifier, run in found.items():
             shutil.copytree(run, out / "transcripts" / identifier, copy_function=_linked)
     except FileExistsError:
@@ -61,10 +62,6 @@ def listed(directory: Path) -> SealedList:
         UsageError: A file cannot be read.
     """
     return list_files(directory, [str(each.relative_to(directory)) for each in directory.rglob("*") if each.is_file()])
-
-
-def _whole(runs: Path) -> list[Path]:
-    return sorted(path for path in runs.iterdir() if (path / MANIFEST).is_file())
 
 
 def _packed(leaves: list[Leaf]) -> list[object]:

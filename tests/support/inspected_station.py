@@ -13,7 +13,8 @@ from typing import Any
 from rich.console import Console
 from support.station import JOB, ROOT
 
-from weighbridge.cli.demo.command import Case, train
+from weighbridge.cli.demo.cases import Case
+from weighbridge.cli.demo.command import train
 from weighbridge.cli.demo.station import station
 
 ALTERED = (Case("altered", "digits", "altered", 4, "replay.mismatch", "declared, trained on other data"),)

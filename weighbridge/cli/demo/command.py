@@ -13,16 +13,28 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weighbridge.cli._exits import Exit, print_json
 from weighbridge.cli._inputs import Json
 from weighbridge.cli._packages import require
+from weighbridge.cli.demo.cases import (
+    CASES,
+    CHIP_FLOPS_PER_DAY,
+    CLOCK_SPEED,
+    IDLE,
+    PERIOD_DAYS,
+    RATE_PER_DAY,
+    TERMS,
+    Case,
+    judge,
+)
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,8 +42,6 @@ if TYPE_CHECKING:
 
     from weighbridge.cli.demo.jobs import Bars
     from weighbridge.cli.demo.processes import Job
-    from weighbridge.cli.demo.sealed import Left
-    from weighbridge.cli.demo.services import Served
     from weighbridge.cli.demo.station import RunningChip, Station
 
 MARKER = ".weighbridge-demo"
@@ -41,81 +51,6 @@ SERVICES = ".services"
 """Directory of the services that train for clients: the Prover offers no transcript from a hidden one."""
 SEALED = ".sealed"
 """Directory of the parties of the sealed inspection."""
-
-CLOCK_SPEED = 43_200.0
-"""Chip seconds per second: a minute of the demo is a month on the chips' clocks."""
-RATE_PER_DAY = 0.1
-PERIOD_DAYS = 30.0
-CHIP_FLOPS_PER_DAY = 8.64e19
-"""With the rate and the period, the numbers of Shavit's table 1 (an H100 at 10^15 FLOP/s)."""
-TERMS = {
-    "flops": CHIP_FLOPS_PER_DAY * PERIOD_DAYS,
-    "chip_flops": CHIP_FLOPS_PER_DAY,
-    "days": PERIOD_DAYS,
-    "rate": RATE_PER_DAY,
-}
-"""What is agreed on about the sealed inspection: what the open one was planned with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One training job, and what the inspection has to find about it.
-
-    Attributes:
-        name: Of the job, of its chip's site and of its transcript's directory.
-        recipe: Recipe to train.
-        mode: `honest`, `hidden` or `altered`.
-        steps: Updates.
-        finding: What has to be found; None for nothing.
-        words: For the table.
-        checkpoint_every: Steps between checkpoints; a replay starts at the nearest.
-        ranks: Processes that train together, each on a chip of its own.
-    """
-
-    name: str
-    recipe: str
-    mode: str
-    steps: int
-    finding: str | None
-    words: str
-    checkpoint_every: int = 5
-    ranks: int = 1
-
-    @property
-    def sites(self) -> list[str]:
-        """Names of its chips, by rank."""
-        return [self.name] if self.ranks == 1 else [f"{self.name}-{rank}" for rank in range(self.ranks)]
-
-
-CASES = (
-    Case("gpt2", "gpt2", "honest", 30, None, "declared"),
-    Case("digits", "digits", "honest", 60, None, "declared"),
-    Case("sharded", "sharded", "honest", 8, None, "declared, on 4 ranks", ranks=4),
-    Case("altered", "digits", "altered", 40, "replay.mismatch", "declared, trained on other data", 50),
-    Case("hidden", "gpt2", "hidden", 60, "snapshot.unexplained", "undeclared run"),
-)
-IDLE = ("idle-1", "idle-2")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the inspection said about one chip.
-
-    Attributes:
-        name: The chip's site.
-        words: What ran there.
-        snapshots: How many snapshots its log holds.
-        explained: How many of them a replay explained.
-        found: Findings, as text.
-        as_said: Whether that is what the demo promises.
-    """
-
-    name: str
-    words: str
-    snapshots: int
-    explained: int
-    found: str
-    as_said: bool
 
 
 def command(
@@ -129,6 +64,7 @@ def command(
     from rich.console import Console
 
     from verifier.report.signing import open_report
+    from weighbridge.cli.demo.printing import show, show_sealed, show_services
     from weighbridge.cli.demo.sealed import sealed
     from weighbridge.cli.demo.services import market
     from weighbridge.cli.demo.station import station
@@ -170,15 +106,16 @@ def command(
         follow(running.operator, inspection, console)
         signed = running.operator.signed_report(inspection)
         sites = {chip.ueid.hex(): chip.name for chip in running.chips}
-        served = services.settle()
         report = open_report(signed).report
         running.stop_verifier()
         if missing := lacking():
             console.print(f"NO SEALED INSPECTION: this machine does not permit {', '.join(missing)}.")
-            left = None
         else:
             console.print("The same chips are inspected by a sealed worker, which lets out one record.")
-            left = parties.inspect(running, out, report, TERMS)
+        with ThreadPoolExecutor(1) as beside:
+            session = None if missing else beside.submit(parties.inspect, running, out, report, TERMS)
+            served = services.settle()
+            left = None if session is None else session.result()
     page = write_report(report, out, signed)
     outcomes = judge(report, sites, CASES)
     if as_json:
@@ -290,109 +227,3 @@ def job(case: Case, chip: RunningChip, out: Path, device: str, shown: Bars, rank
 def _snapshots_in(case: Case) -> list[int]:
     # A snapshot of one rank costs a replay of all.
     return [case.steps // 2] if case.ranks > 1 else [case.steps // 3, case.steps * 2 // 3]
-
-
-def judge(report: Mapping[str, Any], sites: Mapping[str, str], cases: Sequence[Case]) -> list[Outcome]:
-    """Says of every chip whether the report is what the demo promises.
-
-    Args:
-        report: Of the inspection.
-        sites: Hex identity of each chip to the name of what ran there.
-        cases: What ran; other chips must have been idle.
-    """
-    by_site = {site: case for case in cases for site in case.sites}
-    outcomes = []
-    for chip in report["chips"]:
-        name = sites[chip["ueid"]]
-        case = by_site.get(name)
-        own = [f for f in report["findings"] if f["severity"] == "violation" and _about(f, chip)]
-        statuses = [snapshot["status"] for snapshot in chip["snapshots"]]
-        if case is None:
-            as_said = chip["verified"] and not own
-        elif case.finding is None:
-            as_said = chip["verified"] and not own and bool(statuses)
-        else:
-            as_said = not chip["verified"] and bool(statuses) and case.finding in {f["id"] for f in own}
-        words = case.words if case else "idle"
-        found = "\n".join(dict.fromkeys(_words(f) for f in sorted(own, key=_place))) or "nothing"
-        outcomes.append(Outcome(name, words, len(statuses), statuses.count("explained"), found, as_said))
-    return sorted(outcomes, key=lambda outcome: list(sites.values()).index(outcome.name))
-
-
-def _about(finding: Mapping[str, Any], chip: Mapping[str, Any]) -> bool:
-    """Tells whether a finding is about a chip or about a transcript that is to explain one of its snapshots."""
-    named = {snapshot["transcript"] for snapshot in chip["snapshots"]} - {None}
-    return any(each in str(finding["subject"]) for each in {chip["ueid"], *named})
-
-
-def _place(finding: Mapping[str, Any]) -> tuple[int, int]:
-    """Orders findings by where they happened; those without a position come last."""
-    evidence = finding["evidence"]
-    return int(evidence.get("step", 1 << 62)), int(evidence.get("op", 0))
-
-
-def _words(finding: Mapping[str, Any]) -> str:
-    evidence = finding["evidence"]
-    if finding["id"] == "replay.mismatch" and "step" in evidence:
-        return f"{finding['id']}: step {evidence['step']}, operation {evidence['op']} ({evidence.get('operation', '')})"
-    return str(finding["id"])
-
-
-def show(report: Mapping[str, Any], outcomes: Sequence[Outcome], page: Path, console: Console) -> None:
-    """Prints what came out."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from verifier.report import training
-    from verifier.report.extent import replays_in_words
-
-    table = Table("chip", "what ran", "snapshots", "explained", "found", "as it should", title="Inspection")
-    for o in outcomes:
-        verdict = "[green]yes[/]" if o.as_said else "[red]NO[/]"
-        table.add_row(*map(escape, (o.name, o.words, str(o.snapshots), str(o.explained), o.found)), verdict)
-    console.print(table)
-    counts, p = report["counts"], report["probability"]
-    for transcript in (transcript for transcript in report["transcripts"] if transcript["rounded"]):
-        console.print(
-            f"{escape(transcript['name'])}: {transcript['replays']} replays, {transcript['rounded']:,} roundings, "
-            f"{transcript['followed']:,} of which would have diverged without the log",
-            highlight=False,
-        )
-    console.print(
-        f"{counts['sampled']} of {counts['registered']} chips sampled, {counts['verified']} verified without doubt, "
-        f"{counts['unverified_after_draw']} unverified after the draw was known. "
-        f"A violation of one chip for {PERIOD_DAYS:.0f} days would have been seen with p = {p['hypergeometric']:.3f} "
-        f"(equation 1: {p['eq1']:.3f}); p is not the probability of compliance.",
-        highlight=False,
-    )
-    console.print(f"Replays: {replays_in_words(report)}.", highlight=False)
-    for line in training.in_words(report):
-        console.print(escape(line), highlight=False, soft_wrap=True)
-    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
-
-
-def show_sealed(left: Left, console: Console) -> None:
-    """Prints what left the sealed inspection, beside what the open one showed."""
-    statuses = ", ".join(f"{count} {status}" for status, count in sorted(left.record["snapshots"].items()) if count)
-    same = "[green]the same[/]" if left.as_said else "[red]NOT THE SAME[/]"
-    console.print(
-        f"Sealed inspection of the same chips: {left.size} bytes left it. Snapshots: {statuses}; violations: "
-        f"{', '.join(sorted(left.record['violations'])) or 'none'}. The open inspection found {same}.",
-        highlight=False,
-    )
-
-
-def show_services(served: Sequence[Served], console: Console) -> None:
-    """Prints what came of the orders."""
-    from rich.table import Table
-
-    columns = ("service", "steps run", "first delivery", "second delivery", "audit", "dispute", "as it should")
-    table = Table(*columns, title="Services that audit each other: 12 steps were ordered of each")
-    for each in served:
-        found = ["\n".join(codes) or "nothing" for codes in (each.delivered, each.claimed, each.audit)]
-        verdict = "[green]yes[/]" if each.as_said else "[red]NO[/]"
-        dispute = "\n".join(each.dispute) or "none"
-        table.add_row(
-            each.service, str(each.run), found[0], found[1], f"by {each.auditor}: {found[2]}", dispute, verdict
-        )
-    console.print(table)
