@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -103,7 +104,9 @@ def command(
             snapshot_rate_per_day=RATE_PER_DAY,
             replay_env=replay_env,
         )
+        began = time.monotonic()
         follow(running.operator, inspection, console)
+        took = time.monotonic() - began
         signed = running.operator.signed_report(inspection)
         sites = {chip.ueid.hex(): chip.name for chip in running.chips}
         report = open_report(signed).report
@@ -113,7 +116,7 @@ def command(
         else:
             console.print("The same chips are inspected by a sealed worker, which lets out one record.")
         with ThreadPoolExecutor(1) as beside:
-            session = None if missing else beside.submit(parties.inspect, running, out, report, TERMS)
+            session = None if missing else beside.submit(parties.inspect, running, out, report, TERMS, took)
             served = services.settle()
             left = None if session is None else session.result()
     page = write_report(report, out, signed)
