@@ -139,7 +139,8 @@ class ChipServiceServicer:
 
     def OpenSnapshot(self, request, context):
         """OpenSnapshot reveals what a snapshot's root commits to. The leaves are for the replay worker only: with the salt,
-        a reader who can guess a region's content can confirm the guess.
+        a reader who can guess a region's content can confirm the guess. Snapshots of a confidential boot are refused with
+        the reason chip.confidential.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
