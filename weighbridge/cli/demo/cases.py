@@ -95,7 +95,7 @@ def judge(report: Mapping[str, Any], sites: Mapping[str, str], cases: Sequence[C
     for chip in report["chips"]:
         name = sites[chip["ueid"]]
         case = by_site.get(name)
-        own = [f for f in report["findings"] if f["severity"] == "violation" and _about(f, chip)]
+        own = [f for f in report["findings"] if f["severity"] == "violation" and about(f, chip)]
         statuses = [snapshot["status"] for snapshot in chip["snapshots"]]
         if case is None:
             as_said = chip["verified"] and not own
@@ -109,7 +109,7 @@ def judge(report: Mapping[str, Any], sites: Mapping[str, str], cases: Sequence[C
     return sorted(outcomes, key=lambda outcome: list(sites.values()).index(outcome.name))
 
 
-def _about(finding: Mapping[str, Any], chip: Mapping[str, Any]) -> bool:
+def about(finding: Mapping[str, Any], chip: Mapping[str, Any]) -> bool:
     """Tells whether a finding is about a chip or about a transcript that is to explain one of its snapshots."""
     named = {snapshot["transcript"] for snapshot in chip["snapshots"]} - {None}
     return any(each in str(finding["subject"]) for each in {chip["ueid"], *named})

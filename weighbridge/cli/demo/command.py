@@ -3,10 +3,10 @@
 Chips, Prover and Verifier are processes of their own that speak gRPC over mutual TLS. Five trainings run on the chips:
 three declared and honest, one of them sharded over four ranks with a chip each, one undeclared, and one on other data
 than its transcript says. The inspection has to find exactly the last two, and the replay runs with another instruction
-set and thread count than the training. Then the same chips are inspected by a sealed worker, of which the Verifier
-learns one record (`weighbridge.cli.demo.sealed`); it has to say the same. Beside that two services train for clients
-and audit each other (`weighbridge.cli.demo.services`); one of them trains fewer steps than it claims, and has to lose
-the dispute about it.
+set and thread count than the training. Then one of the chips is drawn and inspected by a sealed worker, of which the
+Verifier learns one record (`weighbridge.cli.demo.sealed`); it has to say the same. Beside that two services train for
+clients and audit each other (`weighbridge.cli.demo.services`); one of them trains fewer steps than it claims, and has
+to lose the dispute about it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def command(
         if missing := lacking():
             console.print(f"NO SEALED INSPECTION: this machine does not permit {', '.join(missing)}.")
         else:
-            console.print("The same chips are inspected by a sealed worker, which lets out one record.")
+            console.print("A chip is inspected once more, by a sealed worker, which lets out one record.")
         with ThreadPoolExecutor(1) as beside:
             session = None if missing else beside.submit(parties.inspect, running, out, report, TERMS, took)
             served = services.settle()

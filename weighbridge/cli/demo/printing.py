@@ -53,7 +53,8 @@ def show_sealed(left: Left, console: Console) -> None:
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(left.record["snapshots"].items()) if count)
     same = "[green]the same[/]" if left.as_said else "[red]NOT THE SAME[/]"
     console.print(
-        f"Sealed inspection of the same chips: {left.size} bytes left it. Snapshots: {statuses}; violations: "
+        f"Sealed inspection, {left.record['s']} of {left.record['C']} chips drawn: {left.size} bytes left it. "
+        f"Snapshots: {statuses or 'none'}; violations: "
         f"{', '.join(sorted(left.record['violations'])) or 'none'}. The open inspection found {same}.",
         highlight=False,
     )

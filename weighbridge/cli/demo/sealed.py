@@ -1,4 +1,4 @@
-"""The demo's sealed inspection: of the same chips once more, and the Verifier learns one record of it.
+"""The demo's sealed inspection: a chip is drawn and inspected once more, and the Verifier learns one record of it.
 
 Verifier, Prover and site are processes, each with a directory of its own. Between these directories goes only what
 `Sealed.give` copies. What a party does is a command, as its people would type it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.cli.bench.processes import ProcessError
+from weighbridge.cli.demo.cases import about
 from weighbridge.cli.demo.party import Party
 from weighbridge.cli.demo.station import Station
 
 LEAVES_S = 120
 """At least so many seconds after its start the record leaves, however early it is ready."""
+SAMPLES = 1
+"""Chips that are drawn. A sealed worker replays one snapshot after the other, and for each of a job all ranks."""
 _PARTIES = ("verifier", "prover", "site")
 _TERMS = """inspection = "demo"
 size = 1
@@ -45,7 +48,7 @@ class Left:
         size: Bytes of the record.
         record: What it says, as `weighbridge report verify` prints it.
         snapshots: Statuses of all snapshots of the drawn chips in the report of the open inspection.
-        violations: Identifiers of its violations.
+        violations: Identifiers of its violations about them.
         as_said: Whether the record says the same.
     """
 
@@ -56,23 +59,26 @@ class Left:
     as_said: bool
 
 
-def judge(size: int, said: Mapping[str, Any], report: Mapping[str, Any]) -> Left:
-    """Compares the record of a sealed inspection with the report of the open one of the same chips; see `Left`.
+def judge(size: int, said: Mapping[str, Any], drawn: Collection[str], report: Mapping[str, Any]) -> Left:
+    """Compares the record of a sealed inspection with what the open one said of the same chips; see `Left`.
 
     Args:
         size: Bytes of the record.
         said: What `weighbridge report verify --json` said of it.
-        report: The open inspection's.
+        drawn: Chips of the sealed inspection, in hex.
+        report: The open inspection's, of these chips and others.
     """
     record, statuses = said["record"], dict[str, int]()
-    for chip in report["chips"]:
+    chips = [chip for chip in report["chips"] if chip["ueid"] in drawn]
+    for chip in chips:
         for snapshot in chip["snapshots"]:
             statuses[snapshot["status"]] = statuses.get(snapshot["status"], 0) + 1
-    violations = tuple(sorted({f["id"] for f in report["findings"] if f["severity"] == "violation"}))
+    found = [f for f in report["findings"] if f["severity"] == "violation" and any(about(f, chip) for chip in chips)]
+    violations = tuple(sorted({f["id"] for f in found}))
     same = (
         said["verified"]
         and record["status"] == "complete"
-        and (record["C"], record["s"]) == (report["counts"]["registered"], report["counts"]["sampled"])
+        and (record["C"], record["s"]) == (report["counts"]["registered"], len(drawn))
         and {name: count for name, count in record["snapshots"].items() if count} == statuses
         and tuple(sorted(record["violations"])) == violations
     )
@@ -94,21 +100,21 @@ class Sealed:
     def inspect(
         self, running: Station, runs: Path, report: Mapping[str, Any], terms: Mapping[str, float], took: float
     ) -> Left:
-        """Makes a sealed inspection of as many chips as the open one drew, and compares what leaves with its report.
+        """Makes a sealed inspection of some chips that the open one drew, and compares what leaves with its report.
 
         Args:
             running: The chips; the Verifier's service must have ended.
             runs: The Prover's transcripts.
             report: Of the open inspection.
             terms: Threshold (`flops`), `chip_flops`, `days` and `rate` that both agree on.
-            took: Seconds that the open inspection took. The sealed one has as many: it does the same.
+            took: Seconds that the open inspection took, of all chips. The sealed one has as many.
         """
         measurement = self._make_site()
         self._agree({"leaves": max(LEAVES_S, round(took)), **terms})
-        self._draw(running, report["counts"]["sampled"], runs)
+        drawn = self._draw(running, SAMPLES, runs)
         self._sign(measurement)
         said = self._run(len(running.chips))
-        return judge((self.root / "verifier" / "outcome.bin").stat().st_size, said, report)
+        return judge((self.root / "verifier" / "outcome.bin").stat().st_size, said, drawn, report)
 
     def give(self, sender: str, receiver: str, *names: str) -> None:
         """One party sends files to another."""
@@ -143,8 +149,8 @@ class Sealed:
             outs = ("--out", "agreement", "--secret", "secret")
             self.parties[name].run("outcome", "agree", "side", f"{other}.share", *outs)
 
-    def _draw(self, running: Station, samples: int, runs: Path) -> None:
-        """The Verifier draws chips and reads their logs; the Prover gathers what the worker will ask for."""
+    def _draw(self, running: Station, samples: int, runs: Path) -> list[str]:
+        """The Verifier draws chips and reads their logs; the Prover gathers what the worker asks for. Returns them."""
         at, home = running.bench.directory, running.bench.directory / "verifier"
         self.parties["verifier"].run(
             *("inspect", "case", "--agreement", "agreement", "--samples", samples, "--out", "case"),
@@ -156,6 +162,7 @@ class Sealed:
         self.give("verifier", "prover", "case")
         sockets = [word for chip in running.chips for word in ("--chip", f"{chip.ueid.hex()}={chip.socket}")]
         self.parties["prover"].run("site", "gather", "inputs", "--case", "case", "--runs", runs, *sockets)
+        return list(self.parties["prover"].call("site", "case", "case")["chips"])
 
     def _sign(self, measurement: str) -> None:
         """The Prover commits to its files in an order, and both sign it."""
