@@ -34,10 +34,11 @@ from analysis.economics import dispute_rounds
 from benchmarks import machine, models
 from prover import Recorder
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.execution.dispute import asking, game
+from weighbridge.execution.dispute import asking, moves
 from weighbridge.execution.dispute.asking import Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, NAMES, Referee
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, NAMES
 from weighbridge.execution.dispute.messages import Answer, Content, Course, Message, Ruling, Shown, pack, signed
+from weighbridge.execution.dispute.refereeing import Referee
 from weighbridge.execution.replay import replay
 from weighbridge.execution.worker_process import Limits
 from weighbridge.program.flops import flops
@@ -107,8 +108,8 @@ def measure(run: Path, rounds: int) -> dict[str, Any]:
     course = asking.course(run, limits=LIMITS)
     opened = asking.trace(run, step, place=leaf, limits=LIMITS)
     liar, other = lie(opened, course, step, leaf)
-    asked, shown = game.challenge(opened, step, own=True), Shown(opening=opened.opening or b"")
-    answer: Answer = game.answer(liar, asked)
+    asked, shown = moves.challenge(opened, step, own=True), Shown(opening=opened.opening or b"")
+    answer: Answer = moves.answer(liar, asked)
     said: list[tuple[int, Content]] = [
         (CHALLENGER, course), (DEFENDER, other), (CHALLENGER, asked), (DEFENDER, answer), (CHALLENGER, shown),
         (DEFENDER, shown),

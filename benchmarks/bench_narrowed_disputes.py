@@ -38,7 +38,7 @@ from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor
 from weighbridge.core.memory_map import Held, changed_root
 from weighbridge.core.treehash.parts import digest_of
-from weighbridge.execution.dispute import asking, game
+from weighbridge.execution.dispute import asking, moves
 from weighbridge.execution.dispute.asking import Claim, Traced
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.judgement import judge
@@ -114,8 +114,8 @@ def measure(run: Path, what: str, place: int, rounds: int) -> dict[str, Any]:
     leaf, parts = lie(whole, place - 1, chunk)
     behind = [os.urandom(DIGEST) for _ in whole.leaves[place + 1 :]]
     theirs = replace(whole, leaves=(*whole.leaves[:place], Leaf.from_cbor(leaf).digest(), *behind))
-    asked = game.challenge(whole, step, own=True)
-    answer = game.answer(theirs, asked)
+    asked = moves.challenge(whole, step, own=True)
+    answer = moves.answer(theirs, asked)
     begun: list[tuple[int, Content]] = [(CHALLENGER, asked), (DEFENDER, answer)]
     named: list[tuple[int, Content]] = [
         (CHALLENGER, Parts(leaf=whole.leaf, parts=whole.parts)), (DEFENDER, Parts(leaf=leaf, parts=parts)),

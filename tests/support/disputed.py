@@ -14,9 +14,9 @@ from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import bytes_digest
 from weighbridge.execution.dispute import judgement
 from weighbridge.execution.dispute.asking import Claim, Judgement, Traced
-from weighbridge.execution.dispute.game import Referee
 from weighbridge.execution.dispute.leaves import Leaf
 from weighbridge.execution.dispute.messages import Ruling
+from weighbridge.execution.dispute.refereeing import Referee
 from weighbridge.execution.dispute.tracing import Tracer
 from weighbridge.execution.workers import dispute_worker
 from weighbridge.numerics.conformance import bound_policy as policies

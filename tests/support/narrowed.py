@@ -11,12 +11,13 @@ from support.disputed import STEP, Party, judge_here
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.memory_map import Held, changed_root
 from weighbridge.core.treehash.parts import digest_of
-from weighbridge.execution.dispute import game
+from weighbridge.execution.dispute import moves
 from weighbridge.execution.dispute.asking import Judgement, Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.leaves import Leaf
 from weighbridge.execution.dispute.messages import Parts, Ruling, Shown, signed
 from weighbridge.execution.dispute.openings import Opening
+from weighbridge.execution.dispute.refereeing import Referee
 from weighbridge.execution.memory_roots import may_write, slots_of
 from weighbridge.transcript.tape import Tape
 
@@ -37,9 +38,9 @@ def play(mine: Party, theirs: Party, *, denied: int | None = None, forged: Parts
     if denied is not None:
         told[0] = replace(told[0], leaves=told[0].leaves[:denied])
     referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
-    asked = game.challenge(told[0], STEP, own=denied is None)
+    asked = moves.challenge(told[0], STEP, own=denied is None)
     referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
-    referee.post(signed(referee.dispute.head, game.answer(told[1], asked), KEYS[1]).data)
+    referee.post(signed(referee.dispute.head, moves.answer(told[1], asked), KEYS[1]).data)
     while referee.ruling is None:
         party, due = referee.dispute.due()
         made = parties[party].tree(referee.dispute.leaf, referee.dispute.part)[0]
@@ -61,9 +62,9 @@ def judged(run: Path, place: int, part: int, told: Traced, opening: bytes, **cha
     """Judges an honest party's claim about a chunk, with other bytes in places."""
     referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
     other = replace(told, leaves=(*told.leaves[:place], *[bytes(32)] * (len(told.leaves) - place)))
-    asked = game.challenge(told, STEP, own=True)
+    asked = moves.challenge(told, STEP, own=True)
     referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
-    referee.post(signed(referee.dispute.head, game.answer(other, asked), KEYS[1]).data)
+    referee.post(signed(referee.dispute.head, moves.answer(other, asked), KEYS[1]).data)
     made = opened(run, place, None)
     claim = referee.dispute.claim(CHALLENGER)
     assert claim is not None

@@ -61,7 +61,7 @@ def open_(
 
     Without a step, sign the digests of all states of your own training; the defender's answer names the step.
     """
-    from weighbridge.execution.dispute import asking, game
+    from weighbridge.execution.dispute import asking, moves
     from weighbridge.execution.dispute.messages import START, signed
 
     if step is None and not own:
@@ -81,7 +81,7 @@ def open_(
         told = f"the states after {said['steps']} steps"
     else:
         mine = asking.trace(run, step, device=device)
-        content = game.challenge(mine, step, own=own)
+        content = moves.challenge(mine, step, own=own)
         said |= {"leaves": len(mine.leaves), "parted": mine.parted}
         told = f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded")
     message = signed(START, content, signing)
@@ -110,7 +110,7 @@ def answer(
     as_json: Json = False,
 ) -> None:
     """Add to a dispute what is due from you: states, leaf hashes, or the opening of the first leaf that differs."""
-    from weighbridge.execution.dispute import asking, game
+    from weighbridge.execution.dispute import asking, game, moves
     from weighbridge.execution.dispute.messages import Challenge, Content, Parts, Shown, signed
 
     require_device(device)
@@ -124,7 +124,7 @@ def answer(
     content: Content
     if due == "course":
         content = asking.course(run)
-        other = game.other_tables(content.terms, dispute)
+        other = moves.other_tables(content.terms, dispute.messages)
     else:
         assert dispute.step is not None
         mine: asking.Traced | None = None
@@ -133,7 +133,7 @@ def answer(
         except WeighbridgeError as error:
             if due != "answer" or error.reason != asking.NOT_DISPUTED:
                 raise
-        other = "" if mine is None else game.other_tables(mine.terms, dispute)
+        other = "" if mine is None else moves.other_tables(mine.terms, dispute.messages)
         if due == "opening" and (mine is None or mine.opening is None):
             raise UsageError(
                 f"the step ends before leaf {dispute.leaf} here; give the transcript that you claimed it of"
@@ -144,10 +144,10 @@ def answer(
         elif due == "opening":
             content = Shown(opening=(mine and mine.opening) or b"")
         elif asked is not None:
-            content = game.answer(mine, asked)
+            content = moves.answer(mine, asked)
         else:
             assert mine is not None
-            content = game.challenge(mine, dispute.step, own=True)
+            content = moves.challenge(mine, dispute.step, own=True)
     if other:
         print(f"weighbridge: {one_line(other)}", file=sys.stderr)
     message = signed(dispute.head, content, signing)
@@ -204,8 +204,8 @@ def judge(file: _File, key: _Key, device: _Device = "cpu", as_json: Json = False
     from functools import partial
 
     from weighbridge.execution.dispute import asking
-    from weighbridge.execution.dispute.game import Referee
     from weighbridge.execution.dispute.messages import Ruling
+    from weighbridge.execution.dispute.refereeing import Referee
 
     require_device(device)
     messages = _messages(file)
@@ -227,10 +227,10 @@ def verify(file: _File, device: _Device = "cpu", as_json: Json = False) -> int:
     from dataclasses import replace
     from functools import partial
 
-    from weighbridge.execution.dispute import asking, game
+    from weighbridge.execution.dispute import asking, game, refereeing
 
     require_device(device)
-    found = game.verify(read_file(file, max_bytes=_MAX_FILE), partial(asking.judge, device=device))
+    found = refereeing.verify(read_file(file, max_bytes=_MAX_FILE), partial(asking.judge, device=device))
     names = dict(zip(game.NAMES, (key.hex() for key in found.parties), strict=True))
     said: dict[str, Any] = {"agrees": found.agrees, **names, "referee": found.referee.hex()}
     if found.again:  # the reasons that come out here, and not the referee's words

@@ -20,9 +20,11 @@ from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, NotFoundError, WeighbridgeError
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.case_files import CaseFiles
-from weighbridge.execution.dispute.game import CHALLENGER, CLOCK, Dispute, Judge, Referee
+from weighbridge.execution.dispute.game import CHALLENGER, Dispute
 from weighbridge.execution.dispute.messages import START, Challenge, Course, DisputeError, Message, Ruling, read
 from weighbridge.execution.dispute.notices import Notice
+from weighbridge.execution.dispute.refereeing import CLOCK, Referee
+from weighbridge.execution.dispute.rulings import Judge
 
 CLOCK_SAVED_S = 1.0
 """A referee that is killed loses at most so many seconds of a party's clock, to that party's advantage."""

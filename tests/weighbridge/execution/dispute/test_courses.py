@@ -19,9 +19,9 @@ from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.dispute import asking, game
+from weighbridge.execution.dispute import asking, game, moves
 from weighbridge.execution.dispute.asking import Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee, parting, verify
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.leaves import NO_INPUT, Leaf
 from weighbridge.execution.dispute.messages import (
     START,
@@ -36,6 +36,8 @@ from weighbridge.execution.dispute.messages import (
     signed,
     unpack,
 )
+from weighbridge.execution.dispute.moves import parting
+from weighbridge.execution.dispute.refereeing import Referee, verify
 from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.steps import StepRecord
@@ -93,9 +95,9 @@ def _play(parties: tuple[Party, Party], courses: tuple[Course, Course]) -> Refer
     for party, course in enumerate(courses):
         _post(referee, party, course)
     assert referee.dispute.step == STEP
-    asked = game.challenge(parties[CHALLENGER].tree()[0], STEP, own=True)
+    asked = moves.challenge(parties[CHALLENGER].tree()[0], STEP, own=True)
     _post(referee, CHALLENGER, asked)
-    _post(referee, DEFENDER, game.answer(parties[DEFENDER].tree()[0], asked))
+    _post(referee, DEFENDER, moves.answer(parties[DEFENDER].tree()[0], asked))
     while referee.ruling is None:
         party, due = referee.dispute.due()
         assert due == "opening"
@@ -178,7 +180,7 @@ def test_courses_without_a_step_to_dispute_refute_no_party(liar: Party, course: 
 def test_only_the_step_at_which_the_courses_part_can_be_challenged(run: Path, liar: Party, course: Course) -> None:
     referee = _referee()
     told = Party(run).tree()[0]
-    good = game.challenge(told, STEP, own=True)
+    good = moves.challenge(told, STEP, own=True)
     _post(referee, CHALLENGER, course)
     for content in (course, good):
         with pytest.raises(DisputeError):
@@ -224,7 +226,7 @@ def test_the_commands_find_the_step(run: Path, liar: Party, course: Course, tmp_
         assert (told["sent"], told["step"]) == ("challenge", STEP)
         asked = list(unpack(file.read_bytes()))[-1].content
         assert isinstance(asked, game.Challenge)
-        send(game.answer(liar.tree()[0], asked))
+        send(moves.answer(liar.tree()[0], asked))
         assert answer("dispute", "answer", file, run, *mine)["leaf"] == 22
         send(Shown(opening=liar.tree(22)[0].opening or b""))
         ruled = answer("dispute", "judge", file, *mine, code=1)
@@ -263,7 +265,7 @@ def test_a_challenger_that_talks_about_something_else_than_its_course_loses(
     run: Path, liar: Party, course: Course, program: bool
 ) -> None:
     """From another program, which an honest defender answers without a record, or with other values or batch."""
-    asked, honest = game.challenge(liar.tree()[0], STEP, own=True), Party(run)
+    asked, honest = moves.challenge(liar.tree()[0], STEP, own=True), Party(run)
     assert liar.record is not None
     other = asked.tape + b"\x00"
     for escape in (
@@ -276,7 +278,7 @@ def test_a_challenger_that_talks_about_something_else_than_its_course_loses(
     ):  # fmt: skip
         referee = _challenged(course, liar)
         _post(referee, CHALLENGER, escape)
-        answered = game.answer(honest.tree()[0], escape)
+        answered = moves.answer(honest.tree()[0], escape)
         assert (answered.record == b"") == program
         _post(referee, DEFENDER, answered)
         while referee.ruling is None:
@@ -295,8 +297,8 @@ def test_a_defender_that_answers_nothing_to_a_challenge_about_its_step_forfeits(
     referee = _referee()
     _post(referee, CHALLENGER, course)
     _post(referee, DEFENDER, _named(course, liar))
-    _post(referee, CHALLENGER, game.challenge(Party(run).tree()[0], STEP, own=True))
-    _post(referee, DEFENDER, game.answer(replace(liar.tree()[0], tape=b""), _asked(referee)))
+    _post(referee, CHALLENGER, moves.challenge(Party(run).tree()[0], STEP, own=True))
+    _post(referee, DEFENDER, moves.answer(replace(liar.tree()[0], tape=b""), _asked(referee)))
     assert _verdicts(referee) == {DEFENDER: "forfeit"}
     assert verify(pack(referee.log()), judge_here).agrees
 
@@ -324,7 +326,7 @@ def test_hostile_bytes_end_the_course_of_the_challenger_and_not_the_referee(
     fields: dict[str, Any] = decode_cbor(told.record)
     record = HOSTILE.get(name, told.record[:-1] if name == "truncated" else cbor(fields | {"rng": [1]}))
     referee = _challenged(course, liar)
-    _post(referee, CHALLENGER, replace(game.challenge(told, STEP, own=True), record=record, tape=record))
+    _post(referee, CHALLENGER, replace(moves.challenge(told, STEP, own=True), record=record, tape=record))
     _post(referee, DEFENDER, Answer(record=b"", log=bytes(32), leaves=b""))
     assert reasons(referee) == {CHALLENGER: "dispute.course"}
     assert verify(pack(referee.log()), judge_here).agrees
@@ -334,7 +336,7 @@ def test_the_referee_decodes_no_record_in_its_own_process(
     run: Path, liar: Party, course: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With confined workers that judge: hostile bytes, and an honest challenger against a defender without a record."""
-    said = [game.challenge(Party(run).tree()[0], STEP, own=True)]
+    said = [moves.challenge(Party(run).tree()[0], STEP, own=True)]
     said.append(replace(said[0], record=HOSTILE["deep"]))
 
     def decoded(*_: object) -> StepRecord:

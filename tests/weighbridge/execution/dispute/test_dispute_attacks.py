@@ -15,12 +15,13 @@ from support.recordings import train
 
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.dispute import game, tracing
+from weighbridge.execution.dispute import moves, tracing
 from weighbridge.execution.dispute.asking import Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee, verify
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.leaves import values_of
 from weighbridge.execution.dispute.messages import START, Ruling, Shown, pack, read, signed
 from weighbridge.execution.dispute.openings import Opening
+from weighbridge.execution.dispute.refereeing import Referee, verify
 from weighbridge.numerics.rounding import contested
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
@@ -37,9 +38,9 @@ def run(recordings: RecordingStore) -> Path:
 
 def played(mine: Traced, theirs: Traced, openings: tuple[Opened, Opened], *, own: bool) -> Referee:
     referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
-    asked = game.challenge(mine, STEP, own=own)
+    asked = moves.challenge(mine, STEP, own=own)
     referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
-    referee.post(signed(referee.dispute.head, game.answer(theirs, asked), KEYS[1]).data)
+    referee.post(signed(referee.dispute.head, moves.answer(theirs, asked), KEYS[1]).data)
     while referee.ruling is None:
         party, _ = referee.dispute.due()
         leaf = referee.dispute.leaf

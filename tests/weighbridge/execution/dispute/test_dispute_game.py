@@ -16,9 +16,9 @@ from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.core.memory_map import Held
-from weighbridge.execution.dispute import asking, game
+from weighbridge.execution.dispute import asking, moves
 from weighbridge.execution.dispute.asking import Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee, verify
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.messages import (
     START,
     Answer,
@@ -33,6 +33,7 @@ from weighbridge.execution.dispute.messages import (
     unpack,
 )
 from weighbridge.execution.dispute.openings import Opening
+from weighbridge.execution.dispute.refereeing import Referee, verify
 from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.reader import Transcript
 
@@ -74,9 +75,9 @@ def _play(
     """Plays a dispute; returns the referee and the verdict of each claim. `change` forges what a party shows."""
     referee = _referee()
     mine = challenger if isinstance(challenger, Traced) else challenger.tree()[0]
-    asked = game.challenge(mine, STEP, own=own)
+    asked = moves.challenge(mine, STEP, own=own)
     referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
-    referee.post(signed(referee.dispute.head, game.answer(defender.tree()[0], asked), KEYS[1]).data)
+    referee.post(signed(referee.dispute.head, moves.answer(defender.tree()[0], asked), KEYS[1]).data)
     while referee.ruling is None:
         party, due = referee.dispute.due()
         assert due == "opening"

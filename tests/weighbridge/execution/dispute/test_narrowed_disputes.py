@@ -12,11 +12,12 @@ from support.narrowed import KEYS, forged, judged, opened, places, play, verdict
 from support.recordings import train
 from torch import nn
 
-from weighbridge.execution.dispute import game
+from weighbridge.execution.dispute import game, moves
 from weighbridge.execution.dispute.asking import Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, verify
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.messages import DisputeError, Parts, Shown, pack, read, signed
 from weighbridge.execution.dispute.openings import Opening
+from weighbridge.execution.dispute.refereeing import verify
 from weighbridge.transcript.tape import Tape
 
 
@@ -150,9 +151,9 @@ def test_parts_come_before_openings_and_once(run: Path, honest: tuple[Traced, li
     (place,) = places(honest[1], "addmm.default")
     told, lie = honest[0], cheat(run, place - 1).tree()[0]
     dispute = game.Dispute((KEYS[0].public, KEYS[1].public))
-    asked = game.challenge(told, STEP, own=True)
+    asked = moves.challenge(told, STEP, own=True)
     parts = Parts(leaf=b"", parts=bytes(64))
-    for party, content in ((0, asked), (1, game.answer(lie, asked)), (0, parts)):
+    for party, content in ((0, asked), (1, moves.answer(lie, asked)), (0, parts)):
         dispute.take(signed(dispute.head, content, KEYS[party]))
     assert dispute.due() == (DEFENDER, "parts")
     with pytest.raises(DisputeError):

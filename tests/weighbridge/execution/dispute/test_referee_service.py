@@ -23,7 +23,7 @@ from protos.weighbridge.v1 import referee_pb2
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.attest.manifest import SigningKey, load_or_create_key
 from weighbridge.core.errors import FormatError, NotFoundError, WeighbridgeError
-from weighbridge.execution.dispute import asking, game
+from weighbridge.execution.dispute import asking, moves, refereeing
 from weighbridge.execution.dispute.client import RefereeClient
 from weighbridge.execution.dispute.docket import DisputeLimitError, PartyError
 from weighbridge.execution.dispute.messages import START, DisputeError, Ruling, Shown, pack, signed
@@ -87,7 +87,7 @@ def ruled(client: RefereeClient, dispute: str, seconds: float = 60.0) -> Ruling:
 
 def test_two_trainings_are_disputed_over_the_network_and_a_kill_between(run: Path, tmp_path: Path) -> None:
     court, honest, liar = Court(tmp_path), Party(run), cheat(run, 21)
-    asked = game.challenge(honest.tree()[0], STEP, own=True)
+    asked = moves.challenge(honest.tree()[0], STEP, own=True)
     with workers_here():
         course = asking.course(run)
     assert liar.record is not None
@@ -102,7 +102,7 @@ def test_two_trainings_are_disputed_over_the_network_and_a_kill_between(run: Pat
         assert mine.standing(dispute).due == "challenge"
         challenge = signed(mine.messages(dispute)[-1].head, asked, court.keys[0])
         mine.post(dispute, challenge.data)
-        theirs.post(dispute, signed(challenge.head, game.answer(liar.tree()[0], asked), court.keys[1]).data)
+        theirs.post(dispute, signed(challenge.head, moves.answer(liar.tree()[0], asked), court.keys[1]).data)
         assert theirs.standing(dispute).due == "opening"
         before = theirs.messages(dispute)
     with court.serving(), court.client("a") as mine, court.client("b") as theirs:
@@ -118,7 +118,7 @@ def test_two_trainings_are_disputed_over_the_network_and_a_kill_between(run: Pat
             sum(len(e.data) for e in mine.messages(dispute) if e.key == court.keys[0].public),
             sum(len(e.data) for e in mine.messages(dispute) if e.key == court.keys[1].public),
         )
-        checked = game.verify(pack(mine.messages(dispute)), judge_here)
+        checked = refereeing.verify(pack(mine.messages(dispute)), judge_here)
         assert checked.agrees
         assert checked.referee == mine.referee()[0]
         with pytest.raises(DisputeError):
@@ -131,7 +131,7 @@ def test_two_trainings_are_disputed_over_the_network_and_a_kill_between(run: Pat
 def test_garbage_floods_and_stalls_leave_the_parties_served(run: Path, tmp_path: Path) -> None:
     court = Court(tmp_path, "--message-mib", "1", "--request-memory", "16")
     told = Party(run).tree()[0]
-    asked = game.challenge(told, STEP, own=True)
+    asked = moves.challenge(told, STEP, own=True)
     challenge = signed(START, asked, court.keys[0])
     with court.serving(), court.client("a") as mine, court.client("flood") as flood:
         dispute, _ = mine.open(challenge, court.keys[1].public, court.keys[0])
@@ -163,7 +163,7 @@ def test_garbage_floods_and_stalls_leave_the_parties_served(run: Path, tmp_path:
     court.options = ("--clock", "1")  # short only now, so that a slow machine does not end the dispute above
     with court.serving(), court.client("a") as mine:
         assert [claim[:3] for claim in ruled(mine, dispute).claims] == [(1, "forfeit", "dispute.forfeit")]
-        assert game.verify(pack(mine.messages(dispute)), judge_here).agrees
+        assert refereeing.verify(pack(mine.messages(dispute)), judge_here).agrees
 
 
 def test_the_commands_play_a_dispute(run: Path, tmp_path: Path) -> None:

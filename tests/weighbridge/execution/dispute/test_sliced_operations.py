@@ -15,11 +15,12 @@ from torch import nn
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import WeighbridgeError
-from weighbridge.execution.dispute import asking, game
+from weighbridge.execution.dispute import asking, moves
 from weighbridge.execution.dispute.asking import Traced
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Dispute, Referee, verify
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Dispute
 from weighbridge.execution.dispute.messages import Course, pack, signed
 from weighbridge.execution.dispute.openings import Opening
+from weighbridge.execution.dispute.refereeing import Referee, verify
 from weighbridge.transcript.tape import Tape
 
 OPERATIONS = ("convolution.default", "embedding.default", "sum.dim_IntList", "index_select.default", "amax.default")
@@ -144,15 +145,15 @@ def test_parties_with_other_tables_are_told_before_they_play(run: Path, honest: 
     others = [cbor(terms | {asking.SLICES: "ab" * 32}), cbor({k: v for k, v in terms.items() if k != asking.SLICES})]
     for theirs, name in zip(others, ("ab" * 32, "none"), strict=True):
         for content in (
-            game.challenge(replace(told, terms=theirs), STEP, own=True), Course(terms=theirs, states=b"", inputs=b""),
+            moves.challenge(replace(told, terms=theirs), STEP, own=True), Course(terms=theirs, states=b"", inputs=b""),
         ):  # fmt: skip
             dispute = Dispute((KEYS[0].public, KEYS[1].public))
-            assert game.other_tables(told.terms, dispute) == ""
+            assert moves.other_tables(told.terms, dispute.messages) == ""
             dispute.take(signed(dispute.head, content, KEYS[0]))
-            said = game.other_tables(told.terms, dispute)
+            said = moves.other_tables(told.terms, dispute.messages)
             assert name in said
             assert terms[asking.SLICES] in said
-            assert game.other_tables(theirs, dispute) == ""
+            assert moves.other_tables(theirs, dispute.messages) == ""
         # A party that plays on all the same loses nothing, whoever has the other table.
         referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
         course = Course(terms=theirs, states=bytes(32), inputs=bytes(32))
@@ -161,9 +162,9 @@ def test_parties_with_other_tables_are_told_before_they_play(run: Path, honest: 
         assert reasons(referee) == {CHALLENGER: "dispute.slices", DEFENDER: "dispute.slices"}
         assert set(verdicts(referee).values()) == {"undecided"}
         referee = Referee((KEYS[0].public, KEYS[1].public), REFEREE, judge=judge_here)
-        asked = game.challenge(replace(told, terms=theirs), STEP, own=True)
+        asked = moves.challenge(replace(told, terms=theirs), STEP, own=True)
         referee.post(signed(referee.dispute.head, asked, KEYS[0]).data)
-        referee.post(signed(referee.dispute.head, game.answer(told, asked), KEYS[1]).data)
+        referee.post(signed(referee.dispute.head, moves.answer(told, asked), KEYS[1]).data)
         assert set(verdicts(referee).values()) == {"undecided"}
 
 

@@ -23,9 +23,10 @@ from prover import Recorder
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.cli.record import POLICIES
 from weighbridge.core.errors import UsageError
-from weighbridge.execution.dispute import game
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee
+from weighbridge.execution.dispute import moves
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.messages import Shown, signed
+from weighbridge.execution.dispute.refereeing import Referee
 from weighbridge.execution.replay import replay
 from weighbridge.numerics.arrays.blocked_products import roundings
 from weighbridge.numerics.conformance import bound_policy
@@ -190,9 +191,9 @@ def test_disputed_products_are_judged_with_the_same_blocks(tmp_path: Path) -> No
     keys = SigningKey.generate(), SigningKey.generate()
     public = keys[0].public, keys[1].public
     referee = Referee(public, SigningKey.generate(), judge=judge_here, clock=60.0, now=lambda: 0.0)
-    asked = game.challenge(honest.tree()[0], STEP, own=True)
+    asked = moves.challenge(honest.tree()[0], STEP, own=True)
     referee.post(signed(referee.dispute.head, asked, keys[0]).data)
-    referee.post(signed(referee.dispute.head, game.answer(liar.tree()[0], asked), keys[1]).data)
+    referee.post(signed(referee.dispute.head, moves.answer(liar.tree()[0], asked), keys[1]).data)
     while referee.ruling is None:
         party, _ = referee.dispute.due()
         opening = (liar if party == DEFENDER else honest).tree(referee.dispute.leaf)[0].opening

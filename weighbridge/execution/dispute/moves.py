@@ -1,0 +1,94 @@
+"""What parties say in a dispute: courses that part, terms that differ, a challenge and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weighbridge.core.bounded import decode_cbor
+from weighbridge.core.digests import DIGEST_SIZE
+from weighbridge.execution.dispute.asking import SLICES, Traced, split
+from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference
+from weighbridge.execution.dispute.messages import Answer, Challenge, Course, Message
+
+
+def parting(one: Course, other: Course) -> int | None:
+    """Returns the first step after which the states of two courses differ.
+
+    Returns:
+        The step; None if there is none, if the courses part before it in their terms or in what it begins with, or if
+        it cannot be disputed.
+    """
+    if one.terms != other.terms:
+        return None
+    step = first_difference(split(one.states), split(other.states))
+    if step is None or step >= min(len(one.states), len(other.states)) // DIGEST_SIZE:
+        return None
+    mine, yours = split(one.inputs)[step], split(other.inputs)[step]
+    return step if mine == yours != NO_INPUT else None
+
+
+def other_tables(mine: bytes, messages: Iterable[Message]) -> str:
+    """Says what a party is told before it speaks whose table of slices is not the other one's; "" if it is.
+
+    A party that goes on loses nothing: parties with other terms have no step to dispute.
+
+    Args:
+        mine: The party's terms, encoded.
+        messages: What was said so far.
+
+    Raises:
+        FormatError: What the other party said is no terms.
+    """
+    said = next((each.content for each in messages if isinstance(each.content, Course | Challenge)), None)
+    return "" if said is None else apart(said.terms, mine)
+
+
+def apart(challenger: bytes, defender: bytes) -> str:
+    """Says whose table of slices is which, of parties whose tables differ; "" if they do not.
+
+    Args:
+        challenger: The challenger's terms, encoded.
+        defender: The defender's terms, encoded.
+
+    Raises:
+        FormatError: One of them is no terms.
+    """
+    one, other = _table(challenger), _table(defender)
+    if one == other:
+        return ""
+    return (
+        f"the parties have other tables of slices, the challenger {one} and the defender {other}; both and the referee "
+        "need one version"
+    )
+
+
+def _table(terms: bytes) -> str:
+    raw = decode_cbor(terms, max_depth=8, max_items=1 << 10)
+    found = raw.get(SLICES, "none") if isinstance(raw, dict) else "none"
+    return found[:64] if isinstance(found, str) and found[:64].isalnum() else "none"
+
+
+def challenge(mine: Traced, step: int, *, own: bool) -> Challenge:
+    """Returns the message that opens a dispute.
+
+    Args:
+        mine: The challenger's tree.
+        step: Number of the step.
+        own: Whether the record is the challenger's own; else it is the one that it disputes.
+    """
+    return Challenge(
+        terms=mine.terms, tape=mine.tape, state=mine.state, step=step, record=mine.record, own=own,
+        log=mine.log, leaves=b"".join(mine.leaves),
+    )  # fmt: skip
+
+
+def answer(mine: Traced | None, asked: Challenge) -> Answer:
+    """Returns the defender's answer; an empty one if the challenge is about another step than that of the defender.
+
+    Args:
+        mine: The defender's tree; None of a step that cannot be disputed.
+        asked: The challenge.
+    """
+    if mine is None or (mine.terms, mine.tape, mine.state) != (asked.terms, asked.tape, asked.state):
+        return Answer(record=b"", log=bytes(32), leaves=b"")
+    return Answer(record=mine.record, log=mine.log, leaves=b"".join(mine.leaves))
