@@ -196,7 +196,10 @@ operators; and all that is computed in float32, whose bounds are measured on who
 (`weighbridge.numerics.operations.split_products`). Recording, compiled steps, replays on each device, logs made on
 demand, disputes and the [second Executor](second-executor.md) all do. Bits of results may differ from those of other
 policies. A Prover who computes or logs with other blocks than the draft says has bounds that a replay does not have:
-where it chose beyond them, the replay is a mismatch.
+where its results lie beyond them, the replay is a mismatch, a dispute finds its claim false, and logs made on demand do
+not explain them. Within them it gains nothing: smaller blocks than the declared ones, or blocks under a policy without
+any, are an order that the declared bound covers. Each rank of a job is replayed under the bounds of its own draft. A
+recording is resumed under its own policy only; a run that goes on from another one has a draft of its own.
 
 **What it saves and costs.** Steps of GPT-2 11 M in float32, all policies in turn ({blocked_on}; three steps from random
 weights; time is the least processor time of a recorded step, over that under `strict`, on a shared machine):

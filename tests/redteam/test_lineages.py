@@ -50,6 +50,16 @@ def test_a_parent_whose_last_step_was_made_up(tmp_path: Path, every: int) -> Non
     assert any(parent.digest in f.subject for f in found)
 
 
+@pytest.mark.parametrize("policies", [("mixed", "blocked-64"), ("blocked-64", "mixed")])
+def test_a_child_may_have_other_bounds_than_its_parent(tmp_path: Path, policies: tuple[str, str]) -> None:
+    """Each is replayed under the bounds of its own draft, so a lineage has none that no draft names."""
+    weights = record(tmp_path / "parent", policy=policies[0])
+    parent = Parent.of(Transcript.open(tmp_path / "parent"))
+    record(tmp_path / "child", begin=weights, parent=parent, seed=2, policy=policies[1])
+    assert [f.id for f in findings(tmp_path / "child", known=(tmp_path / "parent",)) if f.severity != "info"] == []
+    assert replay_here(tmp_path / "child")["verdict"] == "match"
+
+
 class Scattered(nn.Module):
     """A model in storages of two numbers each: content of eight bytes, which any program may make."""
 

@@ -174,13 +174,14 @@ def test_any_key_signs_the_end(tmp_path: Path, whole: Transcript) -> None:
     ("change", "says"),
     [
         ({"seed": 8}, "another seed"),
+        ({"policy": "blocked-64"}, "another policy"),
         ({"checkpoint_every": 5}, "another checkpoint_every"),
         ({"data": None}, "another data"),
         ({"width": 17}, "step 0"),
         ({"lr": 2e-2, "fresh": False}, "step 0"),
         ({"shift": 1.0}, "batch of step 3"),
     ],
-    ids=["seed", "setting", "commitment", "model", "initialisation", "data"],
+    ids=["seed", "policy", "setting", "commitment", "model", "initialisation", "data"],
 )
 def test_another_program_is_refused_and_nothing_is_lost(
     tmp_path: Path, whole: Transcript, change: dict[str, object], says: str
