@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from firmware_sim.device import Device
@@ -21,9 +22,9 @@ from firmware_sim.outbox import Outbox
 from firmware_sim.reporting_policy import NO_WITNESS, Reporting
 from firmware_sim.snapshot_report import Report
 from firmware_sim.work_page import WorkPage
-from weighbridge.attest import repeats, tokens
+from weighbridge.attest import hidden_fields, repeats, tokens
 from weighbridge.attest.tokens import Kind, Token, Value
-from weighbridge.attest.work import NONE
+from weighbridge.attest.work import NONE, Work
 from weighbridge.core.digests import salt_digest, snapshot_root
 from weighbridge.core.errors import ChipError, UsageError
 
@@ -31,8 +32,6 @@ IDLE_EVENT, UNSERVED_EVENT = "interrupt-idle", "interrupt-unserved"
 """The chip's own events: an interrupt found no workload; a workload was lost while one stood."""
 ATTACHED_EVENT, DETACHED_EVENT = "workload-attached", "workload-detached"
 """More of them: a workload may run kernels from here on; it may run none any more."""
-OWN_EVENTS = ("interrupt-", "workload-")
-"""How their names begin; a workload cannot log one."""
 
 STILL_HERE_S = 5.0
 """How often a workload that waits is told that the chip lives."""
@@ -95,10 +94,11 @@ class Firmware:
             forced: Whether the workload may ask for an interrupt.
             oscillator: Share of that speed at which the board really drives the clock; no firmware can know it.
             reporting: How the chip reports; by default it keeps its log until it is read.
-            confidential: Whether it opens the snapshots of this boot on its own machine alone, and to no Verifier.
+            confidential: Whether it opens the snapshots of this boot on its own machine alone, and to no Verifier, and
+                hides in its tokens what the workload did and claimed.
 
         Raises:
-            ChipError: The log contradicts itself (`chip.log.damaged`).
+            ChipError: The log contradicts itself, or lacks what it hides (`chip.log.damaged`).
         """
         self.device, self.hold, self.forced, self.confidential = device, hold, forced, confidential
         self._log = log
@@ -108,7 +108,8 @@ class Firmware:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # What is cosigned, or due, is another.
         newest = self._check_log()
-        self.work = WorkPage(directory, newest.work if newest and newest.work else NONE)
+        done = self._openings.whole(newest).work if newest else None
+        self.work = WorkPage(directory, done if isinstance(done, Work) else NONE)
         self._before = self.work.totals()  # the workload that is attached, or was last
         self._boot_count = newest.boot_count + 1 if newest else 1
         self._boot_seed = secrets.token_bytes(32)
@@ -287,7 +288,7 @@ class Firmware:
                 "log_key": self._outbox.signer.key.public,
                 "counter": self._log.counter.value,
             }
-            return self._outbox.checkpoint(), self._sign("head", body, nonce), size
+            return self._outbox.checkpoint(), self._head(body, nonce), size
 
     @property
     def cosigned(self) -> bytes:
@@ -365,6 +366,14 @@ class Firmware:
             token = tokens.read_own(self._log.read(index))
         return self._openings.read(token, local=local)
 
+    def hidden(self, index: int) -> bytes:
+        """Returns what opens the hidden fields of an entry, for the holder of this chip's machine; empty if nothing.
+
+        Args:
+            index: Its place in the log.
+        """
+        return self._openings.hidden(index)
+
     def _check_log(self) -> Token | None:
         """Reads the log from the first entry on that is left, and returns the newest one's claims."""
         previous, newest = self._log.last_released, None
@@ -397,13 +406,23 @@ class Firmware:
         return self._log_entry("event", {"name": name, "digest": digest}, raises=raises, closes=closes)
 
     def _log_entry(self, kind: Kind, body: dict[str, Value], *, raises: bool = False, closes: bool = False) -> int:
-        index = self._log.append(self._sign(kind, body, None), raises=raises, closes=closes)
+        token = self._token(kind, body, None)
+        if self.confidential:  # as with leaves, what opens an entry is there before the entry
+            token, opening = hidden_fields.hide(token)
+            self._openings.keep_hidden(token.index, opening)
+        index = self._log.append(tokens.sign(token, self.device.key, self.device.chain), raises=raises, closes=closes)
         self._outbox.make_room()
         return index
 
-    def _sign(self, kind: Kind, body: dict[str, Value], nonce: bytes | None) -> bytes:
+    def _head(self, body: dict[str, Value], nonce: bytes) -> bytes:
+        token = self._token("head", body, nonce)
+        if self.confidential:  # no opening is kept for each who asks; the next entry has the counters
+            token = replace(token, work=None)
+        return tokens.sign(token, self.device.key, self.device.chain)
+
+    def _token(self, kind: Kind, body: dict[str, Value], nonce: bytes | None) -> Token:
         uptime_ms, time_ms = self._clock.now_ms()
-        token = Token(
+        return Token(
             kind=kind,
             ueid=self.device.ueid,
             nonce=nonce,
@@ -419,4 +438,3 @@ class Firmware:
             work=self.work.totals(),
             body=body,
         )
-        return tokens.sign(token, self.device.key, self.device.chain)

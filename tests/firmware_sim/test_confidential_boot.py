@@ -11,13 +11,15 @@ from support.chip_station import ChipStation
 from firmware_sim import Shim, device
 from firmware_sim.firmware import Firmware
 from firmware_sim.nvlog import NonVolatileLog
-from firmware_sim.opening import opened
+from firmware_sim.opening import hidden, opened
 from firmware_sim.snapshot_report import Report
 from verifier.contact.clients import ChipClient
-from weighbridge.attest import tokens
+from verifier.model.facts import digest, number
+from weighbridge.attest import hidden_fields, tokens
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.tokens import HiddenBody
 from weighbridge.core.digests import Leaf, region_digest
-from weighbridge.core.errors import ChipError
+from weighbridge.core.errors import ChipError, TokenError
 
 
 def start(directory: Path, log: NonVolatileLog, *, confidential: bool) -> Firmware:
@@ -98,8 +100,79 @@ def test_no_verifier_gets_what_the_own_machine_gets(tmp_path: Path) -> None:
             for _ in range(256):  # an interrupt waits for many kernels; reading the log takes longer
                 x = x + 1
         (token,) = (each for each in station.log(chip) if each.kind == "snapshot")
+        whole = hidden_fields.reveal(token, hidden(chip.socket, [token.index])[token.index])
+        assert number(whole, "leaves") > 0
         with ChipClient(chip.address, station.verifier()) as client:
             with pytest.raises(ChipError, match="sealed inspection") as caught:
-                client.open_snapshot(token)
+                client.open_snapshot(whole)
             assert caught.value.reason == "chip.confidential"
-        assert len(opened(chip.socket, token.index)[1]) == token.body["leaves"] > 0
+        assert len(opened(chip.socket, token.index)[1]) == tokens.shown(whole)["leaves"]
+
+
+def log_of(firmware: Firmware, count: int) -> list[tokens.Token]:
+    return [tokens.read_own(data) for _, data in firmware.entries(0, count)]
+
+
+def test_tokens_show_what_the_chip_did_and_not_what_the_workload_did(directory: Path) -> None:
+    with NonVolatileLog(directory) as log:
+        firmware = start(directory, log, confidential=True)
+        firmware.workload_attached()
+        firmware.event("manifest-draft", b"d" * 32)
+        index = taken(firmware)
+        firmware.raise_interrupt()
+        firmware.interrupt_unserved()
+        head = tokens.read_own(firmware.head(b"n" * 16))
+        boot, attached, draft, snapshot, unserved = found = log_of(firmware, 5)
+        assert all(isinstance(each.work, HiddenBody) for each in found)
+        assert head.work is None
+        assert tokens.is_confidential(boot)
+        assert [tokens.event_name(each) for each in (attached, unserved)] == ["workload-attached", "interrupt-unserved"]
+        assert isinstance(draft.body, HiddenBody)
+        assert isinstance(snapshot.body, HiddenBody)
+        whole = [hidden_fields.reveal(each, firmware.hidden(each.index)) for each in found]
+    assert tokens.event_name(whole[2]) == "manifest-draft"
+    assert digest(whole[2], "digest") == b"d" * 32
+    assert (number(whole[index], "step"), number(whole[index], "leaves")) == (3, 1)
+
+
+def test_no_value_of_a_hidden_field_is_in_what_the_chip_signs(directory: Path) -> None:
+    with NonVolatileLog(directory) as log:
+        firmware = start(directory, log, confidential=True)
+        firmware.event("manifest-draft", b"d" * 32)
+        index = taken(firmware)
+        ((_, signed),) = firmware.entries(index, index + 1)
+        whole = hidden_fields.reveal(tokens.read_own(signed), firmware.hidden(index))
+        shown = b"".join(data for _, data in firmware.entries(0, 3)) + firmware.head(b"n" * 16)
+    body = tokens.shown(whole)
+    assert not any(each in shown for each in (b"manifest-draft", b"d" * 32, body["root"], body["weights_root"]))
+    names = ("weights_root", "weights_bytes", "flops", "kernels", "unobserved", "stall_us", "busy_ns")
+    assert not any(name.encode() in shown for name in names)
+
+
+def test_a_chip_goes_on_counting_where_it_was(directory: Path) -> None:
+    """It reads its own newest entry at its start, and starts not without what opens it."""
+    with NonVolatileLog(directory) as log:
+        start(directory, log, confidential=True).event("x", bytes(32))
+    with NonVolatileLog(directory) as log:
+        assert log_of(start(directory, log, confidential=True), 3)[-1].boot_count == 2
+    (directory / "tokens" / "00000002.cbor").unlink()
+    with NonVolatileLog(directory) as log, pytest.raises(ChipError) as caught:
+        start(directory, log, confidential=False)
+    assert caught.value.reason == "chip.log.damaged"
+
+
+@pytest.mark.parametrize("confidential", [True, False])
+def test_claims_that_no_token_may_have_are_not_hidden_either(directory: Path, confidential: bool) -> None:
+    with NonVolatileLog(directory) as log:
+        firmware = start(directory, log, confidential=confidential)
+        with pytest.raises(TokenError):
+            firmware.event("x" * 101, bytes(32))
+        assert len(log) == 1
+
+
+def test_without_the_option_nothing_is_hidden(directory: Path) -> None:
+    with NonVolatileLog(directory) as log:
+        firmware = start(directory, log, confidential=False)
+        firmware.event("x", bytes(32))
+        assert not any(isinstance(each.work, HiddenBody) for each in log_of(firmware, 2))
+        assert not (directory / "tokens").exists()

@@ -15,6 +15,7 @@ from firmware_sim.device import Device, boot, provision
 from verifier.model.facts import Anchor, Entry, LogFacts
 from verifier.model.sessions import ATTACHED, DETACHED
 from verifier.registry import Chip
+from weighbridge.attest.hidden_fields import hide
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.tlog import LOG, Checkpoint, Note, NoteSigner, origin
 from weighbridge.attest.tokens import GENESIS, Token, Value, Verified, decode_claims, entry_digest, sign, verify
@@ -36,7 +37,11 @@ def make_device(directory: Path, manufacturer: CertificateAuthority) -> Device:
 
 @dataclass
 class LogBuilder:
-    """Writes a log as a chip would; `entries` are the signed bytes."""
+    """Writes a log as a chip would; `entries` are the signed bytes.
+
+    Attributes:
+        hiding: Whether entries hide what those of a confidential boot hide; `openings` open them.
+    """
 
     device: Device
     entries: list[bytes] = field(default_factory=list)
@@ -48,6 +53,8 @@ class LogBuilder:
     options: dict[str, Value] = field(default_factory=dict)
     work: Work | None = NONE
     before: Work = NONE
+    hiding: bool = False
+    openings: dict[int, bytes] = field(default_factory=dict)
 
     def token(self, kind: Any, body: dict[str, Value], nonce: bytes | None = None) -> Token:
         """The next token, unsigned."""
@@ -70,6 +77,8 @@ class LogBuilder:
 
     def append(self, token: Token) -> int:
         """Signs and appends a token; returns its index."""
+        if self.hiding:
+            token, self.openings[token.index] = hide(token)
         self.entries.append(sign(token, self.device.key, self.device.chain))
         self.uptime_ms += 1000
         self.time_ms += 1000
@@ -90,7 +99,7 @@ class LogBuilder:
             "reporting": "log",
             "witness": bytes(32),
             "unserved": unserved,
-            "confidential": False,
+            "confidential": self.hiding,
         }
         self.append(self.token("boot", body | self.options))
         return self
@@ -155,7 +164,10 @@ class LogBuilder:
             "log_key": self.log_signer.key.public,
             "counter": len(self.entries),
         }
-        return sign(self.token("head", body | changes, nonce), self.device.key, self.device.chain)
+        token = self.token("head", body | changes, nonce)
+        if self.hiding:
+            token = replace(token, work=None)
+        return sign(token, self.device.key, self.device.chain)
 
     @property
     def log_signer(self) -> NoteSigner:

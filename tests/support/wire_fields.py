@@ -31,6 +31,7 @@ from protos.weighbridge.v1 import chip_pb2, prover_pb2, referee_pb2, verifier_pb
 from prover import service as prover_service
 from verifier.contact import upload_service, witness_service
 from weighbridge.attest import (
+    hidden_fields,
     identity,
     outcome_agreement,
     outcome_record,
@@ -92,11 +93,13 @@ def _names(kind: Any) -> set[str]:
 # -- what a chip signs -------------------------------------------------------------------------------------------------
 
 
-def chip_tokens(directory: Path) -> list[bytes]:
+def chip_tokens(directory: Path, *, confidential: bool = False) -> list[bytes]:
     """Boots a device with the real firmware, and returns a token of each kind that it signs."""
     device.provision(directory, CertificateAuthority.create("Manufacturer"))
     with NonVolatileLog(directory) as log:
-        firmware = Firmware(directory, device.boot(directory), log, rate_per_day=2.5, clock_speed=1.0, hold=9)
+        firmware = Firmware(
+            directory, device.boot(directory), log, rate_per_day=2.5, clock_speed=1.0, hold=9, confidential=confidential
+        )
         firmware.event("manifest-draft", _ZERO)
         seen = [(len(each), region_digest(each, firmware.salt)) for each in (b"weights", b"other")]
         report = Report(
@@ -122,7 +125,9 @@ def _chip() -> Inventory:
         found[token.kind] = set(cbor2.loads(body))
         found["work"] = set(claims[-70007])
     assert {kind: found[kind] for kind in tokens._BODIES} == {kind: set(body) for kind, body in tokens._BODIES.items()}
-    for each in (identity.DeviceIdentity, tcb.TcbInfo, tlog.Checkpoint, tlog.Signature):
+    for each in (
+        identity.DeviceIdentity, tcb.TcbInfo, tlog.Checkpoint, tlog.Signature, hidden_fields.HiddenFields,
+    ):  # fmt: skip
         found[_called(each)] = _names(each)
     return found
 

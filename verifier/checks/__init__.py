@@ -30,6 +30,7 @@ from verifier.checks import (
     commitment,
     committed_data,
     data_records,
+    hidden_fields,
     inconclusive_replays,
     interrupts,
     memory,
@@ -64,6 +65,7 @@ LOG: Sequence[Check[LogFacts]] = (
     Check("chip_firmware", lambda log, given: chip_firmware.check(log, given.firmware)),
     Check("chip_log", lambda log, given: chip_log.check(log)),
     Check("chip_counters", lambda log, given: chip_counters.check(log)),
+    Check("hidden_fields", lambda log, given: hidden_fields.check(log)),
     Check("chip_options", lambda log, given: chip_options.check(log, given.firmware.limits)),
     Check("chip_clock", lambda log, given: chip_clock.check(log, given.firmware.limits)),
     Check(

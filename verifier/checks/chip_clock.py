@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 
 from verifier.model.facts import LogFacts, number
 from verifier.model.reference_values import CLOCK_TOLERANCE, ChipLimits
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import Token, shown
 from weighbridge.core.errors import Finding, WeighbridgeError
 
 BEHIND = 10.0
@@ -136,5 +136,5 @@ def speeds_by_boot(log: LogFacts) -> dict[int, float]:
     return {
         token.boot_count: number(token, "clock_milli") / 1000
         for token in tokens
-        if token.kind == "boot" and "clock_milli" in token.body
+        if token.kind == "boot" and "clock_milli" in shown(token)
     }

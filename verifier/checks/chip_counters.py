@@ -3,17 +3,20 @@
 Every entry and every head of a chip carries its totals over the chip's life. So a workload that leaves, is killed or
 cuts the power takes nothing back; a chip whose counters do is not the one that it was, or its firmware was altered.
 
+A head of a confidential boot has no counters: the next entry has them, and a sealed session looks at it.
+
 A snapshot says besides what was done since its workload was attached. That follows from the counters: it is what they
 have grown by since then, read at some time after the entry before and before the snapshot was signed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from itertools import pairwise
 
 from verifier.model.facts import LogFacts, number
-from verifier.model.sessions import begins, tokens_of
-from weighbridge.attest.tokens import Token
+from verifier.model.sessions import begins, confidential_boots, tokens_of
+from weighbridge.attest.tokens import HiddenBody, Token, counters
 from weighbridge.attest.work import Work
 from weighbridge.core.errors import Finding
 
@@ -26,8 +29,15 @@ def check(log: LogFacts) -> list[Finding]:
         else, and the first entry that is new to the Verifier and has none.
     """
     tokens = tokens_of(log)
-    decreased = next((found for pair in pairwise(tokens) if (found := _decreased(log, *pair))), None)
-    return [each for each in (decreased, _differ(log, tokens), _missing(log)) if each is not None]
+    silent = confidential_boots(log)
+    said = [token for token in tokens if not _is_silent(token, silent)]
+    decreased = next((found for pair in pairwise(said) if (found := _decreased(log, *pair))), None)
+    return [each for each in (decreased, _differ(log, tokens), _missing(log, silent)) if each is not None]
+
+
+def _is_silent(token: Token, silent: Set[int]) -> bool:
+    """Whether a token has no counters for its reader because its boot is confidential."""
+    return isinstance(token.work, HiddenBody) or (token.kind == "head" and token.boot_count in silent)
 
 
 def _differ(log: LogFacts, tokens: list[Token]) -> Finding | None:
@@ -35,10 +45,12 @@ def _differ(log: LogFacts, tokens: list[Token]) -> Finding | None:
     for earlier, token in pairwise([None, *tokens]):
         assert token is not None
         if begins(token):
-            begun = token.work
-        if token.kind != "snapshot" or begun is None or token.work is None or earlier is None or earlier.work is None:
+            begun = counters(token)
+        after = counters(token)
+        before = None if earlier is None else counters(earlier)
+        if token.kind != "snapshot" or begun is None or after is None or before is None:
             continue
-        least, most = earlier.work - begun, token.work - begun
+        least, most = before - begun, after - begun
         for name in ("kernels", "flops"):
             said = number(token, name)
             if not getattr(least, name) <= said <= getattr(most, name):
@@ -54,24 +66,25 @@ def _differ(log: LogFacts, tokens: list[Token]) -> Finding | None:
 
 
 def _decreased(log: LogFacts, earlier: Token, later: Token) -> Finding | None:
-    if earlier.work is None:
+    before, after = counters(earlier), counters(later)
+    if before is None:
         return None
-    lower = ["all"] if later.work is None else later.work.decreased(earlier.work)
+    lower = ["all"] if after is None else after.decreased(before)
     if not lower:
         return None
     return Finding(
         id="chip.counters.decreased",
         message="the chip's counters of work ran backwards; its memory of its own past was tampered with",
-        expected=f"at least {earlier.work.to_json()}",
-        found="none" if later.work is None else str(later.work.to_json()),
+        expected=f"at least {before.to_json()}",
+        found="none" if after is None else str(after.to_json()),
         subject=_place(log, later),
         evidence={"counters": lower},
     )
 
 
-def _missing(log: LogFacts) -> Finding | None:
+def _missing(log: LogFacts, silent: Set[int]) -> Finding | None:
     for token in tokens_of(log)[log.chip.witnessed_size :]:
-        if token.work is None:
+        if token.work is None and not _is_silent(token, silent):
             return Finding(
                 id="chip.counters.missing",
                 message="the chip does not say how much it has worked; have newer firmware installed",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from verifier.model.facts import LogFacts
-from weighbridge.attest.tokens import Token, Verified
+from weighbridge.attest.tokens import Token, Verified, shown
 from weighbridge.core.errors import Finding, WeighbridgeError
 
 
@@ -60,7 +60,7 @@ def _contradicts(logs: list[LogFacts], one: _Seen, other: _Seen) -> bool:
     Several chips are read at a time. Which of two heads is older is unknown if they were asked for at the same moment.
     """
     if one.token.index == other.token.index:
-        return one.token.body["last"] != other.token.body["last"]
+        return shown(one.token)["last"] != shown(other.token)["last"]
     shorter = one if one.token.index < other.token.index else other
     if logs[one.log].read_ms <= logs[other.log].asked_ms:
         return shorter is other

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from verifier.model.facts import LogFacts, number
 from verifier.model.reference_values import ChipLimits
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import Token, shown
 from weighbridge.core.errors import Finding, WeighbridgeError
 
 _ROUNDING = 0.0005
@@ -46,11 +46,11 @@ def _beyond(boot: Token, limits: ChipLimits) -> Iterator[tuple[str, str, str]]:
     """Yields (option, limit, what the boot entry says)."""
     if (hold := number(boot, "hold")) > limits.hold:
         yield "hold", f"at most {limits.hold} kernels", f"{hold} kernels"
-    if "clock_milli" not in boot.body:  # earlier firmware, which nothing kept from any speed
+    if "clock_milli" not in shown(boot):  # earlier firmware, which nothing kept from any speed
         yield "clock speed", "a stated speed", "none stated"
         return
     speed = number(boot, "clock_milli") / 1000
     if not 1 - _ROUNDING <= speed <= limits.clock_speed + _ROUNDING:
         yield "clock speed", f"1 to {limits.clock_speed:g}", f"{speed:g}"
-    if boot.body["forced"] and not limits.forced:
+    if shown(boot)["forced"] and not limits.forced:
         yield "forced interrupts", "refused by the chip", "allowed"

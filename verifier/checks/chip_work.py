@@ -12,7 +12,7 @@ from itertools import pairwise
 from verifier.model.facts import LogFacts
 from verifier.model.peak_flops import KERNELS_PER_SECOND
 from verifier.model.sessions import tokens_of
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import Token, counters
 from weighbridge.core.errors import Finding
 
 TOLERANCE = 0.01
@@ -35,10 +35,11 @@ def check(log: LogFacts, peak: float | None) -> list[Finding]:
     for earlier, later in pairwise(tokens_of(log)):
         if earlier.boot_count != later.boot_count or later.kind == "boot":
             continue  # its uptime begins anew; a boot entry that does not count up is `chip_log`'s to report
-        if earlier.work is None or later.work is None:
-            continue
+        before, after = counters(earlier), counters(later)
+        if before is None or after is None:
+            continue  # what is hidden is compared in a sealed session
         seconds = (later.uptime_ms - earlier.uptime_ms + SLACK_MS) / 1000 * (1 + TOLERANCE)
-        did = later.work - earlier.work
+        did = after - before
         for counter, done, rate in (("flops", did.flops, peak), ("kernels", did.kernels, KERNELS_PER_SECOND)):
             if rate is not None and done > rate * seconds:
                 findings.setdefault(counter, _impossible(log, earlier, later, counter, done, rate))

@@ -16,7 +16,7 @@ from scipy.special import bdtrc, pdtr, pdtrc
 from verifier.checks.chip_clock import anchored
 from verifier.model.facts import LogFacts, number
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import HiddenBody, Token, event_name, shown
 from weighbridge.core.errors import Finding, WeighbridgeError
 
 IDLE, UNSERVED = "interrupt-idle", "interrupt-unserved"
@@ -86,9 +86,9 @@ def _reboots(tokens: list[Token]) -> tuple[int, int, float]:
     after = [
         (earlier, later)
         for earlier, later in pairwise(boots)
-        if "unserved" in later.body and later.boot_count == earlier.boot_count + 1
+        if "unserved" in shown(later) and later.boot_count == earlier.boot_count + 1
     ]
-    cut = sum(later.body["unserved"] is True for _, later in after)
+    cut = sum(shown(later)["unserved"] is True for _, later in after)
     if not cut:
         return len(after), 0, 1.0
     chance = max(min(1.0, _per_second(earlier) * STANDING_S) for earlier, _ in after)
@@ -97,7 +97,7 @@ def _reboots(tokens: list[Token]) -> tuple[int, int, float]:
 
 def _per_second(boot: Token) -> float:
     """Interrupts per second of the Verifier's clock, by what a boot entry says."""
-    speed = number(boot, "clock_milli") / 1000 if "clock_milli" in boot.body else 1.0
+    speed = number(boot, "clock_milli") / 1000 if "clock_milli" in shown(boot) else 1.0
     return number(boot, "rate_milli") / 1000 * speed / _S_PER_DAY
 
 
@@ -106,7 +106,9 @@ def _late(log: LogFacts, tokens: list[Token]) -> list[Finding]:
     for token in tokens:
         if token.kind == "boot":
             hold = number(token, "hold")
-        elif token.kind == "snapshot" and hold is not None and number(token, "held") > hold:
+        elif token.kind != "snapshot" or isinstance(token.body, HiddenBody):
+            continue  # what is hidden is looked at in a sealed session
+        elif hold is not None and number(token, "held") > hold:
             return [
                 Finding(
                     id="chip.interrupt.late",
@@ -151,7 +153,7 @@ def evidence(log: LogFacts) -> dict[str, Any]:
     reboots, cut, chance = _reboots(tokens)
     return {
         "snapshots": sum(token.kind == "snapshot" for token in tokens),
-        "idle": sum(_name(token) == IDLE for token in tokens),
+        "idle": sum(event_name(token) == IDLE for token in tokens),
         "unserved": sum(map(_is_unserved, tokens)),
         "uptime_days": round(up / _MS_PER_DAY, 6),
         "anchored_days": round(days, 6),
@@ -172,13 +174,9 @@ def _entries(log: LogFacts) -> Iterator[Token]:
 
 def _is_interrupt(token: Token) -> bool:
     """Whether an entry tells of an interrupt of the boot that it is of."""
-    return token.kind == "snapshot" or _name(token) in (IDLE, UNSERVED)
+    return token.kind == "snapshot" or event_name(token) in (IDLE, UNSERVED)
 
 
 def _is_unserved(token: Token) -> bool:
     """Whether an entry says of an interrupt that it led to no snapshot."""
-    return _name(token) == UNSERVED or (token.kind == "boot" and token.body.get("unserved") is True)
-
-
-def _name(token: Token) -> object:
-    return token.body["name"] if token.kind == "event" else None
+    return event_name(token) == UNSERVED or (token.kind == "boot" and shown(token).get("unserved") is True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from verifier.checks.provenance import is_tail
 from verifier.model.facts import Explanation, SnapshotFacts
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
+from weighbridge.attest.tokens import shown
 from weighbridge.core.errors import Finding, WeighbridgeError
 
 
@@ -96,7 +97,7 @@ def _whole(snapshot: SnapshotFacts) -> Explanation | None:
     claim, facts = snapshot.explanation, snapshot.transcript
     if not isinstance(claim, Explanation) or facts is None or isinstance(facts.opened, WeighbridgeError):
         return None
-    return claim if snapshot.verified.token.body["safepoint"] and 0 <= claim.step < facts.opened.steps else None
+    return claim if shown(snapshot.verified.token)["safepoint"] and 0 <= claim.step < facts.opened.steps else None
 
 
 def _repeated(earlier: SnapshotFacts, snapshot: SnapshotFacts, place: Explanation) -> Finding:

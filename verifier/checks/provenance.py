@@ -7,7 +7,7 @@ from dataclasses import replace
 from verifier.checks.memory import is_beginning
 from verifier.model.facts import Explanation, SnapshotFacts, digest, number
 from verifier.model.policies import SNAPSHOTS_AS_DESIGNED, SnapshotPolicy
-from weighbridge.attest.tokens import claims_position
+from weighbridge.attest.tokens import HiddenBody, claims_position, shown
 from weighbridge.core.errors import ChipError, Finding, WeighbridgeError
 from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.resumption_notes import recomputed
@@ -23,6 +23,8 @@ def withheld(snapshot: SnapshotFacts) -> ChipError:
 def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNED) -> list[Finding]:
     """Checks that there is a claim, that token and transcript have its position, and that the running heads agree."""
     claim = snapshot.explanation
+    if isinstance(snapshot.verified.token.body, HiddenBody) and not isinstance(claim, WeighbridgeError):
+        return [_confidential(snapshot)]
     if isinstance(claim, WeighbridgeError):
         if snapshot.confidential and claim.reason == _WITHHELD:  # a Prover's own error may have any reason
             return [_confidential(snapshot)]
@@ -110,7 +112,7 @@ def _unexplained(snapshot: SnapshotFacts) -> Finding:
         expected="a transcript and a position",
         found=f"{size} bytes in {storages} storages, root {root.hex()}",
         subject=snapshot.subject,
-        evidence={"time_ms": token.time_ms, "safepoint": bool(token.body["safepoint"])},
+        evidence={"time_ms": token.time_ms, "safepoint": bool(shown(token)["safepoint"])},
     )
 
 

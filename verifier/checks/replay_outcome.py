@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from verifier.model.facts import MATCHES, SnapshotFacts, digest
+from weighbridge.attest.tokens import shown
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.program import tape_policy
 
@@ -29,7 +30,7 @@ def check(snapshot: SnapshotFacts) -> list[Finding]:
     if result.verdict == "mismatch" and not any(finding.severity == "violation" for finding in findings):
         findings.append(mismatch(subject, result.first_difference))
     token = snapshot.verified.token
-    if result.verdict in MATCHES and token.body["safepoint"] and result.running is not None:
+    if result.verdict in MATCHES and shown(token)["safepoint"] and result.running is not None:
         signed = digest(token, "running")
         if signed.hex() != result.running:
             findings.append(

@@ -20,7 +20,7 @@ from verifier.model.facts import Explanation, LogFacts, Plan, SnapshotFacts, dig
 from verifier.model.peak_flops import peak_by
 from verifier.model.policies import SnapshotPolicy
 from verifier.model.sessions import begins, tokens_of
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import Token, counters, event_name
 from weighbridge.attest.work import Work
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution.run_facts import Amount, Repetition, RunFacts
@@ -138,12 +138,12 @@ class _Walk:
 
     def passes(self, token: Token, placed: Mapping[int, _Placed]) -> list[Finding]:
         """Takes note of one entry; returns what is wrong with it."""
-        name = token.body["name"] if token.kind == "event" else None
+        name = event_name(token)
         if begins(token):
-            self._attached, self._here, self._begins = token.work, None, False
+            self._attached, self._here, self._begins = counters(token), None, False
         elif name == EVENT:
             # Loading and testing come before the first run of a session, and are counted with it.
-            self._drafted = self._attached if self._here is None else token.work
+            self._drafted = self._attached if self._here is None else counters(token)
             self._here, self._begins = digest(token, "digest"), True
         elif token.kind == "snapshot" and token.index in placed:
             return self._compare(token, placed[token.index])
@@ -154,10 +154,10 @@ class _Walk:
         since, due = self._due(run, here)
         again = run.last is not None and (self._here != here.run or self._begins)
         self._here, self._begins = here.run, False
-        run.last, run.work = here, token.work
-        if since is None or token.work is None:
+        run.last, run.work = here, counters(token)
+        if since is None or run.work is None:
             return []
-        done = token.work - since
+        done = run.work - since
         spared = min(run.unknown_s, done.unknown_ns / 1e9)
         run.unknown_s -= spared
         flops = done.flops + (done.unknown_ns / 1e9 - spared) * self._peak

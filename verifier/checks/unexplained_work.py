@@ -19,6 +19,7 @@ from verifier.model.peak_flops import peak_by
 from verifier.model.policies import SnapshotPolicy
 from verifier.model.sessions import ATTACHED, tokens_of, work_of
 from verifier.registry import Chip
+from weighbridge.attest.tokens import event_name
 from weighbridge.attest.work import Work
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution.run_facts import RunFacts
@@ -67,7 +68,7 @@ def account(
     return ChipWork(
         chip=log.chip,
         done=work_of(log),
-        sessions=sum(token.kind == "event" and token.body["name"] == ATTACHED for token in tokens_of(log)),
+        sessions=sum(event_name(token) == ATTACHED for token in tokens_of(log)),
         peak=peak_by(log.chip.chip_type, plan),
         explained=explained_flops(snapshots, plan.snapshots, examined),
     )

@@ -98,6 +98,11 @@ def _entry(chip: Mapping[str, Any], row: Mapping[str, Any], digest: str) -> Stat
     facts = [
         ("entry", f"{row['index']} of {chip['entries']}"),
         ("time on the chip's clock", rfc3339(row["time_ms"] / 1000).replace("T", " ").replace("Z", " UTC")),
+    ]
+    if row["bytes"] is None:
+        says = "The chip stopped and signed what its memory held; in a confidential boot it hides what that was."
+        return Station("Log entry", says, "warn", facts)
+    facts += [
         ("memory", f"{size(row['bytes'])} in {row['storages']} pieces"),
         ("kernels since the start", grouped(row["kernels"])),
     ]

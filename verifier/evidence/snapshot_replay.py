@@ -24,6 +24,7 @@ from verifier.model.sessions import since_attached
 from verifier.registry import Chip
 from weighbridge.attest import tokens
 from weighbridge.attest.chip_log import Directory
+from weighbridge.attest.tokens import event_name, shown
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.errors import Finding, TranscriptError, WeighbridgeError
 from weighbridge.execution.replay import replay
@@ -87,7 +88,7 @@ def _facts(chip: Mapping[str, Any], row: Mapping[str, Any], log: Directory, manu
     drafts = [
         (each.token.index, digest(each.token, "digest"))
         for each in before
-        if each.token.kind == "event" and each.token.body["name"] == commitment.EVENT
+        if event_name(each.token) == commitment.EVENT
     ]
     known = Chip(
         ueid=bytes.fromhex(chip["ueid"]), address=chip["address"], prover_address=chip["prover_address"],
@@ -116,7 +117,7 @@ def _replay(
         facts.replayed = error
         return
     reached = memory.replayed(facts)
-    if reached is not None and reached.touched and not facts.verified.token.body["safepoint"]:
+    if reached is not None and reached.touched and not shown(facts.verified.token)["safepoint"]:
         after = replay(opened.path, stop=(claim.step, claim.op + 1), salt=opening.salt, limits=limits)
         facts.after = after if after.verdict == "match" else None
     try:

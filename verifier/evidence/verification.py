@@ -30,6 +30,7 @@ from weighbridge.attest.certificates import load_certificate
 from weighbridge.attest.chip_log import Directory
 from weighbridge.attest.dsse import DocumentError
 from weighbridge.attest.tlog import NoteKey
+from weighbridge.attest.tokens import HiddenBody
 from weighbridge.core import merkle
 from weighbridge.core.bounded import decode_json
 from weighbridge.core.errors import Finding, WeighbridgeError
@@ -363,12 +364,17 @@ def _snapshot(opened: _Bundle, reader: Reader) -> str:
     _same(True, index < len(opened.log.entries))
     token = tokens.verify(opened.log.entries[index], reader.manufacturer).token
     _same("snapshot", token.kind)
-    stated = {
-        "time_ms": token.time_ms, "uptime_ms": token.uptime_ms, "boot_count": token.boot_count,
-        "bytes": token.body["bytes"], "storages": token.body["leaves"], "kernels": token.body["kernels"],
-        "flops": token.body["flops"], "unobserved": token.body["unobserved"],
-    }  # fmt: skip
+    stated: dict[str, Any] = {
+        "time_ms": token.time_ms,
+        "uptime_ms": token.uptime_ms,
+        "boot_count": token.boot_count,
+    }
+    claims = {name: name for name in ("bytes", "kernels", "flops", "unobserved")} | {"storages": "leaves"}
+    hidden = isinstance(token.body, HiddenBody)
+    stated |= {name: None if hidden else tokens.shown(token)[claim] for name, claim in claims.items()}
     _same(stated, {name: row[name] for name in stated})
+    if hidden:
+        return f"entry {index} is a snapshot that the chip signed; what it shows is hidden, as the report says"
     return f"entry {index} is a snapshot of {row['storages']} storages that the chip signed, as the report says"
 
 

@@ -24,7 +24,7 @@ from verifier.model.policies import (
 from verifier.registry import Chip
 from verifier.registry.transitions import Contradiction
 from weighbridge.attest.tlog import Checkpoint, Note
-from weighbridge.attest.tokens import Token, Verified
+from weighbridge.attest.tokens import Token, Verified, shown
 from weighbridge.attest.work import Work
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import Finding, UsageError, WeighbridgeError
@@ -64,15 +64,23 @@ REGENERATION_SECONDS = 3600.0
 
 
 def number(token: Token, name: str) -> int:
-    """Returns an integer claim of a verified token's body, which the token's schema has."""
-    value = token.body[name]
+    """Returns an integer claim of a verified token's body, which the token's schema has.
+
+    Raises:
+        TokenError: The token hides it.
+    """
+    value = shown(token)[name]
     assert isinstance(value, int)
     return value
 
 
 def digest(token: Token, name: str) -> bytes:
-    """Returns a digest in a verified token's body; a claim that was not made is empty."""
-    value = token.body[name]
+    """Returns a digest in a verified token's body; a claim that was not made is empty.
+
+    Raises:
+        TokenError: The token hides it.
+    """
+    value = shown(token)[name]
     assert isinstance(value, bytes)
     return value
 
@@ -294,6 +302,9 @@ class LogFacts:
         anchors: Heads of each boot that were witnessed before, in order: the first, the newest, and those at which its
             clock became slow or was no longer.
         contacts: When the witness first held its entries, before this inspection, in the order of the log.
+        hidden: As the chip signed them, the tokens whose hidden fields a Prover opened, by their places; `entries` have
+            the fields.
+        unopened: Why a token whose fields are hidden was not opened, by its place; empty where none could be.
     """
 
     chip: Chip
@@ -311,6 +322,8 @@ class LogFacts:
     read_ms: int = 0
     anchors: list[Anchor] = field(default_factory=list)
     contacts: list[Contact] = field(default_factory=list)
+    hidden: dict[int, Token] = field(default_factory=dict)
+    unopened: dict[int, WeighbridgeError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from verifier.model.sessions import ATTACHED, DETACHED, DRAFT
 from weighbridge.attest import repeats
 from weighbridge.attest.beacon import BeaconInfo
 from weighbridge.attest.repeats import Declared, Heads
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import Token, event_name
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.transcript_facts import OpenedTranscript
 
@@ -133,7 +133,7 @@ class _Event:
 
     @property
     def name(self) -> str:
-        return str(self.token.body["name"])
+        return event_name(self.token) or ""
 
 
 def placed(
@@ -237,10 +237,9 @@ def _events(log: LogFacts, draft: bytes) -> Iterator[_Event]:
     """Yields the events of a chip's log from that of a draft on."""
     begun = own = False
     for index, entry in enumerate(log.entries):
-        if isinstance(entry.verified, WeighbridgeError) or entry.verified.token.kind != "event":
+        if isinstance(entry.verified, WeighbridgeError) or event_name(token := entry.verified.token) is None:
             continue
-        token = entry.verified.token
-        if token.body["name"] == DRAFT:
+        if event_name(token) == DRAFT:
             own = digest(token, "digest") == draft
             begun = begun or own
         if begun:
@@ -262,7 +261,7 @@ def _is_over(log: LogFacts, draft: bytes) -> bool:
         token = None if isinstance(entry.verified, WeighbridgeError) else entry.verified.token
         if token is None or token.kind not in ("boot", "event"):
             continue
-        name = token.body.get("name")
+        name = event_name(token)
         if token.kind == "boot" or name in (ATTACHED, DETACHED):
             attached = name == ATTACHED
             over = not attached

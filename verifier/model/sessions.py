@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verifier.model.facts import LogFacts
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import Token, counters, event_name, is_confidential
 from weighbridge.attest.work import NONE, Work
 from weighbridge.core.errors import WeighbridgeError
 
@@ -17,28 +17,34 @@ DRAFT = "manifest-draft"
 
 def begins(token: Token) -> bool:
     """Whether what a workload does counts from this entry on."""
-    return token.kind == "boot" or (token.kind == "event" and token.body["name"] == ATTACHED)
+    return token.kind == "boot" or event_name(token) == ATTACHED
 
 
 def since_attached(entries: Sequence[Token]) -> Work | None:
-    """Returns what the workload of the last of some entries has done by then; None if that is not said.
+    """Returns what the workload of the last of some entries has done by then; None if that is not said, or hidden.
 
     Args:
         entries: Of one log, in order.
     """
     last = entries[-1]
     for token in reversed(entries):
-        if token.boot_count != last.boot_count or token.work is None or last.work is None:
+        before, after = counters(token), counters(last)
+        if token.boot_count != last.boot_count or before is None or after is None:
             return None
         if begins(token):
-            return last.work - token.work
+            return after - before
     return None
 
 
 def work_of(log: LogFacts) -> Work:
-    """Returns what a chip has done since its first entry that says so, as far as its log and its head tell."""
-    said = [token.work for token in tokens_of(log) if token.work is not None]
+    """Returns what a chip has done since its first entry that says so, as far as its log and its head show it."""
+    said = [work for token in tokens_of(log) if (work := counters(token)) is not None]
     return said[-1] - said[0] if said else NONE
+
+
+def confidential_boots(log: LogFacts) -> set[int]:
+    """Returns the numbers of the boots whose entries say that they are confidential."""
+    return {token.boot_count for token in tokens_of(log) if token.kind == "boot" and is_confidential(token)}
 
 
 def tokens_of(log: LogFacts) -> list[Token]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -25,6 +25,7 @@ from verifier.model.segments import segments
 from verifier.report import extent, false_accusation, miss_bound, proven_time
 from verifier.report.conclusion import Conclusion
 from verifier.report.ledger import DAY_MS
+from weighbridge.attest.tokens import HiddenBody
 from weighbridge.core import bound_failure
 from weighbridge.core.errors import Finding, WeighbridgeError
 from weighbridge.execution.replay_answer import ReplayResult
@@ -301,14 +302,14 @@ def _chip(log: LogFacts, snapshots: Sequence[SnapshotFacts], verified: bool, pla
 
 def _snapshot(snapshot: SnapshotFacts, policy: SnapshotPolicy) -> dict[str, Any]:
     token, claim = snapshot.verified.token, snapshot.explanation
-    body = token.body
+    body: Mapping[str, Any] = defaultdict(lambda: None) if isinstance(token.body, HiddenBody) else token.body
     out: dict[str, Any] = {
         "index": snapshot.index,
         "status": snapshot.status,
         "time_ms": token.time_ms,
         "uptime_ms": token.uptime_ms,
         "boot_count": token.boot_count,
-        "safepoint": bool(body["safepoint"]),
+        "safepoint": body["safepoint"],
         "bytes": body["bytes"],
         "storages": body["leaves"],
         "weights_bytes": body["weights_bytes"],

@@ -27,7 +27,7 @@ from verifier.checks.commitment import EVENT
 from verifier.checks.interrupts import IDLE
 from verifier.checks.memory import replayed
 from verifier.model.facts import Explanation, LogFacts, SnapshotFacts, TranscriptFacts, digest, number
-from weighbridge.attest.tokens import Token
+from weighbridge.attest.tokens import HiddenBody, Token, event_name
 from weighbridge.core.errors import UsageError, WeighbridgeError
 
 DAY_MS = 86_400_000
@@ -278,16 +278,18 @@ def points(log: LogFacts, snapshots: Iterable[SnapshotFacts], transcripts: Itera
 
 def _says_nothing(token: Token) -> bool:
     """Whether an entry is the workload's own note, about something else than the transcript that it writes."""
-    name = token.body["name"] if token.kind == "event" else EVENT
-    return isinstance(name, str) and name != EVENT and not name.startswith("interrupt-")
+    name = event_name(token)
+    return name is not None and name != EVENT and not name.startswith("interrupt-")
 
 
 def _point(token: Token, snapshot: SnapshotFacts | None, drafts: Mapping[bytes, str]) -> Point:
     place: dict[str, Any] = {
         "time_ms": token.time_ms, "uptime_ms": token.uptime_ms, "boot": token.boot_count, "index": token.index,
     }  # fmt: skip
+    if isinstance(token.body, HiddenBody):
+        return Point(kind="other", **place)
     if token.kind == "event":
-        name = token.body["name"]
+        name = event_name(token)
         if name == IDLE:
             return Point(kind="idle", **place)
         run = drafts.get(digest(token, "digest")) if name == EVENT else None

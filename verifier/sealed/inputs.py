@@ -1,10 +1,12 @@
 """The Prover's files of a sealed session, as they lie in the worker once all are what was committed to.
 
     salt                                32 bytes, under which the full report is sealed
+    tokens/UEID/ENTRY.cbor              what opens a token of a confidential boot (`weighbridge.attest.hidden_fields`)
     openings/UEID/ENTRY.cbor            a chip's opening of a snapshot: salt, leaves, and those of the weights
     transcripts/IDENTIFIER/...          the files of a transcript
 
-A snapshot without an opening was withheld. A transcript that is none explains nothing. Neither ends the session.
+A snapshot or a token without an opening was withheld. A transcript that is none explains nothing. Neither ends the
+session.
 """
 
 from __future__ import annotations
@@ -15,15 +17,16 @@ from pathlib import Path
 
 from verifier.contact.uploads import Whole
 from verifier.model import fact_codec
-from verifier.model.facts import Opening, SnapshotFacts
+from verifier.model.facts import LogFacts, Opening, SnapshotFacts
 from verifier.store.cache import Cache
+from weighbridge.attest.hidden_fields import OPENING_LIMIT as TOKEN_LIMIT
 from weighbridge.attest.sealed_report import SALT_SIZE
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import ChipError, FormatError, WeighbridgeError
 from weighbridge.execution.transcript_facts import open_confined
 
-SALT, OPENINGS, TRANSCRIPTS = "salt", "openings", "transcripts"
+SALT, TOKENS, OPENINGS, TRANSCRIPTS = "salt", "tokens", "openings", "transcripts"
 OPENING_LIMIT = 256 << 20
 """So many bytes the opening of one snapshot may have."""
 _IDENTIFIER = re.compile(r"[0-9a-f]{64}")
@@ -50,6 +53,17 @@ def opening(root: Path, snapshot: SnapshotFacts) -> Opening | WeighbridgeError:
         return _opening(path.read_bytes())
     except FormatError as error:
         return ChipError(f"{error.message}; the Prover withholds it")
+
+
+def token_openings(root: Path, log: LogFacts) -> dict[int, bytes]:
+    """Returns what the Prover says opens the tokens of a log, by their places."""
+    found = {}
+    for index in range(len(log.entries)):
+        path = root / TOKENS / log.chip.ueid.hex() / f"{index}.cbor"
+        if path.is_file():
+            with path.open("rb") as file:
+                found[index] = file.read(TOKEN_LIMIT + 1)
+    return found
 
 
 class Handed:

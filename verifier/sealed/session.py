@@ -15,7 +15,7 @@ from verifier.contact.log_reading import first_contact
 from verifier.contact.uploaded_explanations import Uploaded
 from verifier.contact.witness import Witness
 from verifier.inspection import Inspection, InspectionStoppedError
-from verifier.model import fact_codec
+from verifier.model import fact_codec, hidden_tokens
 from verifier.model.facts import LogFacts
 from verifier.registry import Registry
 from verifier.report.outcome import Drawn, Missing
@@ -135,12 +135,17 @@ def _place(case: Case, files: Path, units: Units, witness: Witness) -> set[tuple
     for log in case.logs:
         name = log.chip.ueid.hex()
         known = _unaddressed(log)
+        opened_tokens = inputs.token_openings(files, known)
+        units.put(hidden_tokens.UNIT, name, hidden_tokens.openings_to(opened_tokens))
         contact = first_contact(known.chip, witness)
         units.put("contact", name, [fact_codec.chip_to(known.chip), contact.tag, contact.since_ms])
         units.put("log", name, fact_codec.log_to(known))
         units.put("witnessed", name, None)
-        for snapshot in snapshots_in(known):
+        whole = hidden_tokens.revealed(known, opened_tokens)
+        for snapshot in snapshots_in(whole):
             opened = inputs.opening(files, snapshot)
+            if whole.unopened:  # what one entry hides may begin another run, or be the work of one
+                opened = next(iter(whole.unopened.values()))
             place = f"{name}/{snapshot.index}"
             if isinstance(opened, WeighbridgeError):  # what is not opened is not explained either, whatever is named
                 withheld.add((name, snapshot.index))

@@ -12,6 +12,7 @@ from verifier.model import fact_codec
 from verifier.model.collected import Collected
 from verifier.model.facts import Cell, Explanation, Shard, SnapshotFacts
 from verifier.stages.setting import Setting
+from weighbridge.attest.tokens import shown
 from weighbridge.core.errors import WeighbridgeError
 
 
@@ -30,7 +31,7 @@ def run(setting: Setting, collected: Collected) -> None:
             continue
         message = f"asking for the collectives of rank {shard.coordinate.rank} up to step {claim.step}"
         setting.progress("cells", done, len(collected.snapshots), message)
-        if not snapshot.verified.token.body["safepoint"]:
+        if not shown(snapshot.verified.token)["safepoint"]:
             claim = replace(claim, op=claim.op + 1)  # the replay may have to go on to after the operation in progress
         # Chunks that are drawn anew would show a Prover which ones it need not fear; so they are drawn once.
         snapshot.cell = setting.units.once(

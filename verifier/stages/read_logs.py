@@ -16,13 +16,13 @@ from itertools import islice
 from verifier import checks
 from verifier.checks import commitment
 from verifier.contact.log_reading import Contact, acknowledge, first_contact, read_log
-from verifier.model import fact_codec
+from verifier.model import fact_codec, hidden_tokens
 from verifier.model.collected import Collected
 from verifier.model.facts import CustodyFacts, LogFacts, SnapshotFacts, digest
 from verifier.model.sessions import since_attached
 from verifier.registry import Chip
 from verifier.stages.setting import Setting
-from weighbridge.attest.tokens import Token, is_confidential
+from weighbridge.attest.tokens import HiddenBody, Token, event_name, is_confidential
 from weighbridge.core.errors import WeighbridgeError
 
 READ_AHEAD = 8
@@ -33,7 +33,8 @@ def run(setting: Setting, collected: Collected) -> None:
     """Reads every drawn chip's log, then compares them all."""
     drawn = setting.registry.sampled(setting.id)
     with closing(_logs(setting, drawn)) as logs:
-        for log in logs:
+        for read in logs:
+            log = _opened(setting, read)
             chip, ueid = log.chip, log.chip.ueid
             custody = CustodyFacts(chip=chip, contradictions=setting.registry.contradictions(ueid))
             subject = f"chip {ueid.hex()}"
@@ -62,6 +63,12 @@ def _logs(setting: Setting, drawn: Sequence[bytes]) -> Generator[LogFacts, None,
                 )
         finally:  # what is being read is waited for; it is read again when the inspection goes on
             pool.shutdown(cancel_futures=True)
+
+
+def _opened(setting: Setting, log: LogFacts) -> LogFacts:
+    """Reveals what the chip's tokens hide, where their openings are there: in a sealed session, and nowhere else."""
+    openings = setting.units.get(hidden_tokens.UNIT, log.chip.ueid.hex(), hidden_tokens.openings_of)
+    return log if openings is None else hidden_tokens.revealed(log, openings)
 
 
 def _reading(setting: Setting, ueid: bytes, pool: ThreadPoolExecutor) -> Callable[[], LogFacts]:
@@ -136,7 +143,7 @@ def snapshots_in(log: LogFacts) -> list[SnapshotFacts]:
         tokens.append(token)
         if token.kind == "boot" and is_confidential(token):
             confidential.add(token.boot_count)
-        elif token.kind == "event" and token.body["name"] == commitment.EVENT:
+        elif event_name(token) == commitment.EVENT:
             drafts.append((index, digest(token, "digest")))
         elif token.kind == "snapshot":
             work = since_attached(tokens)
@@ -147,7 +154,7 @@ def snapshots_in(log: LogFacts) -> list[SnapshotFacts]:
                     verified=entry.verified,
                     drafts=list(drafts),
                     work=work,
-                    confidential=token.boot_count in confidential,
+                    confidential=token.boot_count in confidential or isinstance(token.body, HiddenBody),
                 )
             )
     return found

@@ -16,6 +16,7 @@ from verifier.stages import supplement_requests
 from verifier.stages.replay_runner import replayed, task
 from verifier.stages.setting import Setting
 from verifier.units import key_of
+from weighbridge.attest.tokens import shown
 from weighbridge.core.digests import Leaf
 from weighbridge.core.errors import TranscriptError, UsageError, WeighbridgeError
 from weighbridge.execution.replay_answer import ReplayResult
@@ -48,7 +49,7 @@ def run(setting: Setting, collected: Collected) -> None:
         if id(snapshot) in tasks:
             _take(snapshot, outcomes[tasks[id(snapshot)].key])
             reached = memory.replayed(snapshot)
-            if reached is not None and reached.touched and not snapshot.verified.token.body["safepoint"]:
+            if reached is not None and reached.touched and not shown(snapshot.verified.token)["safepoint"]:
                 after = _task(setting, snapshot, further=1)
                 assert after is not None
                 further[id(snapshot)] = after

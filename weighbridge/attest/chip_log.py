@@ -15,7 +15,7 @@ from cryptography import x509
 
 from weighbridge.attest import tiles, tlog, tokens
 from weighbridge.attest.tlog import Checkpoint, Note, NoteKey
-from weighbridge.attest.tokens import Token, Verified
+from weighbridge.attest.tokens import Token, Verified, shown
 from weighbridge.core import merkle
 from weighbridge.core.bounded import open_regular
 from weighbridge.core.errors import Finding, TokenError, TranscriptError, UsageError, WeighbridgeError
@@ -23,7 +23,7 @@ from weighbridge.core.errors import Finding, TokenError, TranscriptError, UsageE
 
 def log_key(head: Token) -> NoteKey:
     """Returns the log key that a verified head token names."""
-    public = head.body["log_key"]
+    public = shown(head)["log_key"]
     assert isinstance(public, bytes)
     return NoteKey(tlog.origin(head.ueid), tlog.LOG, public)
 
@@ -83,7 +83,7 @@ def verify_entry(
 
 
 def _promised(head: Token) -> tuple[int, bytes]:
-    size, root = head.body["size"], head.body["root"]
+    size, root = shown(head)["size"], shown(head)["root"]
     assert isinstance(size, int)
     assert isinstance(root, bytes)
     return size, root

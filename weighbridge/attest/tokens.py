@@ -38,6 +38,9 @@ PROFILE = "urn:x-weighbridge:token:1"
 OEMID = bytes_digest(b"weighbridge simulated chip")[:16]
 """RFC 9711, section 4.2.3.1: a random OEM ID of 16 bytes; this one stands for "no silicon, a simulation"."""
 
+OWN_EVENTS = ("interrupt-", "workload-")
+"""How the names of the chip's own events begin; a workload cannot log one."""
+
 GENESIS = bytes(DIGEST_SIZE)
 """`previous` of a log's first entry."""
 
@@ -95,8 +98,21 @@ _BODIES: Mapping[Kind, Mapping[str, str]] = {
 
 Off a safepoint it claims no digest of its operations (`running`), and either all of the others or none.
 """
+HIDING: frozenset[Kind] = frozenset({"event", "snapshot"})
+"""Kinds of entries whose bodies may be hidden."""
 _NOT_SAID_BEFORE = (frozenset({"confidential"}), frozenset({"confidential", "clock_milli", "forced", "unserved"}))
 """What the boot entries of earlier firmware lack: either of these as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenBody:
+    """What a token of a confidential boot carries in place of fields (`weighbridge.attest.hidden_fields`).
+
+    Attributes:
+        commitment: A blinded commitment to them (32 bytes).
+    """
+
+    commitment: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,8 +132,10 @@ class Token:
         hwmodel: Model of the chip, 1 to 32 bytes.
         firmware_version: As in the attestation certificate.
         debug: Whether the chip was started in debug mode; as in the attestation certificate.
-        body: What is attested, by kind: see docs/formats/snapshot-token.md.
-        work: What the chip has done over its life; None in tokens of earlier firmware, which did not say.
+        body: What is attested, by kind: see docs/formats/snapshot-token.md. It is hidden together with the work alone,
+            and in entries of the kinds event and snapshot alone.
+        work: What the chip has done over its life; None in tokens of earlier firmware, which did not say, and in heads
+            of confidential boots.
     """
 
     kind: Kind
@@ -132,18 +150,47 @@ class Token:
     hwmodel: bytes
     firmware_version: str
     debug: bool
-    body: Mapping[str, Value]
-    work: Work | None = None
+    body: Mapping[str, Value] | HiddenBody
+    work: Work | HiddenBody | None = None
+
+
+def shown(token: Token) -> Mapping[str, Value]:
+    """Returns the body of a token that shows it.
+
+    Raises:
+        TokenError: It is hidden.
+    """
+    if isinstance(token.body, HiddenBody):
+        raise TokenError(f"Entry {token.index} hides what it says; have it opened in a sealed inspection.")
+    return token.body
+
+
+def event_name(token: Token) -> str | None:
+    """Returns the name of an event; None of a token that is none, or that hides it."""
+    if token.kind != "event" or isinstance(token.body, HiddenBody):
+        return None
+    return str(token.body["name"])
+
+
+def counters(token: Token) -> Work | None:
+    """Returns what the chip has done by a token; None if it does not say, or hides it."""
+    return None if isinstance(token.work, HiddenBody) else token.work
+
+
+def is_own(token: Token) -> bool:
+    """Tells whether a token shows one of the chip's own events, which say nothing of what a workload does."""
+    name = event_name(token)
+    return name is not None and name.startswith(OWN_EVENTS) and shown(token)["digest"] == bytes(DIGEST_SIZE)
 
 
 def is_confidential(boot: Token) -> bool:
     """Tells whether a boot entry says that the boot's snapshots are opened to no Verifier."""
-    return boot.body.get("confidential") is True
+    return shown(boot).get("confidential") is True
 
 
 def claims_position(token: Token) -> bool:
     """Tells whether the workload claimed a position in a transcript when a snapshot was taken."""
-    return token.body["head"] != b""
+    return shown(token)["head"] != b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,7 +328,6 @@ def encode_claims(token: Token) -> bytes:
         _BOOTCOUNT: token.boot_count,
         _BOOTSEED: token.boot_seed,
         _SWVERSION: [token.firmware_version],
-        _MEASUREMENTS: [[_CBOR_FORMAT, cbor(dict(token.body))]],
         _KIND: token.kind,
         _INDEX: token.index,
         _PREVIOUS: token.previous,
@@ -290,8 +336,10 @@ def encode_claims(token: Token) -> bytes:
     }
     if token.nonce is not None:
         claims[_NONCE] = token.nonce
+    if not isinstance(token.body, HiddenBody):
+        claims[_MEASUREMENTS] = [[_CBOR_FORMAT, cbor(dict(token.body))]]
     if token.work is not None:
-        claims[_WORK] = token.work.to_json()
+        claims[_WORK] = token.work.commitment if isinstance(token.work, HiddenBody) else token.work.to_json()
     return cbor(claims)
 
 
@@ -303,7 +351,7 @@ def decode_claims(payload: bytes) -> Token:
     """
     claims = _decode(payload, dict)
     try:
-        ((form, body),) = claims[_MEASUREMENTS]
+        work = _work(claims)
         (version,) = claims[_SWVERSION]
         token = Token(
             kind=claims[_KIND],
@@ -318,14 +366,27 @@ def decode_claims(payload: bytes) -> Token:
             hwmodel=claims[_HWMODEL],
             firmware_version=version,
             debug=_DEBUG_STATES.index(claims[_DBGSTAT]) == 1,
-            body=_decode(body, dict) if isinstance(body, bytes) and form == _CBOR_FORMAT else {},
-            work=Work.from_json(claims[_WORK]) if _WORK in claims else None,
+            body=work if isinstance(work, HiddenBody) and _MEASUREMENTS not in claims else _body(claims),
+            work=work,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise TokenError("A claim is missing from the token or has another shape than the profile says.") from error
     if encode_claims(token) != payload:
         raise TokenError("The token has claims that the profile does not know, or that contradict each other.")
     return token
+
+
+def _work(claims: Mapping[int, Any]) -> Work | HiddenBody | None:
+    if _WORK not in claims:
+        return None
+    said = claims[_WORK]
+    return HiddenBody(said) if isinstance(said, bytes) else Work.from_json(said)
+
+
+def _body(claims: Mapping[int, Any]) -> dict[Any, Any]:
+    ((form, body),) = claims[_MEASUREMENTS]
+    found: dict[Any, Any] = _decode(body, dict) if isinstance(body, bytes) and form == _CBOR_FORMAT else {}
+    return found
 
 
 def decode_cbor(data: bytes, *, max_bytes: int) -> Any:
@@ -417,8 +478,16 @@ def _check(token: Token) -> None:
         _check_value(name, getattr(token, name), "count")
     _check_value("firmware_version", token.firmware_version, "text")
     _check_value("debug", token.debug, "flag")
-    if token.work is not None:
+    if isinstance(token.work, HiddenBody):
+        _check_value("work", token.work.commitment, "digest")
+        if token.kind == "head":
+            raise TokenError("A head hides nothing: it has counters, or none.")
+    elif token.work is not None:
         Work.from_json(token.work.to_json())
+    if isinstance(token.body, HiddenBody):
+        if token.kind not in HIDING or token.work != token.body:
+            raise TokenError("A body is hidden with the work, by one commitment, in entries of events and snapshots.")
+        return
     schema = _BODIES[token.kind]
     body = cast(Mapping[Any, Any], token.body)
     if token.kind == "boot" and (missing := set(schema) - set(body)) in _NOT_SAID_BEFORE:

@@ -11,9 +11,10 @@ import pytest
 from support.outcomes import TERMS, start
 from support.station import LIMITS, Station, ids
 
-from firmware_sim.opening import opened
+from firmware_sim.opening import hidden, opened
 from prover.keeping.sealed_inputs import gather
 from verifier.contact.witness import Witness
+from verifier.model.hidden_tokens import places
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Registry
 from verifier.report import published_findings
@@ -47,13 +48,16 @@ def sealed(station: Station, tmp_path_factory: pytest.TempPathFactory) -> Examin
     root = tmp_path_factory.mktemp("sealed")
     files = root / "files"
     found = case(station, root)
-    openings = {}
+    openings, tokens = {}, {}
     names = {ueid: name for name, ueid in station.ueids.items()}
     for log in found.logs:
+        socket, ueid = station.chips[names[log.chip.ueid]].socket, log.chip.ueid
+        assert places(log) == list(range(len(log.entries)))
+        tokens |= {(ueid, index): data for index, data in hidden(socket, places(log)).items()}
         for each in snapshots_in(log):
             assert each.confidential
-            openings[log.chip.ueid, each.index] = opened(station.chips[names[log.chip.ueid]].socket, each.index)
-    gather(files, station.runs, openings)
+            openings[ueid, each.index] = opened(socket, each.index)
+    gather(files, station.runs, openings, tokens)
     registry = Registry(root / "registry")
     try:
         return examine(

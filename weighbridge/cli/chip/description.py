@@ -60,6 +60,7 @@ def of_service(address: str, credentials: Credentials, manufacturer: Certificate
         WeighbridgeError: It cannot be asked, or its certificates do not lead to the manufacturer.
     """
     from verifier.contact.clients import ChipClient
+    from weighbridge.attest.tokens import shown
 
     with ChipClient(address, credentials, ueid) as client:
         verified = client.identity(secrets.token_bytes(32), manufacturer)
@@ -71,7 +72,7 @@ def of_service(address: str, credentials: Credentials, manufacturer: Certificate
         "model": tcb.model,
         "mode": tcb.mode,
         "firmware": _firmware(tcb.version, tcb.svn, tcb.measurement),
-        "entries": token.body["size"],
+        "entries": shown(token)["size"],
         "boots": token.boot_count,
         "uptime_ms": token.uptime_ms,
         "time_ms": token.time_ms,

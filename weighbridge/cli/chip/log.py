@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from weighbridge.cli._exits import print_found
 from weighbridge.cli._inputs import Json, read_file
 from weighbridge.cli.chip import description
 from weighbridge.core.errors import Finding, TokenError, UsageError, WeighbridgeError
+
+if TYPE_CHECKING:
+    from weighbridge.attest.tokens import Token
 
 app = typer.Typer(help="A chip's log: read, export, check, prove, verify, compare.", no_args_is_help=True)
 
@@ -169,13 +172,15 @@ def _fetch(address: str, credentials: Path, root: Any, ueid: bytes) -> tuple[byt
     return note, token, entries
 
 
-def _row(token: Any) -> dict[str, Any]:
+def _row(token: Token) -> dict[str, Any]:
+    from weighbridge.attest.tokens import HiddenBody, event_name
+
     return {
         "index": token.index,
         "kind": token.kind,
         "boot": token.boot_count,
         "time_ms": token.time_ms,
-        "name": token.body.get("name", "") if token.kind == "event" else "",
+        "name": "hidden" if isinstance(token.body, HiddenBody) else event_name(token) or "",
     }
 
 

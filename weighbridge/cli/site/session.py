@@ -60,21 +60,25 @@ def gather(
     runs: Annotated[Path, typer.Option("--runs", help="Directory with your transcripts; all of them are given.")],
     chips: Annotated[list[str], typer.Option("--chip", help="UEID=SOCKET of a chip, as it was started; repeatable.")],
 ) -> None:
-    """As the Prover: gather what a session gets: openings of snapshots, from the chips themselves, and transcripts."""
-    from firmware_sim.opening import opened
+    """As the Prover: gather what a session gets: openings of snapshots and tokens, from the chips, and transcripts."""
+    from firmware_sim.opening import hidden, opened
     from prover.keeping.sealed_inputs import gather as gathered
+    from verifier.model.hidden_tokens import places
     from verifier.stages.read_logs import snapshots_in
 
     there = dict(map(_socket, chips))
     openings, missing = {}, []
+    tokens: dict[tuple[bytes, int], bytes] = {}
     for log in _case(case_file).logs:
         ueid = log.chip.ueid
+        if ueid in there and (hiding := places(log)):
+            tokens |= {(ueid, index): data for index, data in hidden(there[ueid], hiding).items()}
         for each in snapshots_in(log):
             if ueid in there:
                 openings[ueid, each.index] = opened(there[ueid], each.index)
             else:
                 missing.append(f"{ueid.hex()}:{each.index}")
-    runs_given = gathered(out, runs, openings)
+    runs_given = gathered(out, runs, openings, tokens)
     print(f"{out} has {len(openings)} openings and {len(runs_given)} transcripts; keep it secret")
     if missing:
         print(f"no chip with the UEID is there for {', '.join(missing)}: these count as withheld")
