@@ -1,9 +1,9 @@
 """What a dispute about one operation takes when it is judged by a chunk of the result, and when it is judged whole.
 
 `python -m benchmarks.bench_narrowed_disputes [--models gpt2-11m] [--rounds 3]`. One step of each model is recorded. Of
-that step three operations are disputed: the product with the most FLOPs, the elementwise operation with the largest
-result, and a softmax. The challenger is honest. The defender lies about one chunk in the middle of the result: its leaf
-and the memory in it fit the false result, so that only executing the operation shows the lie.
+that step four operations are disputed: the product with the most FLOPs, the elementwise operation with the largest
+result, a softmax, and a layer norm. The challenger is honest. The defender lies about one chunk in the middle of the
+result: its leaf and the memory in it fit the false result, so that only executing the operation shows the lie.
 
 - *Opening* and *parts* are bytes of a party's messages.
 - *Executed* is the referee's judgement of the honest claim: reading the opening, checking proofs, executing and
@@ -37,7 +37,7 @@ from prover import Recorder
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor
 from weighbridge.core.memory_map import Held, changed_root
-from weighbridge.core.treehash.parts import digest_of
+from weighbridge.core.treehash.parts import chunks_of, digest_of
 from weighbridge.execution.dispute import asking, moves
 from weighbridge.execution.dispute.asking import Claim, Traced
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
@@ -45,7 +45,7 @@ from weighbridge.execution.dispute.judgement import judge
 from weighbridge.execution.dispute.leaves import Leaf
 from weighbridge.execution.dispute.messages import Content, Parts, Shown
 from weighbridge.execution.dispute.openings import Opening
-from weighbridge.execution.memory_roots import may_write, slots_of
+from weighbridge.execution.memory_roots import slots_of
 from weighbridge.execution.workers import dispute_worker
 from weighbridge.program.flops import flops
 from weighbridge.transcript.reader import Transcript
@@ -55,6 +55,7 @@ SEED = 11
 DIGEST = 32
 PRODUCTS = ("mm.default", "addmm.default", "bmm.default")
 ELEMENTS = ("add.Tensor", "mul.Tensor", "div.Tensor", "tanh.default", "gelu.default")
+NORMS = ("native_layer_norm.default",)
 SOFTMAX = ("_softmax.default", "_safe_softmax.default", "_log_softmax.default")
 
 
@@ -79,11 +80,12 @@ def disputed(tape: Tape) -> dict[str, int]:
 
     return {
         "product": largest(PRODUCTS, by_cost=True), "elements": largest(ELEMENTS), "softmax": largest(SOFTMAX),
+        "layer norm": largest(NORMS),
     }  # fmt: skip
 
 
 def _elements(tape: Tape, op: int) -> int:
-    (output,) = tape.nodes[op].outputs
+    output = tape.nodes[op].outputs[0]
     return 0 if output is None else torch.Size(tape.refs[output][2]).numel()
 
 
@@ -93,15 +95,20 @@ def lie(told: Traced, op: int, chunk: int) -> tuple[bytes, bytes]:
     tape, leaf, shown = Tape.decode(told.tape), Leaf.from_cbor(told.leaf), Opening.from_cbor(told.opening)
     at = DIGEST * chunk
     parts = told.parts[:at] + os.urandom(DIGEST) + told.parts[at + DIGEST :]
-    (slot,) = may_write(tape, op)
-    size = dict(tape.nodes[op].births).get(slot) or next(
-        held.size for s, _, held, _ in shown.slots if s == slot and held
-    )
-    result = Held(size, digest_of(parts, size))
+    sizes = {slot: held.size for slot, _, held, _ in shown.slots if held} | dict(tape.nodes[op].births)
+    results, begin = dict[int, Held](), 0
+    for output in tape.nodes[op].outputs:
+        if output is not None:
+            slot = tape.refs[output][0]
+            end = begin + DIGEST * chunks_of(sizes[slot])
+            results[slot], begin = Held(sizes[slot], digest_of(parts[begin:end], sizes[slot])), end
     freed = {each: None for when, each in tape.frees if when == op}
     proofs = {each: (held, proof) for each, _, held, proof in shown.slots}
-    left = changed_root(slots_of(tape), proofs, {**freed, slot: result}, leaf.memory)
-    return replace(leaf, results=[(result.content, leaf.results[0][1])] * len(leaf.results), left=left).to_cbor(), parts
+    left = changed_root(slots_of(tape), proofs, {**freed, **results}, leaf.memory)
+    contents = [held.content for held in results.values()]
+    contents = contents * len(leaf.results) if len(contents) == 1 else contents
+    noted = [(content, checksum) for content, (_, checksum) in zip(contents, leaf.results, strict=False)]
+    return replace(leaf, results=noted, left=left).to_cbor(), parts
 
 
 def measure(run: Path, what: str, place: int, rounds: int) -> dict[str, Any]:
@@ -138,7 +145,7 @@ def measure(run: Path, what: str, place: int, rounds: int) -> dict[str, Any]:
             found[way]["peak"].append(peak)
             found[way]["sent"] = ruled.sent[CHALLENGER]
     node = tape.nodes[place - 1]
-    (output,) = node.outputs
+    output = node.outputs[0]
     assert output is not None
     return {
         "what": what, "operation": node.op, "shape": list(tape.refs[output][2]), "chunks": len(whole.parts) // DIGEST,

@@ -10,7 +10,7 @@ from support.disputed import STEP, Party, judge_here
 
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.memory_map import Held, changed_root
-from weighbridge.core.treehash.parts import digest_of
+from weighbridge.core.treehash.parts import chunks_of, digest_of
 from weighbridge.execution.dispute import moves
 from weighbridge.execution.dispute.asking import Judgement, Traced
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
@@ -18,7 +18,7 @@ from weighbridge.execution.dispute.leaves import Leaf
 from weighbridge.execution.dispute.messages import Parts, Ruling, Shown, signed
 from weighbridge.execution.dispute.openings import Opening
 from weighbridge.execution.dispute.refereeing import Referee
-from weighbridge.execution.memory_roots import may_write, slots_of
+from weighbridge.execution.memory_roots import slots_of
 from weighbridge.transcript.tape import Tape
 
 KEYS = (SigningKey.generate(), SigningKey.generate())
@@ -88,11 +88,18 @@ def forged(told: Traced, place: int, part: int, made: Traced, data: bytes) -> di
     """
     tape, leaf, shown = Tape.decode(told.tape), Leaf.from_cbor(made.leaf), Opening.from_cbor(data)
     parts = made.parts[: 32 * part] + bytes(32) + made.parts[32 * part + 32 :]
-    (slot,) = may_write(tape, place - 1)
-    size = dict(tape.nodes[place - 1].births).get(slot) or next(h.size for s, _, h, _ in shown.slots if s == slot and h)
-    result = Held(size, digest_of(parts, size))
+    there = {slot: held.size for slot, _, held, _ in shown.slots if held} | dict(tape.nodes[place - 1].births)
+    stored, at = dict[int, Held](), 0
+    for output in tape.nodes[place - 1].outputs:
+        if output is not None:
+            slot = tape.refs[output][0]
+            end = at + 32 * chunks_of(there[slot])
+            stored[slot], at = Held(there[slot], digest_of(parts[at:end], there[slot])), end
     freed = {slot: None for at, slot in tape.frees if at == place - 1}
     proofs = {slot: (held, proof) for slot, _, held, proof in shown.slots}
-    left = changed_root(slots_of(tape), proofs, {**freed, slot: result}, leaf.memory)
-    other = replace(leaf, results=[(result.content, checksum) for _, checksum in leaf.results], left=left)
+    left = changed_root(slots_of(tape), proofs, {**freed, **stored}, leaf.memory)
+    contents = [held.content for held in stored.values()]
+    contents = contents * len(leaf.results) if len(contents) == 1 else contents[: len(leaf.results)]
+    results = [(content, checksum) for content, (_, checksum) in zip(contents, leaf.results, strict=True)]
+    other = replace(leaf, results=results, left=left)
     return {"parts": parts, "shown": other.to_cbor(), "leaf": other.digest()}

@@ -288,7 +288,7 @@ def _dispute() -> Inventory:
     data = messages.signed(messages.START, asked, key).data
     assert len(cbor2.loads(data)) == 4
     found: Inventory = {"dispute": {"previous", "body", "key", "signature"}}
-    found["dispute.opening"] = set(cbor2.loads(openings.Opening(log=b"").to_cbor()))
+    found["dispute.opening"] = set(cbor2.loads(openings.Opening(log=b"", worst=0).to_cbor()))
     for each in (*messages._KINDS.values(), notices.Notice, leaves.Leaf, leaves.Counters, Held):
         found[_called(each)] = _names(each)
     return found

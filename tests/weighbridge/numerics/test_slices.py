@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,15 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_examples import EXAMPLES, STYLES, Example, Maker
 from support.sliced import check, memory_of, narrowed
+from support.sliced_calls import calls_of
 
 from weighbridge.core.errors import TapeError
-from weighbridge.numerics import slices
-from weighbridge.numerics.rule_table import RULES, Kind
+from weighbridge.numerics.rule_table import RULES
 from weighbridge.numerics.schemas import bind
+from weighbridge.numerics.slices import cutting, table
+from weighbridge.numerics.slices.cutting import slice_of
+from weighbridge.numerics.slices.parts import all_of
 
 Tensor = torch.Tensor
-SLICED = sorted(key for key in RULES if slices.sliced(key))
-OF_THEIR_OWN = slices._REDUCTION_NAMES | set(slices._INDEXED)
+CLASSES = get_args(table.Class)
+SLICED = sorted(key for key in RULES if table.class_of(key))
+OF_THEIR_OWN = table.members("reduction") | table.members("index")
+ALWAYS = ("element", "product", "window", "plane", "norm", "place", "column")
 
 
 def calls(key: str, style: str) -> list[Example]:
@@ -27,6 +32,8 @@ def calls(key: str, style: str) -> list[Example]:
     if key in EXAMPLES:
         return list(EXAMPLES[key](make))
     name, op = key.partition(".")[0], overload(key)
+    if found := calls_of(name, op, make):
+        return found
     args: list[Any] = []
     for number, argument in enumerate(a for a in op._schema.arguments if not a.has_default_value()):
         x = make(5, 7) if number == 0 else make(7)
@@ -51,19 +58,24 @@ def overload(key: str) -> torch._ops.OpOverload:
     return found
 
 
-def test_every_line_is_sliced_or_whole() -> None:
-    classes = [
-        slices._ELEMENT_NAMES,
-        slices._ROW_NAMES,
-        slices._PRODUCT,
-        slices._REDUCTION_NAMES,
-        slices._INDEXED,
-        slices._WINDOW,
-    ]
-    assert {key for each in classes for key in each} == {*SLICED}
-    assert sum(len(each) for each in classes) == len(SLICED)
-    drawn = {key for key, rule in RULES.items() if rule.kind in (Kind.RANDOM, Kind.HOST, Kind.REFUSED, Kind.COMPOSED)}
-    assert not drawn & set(SLICED)
+def test_every_line_of_the_table_of_rules_is_sliced_or_whole_for_a_reason() -> None:
+    undeclared = [key for key in RULES if not table.class_of(key) and not table.why_whole(key)]
+    assert undeclared == []
+    assert set(CLASSES) == set(cutting._CUT)
+    named = [key for keys in (*table._CLASSES.values(), *table.WHOLE.values()) for key in keys.split()]
+    assert sorted(named) == sorted(set(named)), "a line is declared twice"
+    assert set(named) <= RULES.keys(), "a declared line is in no rule"
+    assert not {RULES[key].kind for key in named} & table.WHOLE_KINDS.keys()
+
+
+@pytest.mark.parametrize("key", ["mm.default", "cat.default", "bernoulli.default"])
+def test_a_line_that_declares_neither_is_found(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_CLASS_OF", {k: v for k, v in table._CLASS_OF.items() if k != key})
+    without = {why: " ".join(k for k in keys.split() if k != key) for why, keys in table.WHOLE.items()}
+    monkeypatch.setattr(table, "WHOLE", without)
+    monkeypatch.setattr(table, "WHOLE_KINDS", {k: v for k, v in table.WHOLE_KINDS.items() if k != RULES[key].kind})
+    with pytest.raises(AssertionError):
+        test_every_line_of_the_table_of_rules_is_sliced_or_whole_for_a_reason()
 
 
 @pytest.mark.parametrize("key", [key for key in SLICED if key not in OF_THEIR_OWN])
@@ -72,13 +84,13 @@ def test_every_line_is_sliced_or_whole() -> None:
 def test_a_slice_has_the_bound_the_value_and_the_roundings_of_the_whole(key: str, data: st.DataObject) -> None:
     examples = [e for e in calls(key, data.draw(st.sampled_from(STYLES)))]
     example = data.draw(st.sampled_from(examples))
-    assert check(example, data) or key not in slices._ELEMENT_NAMES | set(slices._PRODUCT) | set(slices._WINDOW)
+    assert check(example, data) or table.class_of(key) not in ALWAYS
 
 
 shapes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 
-@pytest.mark.parametrize("key", sorted(slices._REDUCTION_NAMES))
+@pytest.mark.parametrize("key", sorted(table.members("reduction")))
 @settings(max_examples=12)
 @given(data=st.data(), shape=shapes, style=st.sampled_from(STYLES), keep=st.booleans())
 def test_reductions_along_any_dimensions(
@@ -104,7 +116,7 @@ def test_reductions_along_any_dimensions(
 
 
 @settings(max_examples=40)
-@given(data=st.data(), shape=shapes, key=st.sampled_from(sorted(slices._INDEXED)))
+@given(data=st.data(), shape=shapes, key=st.sampled_from(sorted(table.members("index"))))
 def test_rows_that_an_index_names(data: st.DataObject, shape: list[int], key: str) -> None:
     make, op = Maker("plain", data.draw(st.integers(0, 99))), overload(key)
     dim = data.draw(st.integers(-len(shape), len(shape) - 1))
@@ -173,7 +185,7 @@ def test_a_window_that_padding_would_make_large_is_executed_whole() -> None:
     op = torch.ops.aten.convolution.default
     whole = op(*args)
     bound = bind(op, args, {})
-    assert slices.slice_of(op, bound, whole.shape, tuple((0, n) for n in whole.shape)) is None
+    assert slice_of(op, bound, [whole.shape], 0, all_of(whole.shape)) is None
 
 
 @pytest.mark.parametrize(
@@ -199,12 +211,11 @@ def test_convolutions_that_no_kernel_makes_have_no_parts(
     op = torch.ops.aten.convolution.default
     bound = bind(op, (torch.ones(x), torch.ones(w), torch.ones(bias), *settings), {})
     shape = (1, bound["weight"].shape[1] * settings[5] if settings[3] else w[0], 9)
-    box = tuple((0, size) for size in shape)
     try:
-        box = slices.widened(op, bound, shape, box)
+        found = slice_of(op, bound, [shape], 0, all_of(shape))
     except ArithmeticError:
         return  # the whole is executed, as of all that cannot be narrowed
-    assert slices.slice_of(op, bound, shape, box) is None or bias == 3
+    assert found is None or bias == 3
 
 
 @pytest.mark.parametrize(
@@ -220,7 +231,7 @@ def test_convolutions_that_no_kernel_makes_have_no_parts(
 )
 def test_indices_that_no_kernel_takes_have_no_parts(key: str, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
     bound = bind(overload(key), args, {})
-    assert slices.slice_of(overload(key), bound, shape, tuple((0, size) for size in shape)) is None
+    assert slice_of(overload(key), bound, [shape], 0, all_of(shape)) is None
 
 
 @pytest.mark.parametrize("wrong", [-1, 4, -(1 << 40), 1 << 40])
@@ -237,12 +248,12 @@ def test_an_index_of_no_row_is_out_of_bounds(wrong: int) -> None:
 
 
 def test_the_digest_names_the_table() -> None:
-    assert len(slices.digest()) == 32
-    assert slices.digest() == slices.digest()
-    before = slices.digest()
-    saved = slices.VERSION
+    assert len(table.digest()) == 32
+    assert table.digest() == table.digest()
+    before = table.digest()
+    saved = table.VERSION
     try:
-        slices.VERSION = saved + 1
-        assert slices.digest() != before
+        table.VERSION = saved + 1
+        assert table.digest() != before
     finally:
-        slices.VERSION = saved
+        table.VERSION = saved

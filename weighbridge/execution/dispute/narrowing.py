@@ -14,20 +14,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
+from weighbridge.core.digests import DIGEST_SIZE, bytes_digest
 from weighbridge.core.errors import TapeError, WeighbridgeError
 from weighbridge.core.memory_map import Held
 from weighbridge.core.treehash import parts
 from weighbridge.core.treehash.tree import CHUNK
+from weighbridge.execution.dispute.reading import Picked, chunks_read, tensor_of
 from weighbridge.execution.memory_roots import may_write
 from weighbridge.numerics.arrays.physical import dense_strides
-from weighbridge.numerics.arrays.windows import Box
 from weighbridge.numerics.conformance.bound_policy import Policy
+from weighbridge.numerics.operand_types import RULED
 from weighbridge.numerics.rounding import formats
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.numerics.schemas import argument_names, mutated
-from weighbridge.numerics.slices import Slice, enclosing, slice_of, widened
+from weighbridge.numerics.slices.cutting import slice_of
+from weighbridge.numerics.slices.parts import Slice, all_of, enclosing
 from weighbridge.program.invocation import Invocation, WithoutMemory, invocation
 from weighbridge.program.operands import UNFIT, check_shapes, check_sizes
 from weighbridge.transcript.steps import Scalar
@@ -38,79 +40,125 @@ _KINDS = (Kind.MOVE, Kind.SELECT, Kind.EXACT, Kind.CHAIN, Kind.ROUNDED)
 
 
 @dataclass(frozen=True)
-class Narrowed:
-    """An operation that can be executed for a part of its result.
+class Result:
+    """A result of an operation, which fills the storage that it writes, in row-major order.
 
     Attributes:
-        call: The operation; its tensors have shapes only.
-        refs: Its tensors by the name of the operand.
-        ref: Its result, which fills the storage that it writes, in row-major order.
+        output: Its place among those that the operation returns.
+        ref: Where it lies.
         size: Bytes of that storage.
+        first: Number of its first chunk among those of all results.
     """
 
-    call: Invocation
-    refs: dict[str, Ref]
+    output: int
     ref: Ref
     size: int
-
-    @property
-    def slot(self) -> int:
-        """The storage that it writes."""
-        return self.ref[0]
+    first: int = 0
 
     @property
     def chunks(self) -> int:
-        """How many chunks that has."""
+        """How many chunks it has."""
         return parts.chunks_of(self.size)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the result."""
+        """Its type."""
         return DTYPES[self.ref[1]]
 
-    def elements(self, chunk: int) -> tuple[int, int]:
-        """Returns the first element of a chunk of the result, and the last + 1."""
-        each = CHUNK // self.dtype.itemsize
-        return each * chunk, min(each * (chunk + 1), math.prod(self.ref[2]))
+    @property
+    def numel(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.ref[2])
 
-    def box(self, chunk: int) -> Box:
-        """Returns the part of the result that is executed for a chunk."""
-        return widened(self.call.op, self.call.bound, self.ref[2], enclosing(self.ref[2], *self.elements(chunk)))
+    def elements(self, chunk: int) -> tuple[int, int]:
+        """Returns the first element of a chunk, by its number among those of all results, and the last + 1."""
+        each, at = CHUNK // self.dtype.itemsize, chunk - self.first
+        return each * at, min(each * (at + 1), self.numel)
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """An operation that can be executed for a part of its results.
+
+    Attributes:
+        call: The operation; its tensors have shapes only.
+        refs: Its tensors by the name of the operand.
+        results: What it makes. Their chunks are numbered one result after the other.
+    """
+
+    call: Invocation
+    refs: dict[str, Ref]
+    results: tuple[Result, ...]
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks its results have."""
+        return sum(each.chunks for each in self.results)
+
+    def result(self, chunk: int) -> Result:
+        """Returns the result that a chunk is of."""
+        return next(each for each in self.results if each.first <= chunk < each.first + each.chunks)
+
+    def shapes(self) -> list[tuple[int, ...] | None]:
+        """Returns the shapes of all results; None for one that is not made."""
+        made = {each.output: each.ref[2] for each in self.results}
+        return [made.get(at) for at in range(max(made) + 1)]
 
     def slice(self, chunk: int) -> Slice:
-        """Returns what makes that part."""
-        found = slice_of(self.call.op, self.call.bound, self.ref[2], self.box(chunk))
+        """Returns what makes the part of the results in which a chunk lies."""
+        result = self.result(chunk)
+        box = enclosing(result.ref[2], *result.elements(chunk))
+        found = slice_of(self.call.op, self.call.bound, self.shapes(), result.output, box)
         if found is None:
             raise TapeError("a part of the operation cannot be executed, though all of it could")
         return found
+
+    def noted(self, results: int) -> list[Result]:
+        """Returns the results with a checksum, in order.
+
+        Args:
+            results: How many the part has: an operation with one result may note it several times.
+        """
+        if len(self.results) == 1:
+            return [self.results[0]] * results
+        if self.call.rule.kind is Kind.ROUNDED:
+            return list(self.results)
+        return [each for each in self.results if self.call.rule.kind is not Kind.MOVE and each.dtype in RULED]
 
     def named(self, chunk: int) -> tuple[int, set[int]] | None:
         """Returns the slot whose chunks name the rows that are read, and these chunks; None if none does."""
         found = self.slice(chunk)
         if found.rows is None:
             return None
-        ref = self.refs[found.rows[2]]
-        return ref[0], _chunks(ref, found.boxes[found.rows[2]])
+        ref = self.refs[found.rows.index]
+        return ref[0], chunks_read(ref, found.boxes[found.rows.index])
 
-    def needed(self, chunk: int, names: Mapping[int, bytes] | None = None) -> dict[int, set[int]]:
-        """Returns the chunks of storages that are shown for a chunk of the result, by slot.
+    def needed(
+        self, chunk: int, names: Mapping[int, bytes] | None = None, worst: int | None = None
+    ) -> dict[int, set[int]]:
+        """Returns the chunks of storages that are shown for a chunk of the results, by slot.
 
         Args:
             chunk: Number of the chunk.
             names: If `named` gives any: the chunks that name rows, by number.
+            worst: If the bound reads a worst row: its number.
 
         Raises:
             TapeError: A row is named that is not there.
         """
         part, found = self.slice(chunk), dict[int, set[int]]()
-        rows = None if part.rows is None or names is None else self.rows(part, names)
         for name, box in part.boxes.items():
             ref = self.refs[name]
-            picked = rows if part.rows is not None and name == part.rows[0] else None
-            found.setdefault(ref[0], set()).update(_chunks(ref, box, part.rows[1] if part.rows else 0, picked))
+            picked = None
+            if part.rows is not None and names is not None and name == part.rows.operand:
+                picked = self.picked(part, names)
+            found.setdefault(ref[0], set()).update(chunks_read(ref, box, picked))
+        if part.worst is not None and worst is not None:
+            ref = self.refs[part.worst]
+            found[ref[0]] |= chunks_read(ref, all_of(ref[2]), self.worst(part, worst))
         return found
 
-    def rows(self, part: Slice, names: Mapping[int, bytes]) -> Ints:
+    def picked(self, part: Slice, names: Mapping[int, bytes]) -> Picked:
         """Returns the rows that a part reads, ascending.
 
         Args:
@@ -121,12 +169,26 @@ class Narrowed:
             TapeError: A row is named that is not there.
         """
         assert part.rows is not None
-        table, dim, index = part.rows
-        ref, size = self.refs[index], self.refs[table][2][dim]
-        found = np.unique(tensor_of(ref, part.boxes[index], names).numpy().astype(np.int64))
-        if found.size and not 0 <= found[0] <= found[-1] < size:
-            raise TapeError(f"{self.call.op} has an index outside 0..{size - 1}", code="tape.out_of_bounds")
-        return found
+        rows, ref = part.rows, self.refs[part.rows.index]
+        named = tensor_of(ref, part.boxes[rows.index], names).numpy().astype(np.int64).reshape(-1)
+        if named.size and not 0 <= named.min() <= named.max() < rows.count:
+            raise TapeError(f"{self.call.op} has an index outside 0..{rows.count - 1}", code="tape.out_of_bounds")
+        if rows.within is None:
+            return Picked(rows.dim, 1, np.unique(named))
+        return Picked(rows.dim, 1, np.flatnonzero((named >= rows.within[0]) & (named < rows.within[1])))
+
+    def worst(self, part: Slice, row: int) -> Picked:
+        """Returns the worst row, as it is read beside a part.
+
+        Raises:
+            TapeError: It is not there.
+        """
+        assert part.worst is not None
+        span = len(self.refs[part.worst][2]) - len(self.call.bound["normalized_shape"])
+        rows = math.prod(self.refs[part.worst][2][:span])
+        if not 0 <= row < rows:
+            raise TapeError(f"{self.call.op} has no row {row} among {rows}", code="tape.out_of_bounds")
+        return Picked(0, span, np.array([row]))
 
 
 def narrowed(tape: Tape, op: int, values: list[Scalar], policy: Policy, sizes: Mapping[int, int]) -> Narrowed | None:
@@ -149,7 +211,8 @@ def _narrowed(
     tape: Tape, op: int, values: list[Scalar], policy: Policy, sizes: Mapping[int, int]
 ) -> Narrowed | None:  # fmt: skip
     node = tape.nodes[op]
-    if node.op == RESIZE or len(may_write(tape, op)) != 1 or len(node.outputs) != 1 or node.outputs[0] is None:
+    made = [(at, tape.refs[out]) for at, out in enumerate(node.outputs) if out is not None]
+    if node.op == RESIZE or not made or len(may_write(tape, op)) != len(made):
         return None
     call = invocation(node, op, tape, WithoutMemory(torch.device("meta"), tape, {}, values))
     names = argument_names(call.op)[0]
@@ -157,86 +220,66 @@ def _narrowed(
     refs = {
         name: tape.refs[value[1]] for name, value in encoded.items() if isinstance(value, tuple) and value[:1] == ("t",)
     }
-    ref, changed = tape.refs[node.outputs[0]], mutated(call.op)
+    changed = mutated(call.op)
     if call.rule.kind not in _KINDS:
         return None
-    everything = slice_of(call.op, call.bound, ref[2], widened(call.op, call.bound, ref[2], all_of(ref[2])))
-    if everything is None:
-        return None
-    rows = everything.rows
-    if rows is not None and refs[rows[0]][0] == refs[rows[2]][0]:
-        return None  # one proof shows the chunks of a storage, and which rows are read is not known before
-    size = dict(node.births).get(ref[0], sizes.get(ref[0], 0))
-    numbers = DTYPES[ref[1]]
-    whole = (ref[3], ref[4]) == (dense_strides(torch.Size(ref[2]), None), 0)
-    if not whole or size != math.prod(ref[2]) * numbers.itemsize or parts.chunks_of(size) < 2:
-        return None
-    if ref[0] not in may_write(tape, op) or (not changed) != bool(node.births):
+    born, results, first = dict(node.births), list[Result](), 0
+    for output, ref in made:
+        size = born.get(ref[0], sizes.get(ref[0], 0))
+        results.append(Result(output, ref, size, first))
+        first += results[-1].chunks
+        whole = (ref[3], ref[4]) == (dense_strides(torch.Size(ref[2]), None), 0)
+        if not whole or not size or size != results[-1].numel * results[-1].dtype.itemsize:
+            return None
+    which = Narrowed(call, refs, tuple(results))
+    if first < 2 or {ref[0] for _, ref in made} != may_write(tape, op):
         return None
     # What is written in place is read by one operand only, or later elements would depend on earlier ones.
-    if changed and (refs[changed[0]] != ref or sum(each[0] == ref[0] for each in refs.values()) != 1):
+    in_place = len(made) == 1 and changed and refs[changed[0]] == made[0][1]
+    if (not changed) != (len(born) == len(made)) or (changed and not in_place):
         return None
-    types = {numbers, *(DTYPES[each[1]] for each in refs.values())}
+    if changed and sum(each[0] == made[0][1][0] for each in refs.values()) != 1:
+        return None
+    if not all(_sliced(which, each) for each in results):
+        return None
+    types = {*(each.dtype for each in results), *(DTYPES[each[1]] for each in refs.values())}
     wide = torch.float32 if types & set(formats.NARROW) else torch.float64
     if call.rule.kind is Kind.ROUNDED and (policy.at(wide).calibrated or policy.at(wide).probabilistic):
         return None
     check_shapes(call.op, call.args, call.kwargs, node, call.refs, call.rule.kind)
     check_sizes(call.op, call.bound)
-    return Narrowed(call, refs, ref, size)
+    return which
 
 
-def all_of(shape: tuple[int, ...]) -> Box:
-    """Returns the box that is the whole of a shape."""
-    return tuple((0, size) for size in shape)
+def _sliced(which: Narrowed, result: Result) -> bool:
+    part = slice_of(which.call.op, which.call.bound, which.shapes(), result.output, all_of(result.ref[2]))
+    if part is None:
+        return False
+    rows = part.rows
+    # One proof shows the chunks of a storage, and which rows are read is not known before.
+    return rows is None or which.refs[rows.operand][0] != which.refs[rows.index][0]
 
 
-def places(shape: tuple[int, ...], box: Box) -> Ints:
-    """Returns the numbers of a box's elements in a row-major tensor, ascending."""
-    return _offsets([np.arange(*part) for part in box], dense_strides(torch.Size(shape), None), 0)
-
-
-def tensor_of(ref: Ref, box: Box, chunks: Mapping[int, bytes], dim: int = 0, rows: Ints | None = None) -> Tensor:
-    """Returns what a box of a tensor holds.
-
-    Args:
-        ref: The tensor.
-        box: The box.
-        chunks: Chunks of its storage by number; those of the box are among them.
-        dim: The dimension of `rows`.
-        rows: The rows that are taken instead of those of the box.
-    """
-    dtype, known = DTYPES[ref[1]], sorted(chunks)
-    data = b"".join(chunks[at].ljust(CHUNK, b"\x00") for at in known)
-    axes = _axes(box, dim, rows)
-    at = _offsets(axes, ref[3], ref[4]) * dtype.itemsize
-    shape = [len(axis) for axis in axes]
-    if not at.size:
-        return torch.zeros(shape, dtype=dtype)
-    place = np.searchsorted(np.array(known), at // CHUNK) * CHUNK + at % CHUNK
-    return torch.frombuffer(bytearray(data), dtype=dtype)[torch.from_numpy(place // dtype.itemsize)].view(shape)
-
-
-def _chunks(ref: Ref, box: Box, dim: int = 0, rows: Ints | None = None) -> set[int]:
-    at = _offsets(_axes(box, dim, rows), ref[3], ref[4]) * DTYPES[ref[1]].itemsize
-    return set(np.unique(at // CHUNK).tolist())
-
-
-def _axes(box: Box, dim: int, rows: Ints | None) -> list[Ints]:
-    return [rows if rows is not None and d == dim else np.arange(*part) for d, part in enumerate(box)]
-
-
-def _offsets(axes: list[Ints], stride: tuple[int, ...], offset: int) -> Ints:
-    """Returns where elements lie, in elements, in row-major order of their indices."""
-    found = np.full((1,), offset, dtype=np.int64)
-    for axis, step in zip(axes, stride, strict=True):
-        found = (found[:, None] + axis.astype(np.int64) * step).reshape(-1)
-    return found
-
-
-def written(which: Narrowed, values: bytes) -> Held:
-    """Returns what the storage holds whose chunks have these chaining values.
+def written(which: Narrowed, values: bytes) -> dict[int, Held]:
+    """Returns what the storages hold whose chunks have these chaining values, by slot.
 
     Raises:
         ProofError: They are not so many.
     """
-    return Held(which.size, parts.digest_of(values, which.size))
+    ends = [DIGEST_SIZE * each.first for each in which.results[1:]] + [max(len(values), 0)]
+    found, at = dict[int, Held](), 0
+    for each, end in zip(which.results, ends, strict=True):
+        found[each.ref[0]] = Held(each.size, parts.digest_of(values[at:end], each.size))
+        at = end
+    return found
+
+
+def chaining_value(result: Result, chunk: int, data: bytes) -> bytes:
+    """Returns the chaining value of a chunk of a result; the digest, if it is the only one.
+
+    Args:
+        result: The result.
+        chunk: Number of the chunk among those of all results.
+        data: Its bytes.
+    """
+    return bytes_digest(data) if result.chunks == 1 else parts.chaining_value(data, chunk - result.first, result.size)

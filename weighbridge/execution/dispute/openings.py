@@ -58,6 +58,7 @@ class Opening:
         batch: Of the first leaf: batch tensors by path.
         undeclared: Of the first leaf: undeclared tensors by name.
         memory: Of the last leaf: what all slots hold after the last operation.
+        worst: Of a part of an operation whose bound reads a worst row: which one.
     """
 
     log: bytes
@@ -68,6 +69,7 @@ class Opening:
     batch: dict[str, Tensor] = field(default_factory=dict)
     undeclared: dict[str, Tensor] = field(default_factory=dict)
     memory: dict[int, Held] = field(default_factory=dict)
+    worst: int | None = None
 
     def to_cbor(self) -> bytes:
         """Returns the opening as deterministic CBOR."""
@@ -83,6 +85,7 @@ class Opening:
                 "undeclared": _tensors(self.undeclared),
                 "memory": [[slot, held.size, held.content] for slot, held in sorted(self.memory.items())],
             }
+            | ({} if self.worst is None else {"worst": self.worst})
         )
 
     @classmethod
@@ -114,6 +117,7 @@ class Opening:
                 batch=_read(raw["batch"]),
                 undeclared=_read(raw["undeclared"]),
                 memory={_natural(slot): _held(pair) for slot, *pair in raw["memory"]},
+                worst=_natural(raw["worst"]) if "worst" in raw else None,
             )  # fmt: skip
             again = opening.to_cbor()
         except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, OverflowError):

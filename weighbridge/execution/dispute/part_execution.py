@@ -5,8 +5,9 @@ The log's entries about that chunk say how contested elements are rounded, as th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from weighbridge.core.errors import LogError, RefusedOperationError, TapeError
-from weighbridge.execution.dispute.narrowing import Narrowed, places, tensor_of
+from weighbridge.execution.dispute.narrowing import Narrowed
+from weighbridge.execution.dispute.reading import places, tensor_of
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context
 from weighbridge.numerics.evaluate import evaluate
@@ -22,8 +24,9 @@ from weighbridge.numerics.random.variates import Draw
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound, dense_bound
 from weighbridge.numerics.rounding.rounding_log import OpEntries
-from weighbridge.numerics.slices import Slice
+from weighbridge.numerics.slices.parts import Slice, all_of
 from weighbridge.program.operands import UNFIT, unfit
+from weighbridge.transcript.tape import DTYPES
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,20 +34,22 @@ Ints = npt.NDArray[np.int64]
 class _Sliced(Context):
     """The context of a part: follows those log entries that are of it."""
 
-    def __init__(self, policy: Policy, entries: OpEntries | None) -> None:
+    def __init__(self, policy: Policy, entries: Sequence[OpEntries | None], growth: float = 1.0) -> None:
+        """Takes what the log says of each rounded result of the part, and by what its bounds are multiplied."""
         self.policy = policy
-        self.results = self.roundings = 0
-        self._entries = entries
+        self.results = 0
+        self.rounds: list[tuple[Tensor, Bound, OpEntries | None]] = []
+        self._entries, self._growth = entries, growth
 
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
-        self.results += 1
-        self.roundings += 1
         wide, small = wide.contiguous(), dtype in formats.NARROW
-        self.wide, self.bound, self.entries = wide, bound, self._entries
-        follow = (
-            narrow.follow(wide, bound, dtype, self._entries) if small else contested.follow(wide, bound, self._entries)
-        )
+        entries = self._entries[len(self.rounds)] if len(self.rounds) < len(self._entries) else None
+        if self._growth != 1.0:
+            bound = bound.scaled(self._growth)
+        self.results += 1
+        self.rounds.append((wide, bound, entries))
+        follow = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)
         if follow.inadmissible:
             raise LogError(
                 "the log asks for outcomes that no conforming device could have rounded to",
@@ -85,66 +90,109 @@ class Part:
 
 
 def execute(
-    which: Narrowed, chunk: int, shown: Mapping[int, Mapping[int, bytes]], entries: OpEntries | None, policy: Policy,
-    device: torch.device,
+    which: Narrowed, chunk: int, shown: Mapping[int, Mapping[int, bytes]], entries: Mapping[int, OpEntries | None],
+    policy: Policy, device: torch.device, worst: int | None = None,
 ) -> Part:  # fmt: skip
-    """Executes the part of an operation that makes a chunk of its result.
+    """Executes the part of an operation that makes a chunk of its results.
 
     Args:
         which: The operation.
         chunk: Number of the chunk.
         shown: The chunks of storages that it takes, by slot and number.
-        entries: The log's entries about the whole result.
+        entries: The log's entries about the whole of each result, by its place among those that are returned.
         policy: Bounds of the run.
         device: Where to execute it.
+        worst: The worst row, if the bound reads one.
     """
-    box, part = which.box(chunk), which.slice(chunk)
-    given = _operands(which, part, shown)
-    given = {name: each.to(device) for name, each in given.items()}
+    result, part = which.result(chunk), which.slice(chunk)
+    given = {name: each.to(device) for name, each in operands(which, part, shown, worst).items()}
     args, kwargs = part.operands(which.call.op, which.call.args, which.call.kwargs, given)
     kwargs = {name: device if isinstance(value, torch.device) else value for name, value in kwargs.items()}
-    mine = places(which.ref[2], box)
-    context = _Sliced(policy, _of(entries, mine))
+    shapes = which.shapes()
+    of = [_of(entries.get(at), places(shapes[at] or (), box)) for at, box in part.makes.items()]
+    context = _Sliced(policy, of, part.growth(given))
     try:
-        out: Tensor = evaluate(which.call.op, args, kwargs, context)
+        out = evaluate(which.call.op, args, kwargs, context)
     except RefusedOperationError as error:
         raise TapeError(error.message, code="tape.forbidden", operation=str(which.call.op)) from None
     except UNFIT as error:
         raise unfit(str(which.call.op), error) from None
-    if tuple(out.shape) != tuple(b - a for a, b in box) or out.dtype != which.dtype:
+    box = part.makes[result.output]
+    made = made_of(part, result.output, out)
+    if made is None or tuple(made.shape) != tuple(high - low for low, high in box) or made.dtype != result.dtype:
         raise TapeError("a part of the operation's result has another shape than its operands say")
-    start, stop = which.elements(chunk)
+    mine = places(result.ref[2], box)
+    start, stop = result.elements(chunk)
     inside = torch.from_numpy((mine >= start) & (mine < stop))
-    values = out.contiguous().view(-1)[inside.to(device)].cpu()
-    return Part(_raw(values), context.results, context.roundings, _others(context, inside, values))
+    values = made.contiguous().view(-1)[inside.to(device)].cpu()
+    at = list(part.makes).index(result.output) if len(part.makes) > 1 else -1
+    others = _others(*context.rounds[at], inside, values) if context.rounds else []
+    return Part(_raw(values), context.results, len(context.rounds), others)
 
 
-def _operands(which: Narrowed, part: Slice, shown: Mapping[int, Mapping[int, bytes]]) -> dict[str, Tensor]:
-    """Returns the operands of a part; rows that an operand names are those that are there, and named by their place."""
+def made_of(part: Slice, output: int, out: Any) -> Tensor | None:
+    """Returns a result of a part, without the worst row that was made with it.
+
+    Args:
+        part: The part.
+        output: Which result.
+        out: What the operation returned.
+    """
+    made = out[output] if isinstance(out, (tuple, list)) else out
+    if not isinstance(made, Tensor) or part.worst is None or not made.dim():
+        return made if isinstance(made, Tensor) else None
+    return made[:-1].reshape([high - low for low, high in part.makes[output]])
+
+
+def operands(
+    which: Narrowed, part: Slice, shown: Mapping[int, Mapping[int, bytes]], worst: int | None
+) -> dict[str, Tensor]:
+    """Returns the operands of a part; rows that an operand names are those that are there, and named by their place.
+
+    Args:
+        which: The operation.
+        part: The part.
+        shown: Chunks of storages, by slot and number.
+        worst: The worst row, if the bound reads one.
+    """
     chunks = {name: shown[which.refs[name][0]] for name in part.boxes}
-    if part.rows is None:
-        return {name: tensor_of(which.refs[name], box, chunks[name]) for name, box in part.boxes.items()}
-    table, dim, index = part.rows
-    rows = which.rows(part, chunks[index])
-    named = tensor_of(which.refs[index], part.boxes[index], chunks[index])
-    picked = torch.from_numpy(np.searchsorted(rows, named.numpy())).view(named.shape).to(named.dtype)
-    return {table: tensor_of(which.refs[table], part.boxes[table], chunks[table], dim, rows), index: picked}
+    found = {
+        name: tensor_of(which.refs[name], box, chunks[name])
+        for name, box in part.boxes.items()
+        if part.rows is None or name != part.rows.operand
+    }
+    for name, box in part.blank.items():
+        found[name] = torch.zeros([high - low for low, high in box], dtype=DTYPES[which.refs[name][1]])
+    if part.rows is not None:
+        rows, named = part.rows, found[part.rows.index]
+        picked = which.picked(part, chunks[rows.index])
+        ref = which.refs[rows.operand]
+        found[rows.operand] = tensor_of(ref, part.boxes[rows.operand], chunks[rows.operand], picked)
+        if rows.within is None:
+            place = torch.from_numpy(np.searchsorted(picked.rows, named.numpy())).view(named.shape)
+        else:
+            place = named.reshape(-1)[torch.from_numpy(picked.rows)] - rows.within[0]
+        found[rows.index] = place.to(named.dtype)
+    if part.worst is not None and worst is not None:
+        ref, own = which.refs[part.worst], found[part.worst]
+        row = tensor_of(ref, all_of(ref[2]), chunks[part.worst], which.worst(part, worst))
+        found[part.worst] = torch.cat([own.reshape(-1, *row.shape[1:]), row])
+    return found
 
 
 _NEAR = 8
 """Elements next to a boundary, at most, that may be rounded otherwise: they give 256 chunks to look at."""
 
 
-def _others(context: _Sliced, inside: Tensor, values: Tensor) -> list[bytes]:
+def _others(wide: Tensor, bound: Bound, entries: OpEntries | None, inside: Tensor, values: Tensor) -> list[bytes]:
     """Returns the chunk with unlogged elements within 8e of a boundary rounded otherwise, in any combination."""
-    if not context.roundings:
-        return []
-    y = context.wide.view(-1).cpu()
-    e = dense_bound(context.wide, context.bound).cpu().to(y.dtype)
+    y = wide.view(-1).cpu()
+    e = dense_bound(wide, bound).cpu().to(y.dtype)
     sides = [(y + s * 8 * e).to(values.dtype) + 0 for s in (-1, 1)]
     free = sides[0] != sides[1]
-    if context.entries is not None:
-        free[torch.from_numpy(context.entries.positions)] = False
+    if entries is not None:
+        free[torch.from_numpy(entries.positions)] = False
+    free, sides = free[: len(inside)], [side[: len(inside)] for side in sides]  # the worst row stands behind
     at = (free[inside] & torch.isfinite(values)).nonzero().flatten()[:_NEAR]
     found = [values]
     for i in at.tolist():

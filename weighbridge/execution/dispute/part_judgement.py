@@ -13,16 +13,20 @@ from weighbridge.core.memory_map import Held, changed_root
 from weighbridge.core.treehash import parts
 from weighbridge.execution.dispute.asking import Claim, Judgement, split
 from weighbridge.execution.dispute.leaves import Leaf, encoded, leaf_hash, places, values_of
-from weighbridge.execution.dispute.narrowing import Narrowed, narrowed, written
+from weighbridge.execution.dispute.narrowing import Narrowed, chaining_value, narrowed, written
 from weighbridge.execution.dispute.openings import Opening, opened_slots
 from weighbridge.execution.dispute.part_execution import Part, execute
 from weighbridge.execution.dispute.tracing import WHOLE_VALUE, Tracer, enter
 from weighbridge.execution.memory_roots import slots_of
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
+from weighbridge.numerics.slices.parts import enclosing
 from weighbridge.program.flops import flops
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
+
+PART = "dispute.follows.part"
+"""Reason of an admissible claim of which a chunk was executed, and nothing else of the operation."""
 
 
 class ShownError(WeighbridgeError):
@@ -61,19 +65,22 @@ def judge_part(claim: Claim, part: int, tape: Tape, record: StepRecord, shown: O
     which = narrowed(tape, op, list(record.values), tracer._policy, sizes)
     if which is None or part >= which.chunks:
         raise ShownError("this operation is executed whole; show all that it reads")
-    result = written(which, claim.parts)
-    chunks, left = _operands(tape, op, which, part, shown, previous.left, result)
+    result = which.result(part)
+    if (shown.worst is None) != (which.slice(part).worst is None):
+        raise ShownError("the opening names a worst row where the bound reads none, or none where it reads one")
+    results = written(which, claim.parts)
+    chunks, left = _operands(tape, op, which, part, shown, previous.left, results)
     entries = _logged(shown, record, op, previous, which)
-    found = execute(which, part, chunks, entries, tracer._policy, tracer.device)
-    if entries is not None and not found.roundings:
+    found = execute(which, part, chunks, entries, tracer._policy, tracer.device, shown.worst)
+    if any(each is not None for each in entries.values()) and not found.roundings:
         raise LogError(f"the log has entries for outputs that operation {op} ({which.call.op}) does not round")
-    expected = _expected(claim, tape, record, previous, leaf, which, result, found, entries, left)
-    what = f"chunk {part} of {which.chunks} of the result of leaf {claim.index} ({tape.nodes[op].op})"
+    expected = _expected(claim, tape, record, previous, leaf, which, results, found, entries, left)
+    what = _place(which, part, claim.index, tape.nodes[op].op)
     if expected.to_cbor() != claim.shown:
         return Judgement("false", "dispute.leaf", f"leaf {claim.index} is not what follows, whatever its results are")
     named = split(claim.parts)[part]
-    if named != _named(which, part, found.data):
-        if any(named == _named(which, part, other) for other in found.others):
+    if named != chaining_value(result, part, found.data):
+        if any(named == chaining_value(result, part, other) for other in found.others):
             why = "few elements next to a rounding boundary would explain that; ask on the device that recorded it"
             return Judgement("undecided", "dispute.bound", f"{what} comes out otherwise here, but {why}")
         return Judgement("false", "dispute.leaf", f"{what} is not what follows from the leaf before it")
@@ -81,21 +88,38 @@ def judge_part(claim: Claim, part: int, tape: Tape, record: StepRecord, shown: O
     at = 8 * previous.after.checked
     if claim.own and record.checksums[at : at + len(sums)] != sums:
         return Judgement("false", "dispute.record", f"{what} follows, but the step record says something else of it")
-    return Judgement("admissible", "dispute.follows", f"{what} follows from the leaf before it")
+    return Judgement("admissible", PART, f"{what} follows from the leaf before it; no other part of it was executed")
+
+
+def _place(which: Narrowed, part: int, index: int, op: str) -> str:
+    """Returns in words what is compared: which chunk of which result, and the box in which it lies."""
+    result = which.result(part)
+    start, stop = result.elements(part)
+    of = "the result" if len(which.results) == 1 else f"result {result.output}"
+    box = ", ".join(f"{low}:{high}" for low, high in enclosing(result.ref[2], start, stop))
+    return (
+        f"chunk {part - result.first} of {result.chunks} of {of} of leaf {index} ({op}), elements {start} to "
+        f"{stop - 1} of {result.numel}, in [{box}],"
+    )
 
 
 def _operands(
-    tape: Tape, op: int, which: Narrowed, part: int, shown: Opening, root: bytes, result: Held
+    tape: Tape, op: int, which: Narrowed, part: int, shown: Opening, root: bytes, results: dict[int, Held]
 ) -> tuple[dict[int, dict[int, bytes]], bytes]:
-    """Returns the chunks of storages that were shown, and the memory root with the result."""
+    """Returns the chunks of storages that were shown, and the memory root with the results."""
     wanted = opened_slots(tape, op)
     if [slot for slot, *_ in shown.slots] != [slot for slot, _ in wanted]:
         raise ShownError("the opening shows other slots than the operation touches")
     opened = {slot: (held, proof) for slot, _, held, proof in shown.slots}
     changes: dict[int, Held | None] = {slot: None for at, slot in tape.frees if at == op}
-    left = changed_root(slots_of(tape), opened, changes | {which.slot: result}, root)
+    left = changed_root(slots_of(tape), opened, changes | results, root)
     chunks = {}
-    needed = which.needed(part, _naming(which, part, shown))
+    try:
+        needed = which.needed(part, _naming(which, part, shown), shown.worst)
+    except TapeError:
+        if shown.worst is None:
+            raise
+        raise ShownError("the opening names a row that is not there") from None
     for (slot, content, held, _), (_, reads) in zip(shown.slots, wanted, strict=True):
         if (content is None) != (held is None or not reads):
             raise ShownError(f"the opening does not show slot {slot} as the operation needs it")
@@ -118,41 +142,45 @@ def _naming(which: Narrowed, part: int, shown: Opening) -> dict[int, bytes] | No
     raise ShownError("a slot that the operation reads does not exist")
 
 
-def _logged(shown: Opening, record: StepRecord, op: int, previous: Leaf, which: Narrowed) -> OpEntries | None:
-    """Returns what the log says of the result."""
+def _logged(
+    shown: Opening, record: StepRecord, op: int, previous: Leaf, which: Narrowed
+) -> dict[int, OpEntries | None]:  # fmt: skip
+    """Returns what the log says of each result."""
     log, taken = entries_of(shown.log, record.logged, op)
     if taken != previous.after.entries:
         raise LogError(f"the log has {taken} entries before operation {op}, and others were followed")
-    entries = log.take(op, 0, which.size // which.dtype.itemsize)
+    entries = {each.output: log.take(op, at, each.numel) for at, each in enumerate(which.results)}
     if log.left:
         raise LogError(f"the log has entries for outputs that operation {op} ({which.call.op}) does not round")
     return entries
 
 
 def _expected(
-    claim: Claim, tape: Tape, record: StepRecord, previous: Leaf, leaf: Leaf, which: Narrowed, result: Held,
-    found: Part, entries: OpEntries | None, left: bytes,
+    claim: Claim, tape: Tape, record: StepRecord, previous: Leaf, leaf: Leaf, which: Narrowed, made: dict[int, Held],
+    found: Part, entries: dict[int, OpEntries | None], left: bytes,
 ) -> Leaf:  # fmt: skip
-    """Returns the leaf that follows if the result is the one that the party names, with the checksum that it names."""
+    """Returns the leaf that follows if the results are those that the party names, with the checksums that it names."""
     op, before = claim.index - 1, previous.after
-    sums = [checksum for _, checksum in leaf.results[: found.results]]
-    widths = () if entries is None else entries.widths.tolist()
+    noted = which.noted(found.results)
+    sums = [*(checksum for _, checksum in leaf.results[: len(noted)]), *[0] * len(noted)][: len(noted)]
+    logged, chosen, rounded = 0, 0, 0
+    for each in which.results:
+        of = entries[each.output]
+        if of is not None:
+            logged += len(of.widths)
+            chosen += sum(width or WHOLE_VALUE[each.dtype] for width in of.widths.tolist())
+    if found.roundings:
+        alone = len(which.results) == 1
+        rounded = found.roundings * which.results[0].numel if alone else sum(each.numel for each in which.results)
     after = replace(
-        before, entries=before.entries + len(widths), checked=before.checked + found.results,
-        chosen=before.chosen + sum(width or WHOLE_VALUE[which.dtype] for width in widths),
-        rounded=before.rounded + found.roundings * (which.size // which.dtype.itemsize),
-        flops=(before.flops + flops(tape)[op]) % (1 << 64),
+        before, entries=before.entries + logged, checked=before.checked + len(noted), chosen=before.chosen + chosen,
+        rounded=before.rounded + rounded, flops=(before.flops + flops(tape)[op]) % (1 << 64),
     )  # fmt: skip
-    results = [(result.content, checksum) for checksum in [*sums, 0][: found.results]]
+    results = [(made[each.ref[0]].content, checksum) for each, checksum in zip(noted, sums, strict=True)]
     return Leaf(
         index=claim.index, node=encoded(tape.nodes[op]), values=values_of(tape.nodes[op], record.values), host=[],
         results=results, before=before, after=after, memory=previous.left, left=left,
     )  # fmt: skip
-
-
-def _named(which: Narrowed, part: int, data: bytes) -> bytes:
-    """Returns the chaining value of a chunk of a result."""
-    return parts.chaining_value(data, part, which.size)
 
 
 def entries_of(data: bytes, most: int, op: int) -> tuple[LogReader, int]:

@@ -27,10 +27,11 @@ from weighbridge.numerics.arrays.physical import flat
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.rounding_log import LogReader
+from weighbridge.numerics.slices.norms import worst_row
 from weighbridge.program.flops import flops
 from weighbridge.program.operands import whole
 from weighbridge.transcript.steps import Scalar, StepRecord, same_scalar
-from weighbridge.transcript.tape import Tape
+from weighbridge.transcript.tape import DTYPES, Tape
 
 WHOLE_VALUE = {torch.float32: 32, torch.bfloat16: 16, torch.float16: 16}
 """Bits that an entry of width 0 states."""
@@ -188,7 +189,9 @@ class Tracer(Executor):
             else:
                 node = tape.nodes[index - 1]
                 if place == index and which is not None:
-                    self.parts = trees.chaining_values(raw(slots[which.slot]) or b"")
+                    self.parts = b"".join(
+                        trees.chaining_values(raw(slots[each.ref[0]]) or b"") for each in which.results
+                    )
                 after = context.counters(done.flops + counted[index - 1])
                 if not to_the_end and not context.recorded():
                     raise PartedError(f"operation {index - 1} ({node.op}) gives other results than the record has")
@@ -214,7 +217,8 @@ class Tracer(Executor):
                 if index < len(tape.nodes):
                     sizes = {slot: data.numel() for slot, data in slots.items()}
                     which = narrowed(tape, index, record.values, self._policy, sizes)
-                    needed = None if which is None or part is None else _needed(which, part, slots)
+                    worst = None if which is None or part is None else _worst(which, part, slots)
+                    needed = None if which is None or part is None else _needed(which, part, slots, worst)
                     parts = [
                         (
                             slot, _shown(raw(slots.get(slot)), slot, needed) if reads else None,
@@ -222,7 +226,7 @@ class Tracer(Executor):
                         )
                         for slot, reads in opened_slots(tape, index)
                     ]  # fmt: skip
-                    self.opening = Opening(first=first, previous=previous, log=log, slots=parts)
+                    self.opening = Opening(first=first, previous=previous, log=log, slots=parts, worst=worst)
                 else:
                     memory = {slot: held(data) for slot, data in slots.items()}
                     self.opening = Opening(first=first, previous=previous, log=log, state=given, memory=memory)
@@ -300,13 +304,23 @@ def _shown(data: bytes | None, slot: int, needed: Mapping[int, Collection[int]] 
     return data if data is None or needed is None else trees.cut(data, needed.get(slot, ()))
 
 
-def _needed(which: Narrowed, part: int, slots: Mapping[int, Tensor]) -> dict[int, set[int]]:
+def _needed(which: Narrowed, part: int, slots: Mapping[int, Tensor], worst: int | None) -> dict[int, set[int]]:
     """Returns the chunks of storages that a part of an operation reads."""
     named = which.named(part)
     if named is None:
-        return which.needed(part)
+        return which.needed(part, None, worst)
     data = raw(slots.get(named[0])) or b""
-    return which.needed(part, {at: data[CHUNK * at : CHUNK * (at + 1)] for at in named[1]})
+    return which.needed(part, {at: data[CHUNK * at : CHUNK * (at + 1)] for at in named[1]}, worst)
+
+
+def _worst(which: Narrowed, part: int, slots: Mapping[int, Tensor]) -> int | None:
+    """Returns the row of which the bound of all rows is made, if the bound reads one."""
+    operand = which.slice(part).worst
+    if operand is None:
+        return None
+    slot, name, size, stride, offset = which.refs[operand]
+    x = torch.as_strided(whole(slots[slot]).view(DTYPES[name]), size, stride, offset)
+    return worst_row(which.call.bound | {operand: x})
 
 
 def _held(data: Tensor | None) -> Held | None:

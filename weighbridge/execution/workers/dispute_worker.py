@@ -16,10 +16,10 @@ from weighbridge.execution.dispute.leaves import NO_INPUT, input_digest
 from weighbridge.execution.dispute.openings import MAX_OPENING
 from weighbridge.execution.dispute.tracing import Tracer
 from weighbridge.execution.workers.serving import serve
-from weighbridge.numerics import slices
 from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.conformance import probes
 from weighbridge.numerics.rule_table import table_digest
+from weighbridge.numerics.slices import table as slices
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.state import checkpoint_digest, state_digest
 from weighbridge.transcript.steps import StepRecord

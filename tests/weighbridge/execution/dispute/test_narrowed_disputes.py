@@ -13,7 +13,7 @@ from support.recordings import train
 from torch import nn
 
 from weighbridge.execution.dispute import game, moves
-from weighbridge.execution.dispute.asking import Traced
+from weighbridge.execution.dispute.asking import Judgement, Traced
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.messages import DisputeError, Parts, Shown, pack, read, signed
 from weighbridge.execution.dispute.openings import Opening
@@ -61,7 +61,7 @@ def test_an_honest_chunk_follows_and_takes_less(run: Path, honest: tuple[Traced,
         assert whole.opening is not None
         assert len(shown) < len(whole.opening)
         found = judged(run, place, part, told, shown)
-        assert (found.verdict, found.code) == ("admissible", "dispute.follows"), found.reason
+        assert (found.verdict, found.code) == ("admissible", "dispute.follows.part"), found.reason
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -91,6 +91,28 @@ def test_a_false_chunk_is_false_and_another_one_of_that_result_follows(
         assert "chunk 1 of" in found.reason
         beside = judged(run, place, 0, told, opened(run, place, 0).opening or b"", **lie)
         assert beside.verdict == "admissible"
+
+
+@pytest.mark.finding("dispute.follows.part")
+def test_an_accomplice_who_loses_on_purpose_vindicates_one_chunk_and_no_more(
+    run: Path, honest: tuple[Traced, list[str]]
+) -> None:
+    """A liar is false at chunk 1. An accomplice, false at chunk 0, draws the dispute there; the ruling says so."""
+    told, names = honest
+    (place,) = places(names, "addmm.default")
+    made, data = opened(run, place, None), opened(run, place, 1).opening
+    assert data is not None
+    lie = forged(told, place, 1, made, data)
+
+    def ruled(part: int) -> Judgement:
+        return judged(run, place, part, told, opened(run, place, part).opening or b"", **lie)
+
+    drawn = ruled(0)
+    assert (drawn.verdict, drawn.code) == ("admissible", "dispute.follows.part")
+    assert "chunk 0 of 8 of the result" in drawn.reason
+    assert "elements 0 to 255 of 2048, in [0:4, 0:64]," in drawn.reason
+    assert "no other part of it was executed" in drawn.reason
+    assert ruled(1).verdict == "false"  # an honest challenger disputes the same claim
 
 
 def test_a_liar_who_names_other_parts_gains_nothing(run: Path, honest: tuple[Traced, list[str]]) -> None:

@@ -90,7 +90,7 @@ def test_honest_chunks_follow_and_false_ones_are_refuted(run: Path, honest: tupl
             assert whole.opening is not None
             assert len(shown) < len(whole.opening) + 4096  # proofs of small operands
             said = judged(run, place, part, told, shown)
-            assert (said.verdict, said.code) == ("admissible", "dispute.follows"), said.reason
+            assert (said.verdict, said.code) == ("admissible", "dispute.follows.part"), said.reason
             lie = forged(told, place, part, whole, shown)
             said = judged(run, place, part, told, shown, **lie)
             assert (said.verdict, said.code) == ("false", "dispute.leaf")
