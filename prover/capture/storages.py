@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from weighbridge.core.digests import bytes_digest
+from weighbridge.core.errors import UsageError
 from weighbridge.core.host_memory import alive
 
 Tensor = torch.Tensor
@@ -99,6 +100,16 @@ class Memory:
 
 
 def host_copies(tensors: Mapping[str, Tensor]) -> dict[str, HostCopy]:
-    """Returns copies of tensors that a step may change; a chip must not see them as the workload's."""
+    """Returns copies of tensors that a step may change; a chip must not see them as the workload's.
+
+    Raises:
+        UsageError: One wraps others, as a `DTensor` does, and has no bytes of its own.
+    """
+    for name, t in tensors.items():
+        if type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+            raise UsageError(
+                f"{name} of the batch is a {type(t).__name__}, which wraps other tensors and has no bytes of its own; "
+                "pass what this rank holds of it (to_local() of a DTensor), and wrap that in the step"
+            )
     with _disable_current_modes():
         return {name: HostCopy(t) for name, t in tensors.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -365,8 +366,11 @@ def test_groups_that_came_later_are_named(tmp_path: Path) -> None:
 # -- on a chip ---------------------------------------------------------------------------------------------------------
 
 
-def on_a_chip(socket: Path, run: Path, snapshots: set[int], crash: int | None = None) -> None:
-    """Five steps on a chip that takes a snapshot in the middle of some of them; the last thing may be a crash."""
+def on_a_chip(socket: Path, run: Path, snapshots: set[int], crash: int | None = None, branch: int = 0) -> None:
+    """Five steps on a chip that takes a snapshot in the middle of some of them; the last thing may be a crash.
+
+    Branches have other data from step 4 on.
+    """
     with Shim.connect(socket) as chip, Recorder(run, seed=3, resume=True, checkpoint_every=3, chip=chip) as recorder:
         with recorder.initialisation():
             model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
@@ -374,7 +378,8 @@ def on_a_chip(socket: Path, run: Path, snapshots: set[int], crash: int | None = 
         recorder.attach(model, optimizer)
         model.register_forward_hook(lambda *_: chip.request_snapshot() if recorder.step_number in snapshots else None)
         for update in range(recorder.updates, 5):
-            batch = {"x": torch.from_numpy(np.random.default_rng(update).standard_normal((4, 8)).astype(np.float32))}
+            numbers = np.random.default_rng(update + branch * (update > 2))
+            batch = {"x": torch.from_numpy(numbers.standard_normal((4, 8)).astype(np.float32))}
             with recorder.step(batch):
                 loss = model(batch["x"]).square().mean()
                 loss.backward()
@@ -418,3 +423,30 @@ def test_a_resumption_explains_no_memory_that_the_run_did_not_have(tmp_path: Pat
         report = station.inspect("chip")
     assert report["counts"]["explained"] == 0
     assert ids(report, "violation") != []
+
+
+def test_one_branch_of_a_run_explains_no_snapshot_of_another(tmp_path: Path) -> None:
+    """A run goes on twice from one crash. The Prover shows one branch alone, and names the other's snapshot in it.
+
+    Both have one draft, and the running head before the step in which they part.
+    """
+    with Station(tmp_path) as station:
+        station.chip("chip", prover=station.prover())
+        socket, run = station.chips["chip"].socket, station.runs / "chip"
+        with pytest.raises(CrashError):
+            on_a_chip(socket, run, set(), crash=4)
+        for suffix in ("", ".resume"):
+            shutil.copytree(run.with_name("chip" + suffix), tmp_path / f"copy{suffix}")
+        on_a_chip(socket, run, {4}, branch=100)
+        hidden = Transcript.open(run)
+        ((ueid, index, op),) = hidden.step(4).snapshots
+        run.rename(tmp_path / "hidden")
+        for suffix in ("", ".resume"):
+            shutil.copytree(tmp_path / f"copy{suffix}", run.with_name("chip" + suffix))
+        (station.runs / "chip.resume" / "snapshots.cbor").write_bytes(cbor([[ueid, index, 4, op]]))
+        on_a_chip(socket, run, {5})
+        shown, report = Transcript.open(run), station.inspect("chip")
+    assert shown.draft_digest == hidden.draft_digest
+    assert shown.head(3) == hidden.head(3)
+    assert (report["counts"]["snapshots"], report["counts"]["explained"]) == (2, 1)
+    assert {"snapshot.memory.missing", "snapshot.memory.unexplained"} <= set(ids(report, "violation"))
