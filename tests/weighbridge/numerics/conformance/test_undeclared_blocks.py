@@ -160,10 +160,10 @@ def test_a_chunk_of_a_product_is_judged_by_the_bound_of_the_declared_blocks(tmp_
     referee = play(InBlocks(honest), OneByOne(lying))
     assert referee.dispute.part == 0
     assert verdicts(referee) == {CHALLENGER: "admissible", DEFENDER: "admissible" if policy == "mixed" else "false"}
-    assert reasons(referee)[DEFENDER] == ("dispute.follows" if policy == "mixed" else "dispute.leaf")
+    assert reasons(referee)[DEFENDER] == ("dispute.follows.part" if policy == "mixed" else "dispute.leaf")
     transcript, told = Transcript.open(honest), InBlocks(honest).tree()[0]
     nodes = Tape.decode(transcript.tape(transcript.step(STEP).tape)).nodes
     place = 1 + next(number for number, node in enumerate(nodes) if node.op == "mm.default")
     for part in (0, 1):
         found = judged(honest, place, part, told, opened(honest, place, part).opening or b"")
-        assert (found.verdict, found.code) == ("admissible", "dispute.follows"), found.reason
+        assert (found.verdict, found.code) == ("admissible", "dispute.follows.part"), found.reason
