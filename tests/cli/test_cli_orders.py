@@ -34,6 +34,9 @@ def test_a_service_that_trains_fewer_steps_is_found_by_the_order_and_by_the_audi
     with workers_here():
         assert fails(*asked, "--seed-of-data", "--key", client[0]) == "usage", "one or the other"
         assert fails(*asked, "--key", tmp_path / "none") == "usage"
+        for runs in ("3", "=3", "ab=x", "ab=-1"):
+            assert fails(*asked, "--key", client[0], "--runs", runs) == "usage"
+        assert fails(*asked, "--key", client[0], "--runs", "no tape=3") == "order.malformed"
         made = answer(*asked, "--key", client[0])
         assert (made["steps"], made["seed"], made["accepted"], made["name"]) == (6, 11, False, "mlp.order")
         assert fails(*asked, "--key", client[0]) == "usage", "it exists"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from prover import Recorder
 from weighbridge.attest.training_order import SignedOrder, TrainingOrder, sign
 from weighbridge.transcript.data import DataCommitment, OrderSeed, permutation
 
+_BATCH = 3
 CLIENT, SERVICE, STEPS, SEED = key(31), key(32), 6, 11
 ORDER = TrainingOrder(
     name="perceptron",
@@ -28,12 +31,12 @@ ORDER = TrainingOrder(
     seed=SEED,
     nonce=b"n" * 32,
 )
-_BATCH = 3
 
 
 def record(
     path: Path, *, steps: int = STEPS, seed: int = SEED, rate: float = 0.1, data: int = 1,
-    seeded: int | None = None, later: int | None = None, pace: int = 0, made: bool = True, **options: Any,
+    seeded: int | None = None, later: int | None = None, pace: int = 0, made: bool = True,
+    sizes: Sequence[int] = (_BATCH,), **options: Any,
 ) -> None:  # fmt: skip
     """Records a perceptron with momentum on a data set of twelve records, in an order that follows from the seed.
 
@@ -46,13 +49,15 @@ def record(
         seeded: With what the program seeds its generator before it makes its weights, if it does.
         later: With what it does so before the third update.
         pace: How far its schedule goes in each update; 0 if it has none.
+        sizes: How many records its steps take, one after the other and from the beginning again.
         made: Whether the transcript has how the weights were made.
         options: Of the Recorder.
     """
     generator = torch.Generator().manual_seed(data)
     rows, labels = torch.randn(12, 4, generator=generator), torch.arange(12) % 3
     records = ({"x": rows[at], "y": labels[at]} for at in range(12))
-    epochs = -(-steps * _BATCH // 12)
+    ends = [0, *itertools.accumulate(itertools.islice(itertools.cycle(sizes), steps))]
+    epochs = -(-ends[-1] // 12)
     ids = [int(at) for epoch in range(epochs) for at in permutation(seed, epoch, 12)]
     commitment = DataCommitment.over(records, OrderSeed(seed, epochs))
     with Recorder(path, seed=seed, data=commitment, checkpoint_every=2, **options) as recorder:
@@ -66,7 +71,7 @@ def record(
         for step in range(steps):
             if later is not None and step == 2:
                 torch.manual_seed(later)
-            taken = ids[step * _BATCH : (step + 1) * _BATCH]
+            taken = ids[ends[step] : ends[step + 1]]
             batch = {"x": rows[taken].clone(), "y": labels[taken].clone()}
             with recorder.step(batch, records=taken):
                 nn.functional.cross_entropy(model(batch["x"]), batch["y"]).backward()

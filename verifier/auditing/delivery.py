@@ -6,7 +6,7 @@ ordered and say so, or say that it did all and have executed fewer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ class Delivered:
         steps: Step records of kind `step`.
         passport: Hex digest of the passport of its programs.
         numbers: Hex digest of each program's tape to that of the numbers that it took.
+        counts: Hex digest of each program's tape to how often it ran.
         data: Hex root over the records of its data set; empty if it committed to none.
         records: How many records that has.
         seeds: Hex seed of all randomness and hex seed of the order of use; each empty if it follows from the data.
@@ -39,6 +40,7 @@ class Delivered:
     steps: int
     passport: str
     numbers: dict[str, str]
+    counts: dict[str, int]
     data: str
     records: int
     seeds: tuple[str, str]
@@ -59,11 +61,16 @@ class Delivered:
         match raw:
             case {
                 "signer": str(), "complete": bool(), "steps": int(), "passport": str(), "numbers": dict(numbers),
-                "data": str(), "records": int(), "seeds": [str(one), str(other)], "logs": str(), "batches": list(wrong),
+                "counts": dict(counts), "data": str(), "records": int(), "seeds": [str(one), str(other)],
+                "logs": str(), "batches": list(wrong),
                 **rest,
-            } if not rest and all(isinstance(each, str) for each in (*numbers.values(), *wrong)):  # fmt: skip
+            } if not rest and _typed([*numbers.values(), *wrong], str) and _typed([*counts.values()], int):  # fmt: skip
                 return cls(**{**raw, "seeds": (one, other), "batches": tuple(wrong)})
         raise AuditError("What a verdict says was delivered has other fields than these.")
+
+
+def _typed(values: list[Any], kind: type) -> bool:
+    return all(type(each) is kind for each in values)
 
 
 Deliver = Callable[[str], Delivered | None]
@@ -86,6 +93,7 @@ def delivered(run: Path) -> Delivered:
         steps=opened.summary().kinds.get("step", 0),
         passport=told["digest"],
         numbers={each["tape"]: each["numbers"] for each in told["run"]["programs"]},
+        counts={each["tape"]: each["count"] for each in told["run"]["programs"]},
         data="" if data is None else data.root.hex(),
         records=0 if data is None else data.count,
         seeds=("" if follows else _hex(opened.seed), "" if follows else _hex(None if data is None else data.seed)),
@@ -95,7 +103,8 @@ def delivered(run: Path) -> Delivered:
 
 
 def ordered_like(
-    run: Path, *, name: str, client: bytes, service: bytes, steps: int, seed: int | None
+    run: Path, *, name: str, client: bytes, service: bytes, steps: int, seed: int | None,
+    runs: Mapping[str, int] | None = None,
 ) -> TrainingOrder:  # fmt: skip
     """Returns the order of a training whose programs, numbers, data and logs are those of a rehearsal.
 
@@ -106,6 +115,7 @@ def ordered_like(
         service: The service's.
         steps: How many updates are ordered.
         seed: The seed; None if it has to follow from the data.
+        runs: The beginning of the hex digest of a program's tape to how often it has to run at least.
 
     Raises:
         OrderError: The rehearsal cannot be ordered by, or the order makes no sense.
@@ -125,7 +135,21 @@ def ordered_like(
         records=found.records,
         seed=seed,
         logs=found.logs,
+        runs={_program(found, begins): count for begins, count in (runs or {}).items()},
     )
+
+
+def _program(found: Delivered, begins: str) -> bytes:
+    """Returns the digest of the tape of one of the rehearsal's programs.
+
+    Raises:
+        OrderError: None begins so, or several do.
+    """
+    named = [tape for tape in found.counts if begins and tape.startswith(begins)]
+    if len(named) != 1:
+        ran = ", ".join(f"{tape[:16]} ({count})" for tape, count in found.counts.items())
+        raise OrderError(f"{begins!r} names {len(named)} of the programs that were rehearsed; they are {ran}")
+    return bytes.fromhex(named[0])
 
 
 def compare(order: TrainingOrder, found: Delivered | None, subject: str) -> list[Finding]:
@@ -160,6 +184,11 @@ def _differences(order: TrainingOrder, found: Delivered) -> Iterator[tuple[str, 
         others = ", ".join(sorted(tape[:16] for tape in numbers if found.numbers.get(tape) != numbers[tape]))
         words = f"the programs are those that were ordered, and take other numbers (tapes {others})"
         yield "order.program", words, "", ""
+    for tape, least in sorted(order.runs.items()):
+        ran = found.counts.get(tape.hex(), 0)
+        if ran < least:
+            words = f"the program {tape.hex()[:16]} was ordered to run {least} times at least, and ran {ran} times"
+            yield "order.runs", words, str(least), str(ran)
     if (found.data, found.records) != (order.data.hex(), order.records):
         words = "the training has another data set than was ordered"
         yield "order.data", words, order.data.hex(), found.data or "none"

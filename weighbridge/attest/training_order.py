@@ -54,6 +54,7 @@ class TrainingOrder:
         records: How many records it has.
         seed: Of all randomness, and of the order of use of the data; None if both have to follow from the data.
         logs: Which kind of rounding logs the transcript has to have.
+        runs: Digest of a program's tape to how often it has to run at least; of other programs the service decides.
         nonce: 32 random bytes: two orders of the same training are not the same order.
     """
 
@@ -67,6 +68,7 @@ class TrainingOrder:
     records: int
     seed: int | None
     logs: str = "full"
+    runs: Mapping[bytes, int] = field(default_factory=dict)
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(DIGEST_SIZE))
 
     def __post_init__(self) -> None:
@@ -92,7 +94,15 @@ class TrainingOrder:
             raise OrderError("the seed of an order is a natural number below 2^64, or none")
         if type(self.logs) is not str or self.logs not in LOGS:
             raise OrderError(f"the logs of an order are {', '.join(LOGS)}")
+        runs: Any = self.runs
+        if not isinstance(runs, Mapping) or not runs.keys() <= numbers.keys():
+            raise OrderError("an order says of the programs that it names how often they run, and of no others")
+        if any(type(each) is not int or not 1 <= each <= self.steps for each in runs.values()):
+            raise OrderError("a program runs once at least, and in no more steps than are ordered")
+        if sum(runs.values()) > self.steps + 1:  # the initialisation is a program too
+            raise OrderError("the programs of an order cannot run so often in so few steps")
         object.__setattr__(self, "numbers", MappingProxyType(dict(self.numbers)))
+        object.__setattr__(self, "runs", MappingProxyType(dict(self.runs)))
 
     @property
     def digest(self) -> bytes:
@@ -102,7 +112,7 @@ class TrainingOrder:
     def to_cbor(self) -> bytes:
         """Returns the one encoding of this order."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return cbor({"format": FORMAT, **values, "numbers": dict(self.numbers)})
+        return cbor({"format": FORMAT, **values, "numbers": dict(self.numbers), "runs": dict(self.runs)})
 
     @classmethod
     def from_cbor(cls, data: bytes) -> TrainingOrder:

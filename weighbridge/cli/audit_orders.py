@@ -30,6 +30,10 @@ def order(
     seed_of_data: Annotated[
         bool, typer.Option("--seed-of-data", help="All seeds have to follow from the data.")
     ] = False,
+    runs: Annotated[
+        list[str] | None,
+        typer.Option("--runs", metavar="TAPE=COUNT", help="A program has to run so often at least; repeat it."),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="What you call it; by default the file's name.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +50,13 @@ def order(
     drawn = None if seed_of_data else secrets.randbelow(1 << 63) if seed is None else seed
     made = sign(
         ordered_like(
-            run, name=name or out.name, client=own.public, service=key_in_hex(service), steps=steps, seed=drawn
+            run,
+            name=name or out.name,
+            client=own.public,
+            service=key_in_hex(service),
+            steps=steps,
+            seed=drawn,
+            runs=_counts(runs or []),
         ),
         own,
     )
@@ -70,11 +80,14 @@ def delivery(file: _Order, run: Run, as_json: Json = False) -> Exit:
     from verifier.auditing.delivery import compare, delivered
 
     require_transcript(run)
-    ordered = load(file).order
-    found = compare(ordered, delivered(run), run.name)
+    ordered, told = load(file).order, delivered(run)
+    found = compare(ordered, told, run.name)
     if as_json:
-        print_json({"order": ordered.digest.hex(), "findings": [each.to_json() for each in found]})
+        said = {"order": ordered.digest.hex(), "findings": [each.to_json() for each in found], "runs": told.counts}
+        print_json(said)
     else:
+        for tape, count in told.counts.items():
+            print(one_line(f"program {tape[:16]} ran {count} times"))
         for each in found:
             print(one_line(f"{each.severity} {each.id}: {each.message}"))
         if not found:
@@ -82,6 +95,16 @@ def delivery(file: _Order, run: Run, as_json: Json = False) -> Exit:
                 one_line(f"{run} says that it is what was ordered, {ordered.steps} steps; an audit says if it is true")
             )
     return Exit.FINDINGS if found else Exit.NOTHING_FOUND
+
+
+def _counts(runs: list[str]) -> dict[str, int]:
+    found = {}
+    for each in runs:
+        tape, _, count = each.partition("=")
+        if not tape or not count.isdecimal() or len(count) > 10 or tape in found:
+            raise UsageError(f"--runs {each!r} is no TAPE=COUNT, or its program is named twice")
+        found[tape] = int(count)
+    return found
 
 
 def load(file: Path) -> SignedOrder:
@@ -122,10 +145,15 @@ def _tell(signed: SignedOrder, as_json: bool) -> None:
         "order": order.digest.hex(), "name": order.name, "client": order.client.hex(), "service": order.service.hex(),
         "accepted": bool(signed.accepted), "steps": order.steps, "seed": order.seed, "logs": order.logs,
         "passport": order.passport.hex(), "data": order.data.hex(), "records": order.records,
+        "runs": {tape.hex(): count for tape, count in order.runs.items()},
     }  # fmt: skip
     if as_json:
         print_json(said)
         return
     for name, value in said.items():
         words = "follows from the data" if name == "seed" and value is None else value
+        if name == "runs":
+            words = (
+                ", ".join(f"{tape.hex()[:16]} {n} times" for tape, n in order.runs.items()) or "as the service decides"
+            )
         print(one_line(f"{name}: {words}"))

@@ -22,7 +22,8 @@ from weighbridge.attest.training_order import OrderError, TrainingOrder, sign
 
 HONEST = Delivered(
     signer=SERVICE.public.hex(), complete=True, steps=STEPS, passport=ORDER.passport.hex(),
-    numbers={tape.hex(): taken.hex() for tape, taken in ORDER.numbers.items()}, data=ORDER.data.hex(),
+    numbers={tape.hex(): taken.hex() for tape, taken in ORDER.numbers.items()},
+    counts={tape.hex(): STEPS // 2 for tape in ORDER.numbers}, data=ORDER.data.hex(),
     records=ORDER.records, seeds=(f"{SEED:x}",) * 2, logs="full", batches=(),
 )  # fmt: skip
 
@@ -118,6 +119,36 @@ def test_every_field_counts(changes: dict[str, object], expected: str) -> None:
     assert compare(ORDER, HONEST, "run") == []
     (finding,) = compare(ORDER, replace(HONEST, **changes), "run")  # type: ignore[arg-type]
     assert (finding.id, finding.severity, finding.subject) == (expected, "violation", "run")
+
+
+@pytest.mark.finding("order.runs")
+def test_a_service_that_runs_the_cheap_program_instead_is_found_where_the_order_says_how_often(tmp_path: Path) -> None:
+    """The last batch of an epoch is smaller. A service takes as many steps, nearly all with so small a batch."""
+    ordered.record(tmp_path / "rehearsal", steps=4, seed=5, sizes=(5, 5, 2))
+    ordered.record(tmp_path / "honest", key=SERVICE, sizes=(5, 5, 2))
+    ordered.record(tmp_path / "cheap", key=SERVICE, sizes=(5, 5, 2, 2, 2, 2))
+    asked: dict[str, Any] = {
+        "name": "o", "client": CLIENT.public, "service": SERVICE.public, "steps": STEPS, "seed": SEED,
+    }  # fmt: skip
+    with workers_here():
+        told = delivered(tmp_path / "rehearsal")
+        dear = max(told.counts, key=lambda tape: told.counts[tape])
+        free = ordered_like(tmp_path / "rehearsal", **asked)
+        bound = ordered_like(tmp_path / "rehearsal", **asked, runs={dear[:12]: 3})
+        for begins in ("", "no tape", "0", "1", "2", "3"):
+            if sum(tape.startswith(begins) for tape in told.counts) != 1 or not begins:
+                with pytest.raises(OrderError):
+                    ordered_like(tmp_path / "rehearsal", **asked, runs={begins: 3})
+    assert sorted(told.counts.values()) == [1, 1, 1, 2], "the initialisation is one of them"
+    assert _findings(free, tmp_path / "cheap") == [], "the order leaves it to the service"
+    assert _findings(bound, tmp_path / "cheap") == ["order.runs"]
+    assert _findings(bound, tmp_path / "honest") == []
+    assert TrainingOrder.from_cbor(bound.to_cbor()) == bound
+    for runs in ({b"x" * 32: 1}, *({bytes.fromhex(dear): count} for count in (0, STEPS + 1, True))):
+        with pytest.raises(OrderError):
+            replace(bound, runs=runs)
+    with pytest.raises(OrderError):
+        replace(bound, runs=dict.fromkeys(bound.numbers, STEPS - 1))
 
 
 def test_a_seed_that_is_to_follow_from_the_data_has_to() -> None:
