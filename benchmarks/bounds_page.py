@@ -193,7 +193,7 @@ So are linear layers, attention and their gradients, which consist of these. Not
 operators; and all that is computed in float32, whose bounds are measured on whole products.
 
 **Who splits.** The draft names the policy, and sizes alone say where a product is split
-(`weighbridge.numerics.operations.split_products`). Recording, compiled steps, replays on each device, logs made on
+(`weighbridge.numerics.operations.prescribed_products`). Recording, compiled steps, replays on each device, logs made on
 demand, disputes and the [second Executor](second-executor.md) all do. Bits of results may differ from those of other
 policies. A Prover who computes or logs with other blocks than the draft says has bounds that a replay does not have:
 where its results lie beyond them, the replay is a mismatch, a dispute finds its claim false, and logs made on demand do

@@ -45,6 +45,40 @@ def unit_replays(result: Result) -> str:
     return "\n\n".join(parts)
 
 
+def unit_products(result: Result) -> str:
+    """Products as a unit has them: their cost alone and in steps, and what they save in logs."""
+    kernels: list[Sequence[object]] = [
+        (" x ".join(f"{size:,}" for size in each["shape"]), *(f"{each[way]:.3f}" for way in _PRODUCTS))
+        for each in result["products"]
+    ]
+    steps: list[Sequence[object]] = []
+    logs: list[Sequence[object]] = []
+    for name, model in result["models"].items():
+        ratios = model["ratios"]
+        steps += [
+            (name, kind, *(f"{ratios[pair][key]:.2f}" for pair in pairs for key in ("median", "min")))
+            for kind in ("full", "on-demand compiled")
+            for pairs in [(f"{kind}, {_UNIT} / {kind}, mixed", f"{kind}, {_UNIT} / plain")]
+        ]
+        logs += [
+            (name, policy, f"{log['logged']:,}", f"{log['bytes']:,}", f"{log['calibrated'] / log['rounded']:.1%}")
+            for policy, log in model["logs"].items()
+        ]
+    ratio = ("ratio of medians", "of minima")
+    return "\n\n".join([
+        f"{measured_on(result)} Nanoseconds for each multiplication and addition of bfloat16 matrices, M x K x N:",
+        table(("shape", "the unit's", "PyTorch, float32", "PyTorch, float64"), kernels),
+        f"Processor time of steps recorded under `{_UNIT}`, over that under `mixed` and over plain steps:",
+        table(("model", "logs", *(f"/ {base}: {each}" for base in ("mixed", "plain") for each in ratio)), steps),
+        "Logs of three steps, and roundings under measured bounds:",
+        table(("model", "policy", "entries", "bytes", "under measured bounds"), logs),
+    ])  # fmt: skip
+
+
+_UNIT = "unit-vdpbf16ps"
+_PRODUCTS = ("unit", "float32", "float64")
+
+
 def _verdict(pairs: Sequence[dict[str, Any]]) -> str:
     if not pairs:
         return "-"

@@ -116,7 +116,9 @@ class Recorder:
                 bounds that hold for any order of summation; refuses 16-bit types), `calibrated` (only measured
                 bounds: smaller logs), `probabilistic` (as `mixed`, but bounds for float32 that fail with a stated
                 probability: smaller logs of wide models), `blocked-64` or `blocked-256` (as `mixed`, but products of
-                matrices of float32 are computed in blocks, so that proven bounds are smaller: smaller logs).
+                matrices of float32 are computed in blocks, so that proven bounds are smaller: smaller logs), or
+                `unit-vdpbf16ps` (as `mixed`, but products of 16-bit matrices are those of a matrix unit to the bit, on
+                every machine, and need no log; see docs/matrix-units.md).
             resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
                 All ranks of a job are started again together; see docs/sharding.md.

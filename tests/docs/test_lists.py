@@ -151,8 +151,9 @@ def test_the_analyses_of_the_page_are_the_commands_that_there_are() -> None:
 def test_commands_that_a_document_names_exist(path: Path) -> None:
     text = re.sub(r"weighbridge [a-z ]+/1", "", path.read_text(encoding="utf-8"))  # domains of hashes and keys
     unknown = []
+    whole: Any = typer.main.get_command(app)  # which takes a second
     for words in re.findall(r"(?:^|[`(] ?)weighbridge ((?:[a-z][\w-]* ?)+)", text, re.MULTILINE):
-        command: Any = typer.main.get_command(app)
+        command = whole
         for word in words.split():
             if not hasattr(command, "commands"):
                 break  # what follows are arguments

@@ -14,8 +14,8 @@ from weighbridge.cli.bench.layout import DEFAULT, Bench
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.log_kinds import KINDS
 
-POLICIES = ("mixed", "strict", "calibrated", "probabilistic", "blocked-64", "blocked-256")
-POLICY = "Error bounds: mixed, strict (no 16-bit types), calibrated, probabilistic, blocked-64 or blocked-256."
+POLICIES = ("mixed", "strict", "calibrated", "probabilistic", "blocked-64", "blocked-256", "unit-vdpbf16ps")
+POLICY = "Error bounds: mixed, strict (no 16-bit), calibrated, probabilistic, blocked-64, blocked-256, unit-vdpbf16ps."
 EVALUATIONS = ("native", "recorded")
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 

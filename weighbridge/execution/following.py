@@ -17,6 +17,7 @@ from weighbridge.execution.straight_line.frame import Line
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.context import Context
 from weighbridge.numerics.exchanges import CANONICAL
+from weighbridge.numerics.operations.prescribed_products import way_of
 from weighbridge.numerics.random.variates import Draw
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
@@ -27,6 +28,7 @@ from weighbridge.numerics.sketches.codec import FailedError
 from weighbridge.numerics.sketches.following import agrees, follow
 from weighbridge.numerics.sketches.step_sketches import SketchReader
 from weighbridge.program.generator_starts import counter
+from weighbridge.program.operands import resolve
 from weighbridge.program.start_rules import WORD
 from weighbridge.transcript.collectives import Call, Exchange, commit
 from weighbridge.transcript.steps import StepRecord, same_scalar
@@ -138,10 +140,7 @@ class Following(Context):
         """See `Context.rounded`."""
         sketches = self.sketches if dtype in formats.NARROW else None
         entries = None if sketches is not None else self._entries(wide.numel())
-        self.rounded_elements += wide.numel()
-        policy = self.policy.at(wide.dtype)
-        self.calibrated_elements += wide.numel() if policy.calibrated else 0
-        self.probable_elements += wide.numel() if policy.probabilistic else 0
+        self._count(wide.numel(), wide.dtype)
         wanted = self._next_checksum()
         small = dtype in formats.NARROW
         if sketches is not None:
@@ -177,6 +176,16 @@ class Following(Context):
         if self.watch is not None:
             self.watch(Seen(self.op, self.checked - 1, result.out, wide, bound, entries))
         return result.out
+
+    def _count(self, elements: int, wide: torch.dtype) -> None:
+        """Counts rounded elements, and those of them whose bounds are not proven."""
+        self.rounded_elements += elements
+        policy = self.policy.at(wide)
+        if policy.calibrated:
+            exact = self.policy.unit and way_of(resolve(self.operation), self.policy, wide).exact
+            self.calibrated_elements += 0 if exact else elements
+        elif policy.probabilistic:
+            self.probable_elements += elements
 
     def _sketched(
         self, sketches: SketchReader, wide: Tensor, bound: Bound, dtype: torch.dtype, wanted: int
@@ -230,12 +239,9 @@ class Following(Context):
         expected = self._wanted[self.checked : self.checked + len(results)]
         if [checksum for _, checksum in results] != expected:
             return False
-        policy = self.policy.at(wide)
         for out, _ in results:
             elements = out.numel()
-            self.rounded_elements += elements
-            self.calibrated_elements += elements if policy.calibrated else 0
-            self.probable_elements += elements if policy.probabilistic else 0
+            self._count(elements, wide)
             if self.outputs is not None:
                 self.outputs.add(self.op, self._output, out)
             if self.log is not None:

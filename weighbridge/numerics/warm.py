@@ -25,6 +25,7 @@ from weighbridge.numerics.rounding import contested, cpu_kernels, narrow, roundi
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.canonical_nan import holds_nan
 from weighbridge.numerics.sketches import codec
+from weighbridge.numerics.units import fused_products
 
 aten = torch.ops.aten
 
@@ -135,6 +136,7 @@ def _uses() -> list[Callable[[], object]]:
     entries = [rounding_log.OpEntries(0, 0, one, one.astype(np.uint8), one.astype(np.uint64))]
     return [
         *(partial(evaluate, op, operands, {}, context) for op, operands in calls),
+        lambda: fused_products.product(whole[:4] * 1e-30, x * 1e-10),
         lambda: philox.normal_float32(philox.words(0, 0, 0, 4)),
         lambda: holds_nan(ones),
         lambda: contested.round_plain(torch.ones(2, dtype=torch.float64)),

@@ -1,4 +1,4 @@
-"""What a bound claims: `strict`, `calibrated`, or each where it belongs: `mixed`; `probabilistic`; or with blocks.
+"""What a bound claims: `strict`, `calibrated`, or each where it belongs: `mixed`; `probabilistic`; in blocks; a unit's.
 
 *Strict* bounds hold for any order of summation, with or without fused multiply-add, rounding to nearest. *Calibrated*
 bounds are measured: in them, the growth gamma(n) of a strict bound is one unit roundoff whatever n is, and the whole
@@ -17,8 +17,12 @@ Logs of wide models are smaller. Like calibrated ones, these bounds are no proof
 one sign (of constants, say) can leave them.
 
 *Blocked* is mixed with another way of computing in float64: products of matrices are split into blocks of the number of
-terms in its name (`weighbridge.numerics.operations.split_products`). Fewer roundings follow one another then, so strict
-bounds, which are proven, are smaller. All machines split alike, because the draft names the policy.
+terms in its name (`weighbridge.numerics.operations.prescribed_products`). Fewer roundings follow one another then, so
+strict bounds, which are proven, are smaller. All machines split alike, because the draft names the policy.
+
+*Unit* policies are mixed with products of 16-bit matrices that are those of the matrix unit in the name, to the bit, on
+every machine (`weighbridge.numerics.units.fused_products`). Such a product has no bound and no log: whoever has other
+bits did something else. Other operations on 16-bit types keep their calibrated bounds.
 """
 
 from __future__ import annotations
@@ -36,7 +40,10 @@ from weighbridge.numerics.conformance.device_kind import device_model
 BLOCKS = {"blocked-64": 64, "blocked-256": 256}
 """Policies that split products, and the least terms of their blocks; a name that exists keeps its number."""
 
-NAMES = ("mixed", "strict", "calibrated", "probabilistic", *BLOCKS)
+UNITS = {"unit-vdpbf16ps": "vdpbf16ps"}
+"""Policies under which products of 16-bit matrices are those of a unit, and that unit (`units.named`)."""
+
+NAMES = ("mixed", "strict", "calibrated", "probabilistic", *BLOCKS, *UNITS)
 """The policies; the first is the default."""
 
 
@@ -75,6 +82,11 @@ class Policy:
         return BLOCKS.get(self.name, 0)
 
     @property
+    def unit(self) -> str:
+        """The matrix unit whose products of 16-bit matrices are computed; empty if none is prescribed."""
+        return UNITS.get(self.name, "")
+
+    @property
     def narrow(self) -> bool:
         """Whether there are bounds for what is computed in float32: operations on 16-bit types."""
         return self.name != "strict"
@@ -86,7 +98,7 @@ class Policy:
             WeighbridgeError: It needs a table of factors that is not here (`replay.calibration.unknown`).
         """
         found = self
-        if self.name == "mixed" or self.probabilistic or self.block:
+        if self.name == "mixed" or self.probabilistic or self.block or self.unit:
             float64 = self if self.probabilistic else STRICT
             found = float64 if wide is torch.float64 else replace(self, name="calibrated")
         if found.calibrated and not self.known:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from weighbridge.core.errors import DeviceArithmeticError
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.conformance.switches import conforming
+from weighbridge.numerics.units import Order, fused_products, named
 
 Tensor = torch.Tensor
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -180,8 +181,30 @@ def _convolve_backward(g: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]
     return of_input, of_weight
 
 
+def fused_conform(multiply: Callable[[Tensor, Tensor, int], Tensor], unit: str) -> bool:
+    """True if products of 16-bit matrices are those of a unit's model: ordinary ones, and ones about 2^-126.
+
+    Args:
+        multiply: The compiled code on trial, of an (M, K) and a (K, N) matrix and how many products a chain has.
+        unit: For `units.named`.
+    """
+    order, device = Order(chain=16, bias_first=False), torch.device("cpu")
+    for least in (0, -60, -63, -70):
+        a, b = (_tensor(_odd(shape, 256, seed), torch.float32, device).bfloat16() for shape, seed in _FUSED)
+        a, b = a * 2.0**least, b * 2.0 ** (least - 7)
+        expected = named(unit).product(a, b, order=order)
+        if not torch.equal(multiply(a, b, 16).view(torch.int32), expected.view(torch.int32)):
+            return False
+    return True
+
+
+_FUSED = (((5, 39), 9), ((39, 17), 10))
+
+
 def _fault(device: torch.device, policy: Policy) -> str | None:
     """What is wrong with the arithmetic of a device, and what to do about it."""
+    if policy.unit and not fused_conform(fused_products.product, policy.unit):
+        return f"compiled code does not add products as {policy.unit} does; delete the cache of compiled loops"
     for dtype in (torch.float64, torch.float32):
         if not keeps_subnormals(dtype, device):
             return f"{dtype} results below the normal range become zero; call torch.set_flush_denormal(False)"

@@ -14,7 +14,7 @@ from weighbridge.numerics.bounds import Call, probable_growth, reduced, without_
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context, Layout, Strides
 from weighbridge.numerics.operand_types import RULED, all_float32, floats, is_float, result_types, widen
-from weighbridge.numerics.operations import split_products, sums
+from weighbridge.numerics.operations import prescribed_products, sums
 from weighbridge.numerics.overload_cache import per_op
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rule_table import Rule, base_name
@@ -75,16 +75,17 @@ def evaluate(
         before[n] = widen(by_name[n], wide_type)
     positional = names[: len(args)]
     named = {k: v for k, v in wide.items() if k not in positional} if len(wide) > len(positional) else {}
-    block = split_products.block_of(op, context.policy, wide_type)
-    outputs = split_products.evaluate(op, [wide[n] for n in positional], named, block)
+    way = prescribed_products.way_of(op, context.policy, wide_type)
+    outputs = prescribed_products.evaluate(op, [wide[n] for n in positional], named, way)
     targets = [(n, wide[n]) for n in changed]
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     if name in _MEANS and wide_type is torch.float64:
         returned[1] = _mean(wide[_MEANS[name]], before, returned[1])
     aliases = {id(t): by_name[n] for n, t in targets}
     fresh = [(i, t) for i, t in enumerate(returned) if is_float(t) and id(t) not in aliases]
-    call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound, block)
-    limits = _limits(rule, call, context.policy, wide_type) if bounded else [Bound()] * len(call.results)
+    call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound, way.block)
+    limited = bounded and not way.exact
+    limits = _limits(rule, call, context.policy, wide_type) if limited else [Bound()] * len(call.results)
     if len(limits) < len(call.results):
         raise RefusedOperationError(
             f"the rule of {op} bounds {len(limits)} of {len(call.results)} results", operation=str(op)
@@ -143,7 +144,7 @@ def wide_results(
     """Returns what an operation for which `unconditional` holds returns in a wide type, nothing rounded."""
     wide = [_widened(v, wide_type) for v in args]
     named = {k: _widened(v, wide_type) for k, v in kwargs.items()}
-    outputs = split_products.evaluate(op, wide, named, split_products.block_of(op, policy, wide_type))
+    outputs = prescribed_products.evaluate(op, wide, named, prescribed_products.way_of(op, policy, wide_type))
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     operand = _MEANS.get(base_name(op)[0])
     if operand is not None and wide_type is torch.float64:

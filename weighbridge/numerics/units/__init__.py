@@ -1,7 +1,8 @@
 """Models of matrix units that return, bit for bit, what the hardware does.
 
-`named("h100").product(a, b)` is what H100's tensor cores make of two matrices. Nothing that is recorded or replayed
-uses these models yet: tests and measurements do, and docs/matrix-units.md says for what.
+`named("h100").product(a, b)` is what H100's tensor cores make of two matrices. Tests and measurements use the models;
+docs/matrix-units.md says for what. `fused_products` computes one of them fast: runs under the policy `unit-vdpbf16ps`
+are recorded and replayed with it.
 """
 
 from weighbridge.numerics.units.declared import named, names

@@ -15,7 +15,7 @@ from weighbridge.numerics.bounds import Call
 from weighbridge.numerics.conformance import bound_policy
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.families import products
-from weighbridge.numerics.operations import split_products
+from weighbridge.numerics.operations import prescribed_products
 from weighbridge.numerics.operations.rounded import wide_results
 from weighbridge.numerics.rounding.bound import Bound, dense_bound
 
@@ -191,7 +191,7 @@ def test_who_gives_no_block_has_the_bound_of_whole_products() -> None:
     (found,) = products.mm(Call("mylib::mm", {"self": a, "mat2": b}, [a.double() @ b.double()]))
     assert float(found.factors[0].max()) == pytest.approx((K + 2) * 2.0**-53 * float(a.norm(dim=1).max()), rel=1e-5)
     blocked = bound_policy.named("blocked-64")
-    assert split_products.block_of(aten.mul.Tensor, blocked, torch.float64) == 0
-    assert split_products.block_of(aten.mm.default, blocked, torch.float32) == 0
-    assert split_products.block_of(aten.mm.default, blocked, torch.float64) == 64
-    assert split_products.block_of(aten.mm.default, bound_policy.named("mixed"), torch.float64) == 0
+    assert prescribed_products.way_of(aten.mul.Tensor, blocked, torch.float64).block == 0
+    assert prescribed_products.way_of(aten.mm.default, blocked, torch.float32).block == 0
+    assert prescribed_products.way_of(aten.mm.default, blocked, torch.float64).block == 64
+    assert prescribed_products.way_of(aten.mm.default, bound_policy.named("mixed"), torch.float64).block == 0

@@ -1,0 +1,106 @@
+"""Products of matrices whose order of summation the policy prescribes: in blocks, or as a matrix unit has it.
+
+This is the only place where that is decided: recording, compiled steps, replays on any device, logs that are made on
+demand and disputes all come here. What is prescribed follows from shapes, types and the policy alone. Operations that
+add something to a product add it last, with a multiplication and an addition of their own.
+
+*In blocks* (float64): a library adds the terms of a block in whatever order it likes, and bounds count fewer roundings
+(`weighbridge.numerics.arrays.blocked_products`). *As a unit* (16 bits, computed in float32): every bit is prescribed
+(`weighbridge.numerics.units.fused_products`), so the result has no bound but zero: no machine may round it otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weighbridge.numerics.arrays import blocked_products
+from weighbridge.numerics.conformance.bound_policy import Policy
+from weighbridge.numerics.overload_cache import per_op
+from weighbridge.numerics.rule_table import base_name
+from weighbridge.numerics.schemas import Op, bind, mutated
+from weighbridge.numerics.units import fused_products
+
+Tensor = torch.Tensor
+_PRESCRIBED: dict[tuple[str, str], tuple[Callable[..., Tensor], str, str, int]] = {
+    ("mm", "default"): (torch.mm, "self", "mat2", 2),
+    ("addmm", "default"): (torch.mm, "mat1", "mat2", 2),
+    ("bmm", "default"): (torch.bmm, "self", "mat2", 3),
+    ("baddbmm", "default"): (torch.bmm, "batch1", "batch2", 3),
+    ("mv", "default"): (torch.mv, "self", "vec", 2),
+    ("addmv", "default"): (torch.mv, "mat", "vec", 2),
+}
+"""Overload: its product, the operands of that, and how many dimensions the first has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a product is summed.
+
+    Attributes:
+        block: The least terms of the blocks that it is split into; 0 if it is not.
+        exact: Whether it is a matrix unit's, to the bit.
+    """
+
+    block: int = 0
+    exact: bool = False
+
+
+FREE = Way()
+"""As the library pleases."""
+_EXACT = Way(exact=True)
+
+
+@per_op
+def _plan(op: Op) -> tuple[Callable[..., Tensor], str, str, int] | None:
+    return _PRESCRIBED.get(base_name(op))
+
+
+def way_of(op: Op, policy: Policy, wide: torch.dtype) -> Way:
+    """Returns how a policy has an operation summed that is computed in a wide type.
+
+    What is computed in float32 is not split: its bounds were measured on whole products. A unit multiplies nothing but
+    16-bit types, and these are what is computed in float32.
+    """
+    if (not policy.block and not policy.unit) or _plan(op) is None:
+        return FREE
+    if wide is torch.float64:
+        return Way(block=policy.block)
+    return _EXACT if policy.unit else FREE
+
+
+def evaluate(op: Op, args: Sequence[Any], kwargs: dict[str, Any], way: Way) -> Any:
+    """Returns what an operation returns for wide operands, summed as it is prescribed."""
+    plan = None if way == FREE else _plan(op)
+    if plan is None:
+        return op(*args, **kwargs)
+    product, first, second, dimensions = plan
+    bound = bind(op, args, kwargs)
+    a, b, added = bound[first], bound[second], None if first == "self" else bound["self"]
+    fits = a.dim() == dimensions and b.dim() == dimensions - (product is torch.mv)
+    fits = fits and a.shape[:-2] == b.shape[: dimensions - 2] and b.shape[dimensions - 2] == a.shape[-1]
+    total = _total(product, a, b, way) if fits and (added is None or bound["alpha"] != 0) else None
+    if total is None:
+        return op(*args, **kwargs)  # which also says what does not fit, and looks at no product times 0
+    if added is None:
+        return total
+    if bound["alpha"] != 1:
+        total *= bound["alpha"]
+    if bound["beta"] != 0:  # else the operand does not count, whatever it is
+        total += added if bound["beta"] == 1 else added * bound["beta"]
+    if not mutated(op):
+        return total
+    return added.copy_(total) if added.shape == total.shape else op(*args, **kwargs)
+
+
+def _total(product: Callable[..., Tensor], a: Tensor, b: Tensor, way: Way) -> Tensor | None:
+    """Returns a product as it is prescribed, or None where the library's own is as good."""
+    if way.exact:
+        return fused_products.product(a, b[:, None])[:, 0] if product is torch.mv else fused_products.product(a, b)
+    terms = a.shape[-1]
+    if terms <= way.block:
+        return None
+    return blocked_products.split(product, a, b, blocked_products.length(terms, way.block))
