@@ -21,7 +21,7 @@ from torch import nn
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.numerics.arrays.blocked_products import length, roundings
 from weighbridge.numerics.conformance.bound_policy import BLOCKS
-from weighbridge.numerics.operations import split_products
+from weighbridge.numerics.operations import prescribed_products
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
 
@@ -52,15 +52,15 @@ def one_by_one(x: torch.Tensor, w: torch.Tensor, block: int) -> torch.Tensor:
 @contextmanager
 def computing(block: int, terms: int) -> Iterator[None]:
     """Has this process compute products of so many terms in blocks of its own choice, whatever is declared."""
-    honest = split_products.evaluate
+    honest = prescribed_products.evaluate
 
-    def evaluate(op: Any, args: Any, kwargs: Any, declared: int) -> Any:
+    def evaluate(op: Any, args: Any, kwargs: Any, declared: Any) -> Any:
         if str(op) == "aten.mm.default" and args[0].shape[1] == terms:
             return one_by_one(*args, length(terms, block) if block else terms)
         return honest(op, args, kwargs, declared)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split_products, "evaluate", evaluate)
+        patch.setattr(prescribed_products, "evaluate", evaluate)
         yield
 
 

@@ -11,19 +11,17 @@ import pytest
 import torch
 from redteam.own_rounding import chosen, rounding_by
 from support.compiled_programs import Brain, Program, same_both_ways
-from support.disputed import STEP, Party, cheat, judge_here, reasons
+from support.disputed import STEP, Party, cheat
 from support.forging import forge
+from support.narrowed import judged, opened, play, verdicts
 from support.on_demand import copied, regenerated
 from support.recordings import replay_here, train, violations
 from support.second_executor import NEEDED
 from support.second_executor import replay as second_replay
 from torch import nn
 
-from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.errors import UsageError
-from weighbridge.execution.dispute import game
-from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Referee
-from weighbridge.execution.dispute.messages import Shown, signed
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.replay import replay
 from weighbridge.numerics.conformance import bound_policy
 from weighbridge.numerics.rounding import narrow, rounding_log
@@ -142,33 +140,22 @@ def test_other_kinds_of_logs_come_to_the_same_state(run: Path, tmp_path: Path, l
     assert (result.verdict, result.logged) == ("match", logged(run))
 
 
-def test_a_disputed_product_is_judged_to_the_bit(tmp_path: Path) -> None:
-    def small() -> tuple[nn.Module, torch.optim.Optimizer]:
-        model = nn.Linear(300, 3)
-        return model, torch.optim.SGD(model.parameters(), lr=0.1)
-
-    batches = [
-        {"x": torch.randn(4, 300, generator=torch.Generator().manual_seed(n)), "y": torch.tensor([0, 1, 2, 0])}
-        for n in range(STEP)
-    ]
-    train(tmp_path / "run", small, step, batches, every=STEP, policy=POLICY)
+@pytest.mark.parametrize("policy", [POLICY, "mixed"])
+def test_a_disputed_product_is_judged_by_the_part_that_differs(tmp_path: Path, policy: str) -> None:
+    """Exact results are the same in any shape; what is bounded by measured whole products is executed whole."""
+    train(tmp_path / "run", build, step, (rows() * STEP)[:STEP], every=STEP, policy=policy)
     transcript = Transcript.open(tmp_path / "run")
     nodes = Tape.decode(transcript.tape(transcript.step(STEP).tape)).nodes
-    op = next(number for number, node in enumerate(nodes) if node.op == "addmm.default")
-    honest, liar = Party(tmp_path / "run"), cheat(tmp_path / "run", op)
-    keys = SigningKey.generate(), SigningKey.generate()
-    referee = Referee((keys[0].public, keys[1].public), SigningKey.generate(), judge=judge_here, clock=60.0,
-                      now=lambda: 0.0)  # fmt: skip
-    asked = game.challenge(honest.tree()[0], STEP, own=True)
-    referee.post(signed(referee.dispute.head, asked, keys[0]).data)
-    referee.post(signed(referee.dispute.head, game.answer(liar.tree()[0], asked), keys[1]).data)
-    while referee.ruling is None:
-        party, _ = referee.dispute.due()
-        opening = (liar if party == DEFENDER else honest).tree(referee.dispute.leaf)[0].opening
-        assert opening is not None
-        referee.post(signed(referee.dispute.head, Shown(opening=opening), keys[party]).data)
-    assert referee.dispute.leaf == op + 1
-    assert reasons(referee) == {DEFENDER: "dispute.leaf", CHALLENGER: "dispute.follows"}
+    place = 1 + next(number for number, node in enumerate(nodes) if node.op == "addmm.default")
+    referee = play(Party(tmp_path / "run"), cheat(tmp_path / "run", place - 1))
+    assert referee.dispute.leaf == place
+    assert (referee.dispute.part is not None) == (policy == POLICY)
+    assert verdicts(referee) == {CHALLENGER: "admissible", DEFENDER: "false"}
+    if policy == POLICY:
+        told = Party(tmp_path / "run").tree()[0]
+        for part in range(3):
+            found = judged(tmp_path / "run", place, part, told, opened(tmp_path / "run", place, part).opening or b"")
+            assert (found.verdict, found.code) == ("admissible", "dispute.follows.part"), found.reason
 
 
 @NEEDED
