@@ -140,22 +140,31 @@ def test_other_kinds_of_logs_come_to_the_same_state(run: Path, tmp_path: Path, l
     assert (result.verdict, result.logged) == ("match", logged(run))
 
 
-@pytest.mark.parametrize("policy", [POLICY, "mixed"])
-def test_a_disputed_product_is_judged_by_the_part_that_differs(tmp_path: Path, policy: str) -> None:
-    """Exact results are the same in any shape; what is bounded by measured whole products is executed whole."""
-    train(tmp_path / "run", build, step, (rows() * STEP)[:STEP], every=STEP, policy=policy)
-    transcript = Transcript.open(tmp_path / "run")
+def disputed(folder: Path, policy: str) -> tuple[Path, int]:
+    """Records as many steps as disputes take; returns the run and the leaf of the first product."""
+    train(folder / "run", build, step, (rows() * STEP)[:STEP], every=STEP, policy=policy)
+    transcript = Transcript.open(folder / "run")
     nodes = Tape.decode(transcript.tape(transcript.step(STEP).tape)).nodes
-    place = 1 + next(number for number, node in enumerate(nodes) if node.op == "addmm.default")
-    referee = play(Party(tmp_path / "run"), cheat(tmp_path / "run", place - 1))
-    assert referee.dispute.leaf == place
-    assert (referee.dispute.part is not None) == (policy == POLICY)
+    return folder / "run", 1 + next(number for number, node in enumerate(nodes) if node.op == "addmm.default")
+
+
+def test_a_disputed_product_is_judged_by_the_part_that_differs(tmp_path: Path) -> None:
+    """Exact results are the same in any shape."""
+    run, place = disputed(tmp_path, POLICY)
+    referee = play(Party(run), cheat(run, place - 1))
+    assert (referee.dispute.leaf, referee.dispute.part) == (place, 0)
     assert verdicts(referee) == {CHALLENGER: "admissible", DEFENDER: "false"}
-    if policy == POLICY:
-        told = Party(tmp_path / "run").tree()[0]
-        for part in range(3):
-            found = judged(tmp_path / "run", place, part, told, opened(tmp_path / "run", place, part).opening or b"")
-            assert (found.verdict, found.code) == ("admissible", "dispute.follows.part"), found.reason
+    told, whole = Party(run).tree()[0], opened(run, place, None).opening or b""
+    assert len(opened(run, place, 0).opening or b"") < 0.9 * len(whole)
+    for part in range(3):
+        found = judged(run, place, part, told, opened(run, place, part).opening or b"")
+        assert (found.verdict, found.code) == ("admissible", "dispute.follows.part"), found.reason
+
+
+def test_a_product_within_measured_bounds_has_no_parts(tmp_path: Path) -> None:
+    """They were measured on whole products, so no part has a bound."""
+    run, place = disputed(tmp_path, "mixed")
+    assert opened(run, place, 0).opening == opened(run, place, None).opening
 
 
 @NEEDED
