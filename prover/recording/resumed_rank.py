@@ -70,7 +70,11 @@ class ResumingRank(Resuming):
         except WeighbridgeError as error:
             wrong = error
         job.require_all(wrong)
-        self._settle(path, job.tell([standing, steps]))
+        old = getattr(self, "_old", None)
+        told = job.tell([standing, steps, int(old is not None)])
+        self._settle(path, told)
+        if old is not None and all(each[2] for each in told):
+            old.common, old.agree = max(each[1] for each in told), lambda: job.tell([0])
 
     def _settle(self, path: Path, told: Sequence[Sequence[int]]) -> None:
         """Closes what only the closing is missing of, if the program of all ranks is over."""

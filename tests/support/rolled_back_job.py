@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -50,6 +50,14 @@ def other_data(since: int, ranks: tuple[int, ...] = (0, 1)) -> Iterator[None]:
         yield
     finally:
         resumed_job.batch_of = honest
+
+
+def average_at_once(model: nn.Module) -> None:
+    """Averages gradients in one exchange, so that a rank may be at the end of a step before another one compares it."""
+    whole = torch.cat([cast(torch.Tensor, p.grad).view(-1) for p in model.parameters()])
+    dist.all_reduce(whole, op=dist.ReduceOp.AVG)
+    for p, part in zip(model.parameters(), whole.split([p.numel() for p in model.parameters()]), strict=True):
+        cast(torch.Tensor, p.grad).copy_(part.view_as(p))
 
 
 @contextmanager
@@ -95,12 +103,19 @@ def rolled(path: Path, job: Job) -> dict[str, Any]:
 
 def changed(path: Path, job: Job) -> dict[str, Any]:
     """Rank 1 was taken back, and makes the steps that rank 0 has with other data; no kind can follow."""
+    resumed_job.average = average_at_once
     taken_back(path, job, (1,))
     try:
         with other_data(EARLY, (1,)):
             return {**started(path, job), "ends": True}
     except RuntimeError as error:
         return {"alone": str(error), "ends": True}
+
+
+def right(path: Path, job: Job) -> dict[str, Any]:
+    """Goes on with the right data after the refusal; in other processes."""
+    resumed_job.average = average_at_once
+    return started(path.parent.parent / "changed" / "run", job)
 
 
 def unchecked(path: Path, job: Job) -> dict[str, Any]:
@@ -168,7 +183,7 @@ def moved(kind: str, phase: str, path: Path, job: Job) -> dict[str, Any]:
 
 
 KINDS: Mapping[str, Callable[[Path, Job], dict[str, Any]]] = {
-    each.__name__: each for each in (whole, rolled, changed, unchecked, branched, together, unlike, repoliced)
+    each.__name__: each for each in (whole, rolled, changed, unchecked, branched, together, unlike, repoliced, right)
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,13 @@ class Continuation(Recovery):
         at: The next step; below `recorded` it is recomputed.
         again: Snapshots that no step record will name: (chip UEID, log index, step, operations complete).
         tapes: Digests of the tapes of the whole steps.
+        common: Of a rank of a job: steps that some rank had recorded. Before a step below that is over, `agree` is
+            called, so that no rank records what another one, which compares, refuses.
+        agree: Waits until every rank of the job has called it.
     """
+
+    common = 0
+    agree: Callable[[], object] | None = None
 
     def __init__(
         self, path: Path, draft: bytes, key: SigningKey, data: DataCommitment | None, segment_steps: int
@@ -275,14 +281,20 @@ class Continuation(Recovery):
             UsageError: A step that is recomputed differs from its record (`record.resume.differs`).
         """
         if not self.repeating:
+            self._agree()
             self.accept()
             record = super().append_step(**fields)
             self.at = self.steps
             return record
         entry = self.entry(self.at)
         self._compare(entry, fields)
+        self._agree()
         self.at += 1
         return entry.record
+
+    def _agree(self) -> None:
+        if self.agree is not None and self.at < self.common:
+            self.agree()
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
         """Stores the state before the next step, unless it is there from before the crash."""

@@ -33,7 +33,12 @@ TAKEN = 4
 @pytest.fixture(scope="module")
 def jobs(recordings: RecordingStore) -> Path:
     """One directory for each kind; do not change them, copy them."""
-    return recordings.get("rolled-back-jobs", lambda path: record(KINDS, 2, path, program=PROGRAM), KINDS)
+
+    def make(path: Path) -> None:
+        record(KINDS, 2, path, program=PROGRAM)
+        record(["right"], 2, path, program=PROGRAM)
+
+    return recordings.get("rolled-back-jobs", make, KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +88,13 @@ def test_a_rank_that_makes_other_steps_in_the_place_of_lost_ones_is_refused_by_t
     first, second = told(jobs, "changed")
     assert first["code"] == "record.resume.differs"
     assert f"of step {TAKEN} does not give what was recorded" in first["refused"]
-    assert "alone" in second, "it has no partner any more"
+    assert "alone" in second or "another rank of the job has ended" in second["refused"]
+
+
+def test_what_the_others_refused_was_not_recorded(jobs: Path) -> None:
+    """So with the right data, all go on."""
+    assert told(jobs, "right") == [{}, {}]
+    assert replayed(jobs / "changed" / "run")["verdict"] == "match"
 
 
 @pytest.mark.finding("replay.mismatch")
