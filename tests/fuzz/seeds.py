@@ -169,7 +169,9 @@ def seeds() -> dict[str, list[bytes]]:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         write_whole(run)
-        token = LogBuilder(make_device(Path(folder) / "chip", CertificateAuthority.create("Maker"))).boot().entries[0]
+        chip = LogBuilder(make_device(Path(folder) / "chip", CertificateAuthority.create("Maker"))).boot()
+        token, chip.hiding = chip.entries[0], True
+        hidden = chip.openings[chip.event("x", digest=bytes(32))]
         transcript = Transcript.open(run)
         files = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
         record = transcript.step(1).to_cbor()
@@ -199,7 +201,7 @@ def seeds() -> dict[str, list[bytes]]:
         ],
         "opened_record": [encode_record({"x": torch.zeros(3), "y": torch.tensor(1)})],
         "openings": [b"\x00" + encode_targets([target]), b"\x01" + encode([Opened(target, piece, (piece, piece))])],
-        "token": [token, b"\x00" + cbor({10: bytes(16), 265: b"\x01" + bytes(32)}),
+        "token": [token, b"\x01" + hidden, b"\x00" + cbor({10: bytes(16), 265: b"\x01" + bytes(32)}),
                   cbor(cbor2.CBORTag(61, cbor2.CBORTag(18, [b"", {33: [b""]}, b"", b""])))],
         "log_note": [b"\x00" + note, b"\x01c2sp.org/tlog-proof@v1\nindex 0\n\n" + note,
                      b"\x02" + tiles.encode_bundle([b"entry", b"", b"x" * 300]),

@@ -42,6 +42,7 @@ from weighbridge.attest import (
     training_order,
 )
 from weighbridge.attest.dsse import canonical, seal
+from weighbridge.attest.hidden_fields import HiddenFields
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.outcome_agreement import Agreement, Committed, Side
 from weighbridge.attest.outcome_terms import OutcomeTerms
@@ -203,9 +204,11 @@ def openings(data: bytes) -> None:
 
 
 def token(data: bytes) -> None:
-    """Chips' tokens: the envelope and its claims."""
+    """Chips' tokens: the envelope and its claims, and what opens hidden fields."""
     if data[:1] == b"\x00":
         _same(tokens.encode_claims(tokens.decode_claims(data[1:])), data[1:])
+    elif data[:1] == b"\x01":
+        _same(HiddenFields.from_cbor(data[1:]).to_cbor(), data[1:])
     else:
         tokens.read_own(data)
 

@@ -47,6 +47,7 @@ from verifier.checks import (
     tapes,
     unexplained_work,
     unobserved_memory,
+    unread_fields,
     weights,
 )
 from verifier.model.check_runner import Check, Given
@@ -75,6 +76,7 @@ LOG: Sequence[Check[LogFacts]] = (
     Check("chip_rate", lambda log, given: chip_rate.check(log, given.plan)),
     Check("chip_work", lambda log, given: chip_work.check(log, peak_of(log.chip.chip_type, given.plan.peak_flops))),
     Check("chip_witness", lambda log, given: chip_witness.check(log, given.witness), "reported_only"),
+    Check("unread_fields", lambda log, given: unread_fields.check(log), "not_sampled"),
     Check("interrupts", lambda log, given: interrupts.check(log, given.plan.snapshots), "not_sampled"),
 )
 """Over each chip's log, right after it was read."""

@@ -1,7 +1,7 @@
 """Does a chip hide what a confidential boot hides and nothing else, and was what it hides opened as it committed to it?
 
 Outside of a sealed session nothing is opened, and of hidden fields this check says only whether they are hidden as the
-boot entry declares. What they hold stays unverified there: no snapshot of such a boot counts (`provenance`).
+boot entry declares. What they hold stays unverified there (`unread_fields`).
 """
 
 from __future__ import annotations

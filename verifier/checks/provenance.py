@@ -24,10 +24,10 @@ def check(snapshot: SnapshotFacts, policy: SnapshotPolicy = SNAPSHOTS_AS_DESIGNE
     """Checks that there is a claim, that token and transcript have its position, and that the running heads agree."""
     claim = snapshot.explanation
     if isinstance(snapshot.verified.token.body, HiddenBody) and not isinstance(claim, WeighbridgeError):
-        return [_confidential(snapshot)]
+        return [confidential(snapshot.chip.ueid)]
     if isinstance(claim, WeighbridgeError):
         if snapshot.confidential and claim.reason == _WITHHELD:  # a Prover's own error may have any reason
-            return [_confidential(snapshot)]
+            return [confidential(snapshot.chip.ueid)]
         return [claim.finding(subject=f"prover of chip {snapshot.chip.ueid.hex()}")]
     if claim is None:
         return [_empty(snapshot) if is_empty(snapshot, policy) else _unexplained(snapshot)]
@@ -88,14 +88,15 @@ def _empty(snapshot: SnapshotFacts) -> Finding:
     )
 
 
-def _confidential(snapshot: SnapshotFacts) -> Finding:
+def confidential(ueid: bytes) -> Finding:
+    """Says of a chip that an inspection which is not sealed verifies nothing of its confidential boots."""
     return Finding(
         id=_WITHHELD,
-        message="the chip was started in a confidential boot, so it opens its snapshots to no Verifier, and none is "
-        "verified here; have a sealed inspection made",
+        message="the chip was started in a confidential boot, so it opens its snapshots to no Verifier and hides what "
+        "its workload did, and nothing of that is verified here; have a sealed inspection made",
         expected="snapshots that the chip opens",
         found="withheld: confidential boot",
-        subject=f"chip {snapshot.chip.ueid.hex()}",
+        subject=f"chip {ueid.hex()}",
         severity="warning",
     )
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weighbridge.attest.tokens import HIDING, HiddenBody, Token, Value, decode_cbor, encode_claims, is_own, read_own
+from weighbridge.attest.tokens import HIDING, HiddenBody, Token, Value, decode_cbor, encode_claims, is_own
 from weighbridge.attest.work import Work
 from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, TokenError, WeighbridgeError
@@ -130,20 +130,6 @@ def reveal(token: Token, opening: bytes) -> Token:
     except (FormatError, TokenError) as error:
         raise TokenError(f"Entry {token.index} is not opened: {error.message}", code=MISMATCH) from None
     return found
-
-
-def read_whole(data: bytes, opening: bytes | None) -> Token:
-    """Reads a token without checking who signed it, with the fields that it hides: for a chip that has its own log.
-
-    Raises:
-        TokenError: The token is malformed, or is not opened.
-    """
-    token = read_own(data)
-    if not isinstance(token.work, HiddenBody):
-        return token
-    if opening is None:
-        raise TokenError(f"What opens entry {token.index} is gone.", code=WITHHELD)
-    return reveal(token, opening)
 
 
 def _is_body(body: object) -> bool:

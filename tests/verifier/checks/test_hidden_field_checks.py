@@ -11,7 +11,7 @@ from support.chip_logs import LogBuilder, _parse, facts, make_device
 
 from firmware_sim.device import Device
 from verifier import checks
-from verifier.checks import chip_counters, hidden_fields, provenance
+from verifier.checks import chip_counters, hidden_fields, provenance, unread_fields
 from verifier.model.check_runner import Given, judge
 from verifier.model.facts import LogFacts, Plan
 from verifier.model.hidden_tokens import openings_of, openings_to, places, revealed
@@ -71,9 +71,10 @@ def judged(log: LogFacts) -> list[str]:
 def test_an_honest_chip_passes_outside_and_inside(device: Device, manufacturer: CertificateAuthority) -> None:
     log = busy(device)
     plain = busy(device, hiding=False)
-    for each in (outside(log, manufacturer), inside(log, manufacturer)):
-        assert found(each) == []
-        assert judged(each) == judged(outside(plain, manufacturer))
+    usual = judged(outside(plain, manufacturer))
+    assert found(outside(log, manufacturer)) == found(inside(log, manufacturer)) == []
+    assert judged(inside(log, manufacturer)) == usual
+    assert judged(outside(log, manufacturer)) == sorted([*usual, "snapshot.confidential"])
 
 
 def test_a_session_knows_what_an_inspection_of_any_chip_knows(
@@ -102,6 +103,20 @@ def test_outside_nothing_is_known_of_the_workload_and_nothing_is_excused(
     assert account.ms("unexplained") >= ledger.account(
         plain, snapshots_in(plain), [], period_days=20 / 86400, peak=1.0
     ).ms("unexplained")
+
+
+@pytest.mark.finding("snapshot.confidential")
+def test_a_chip_without_a_snapshot_is_no_more_verified(device: Device, manufacturer: CertificateAuthority) -> None:
+    log = LogBuilder(device, hiding=True).boot().attach().detach(flops=10**20)
+    given = Given(plan=PLAN, firmware=FirmwarePolicy(), witness=None)
+    for read, lost in ((outside(log, manufacturer), True), (inside(log, manufacturer), False)):
+        assert [each.id for each in unread_fields.check(read)] == ["snapshot.confidential"] * lost
+        assert (
+            judge([each for each in checks.LOG if each.name == "unread_fields"], read, given, subject="").not_sampled
+            == lost
+        )
+    assert unread_fields.check(inside(log, manufacturer, {})) == []  # `hidden_fields` says that all is withheld
+    assert unread_fields.check(outside(LogBuilder(device).boot(), manufacturer)) == []
 
 
 def test_work_that_is_hidden_is_counted_inside(device: Device, manufacturer: CertificateAuthority) -> None:

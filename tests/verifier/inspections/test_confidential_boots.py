@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from support.station import LIMITS, Station, ids
 from firmware_sim.opening import hidden, opened
 from prover.keeping.sealed_inputs import gather
 from verifier.contact.witness import Witness
+from verifier.model.facts import LogFacts
 from verifier.model.hidden_tokens import places
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Registry
-from verifier.report import published_findings
+from verifier.report import consistency, published_findings
+from verifier.report.page import render_html
 from verifier.sealed.case import Case
 from verifier.sealed.making import Inspectorate, make
 from verifier.sealed.session import Examined, examine
@@ -43,25 +46,47 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
 
 
 @pytest.fixture(scope="module")
-def sealed(station: Station, tmp_path_factory: pytest.TempPathFactory) -> Examined:
-    """What a sealed session finds; it is made before the ordinary inspection, whose witness would know the logs."""
-    root = tmp_path_factory.mktemp("sealed")
-    files = root / "files"
-    found = case(station, root)
-    openings, tokens = {}, {}
-    names = {ueid: name for name, ueid in station.ueids.items()}
-    for log in found.logs:
-        socket, ueid = station.chips[names[log.chip.ueid]].socket, log.chip.ueid
+def made(station: Station, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """It is made before the ordinary inspection, whose witness would know the logs."""
+    return case(station, tmp_path_factory.mktemp("case"))
+
+
+@pytest.fixture(scope="module")
+def tokens(station: Station, made: Case) -> Mapping[tuple[bytes, int], bytes]:
+    """What opens the tokens of all chips."""
+    found: dict[tuple[bytes, int], bytes] = {}
+    for log in made.logs:
         assert places(log) == list(range(len(log.entries)))
-        tokens |= {(ueid, index): data for index, data in hidden(socket, places(log)).items()}
+        own = hidden(socket_of(station, log), places(log))
+        found |= {(log.chip.ueid, index): data for index, data in own.items()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def sealed(
+    station: Station, made: Case, tokens: Mapping[tuple[bytes, int], bytes], tmp_path_factory: pytest.TempPathFactory
+) -> Examined:
+    """What a sealed session finds."""
+    return examined(station, made, tokens, tmp_path_factory.mktemp("sealed"))
+
+
+def socket_of(station: Station, log: LogFacts) -> Path:
+    (name,) = (name for name, ueid in station.ueids.items() if ueid == log.chip.ueid)
+    return station.chips[name].socket
+
+
+def examined(station: Station, made: Case, tokens: Mapping[tuple[bytes, int], bytes], root: Path) -> Examined:
+    """Has a session examine the case, with what is said to open the tokens."""
+    openings = {}
+    for log in made.logs:
         for each in snapshots_in(log):
             assert each.confidential
-            openings[ueid, each.index] = opened(socket, each.index)
-    gather(files, station.runs, openings, tokens)
+            openings[log.chip.ueid, each.index] = opened(socket_of(station, log), each.index)
+    gather(root / "files", station.runs, openings, tokens)
     registry = Registry(root / "registry")
     try:
         return examine(
-            found, files, registry, Cache(root / "cache"), station.verifier, limits=Limits(seconds=300),
+            made, root / "files", registry, Cache(root / "cache"), station.verifier, limits=Limits(seconds=300),
             cancelled=lambda: False,
         )  # fmt: skip
     finally:
@@ -117,3 +142,33 @@ def test_a_sealed_session_finds_what_it_would_find_on_any_chip(sealed: Examined)
     assert ids(sealed.report, "violation") == ["snapshot.unexplained"]
     assert "snapshot.confidential" not in ids(sealed.report)
     assert sealed.missing == {}
+
+
+def test_a_report_says_nothing_of_what_is_hidden_and_holds_together(asked: dict[str, Any]) -> None:
+    rows = [each for chip in asked["chips"] for each in chip["snapshots"]]
+    names = ("bytes", "storages", "weights_bytes", "kernels", "flops", "held", "stall_us", "unobserved", "safepoint")
+    assert [row[name] for row in rows for name in names] == [None] * len(rows) * len(names)
+    assert consistency.check(json.loads(json.dumps(asked))) == []
+    assert "off safepoint" not in render_html(asked)
+    assert all(each["ms"]["explained"] == 0 for each in asked["ledger"]["chips"])
+
+
+@pytest.mark.finding("chip.hidden.mismatch")
+@pytest.mark.finding("chip.hidden.withheld")
+def test_a_session_verifies_nothing_of_a_chip_whose_log_it_cannot_read(
+    station: Station, made: Case, tokens: Mapping[tuple[bytes, int], bytes], tmp_path: Path
+) -> None:
+    """One event is withheld of a chip that is honest otherwise; of another the opening of another entry is given."""
+    honest, other = (next(log for log in made.logs if log.chip.site == name) for name in JOBS)
+    (draft,) = (index for index in places(honest) if b"manifest-draft" in tokens[honest.chip.ueid, index])
+    last = len(other.entries) - 1
+    given = {place: data for place, data in tokens.items() if place != (honest.chip.ueid, draft)}
+    given[other.chip.ueid, 0] = tokens[other.chip.ueid, last]
+    found = examined(station, made, given, tmp_path)
+    assert statuses(found.report) == {"secret": {"unverified"}, "hidden": {"unverified"}}
+    assert ids(found.report, "violation") == ["chip.hidden.mismatch"]
+    assert "chip.hidden.withheld" in ids(found.report, "warning")
+    assert found.report["counts"]["verified"] == 0
+    assert found.report["probability"]["inputs"]["w"] == 2
+    snapshots = [(log.chip.ueid.hex(), each.index) for log in made.logs for each in snapshots_in(log)]
+    assert found.missing == dict.fromkeys(snapshots, "withheld")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import zstandard
 from nacl.signing import SigningKey
 from support.populated_station import populate
 from support.sealed_isolation import LACKING
 from support.sealed_session import Parties, Start
 from support.station import Station
 
+from verifier.store.tables import UnitRow
 from weighbridge.attest import sealed_starts
+from weighbridge.attest.hidden_fields import HiddenFields
 from weighbridge.attest.sealed_attestation import Launcher
 from weighbridge.attest.sealed_channel import WorkerKey
 from weighbridge.attest.sealed_order import Order
+from weighbridge.core.digests import cbor
 from weighbridge.execution.sealed import image as images
 
 JOBS = {"honest": "declared", "hidden": "hidden"}
@@ -28,13 +36,13 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED: this machine
 
 @pytest.fixture(scope="module")
 def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
-    """An honest run, an undeclared one, an idle chip and a dead one; and a site."""
+    """An honest run, an undeclared one, an idle chip and a dead one, all in confidential boots; and a site."""
     root = tmp_path_factory.mktemp("sealed")
     image = images.build(root / "image")
     (root / "station").mkdir()
     (root / "parties").mkdir()
     with Station(root / "station") as station:
-        populate(station, JOBS, "idle")
+        populate(station, JOBS, "idle", confidential=True)
         yield Parties(root / "parties", station, root / "image", image.measurement.hex())
 
 
@@ -58,16 +66,50 @@ def test_what_leaves_says_what_was_found(sealed: Start) -> None:
 
 def test_the_verifier_has_nothing_of_the_provers(sealed: Start) -> None:
     """No window of weights, batches, openings, tapes or records is in what the Verifier received or wrote."""
-    received = [path.read_bytes() for path in (sealed.parties.root / "verifier").rglob("*") if path.is_file()]
-    received += [path.read_bytes() for path in sealed.parties.station.root.glob("registry.db*")]
+    received = list(_received(sealed))
     inputs = sealed.parties.root / "prover" / f"{sealed.name}.inputs"
     secrets = [path for path in inputs.rglob("*") if path.is_file() and path.stat().st_size >= WINDOW]
-    assert {path.relative_to(inputs).parts[0] for path in secrets} == {"openings", "transcripts"}
+    assert {path.relative_to(inputs).parts[0] for path in secrets} == {"openings", "tokens", "transcripts"}
     assert len(secrets) > 8
     for path in secrets:
         content = path.read_bytes()
         windows = [content[at : at + WINDOW] for at in range(0, len(content) - WINDOW + 1, WINDOW)]
         assert not any(window in each for window in windows if any(window) for each in received), path
+
+
+def test_the_verifier_has_no_value_that_a_token_hides(sealed: Start) -> None:
+    """Sizes, positions, FLOPs, names and digests of events, and roots are in nothing that it received or wrote."""
+    received = list(_received(sealed))
+    openings = list((sealed.parties.root / "prover" / f"{sealed.name}.inputs" / "tokens").rglob("*.cbor"))
+    bodies: list[Mapping[str, Any]] = []
+    for path in openings:
+        fields = HiddenFields.from_cbor(path.read_bytes())
+        bodies += [fields.work.to_json(), *([] if fields.body is None else [fields.body])]
+    values = [(name, value) for body in bodies for name, value in body.items() if value]
+    assert {"weights_bytes", "flops", "step", "root", "name", "digest", "busy_ns"} <= {name for name, _ in values}
+    for name, value in values:
+        sought = [cbor(name) + cbor(value), json.dumps(name).encode() + b": " + str(value).encode()]
+        if isinstance(value, bytes):
+            sought += [value, value.hex().encode()]
+        elif isinstance(value, str):
+            sought.append(value.encode())
+        elif value >= 1 << 32:  # shorter ones are in other numbers by chance
+            sought += [cbor(value), str(value).encode()]
+        assert not any(each in data for each in sought for data in received), name
+
+
+def _received(sealed: Start) -> Iterator[bytes]:
+    """Yields all that the Verifier has: its files and its registry, and of what is compressed the content too."""
+    station = sealed.parties.station.root
+    files = [path for path in (sealed.parties.root / "verifier").rglob("*") if path.is_file()]
+    found = [path.read_bytes() for path in [*files, *station.glob("registry.db*")]]
+    with closing(sqlite3.connect(station / "registry.db")) as database:
+        units = [value for (value,) in database.execute(f"SELECT value FROM {UnitRow.__tablename__}")]
+    assert units
+    yield from found
+    for data in [*units, *found]:
+        if data.startswith(zstandard.FRAME_HEADER):
+            yield zstandard.ZstdDecompressor().decompress(data, max_output_size=1 << 28)
 
 
 def test_the_prover_has_the_report_and_may_open_parts_of_it(sealed: Start) -> None:
