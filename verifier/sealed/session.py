@@ -27,7 +27,7 @@ from verifier.store.tables import ChipRow, ContradictionRow
 from verifier.units import Units
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.tlog import NoteKey
-from weighbridge.core.errors import ProverError, WeighbridgeError
+from weighbridge.core.errors import ChipError, ProverError, WeighbridgeError
 from weighbridge.execution.worker_process import Limits
 
 
@@ -145,7 +145,7 @@ def _place(case: Case, files: Path, units: Units, witness: Witness) -> set[tuple
         for snapshot in snapshots_in(whole):
             opened = inputs.opening(files, snapshot)
             if whole.unopened:  # what one entry hides may begin another run, or be the work of one
-                opened = next(iter(whole.unopened.values()))
+                opened = ChipError(f"entry {min(whole.unopened)} of the chip is not opened; the Prover withholds it")
             place = f"{name}/{snapshot.index}"
             if isinstance(opened, WeighbridgeError):  # what is not opened is not explained either, whatever is named
                 withheld.add((name, snapshot.index))
