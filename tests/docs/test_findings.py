@@ -21,12 +21,17 @@ AREAS = (
 DOTTED = re.compile(rf"(?:{AREAS})(?:\.[a-z_]+)+")
 
 
+FILES = (".log", ".service", ".cbor", ".json", ".sqlite", ".html", ".dsse", ".box", ".bin", ".assent")
+NAMES = {"sealed.key", "report.key", "verifier.part"}
+"""Endings of names of files, and of modules of others; and such names."""
+
+
 def identifiers_in(path: Path) -> Iterator[str]:
     """Every string constant that has the form of an identifier, and the `code` of every error class."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
-            if node.value.endswith((".log", ".service", ".cbor", ".json", ".sqlite", ".html", ".dsse", ".box", ".bin")):
-                continue  # a file or a module
+            if node.value.endswith(FILES) or node.value in NAMES:
+                continue
             named = ROOT / node.value.replace(".", "/")
             if named.with_suffix(".py").exists() or (named / "__init__.py").exists():
                 continue  # a module or package of ours

@@ -19,6 +19,9 @@ from weighbridge.numerics.schemas import Op, argument_names, mutated
 
 Tensor = torch.Tensor
 
+_ZEROS = frozenset({"softshrink"})
+"""Whose kernels for vectors give +0 where those for single elements, at the end of a row, give the operand's sign."""
+
 
 def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[str, Any], context: Context) -> Any:
     """One operation in float32, rounded to 16 bits: two roundings to nearest, each with one right answer."""
@@ -34,6 +37,8 @@ def _exact_narrow(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: di
         result = quotients.evaluate(op, {**bound, **wide})
     else:
         result = op(*[wide[n] for n in positional], **{k: v for k, v in wide.items() if k not in positional})
+    if base_name(op)[0] in _ZEROS:
+        result.add_(0.0)  # -0 + 0 is +0, and nothing else changes
     dtype = by_name[changed[0]].dtype if changed else types[0] if types is not None else None
     narrow = result if dtype is None else result.to(dtype).contiguous()
     if narrow.dtype is torch.float64:
@@ -60,6 +65,8 @@ def evaluate(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[st
         return op(*args, **kwargs)
     if native:
         out = op(*args, **kwargs)
+        if base_name(op)[0] in _ZEROS:
+            (bound[changed[0]] if changed else out).add_(0.0)
     elif base_name(op) in FLOAT64_EXACT and all_float64(bound):
         if base_name(op)[0] == "reciprocal":
             out = op(*args, **kwargs)

@@ -37,7 +37,8 @@ _CLASSES: dict[Class, str] = {
         remainder.Scalar remainder.Tensor round.default rsqrt.default rsub.Scalar rsub.Tensor sgn.default
         sigmoid.default sigmoid_backward.default sign.default signbit.default silu.default silu_backward.default
         sin.default sinh.default softplus.default softplus_backward.default
-        softshrink_backward.default sqrt.default sub.Scalar sub.Tensor tan.default tanh.default tanh_backward.default
+        softshrink.default softshrink_backward.default sqrt.default sub.Scalar sub.Tensor tan.default tanh.default
+        tanh_backward.default
         threshold.default threshold_backward.default trunc.default where.Scalar where.ScalarOther where.ScalarSelf
         where.self xlogy.Tensor
     """,
@@ -115,7 +116,6 @@ WHOLE: dict[str, str] = {
     "it rounds the rows that are used alone, and whether their sums are exact is a matter of all rows": """
         embedding_dense_backward.default
     """,
-    "of zeros, kernels for vectors and those for single elements give other signs": "softshrink.default",
     "it looks each element up in all of another operand": """
         bucketize.Tensor searchsorted.Tensor isin.Tensor_Tensor
     """,
