@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiers import FILE, LATE, MODULE_LIMIT, TEST_LIMIT, Tiers, left_out, longest_first, module_of
+from support.tiers import FILE, LATE, MODULE_LIMIT, SHORT, TEST_LIMIT, Tiers, left_out, longest_first, module_of
 
 TESTS = Path(__file__).parent
 NAMES = st.builds("tests/test_{}.py::test_{}".format, st.sampled_from("abcd"), st.integers(0, 5))
@@ -50,6 +50,11 @@ def test_no_test_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -
 def test_modules_come_longest_first() -> None:
     calls, fixtures = {"a::x": 1.0, "b::x": 2.0, "b::y": 1.5}, {"c": 9.0}
     assert longest_first(["a::x", "b::x", "b::y", "c::x"], calls, fixtures) == ["c", "b", "a"]
+
+
+def test_what_may_be_left_out_for_want_of_time_is_few_modules() -> None:
+    calls = {"a::x": 1.0, "b::x": SHORT + 1, "c::x": SHORT, "d::x": SHORT + 2}
+    assert longest_first([*calls], calls, {}, hurried=True) == ["c", "a", "d", "b"]
 
 
 def test_few_modules_have_no_test_in_the_quick_tier() -> None:

@@ -14,6 +14,7 @@ are skipped, and the summary ends with their number: a slow machine then ends in
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import time
@@ -28,6 +29,7 @@ FILE = Path(__file__).parents[1] / "durations.json"
 LISTED = 0.2
 TEST_LIMIT = 0.3
 MODULE_LIMIT = 3.0
+SHORT = 40.0
 LATE = "NOT RUN for want of time"
 
 Seconds = dict[str, float]
@@ -63,14 +65,23 @@ def left_out(tests: Iterable[str], calls: Seconds, fixtures: Seconds, essential:
     return out
 
 
-def longest_first(tests: Iterable[str], calls: Seconds, fixtures: Seconds) -> list[str]:
-    """Returns modules by what their tests take together, the longest first, so that workers end at the same time."""
+def longest_first(tests: Iterable[str], calls: Seconds, fixtures: Seconds, *, hurried: bool = False) -> list[str]:
+    """Returns modules by what their tests take together, the longest first, so that workers end at the same time.
+
+    Args:
+        tests: All tests that run, as node identifiers.
+        calls: Measured seconds of tests.
+        fixtures: Measured seconds of all set-ups and teardowns in a module.
+        hurried: Whether time may not be enough: then all modules of at most `SHORT` seconds come before the others, as
+            what is left out in the end should be few modules and not many.
+    """
     total: Counter[str] = Counter()
     for test in tests:
         total[module_of(test)] += calls.get(test, 0.01)
     for module in total:
         total[module] += fixtures.get(module, 0.0)
-    return [module for module, _ in sorted(total.items(), key=lambda each: (-each[1], each[0]))]
+    late = {module: hurried and seconds > SHORT for module, seconds in total.items()}
+    return sorted(total, key=lambda module: (late[module], -total[module], module))
 
 
 class Tiers:
@@ -91,7 +102,8 @@ class Tiers:
         kept = self.of_tier(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
-        order = longest_first([item.nodeid for item in items], self._known_calls, self._known_fixtures)
+        names, hurried = [item.nodeid for item in items], math.isfinite(self._end)
+        order = longest_first(names, self._known_calls, self._known_fixtures, hurried=hurried)
         rank = {module: number for number, module in enumerate(order)}
         items.sort(key=lambda item: rank[module_of(item.nodeid)])
 
@@ -113,9 +125,12 @@ class Tiers:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Says how many tests were skipped because the time was over."""
         skipped = terminalreporter.stats.get("skipped", [])
-        late = sum(isinstance(each.longrepr, tuple) and LATE in each.longrepr[2] for each in skipped)
+        late = Counter(
+            module_of(each.nodeid) for each in skipped if isinstance(each.longrepr, tuple) and LATE in each.longrepr[2]
+        )
         if late:
-            terminalreporter.write_line(f"{late} tests were {LATE}: this run says nothing of them", red=True)
+            terminalreporter.write_line(f"{late.total()} tests were {LATE}: this run says nothing of them", red=True)
+            terminalreporter.write_line(f"They are those of {', '.join(sorted(late))}", red=True)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Adds up what tests and fixtures take."""
