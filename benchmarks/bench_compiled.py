@@ -53,9 +53,9 @@ def plain(name: str, *, wide: bool = False) -> None:
         serve(lambda number: made.update(made.batch(number)))
 
 
-def recorded(name: str, path: Path, logs: LogKind, *, compiled: bool) -> None:
-    """Records."""
-    with Recorder(path, seed=SEED, checkpoint_every=1 << 20, logs=logs, device="cpu") as recorder:
+def recorded(name: str, path: Path, logs: LogKind, *, compiled: bool, policy: str = "mixed") -> None:
+    """Records a step for every line of standard input; ends the process where a compiled step is no program in time."""
+    with Recorder(path, seed=SEED, checkpoint_every=1 << 20, logs=logs, device="cpu", policy=policy) as recorder:
         with recorder.initialisation():
             made = build(name)
         recorder.attach(*made.attached)

@@ -1,11 +1,12 @@
 """How what a run keeps depends on a model's shape: rounded elements and bytes of GPT-2s, one thing varied.
 
 `python -m benchmarks.bench_shapes` records two updates of each shape from random weights: in float32 under strict and
-probabilistic bounds and with products in blocks, and in bfloat16 under calibrated bounds; once with full logs, and once
-with logs on demand, of which only records stay. `analysis.economics` fits the counts and extrapolates them to runs too
-large to record here; `docs/economics.md` shows how well the fit describes what was measured.
+probabilistic bounds and with products in blocks, and in bfloat16 under calibrated bounds and with the products of a
+matrix unit; once with full logs, and once with logs on demand, of which only records stay. `analysis.economics` fits
+the counts and extrapolates them to runs too large to record here; `docs/economics.md` shows how well the fit describes
+what was measured.
 
-Results go to benchmarks/results/shapes.json (six minutes).
+Results go to benchmarks/results/shapes.json (eight minutes).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ POLICIES = {
     "fp32 probabilistic": ("probabilistic", torch.float32),
     "fp32 blocked-256": ("blocked-256", torch.float32),
     "bf16 calibrated": ("calibrated", torch.bfloat16),
+    "bf16 unit": ("unit-vdpbf16ps", torch.bfloat16),
 }
 
 

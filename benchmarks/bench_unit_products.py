@@ -25,8 +25,9 @@ from typing import Any
 import torch
 
 from benchmarks import machine
+from benchmarks.bench_compiled import WARM, plain, recorded
 from benchmarks.bench_steps import SEED, build
-from benchmarks.stepping import in_turn, ratio, serve, summary
+from benchmarks.stepping import in_turn, ratio, summary
 from prover import Recorder
 from weighbridge import replay
 from weighbridge.core.host_memory import keep_freed
@@ -40,7 +41,6 @@ SHAPES = ((512, 384, 1536), (512, 1536, 384), (1024, 1024, 1024), (64, 4096, 64)
 POLICIES = ("mixed", "unit-vdpbf16ps")
 KINDS: dict[str, tuple[LogKind, bool]] = {"full": ("full", False), "on-demand compiled": ("on-demand", True)}
 WAYS = {f"{kind}, {policy}": (kind, policy) for kind in KINDS for policy in POLICIES}
-WARM = 7
 LOGGED = 3
 
 
@@ -66,35 +66,7 @@ def _seconds(way: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], a: torch
     return time.process_time() - started
 
 
-def recorded(name: str, path: Path, kind: str, policy: str) -> None:
-    """Is a process that records."""
-    logs, compiled = KINDS[kind]
-    with Recorder(path, seed=SEED, checkpoint_every=1 << 20, logs=logs, device="cpu", policy=policy) as recorder:
-        with recorder.initialisation():
-            made = build(name)
-        recorder.attach(*made.attached)
-        call = recorder.compile(made.update)
-
-        def step(number: int) -> None:
-            batch = made.batch(number)
-            if not compiled:
-                with recorder.step(batch):
-                    made.update(batch)
-                return
-            call(batch)
-            if number >= WARM and call.reason:
-                raise SystemExit(f"step {number} did not run as a program: {call.reason}")
-
-        serve(step)
-
-
-def plain(name: str) -> None:
-    """Is a process that records nothing."""
-    made = build(name)
-    serve(lambda number: made.update(made.batch(number)))
-
-
-def logs(name: str, policy: str) -> dict[str, int]:
+def logged(name: str, policy: str) -> dict[str, int]:
     """Records some steps and replays them."""
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
         path = Path(directory) / "run"
@@ -131,7 +103,7 @@ def measured(name: str, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "cpu_ms": {way: summary(taken) for way, taken in times.items()},
         "ratios": {f"{way} / {base}": ratio(times, way, base) for way, base in pairs},
-        "logs": {policy: logs(name, policy) for policy in POLICIES},
+        "logs": {policy: logged(name, policy) for policy in POLICIES},
     }
 
 
@@ -152,7 +124,9 @@ def main() -> None:
         if options.way == "plain":
             plain(options.child)
         else:
-            recorded(options.child, options.path, *WAYS[options.way])
+            kind, policy = WAYS[options.way]
+            logs, compiled = KINDS[kind]
+            recorded(options.child, options.path, logs, compiled=compiled, policy=policy)
         return
     found: dict[str, Any] = {**machine.about(), "seed": SEED, "products": product_times(options.rounds), "models": {}}
     for name in options.only or NAMES:

@@ -20,9 +20,9 @@ one sign (of constants, say) can leave them.
 terms in its name (`weighbridge.numerics.operations.prescribed_products`). Fewer roundings follow one another then, so
 strict bounds, which are proven, are smaller. All machines split alike, because the draft names the policy.
 
-*Unit* policies are mixed with products of 16-bit matrices that are those of the matrix unit in the name, to the bit, on
-every machine (`weighbridge.numerics.units.fused_products`). Such a product has no bound and no log: whoever has other
-bits did something else. Other operations on 16-bit types keep their calibrated bounds.
+*Unit* policies are mixed with products and convolutions of 16 bits that are those of the matrix unit in the name, to
+the bit, on every machine (`weighbridge.numerics.units.fused_products`). Such a product has no bound and no log: whoever
+has other bits did something else. Other operations on 16-bit types keep their calibrated bounds.
 """
 
 from __future__ import annotations

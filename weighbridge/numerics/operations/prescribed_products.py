@@ -1,4 +1,4 @@
-"""Products of matrices whose order of summation the policy prescribes: in blocks, or as a matrix unit has it.
+"""Products whose order of summation the policy prescribes: of matrices in blocks, or as a matrix unit has them.
 
 This is the only place where that is decided: recording, compiled steps, replays on any device, logs that are made on
 demand and disputes all come here. What is prescribed follows from shapes, types and the policy alone. Operations that
@@ -7,11 +7,12 @@ add something to a product add it last, with a multiplication and an addition of
 *In blocks* (float64): a library adds the terms of a block in whatever order it likes, and bounds count fewer roundings
 (`weighbridge.numerics.arrays.blocked_products`). *As a unit* (16 bits, computed in float32): every bit is prescribed
 (`weighbridge.numerics.units.fused_products`), so the result has no bound but zero: no machine may round it otherwise.
+Convolutions of 16 bits are such products too (`prescribed_convolutions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 from weighbridge.numerics.arrays import blocked_products
 from weighbridge.numerics.conformance.bound_policy import Policy
+from weighbridge.numerics.operations import prescribed_convolutions
 from weighbridge.numerics.overload_cache import per_op
 from weighbridge.numerics.rule_table import base_name
 from weighbridge.numerics.schemas import Op, bind, mutated
@@ -34,6 +36,11 @@ _PRESCRIBED: dict[tuple[str, str], tuple[Callable[..., Tensor], str, str, int]] 
     ("addmv", "default"): (torch.mv, "mat", "vec", 2),
 }
 """Overload: its product, the operands of that, and how many dimensions the first has."""
+_CONVOLUTIONS: dict[tuple[str, str], Callable[[Mapping[str, Any]], Any]] = {
+    ("convolution", "default"): prescribed_convolutions.forward,
+    ("convolution_backward", "default"): prescribed_convolutions.backward,
+}
+"""What a unit computes besides; they are not split into blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +66,32 @@ def _plan(op: Op) -> tuple[Callable[..., Tensor], str, str, int] | None:
     return _PRESCRIBED.get(base_name(op))
 
 
+@per_op
+def _convolution(op: Op) -> Callable[[Mapping[str, Any]], Any] | None:
+    return _CONVOLUTIONS.get(base_name(op))
+
+
 def way_of(op: Op, policy: Policy, wide: torch.dtype) -> Way:
     """Returns how a policy has an operation summed that is computed in a wide type.
 
     What is computed in float32 is not split: its bounds were measured on whole products. A unit multiplies nothing but
     16-bit types, and these are what is computed in float32.
     """
-    if (not policy.block and not policy.unit) or _plan(op) is None:
+    if not policy.block and not policy.unit:
         return FREE
     if wide is torch.float64:
-        return Way(block=policy.block)
-    return _EXACT if policy.unit else FREE
+        return Way(block=policy.block) if _plan(op) is not None else FREE
+    return _EXACT if policy.unit and (_plan(op) is not None or _convolution(op) is not None) else FREE
 
 
 def evaluate(op: Op, args: Sequence[Any], kwargs: dict[str, Any], way: Way) -> Any:
     """Returns what an operation returns for wide operands, summed as it is prescribed."""
-    plan = None if way == FREE else _plan(op)
+    if way == FREE:
+        return op(*args, **kwargs)
+    plan, convolution = _plan(op), _convolution(op)
+    if convolution is not None:
+        empty = any(isinstance(v, Tensor) and not v.numel() for v in args)
+        return op(*args, **kwargs) if empty else convolution(bind(op, args, kwargs))
     if plan is None:
         return op(*args, **kwargs)
     product, first, second, dimensions = plan

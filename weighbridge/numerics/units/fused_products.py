@@ -45,7 +45,7 @@ def _product(a: Tensor, b: Tensor, chain: int) -> Tensor:
     right, of_right = _panels(b.mT, COLUMNS)
     out = torch.empty(left.shape[0], left.shape[1] * ROWS, right.shape[1] * COLUMNS)
     multiply(left.numpy(), of_left.numpy(), right.numpy(), of_right.numpy(), out.numpy(), chain // 2)
-    return out[:, : shape[-2], : shape[-1]].reshape(shape)
+    return out[:, : shape[-2], : shape[-1]].reshape(shape).contiguous()
 
 
 def _panels(x: Tensor, lines: int) -> tuple[Tensor, Tensor]:

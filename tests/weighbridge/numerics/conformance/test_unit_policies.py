@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from redteam.own_rounding import chosen, rounding_by
-from support.compiled_programs import Brain, Program, same_both_ways
+from support.compiled_programs import Brain, Images, Program, same_both_ways
 from support.disputed import STEP, Party, cheat
 from support.forging import forge
 from support.narrowed import judged, opened, play, verdicts
@@ -20,6 +20,7 @@ from support.second_executor import NEEDED
 from support.second_executor import replay as second_replay
 from torch import nn
 
+from prover import Recorder
 from weighbridge.core.errors import UsageError
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.replay import replay
@@ -100,6 +101,24 @@ def test_its_products_have_no_log_and_rest_on_no_measured_bound(run: Path, mixed
     assert not {entries.op for entries in logs} & {*small}
 
 
+def test_convolutions_have_no_log_either(tmp_path: Path) -> None:
+    seen = Seen()
+    with Recorder(tmp_path / "run", seed=7, policy=POLICY) as recorder:
+        recorder.attach(seen.model, seen.optimizer)
+        for number in range(2):
+            batch = seen.batch(number)
+            with recorder.step(batch):
+                seen.function(batch)
+    transcript = Transcript.open(tmp_path / "run")
+    nodes = Tape.decode(transcript.tape(transcript.step(1).tape)).nodes
+    kinds = {number: node.op for number, node in enumerate(nodes)}
+    assert {"convolution.default", "convolution_backward.default"} <= set(kinds.values())
+    logs = rounding_log.decode(transcript.rounding(1), max_entries=1 << 20)
+    assert not {kinds[entries.op] for entries in logs} & {"convolution.default", "convolution_backward.default"}
+    result = replay(tmp_path / "run", env={"ATEN_CPU_CAPABILITY": "default"})
+    assert (result.verdict, result.state) == ("match", transcript.step(2).state.hex())
+
+
 @pytest.mark.parametrize(
     "capability", ["default", "avx2", pytest.param("avx512", marks=pytest.mark.skipif(not AVX512, reason="not here"))]
 )
@@ -123,8 +142,16 @@ class Narrow(Program):
             return nn.functional.cross_entropy(self.model[4](mixed).float(), batch["y"])
 
 
+class Seen(Images):
+    """Convolutions of bfloat16."""
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().loss(batch)
+
+
 @pytest.mark.parametrize("logs", ["full", "on-demand"])
-@pytest.mark.parametrize("made", [Narrow, Brain])
+@pytest.mark.parametrize("made", [Narrow, Brain, Seen])
 def test_compiled_steps_leave_the_transcript_of_plain_ones(tmp_path: Path, made: type[Program], logs: str) -> None:
     recorder, _ = same_both_ways(tmp_path, made, policy=POLICY, logs=logs)
     assert recorder.compiled >= 2, recorder.reason
