@@ -12,12 +12,13 @@ Convolutions of 16 bits are such products too (`prescribed_convolutions`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from weighbridge.core.errors import RefusedOperationError
 from weighbridge.numerics.arrays import blocked_products
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.operations import prescribed_convolutions
@@ -71,6 +72,19 @@ def _convolution(op: Op) -> Callable[[Mapping[str, Any]], Any] | None:
     return _CONVOLUTIONS.get(base_name(op))
 
 
+def way_for(op: Op, operands: Iterable[Any], policy: Policy, wide: torch.dtype) -> Way:
+    """Returns what `way_of` does, for operands as they were before they were widened.
+
+    Raises:
+        RefusedOperationError: A unit is to multiply numbers of more than one type, as no PyTorch does; float32 among
+            them has more bits than its products can have.
+    """
+    way = way_of(op, policy, wide)
+    if way.exact and len(types := {v.dtype for v in operands if isinstance(v, Tensor)}) > 1:
+        raise RefusedOperationError(f"{op} on {', '.join(sorted(map(str, types)))}: use one type", operation=str(op))
+    return way
+
+
 def way_of(op: Op, policy: Policy, wide: torch.dtype) -> Way:
     """Returns how a policy has an operation summed that is computed in a wide type.
 
@@ -99,7 +113,8 @@ def evaluate(op: Op, args: Sequence[Any], kwargs: dict[str, Any], way: Way) -> A
     a, b, added = bound[first], bound[second], None if first == "self" else bound["self"]
     fits = a.dim() == dimensions and b.dim() == dimensions - (product is torch.mv)
     fits = fits and a.shape[:-2] == b.shape[: dimensions - 2] and b.shape[dimensions - 2] == a.shape[-1]
-    total = _total(product, a, b, way) if fits and (added is None or bound["alpha"] != 0) else None
+    unseen = added is not None and bound["alpha"] == 0
+    total = _total(product, a, b, way, unseen=unseen) if fits else None
     if total is None:
         return op(*args, **kwargs)  # which also says what does not fit, and looks at no product times 0
     if added is None:
@@ -113,8 +128,13 @@ def evaluate(op: Op, args: Sequence[Any], kwargs: dict[str, Any], way: Way) -> A
     return added.copy_(total) if added.shape == total.shape else op(*args, **kwargs)
 
 
-def _total(product: Callable[..., Tensor], a: Tensor, b: Tensor, way: Way) -> Tensor | None:
-    """Returns a product as it is prescribed, or None where the library's own is as good."""
+def _total(product: Callable[..., Tensor], a: Tensor, b: Tensor, way: Way, *, unseen: bool) -> Tensor | None:
+    """Returns a product as it is prescribed, or None where the library's own is as good.
+
+    One that is not seen, because it is multiplied by 0, is zeros: some kernels make NaN of what is infinite there.
+    """
+    if unseen:
+        return a.new_zeros((*a.shape[:-1], *b.shape[a.dim() - 1 :])) if way.exact else None
     if way.exact:
         return fused_products.product(a, b[:, None])[:, 0] if product is torch.mv else fused_products.product(a, b)
     terms = a.shape[-1]

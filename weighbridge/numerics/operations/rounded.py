@@ -75,7 +75,7 @@ def evaluate(
         before[n] = widen(by_name[n], wide_type)
     positional = names[: len(args)]
     named = {k: v for k, v in wide.items() if k not in positional} if len(wide) > len(positional) else {}
-    way = prescribed_products.way_of(op, context.policy, wide_type)
+    way = prescribed_products.way_for(op, by_name.values(), context.policy, wide_type)
     outputs = prescribed_products.evaluate(op, [wide[n] for n in positional], named, way)
     targets = [(n, wide[n]) for n in changed]
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
@@ -85,7 +85,8 @@ def evaluate(
     fresh = [(i, t) for i, t in enumerate(returned) if is_float(t) and id(t) not in aliases]
     call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound, way.block)
     limited = bounded and not way.exact
-    limits = _limits(rule, call, context.policy, wide_type) if limited else [Bound()] * len(call.results)
+    unlimited = [Bound(exact=way.exact)] * len(call.results)
+    limits = _limits(rule, call, context.policy, wide_type) if limited else unlimited
     if len(limits) < len(call.results):
         raise RefusedOperationError(
             f"the rule of {op} bounds {len(limits)} of {len(call.results)} results", operation=str(op)
@@ -144,7 +145,8 @@ def wide_results(
     """Returns what an operation for which `unconditional` holds returns in a wide type, nothing rounded."""
     wide = [_widened(v, wide_type) for v in args]
     named = {k: _widened(v, wide_type) for k, v in kwargs.items()}
-    outputs = prescribed_products.evaluate(op, wide, named, prescribed_products.way_of(op, policy, wide_type))
+    way = prescribed_products.way_for(op, [*args, *kwargs.values()], policy, wide_type)
+    outputs = prescribed_products.evaluate(op, wide, named, way)
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     operand = _MEANS.get(base_name(op)[0])
     if operand is not None and wide_type is torch.float64:

@@ -27,18 +27,21 @@ class Bound:
         factors: At most two non-negative tensors of x's dtype that broadcast to x's shape.
         products: For matrix products a @ b: the operands. Where x is nearly zero, `product(factors)` gives way to a
             multiple of |a| @ |b|, which is smaller (`sharpened`).
+        exact: Every bit of x is prescribed, also where it is infinite or NaN: a result of 16 bits that is rounded from
+            it has no log entry.
     """
 
     rel: float = 0.0
     absolute: float = 0.0
     factors: tuple[torch.Tensor, ...] = ()
     products: Products | None = None
+    exact: bool = False
 
     def scaled(self, by: float) -> Bound:
         """Returns the bound multiplied by a number."""
         first = tuple(f * by for f in self.factors[:1])
         products = None if self.products is None else self.products.scaled(by)
-        return Bound(self.rel * by, self.absolute * by, first + self.factors[1:], products)
+        return Bound(self.rel * by, self.absolute * by, first + self.factors[1:], products, self.exact)
 
 
 def dense_bound(x: torch.Tensor, bound: Bound) -> torch.Tensor:

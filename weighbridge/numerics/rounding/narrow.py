@@ -58,6 +58,8 @@ def round_plain(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int]
 
 def record(x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: int) -> Rounded:
     """Rounds a wide result to 16 bits and finds the contested elements to log; see `contested.record`."""
+    if bound.exact:
+        return Rounded(*round_plain(x, dtype))
     y = flat(x)
     if x.device.type != "cpu" and x.numel():
         out = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=x.device)
@@ -115,6 +117,7 @@ def follow(x: torch.Tensor, bound: Bound, dtype: torch.dtype, entries: OpEntries
     es = _sharpened(x, bound, positions, ys, bound_at(x, bound, positions).to(x.dtype))
     own = flat(out)[positions]
     values, admissible, several = _select(ys, es, entries, dtype)
+    admissible &= not bound.exact
     values = torch.where(torch.from_numpy(admissible).to(x.device), values.to(x.device), own)
     before, after = _bits(own), _bits(values)
     changed = before != after

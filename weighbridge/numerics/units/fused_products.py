@@ -16,6 +16,8 @@ Tensor = torch.Tensor
 
 CHAIN = 1024
 """Products of a chain, as oneDNN has them with AVX512_BF16."""
+PACKED = 1 << 24
+"""Elements that are packed at once, unless one chain has more: many small products are filled up to sixteen times."""
 _NONE = 1 << 10
 """Least exponent of a panel of zeros."""
 
@@ -41,18 +43,28 @@ def _product(a: Tensor, b: Tensor, chain: int) -> Tensor:
     shape = *a.shape[:-1], b.shape[-1]
     if not a.numel() or not b.numel():
         return torch.zeros(shape)
-    left, of_left = _panels(a, ROWS)
-    right, of_right = _panels(b.mT, COLUMNS)
-    out = torch.empty(left.shape[0], left.shape[1] * ROWS, right.shape[1] * COLUMNS)
-    multiply(left.numpy(), of_left.numpy(), right.numpy(), of_right.numpy(), out.numpy(), chain // 2)
-    return out[:, : shape[-2], : shape[-1]].reshape(shape).contiguous()
+    terms = a.shape[-1]
+    a, b = a.reshape(-1, shape[-2], terms), b.mT.reshape(-1, shape[-1], terms)
+    high, broad = (n + -n % lines for n, lines in ((shape[-2], ROWS), (shape[-1], COLUMNS)))
+    piece = max(PACKED // (max(high, broad) * chain), 1) * chain
+    few = max(PACKED // max(max(high, broad) * min(piece, terms), high * broad), 1)
+    out = torch.empty(a.shape[0], *shape[-2:])
+    for first in range(0, a.shape[0], few):
+        some = slice(first, first + few)
+        tiles = torch.zeros(len(a[some]), high, broad)
+        for start in range(0, terms, piece):
+            left, of_left = _panels(a[some, :, start : start + piece], ROWS)
+            right, of_right = _panels(b[some, :, start : start + piece], COLUMNS)
+            multiply(left.numpy(), of_left.numpy(), right.numpy(), of_right.numpy(), tiles.numpy(), chain // 2)
+        out[some] = tiles[:, : shape[-2], : shape[-1]]
+    return out.reshape(shape)
 
 
 def _panels(x: Tensor, lines: int) -> tuple[Tensor, Tensor]:
     """Packs lines of K products into panels, flushed, and finds their least exponents.
 
     Args:
-        x: (lines, K) or (B, lines, K).
+        x: (B, lines, K).
         lines: Lines of a panel.
 
     Returns:

@@ -161,14 +161,14 @@ def _careful(a: Array, b: Array, c: Array, pairs: int) -> None:
 
 @_jit
 def multiply(left: Array, of_left: Array, right: Array, of_right: Array, out: Array, pairs: int) -> None:
-    """Computes all tiles of products.
+    """Adds all tiles of products, chain by chain, to what `out` holds.
 
     Args:
         left: (B, panels, 2 * P, ROWS).
         of_left: Least exponents of its panels.
         right: (B, panels, 2 * P, COLUMNS).
         of_right: Those of its panels.
-        out: (B, ROWS * panels, COLUMNS * panels).
+        out: (B, ROWS * panels, COLUMNS * panels); zeros, or what earlier chains came to.
         pairs: Pairs of a chain.
     """
     tile = np.empty((ROWS, COLUMNS), dtype=np.float32)
@@ -178,7 +178,6 @@ def multiply(left: Array, of_left: Array, right: Array, of_right: Array, out: Ar
             for i in range(left.shape[1]):
                 plain = of_left[n, i] + of_right[n, j] - _BELOW >= -126
                 place = out[n, i * ROWS : (i + 1) * ROWS, j * COLUMNS : (j + 1) * COLUMNS]
-                place[:] = np.float32(0.0)
                 for start in range(0, whole, pairs):
                     count = min(pairs, whole - start)
                     a, b = left[n, i, 2 * start :], right[n, j, 2 * start :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from weighbridge.numerics.conformance import bound_policy
 from weighbridge.numerics.rounding import narrow, rounding_log
 from weighbridge.numerics.rounding.bound import Bound, dense_bound
 from weighbridge.numerics.rounding.contested import Rounded
+from weighbridge.numerics.rounding.rounding_log import OpEntries
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
 
@@ -228,6 +230,42 @@ def test_a_product_that_is_rounded_otherwise_is_found_and_named(tmp_path: Path) 
     result = replay_here(run)
     assert liar.lies == 1
     assert (result["verdict"], violations(result)) == ("mismatch", ["replay.mismatch"])
+    assert result["first_difference"]["operation"] == "addmm.default"
+
+
+class Infinite:
+    """Writes what is not a number as infinite, in the first product that has some, with log entries of whole values."""
+
+    def __init__(self) -> None:
+        self.lies = 0
+
+    def record(self, x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: int) -> Rounded:
+        found = narrow.record(x, bound, dtype, op, output)
+        if tuple(x.shape) != (ROWS, 33) or dtype != torch.bfloat16 or self.lies:
+            return found
+        places = np.flatnonzero(x.isnan().flatten().numpy())
+        assert found.entries is None
+        assert places.size
+        self.lies += 1
+        values = torch.full((len(places),), math.inf, dtype=dtype)
+        bits = np.full(len(places), 0x7F80, np.uint64)
+        entries = OpEntries(op, output, places, np.zeros(len(places), np.uint8), bits)
+        return chosen(found, places, values, entries)
+
+
+def test_infinite_results_are_not_chosen_either(tmp_path: Path) -> None:
+    """Elsewhere a log may say which of what is not finite a device came to. Here no device has a choice."""
+    data = rows()
+    data[0]["x"][:2, 3] = math.inf
+    train(tmp_path / "honest", build, step, data, policy=POLICY)
+    assert replay_here(tmp_path / "honest")["verdict"] == "match"
+    liar = Infinite()
+    data[0]["x"][0, 4] = math.nan
+    with rounding_by(narrow, liar.record):
+        train(tmp_path / "run", build, step, data, policy=POLICY)
+    result = replay_here(tmp_path / "run")
+    assert liar.lies == 1
+    assert result["verdict"] == "mismatch"
     assert result["first_difference"]["operation"] == "addmm.default"
 
 

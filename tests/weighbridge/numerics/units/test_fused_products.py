@@ -103,6 +103,20 @@ def test_batches_strides_and_empty_operands() -> None:
     assert torch.equal(tall, fused_products.product(a, b).mT)
 
 
+@given(st.integers(1, 4), st.integers(1, 40), st.integers(1, 70), st.integers(1, 40), st.integers(1, 4000))
+def test_pieces_that_are_packed_apart_change_no_bit(b: int, rows: int, terms: int, columns: int, packed: int) -> None:
+    """Law: product(a, b) is the same however much is packed at once, so memory is bounded for many small products."""
+    x, y = (
+        torch.stack([drawn(*shape, -64, n + seed) for n in range(b)])
+        for seed, shape in ((1, (rows, terms)), (9, (terms, columns)))
+    )
+    whole = fused_products.product(x, y, CHAIN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_products, "PACKED", packed)
+        assert differ(fused_products.product(x, y, CHAIN), whole) == 0
+    assert differ(whole[0], model(x[0], y[0])) == 0
+
+
 def test_a_product_needs_no_flushing_where_its_terms_are_coarse() -> None:
     """The bound on exponents is sharp enough to matter, and safe: at 2^-126 exactly nothing is flushed wrongly."""
     for low in range(-70, -50):
