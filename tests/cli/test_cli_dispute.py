@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import disputed
+from support import disputed, on_demand
 from support.command_line import answer, fails, weighbridge
 from support.forging import forge
 from support.recording_store import RecordingStore
 from support.workers_here import workers_here
 
+from weighbridge.transcript.supplements import key_path
 from weighbridge.transcript.tape import Tape
 
 STEP = str(disputed.STEP)
@@ -69,6 +71,35 @@ def test_a_defender_of_steps_that_cannot_be_disputed_does_not_lose(
         ruled = answer("dispute", "judge", file, "--key", referee)
         assert {(c["verdict"], c["code"]) for c in ruled["claims"]} == {("undecided", "dispute.ground")}
         assert answer("dispute", "verify", file)["agrees"]
+
+
+def test_a_step_with_logs_on_demand_is_disputed_by_its_signed_tree(recordings: RecordingStore, tmp_path: Path) -> None:
+    """The commands show what lies beside a transcript, and what else they are given."""
+    run = on_demand.record(tmp_path / "run")
+    mine, theirs, referee = _key(tmp_path / "mine"), key_path(run), _key(tmp_path / "referee")
+    file, other = tmp_path / "dispute", tmp_path / "other.dispute"
+    sketched = recordings.get("disputed-sketch", partial(disputed.record, logs="sketch"))
+    with workers_here():
+        opening = ("dispute", "open", run, "--step", "2", "--key", mine, "--out")
+        assert fails(*opening, file) == "usage", "no log"
+        assert answer("regenerate", run, "--steps", "2:3")["written"] == 1
+        assert answer("regenerate", run, "--steps", "2:3", "--tree")["written"] == 1
+        assert answer("regenerate", run, "--steps", "2:3", "--tree")["written"] == 0
+        assert fails("regenerate", on_demand.copied(sketched, tmp_path), "--tree") == "dispute.step"
+        answer(*opening, file)
+        answer("dispute", "answer", file, run, "--key", theirs)
+        ruled = answer("dispute", "judge", file, "--key", referee)
+        assert [(c["party"], c["code"]) for c in ruled["claims"]] == [("defender", "dispute.equal")]
+        assert answer("dispute", "verify", file)["agrees"]
+        signed = on_demand.resigned(
+            run, 2, said=lambda each: replace(each, tree="ab" * 32), out=tmp_path / "signed.wsup"
+        )  # fmt: skip
+        assert fails(*opening, other, "--supplement", tmp_path / "none") == "usage"
+        answer(*opening, other, "--supplement", signed)
+        answer("dispute", "answer", other, run, "--key", theirs)
+        ruled = answer("dispute", "judge", other, "--key", referee, code=1)
+        assert [(c["party"], c["code"]) for c in ruled["claims"]] == [("defender", "dispute.supplement")]
+        assert answer("dispute", "verify", other, code=1)["agrees"]
 
 
 def test_an_honest_record_wins_and_a_damaged_file_is_refused(run: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import cbor2
@@ -85,7 +85,12 @@ def _supplements() -> list[bytes]:
         draft=some, step=3, before=some, state=some, outputs=some, rounding=bytes_digest(log).hex(), logged=0,
         device="cpu AVX2, 1 threads",
     )  # fmt: skip
-    return [encode_supplement(said, log, SigningKey.generate()), canonical({"format": 1, **asdict(said)})]
+    with_tree = replace(said, tree=some)
+    plain = {name: value for name, value in asdict(said).items() if name != "tree"}
+    return [
+        *(encode_supplement(each, log, SigningKey.generate()) for each in (said, with_tree)),
+        canonical({"format": 1, **plain}), canonical({"format": 2, **asdict(with_tree)}),
+    ]  # fmt: skip
 
 
 def _disputes() -> list[bytes]:
@@ -94,6 +99,7 @@ def _disputes() -> list[bytes]:
         Course(terms=b"t", states=some, inputs=some),
         Challenge(terms=b"t", tape=b"p", state=some, step=1, record=b"r", own=True, log=some, leaves=some),
         Answer(record=b"r", log=some, leaves=some * 2),
+        Answer(record=b"r", log=some, leaves=some * 2, draft=some, supplements=[b"s"]),
         Parts(leaf=b"l", parts=some),
         Shown(opening=b"o"),
         Ruling(leaf=1, claims=[(1, "false", "c", "r")], seconds=(0.5, 1.0), clock=2.0, sent=(3, 4), judged=0.25),

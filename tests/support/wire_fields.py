@@ -238,7 +238,9 @@ def _transcript() -> Inventory:
     found["tape"] = set(cbor2.loads(tape.Tape().encode()))
     log = b"no log"
     named = {"step": 0, "logged": 0, "device": "cpu", "rounding": bytes_digest(log).hex()}
-    statement = supplements.Statement(draft="0" * 64, before="", state="0" * 64, outputs="0" * 64, **named)  # type: ignore[arg-type]
+    statement = supplements.Statement(
+        draft="0" * 64, before="", state="0" * 64, outputs="0" * 64, tree="0" * 64, **named
+    )  # type: ignore[arg-type]
     wrapped = cbor2.loads(supplements.encode(statement, log, SigningKey.generate()))
     found["supplement"] = set(wrapped)
     found["supplement.statement"] = set(json.loads(base64.b64decode(json.loads(wrapped["statement"])["payload"])))

@@ -37,6 +37,10 @@ _Credentials = Annotated[
     typer.Option("--credentials", envvar="WEIGHBRIDGE_CREDENTIALS", help="With a referee: directory of your own."),
 ]
 _Case = Annotated[str, typer.Argument(help="File of the dispute; with a referee, the dispute's name.")]
+_Supplements = Annotated[
+    list[Path] | None,
+    typer.Option("--supplement", help="Show a supplement of the step that the other party signed, with its tree."),
+]
 _Device = Annotated[str, typer.Option("--device", help="Where to execute: cpu, cuda, cuda:1.")]
 
 
@@ -54,6 +58,7 @@ def open_(
     ] = None,
     referee: _Referee = None,
     credentials: _Credentials = None,
+    supplement: _Supplements = None,
     device: _Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -81,7 +86,7 @@ def open_(
         told = f"the states after {said['steps']} steps"
     else:
         mine = asking.trace(run, step, device=device)
-        content = moves.challenge(mine, step, own=own)
+        content = moves.challenge(mine, step, own=own, supplements=_statements(supplement))
         said |= {"leaves": len(mine.leaves), "parted": mine.parted}
         told = f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded")
     message = signed(START, content, signing)
@@ -106,6 +111,7 @@ def answer(
     key: _Key,
     referee: _Referee = None,
     credentials: _Credentials = None,
+    supplement: _Supplements = None,
     device: _Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -144,10 +150,10 @@ def answer(
         elif due == "opening":
             content = Shown(opening=(mine and mine.opening) or b"")
         elif asked is not None:
-            content = moves.answer(mine, asked)
+            content = moves.answer(mine, asked, _statements(supplement))
         else:
             assert mine is not None
-            content = moves.challenge(mine, dispute.step, own=True)
+            content = moves.challenge(mine, dispute.step, own=True, supplements=_statements(supplement))
     if other:
         print(f"weighbridge: {one_line(other)}", file=sys.stderr)
     message = signed(dispute.head, content, signing)
@@ -265,6 +271,16 @@ def _signing(path: Path) -> SigningKey:
     if not path.exists():
         raise UsageError(f"there is no key {path}; make it with `weighbridge rules key {path}`")
     return load_or_create_key(path)
+
+
+def _statements(files: list[Path] | None) -> list[bytes]:
+    """Returns the signed statements of supplements, which are shown without their logs."""
+    from weighbridge.transcript.supplements import read_statement
+
+    try:
+        return [read_statement(each)[2] for each in files or []]
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be read ({error.strerror}); give the file of a supplement") from None
 
 
 def _messages(file: Path) -> list[Message]:

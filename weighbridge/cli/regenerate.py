@@ -23,6 +23,9 @@ def command(
     key: Annotated[Path | None, typer.Option(help="Key file of the recording; by default RUN.key.")] = None,
     device: Annotated[str | None, typer.Option(help="Device: cpu, cuda, cuda:1; by default the recording's.")] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the logs; by default RUN.supplements.")] = None,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Sign the root of each step's tree too, which binds you in a dispute.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Execute steps again where they were recorded, and write their rounding logs, signed, beside the transcript.
@@ -35,10 +38,12 @@ def command(
 
     run = run.resolve()
     if is_job(run):
+        if tree:
+            raise UsageError("steps of jobs on several ranks are not disputed, and have no tree; leave out --tree")
         made = _of_job(run, steps, key, device, out)
     else:
         require_transcript(run)
-        made = [_of_run(run, steps, key, device, out)]
+        made = [_of_run(run, steps, key, device, out, tree)]
     logged, size = (sum(getattr(each, name) for each in made) for name in ("logged", "bytes"))
     written, (first, last) = sum(each.written for each in made), made[0].steps
     if as_json:
@@ -52,11 +57,15 @@ def command(
     )
 
 
-def _of_run(run: Path, steps: str | None, key: Path | None, device: str | None, out: Path | None) -> Regenerated:
+def _of_run(
+    run: Path, steps: str | None, key: Path | None, device: str | None, out: Path | None, tree: bool
+) -> Regenerated:  # fmt: skip
     from weighbridge.execution.regeneration import regenerate
     from weighbridge.transcript.supplements import key_path
 
-    return regenerate(run, _key(key or key_path(run)), steps=_steps(run, steps), device=device, out=out)
+    return regenerate(
+        run, _key(key or key_path(run)), steps=_steps(run, steps), device=device, out=out, tree=tree
+    )  # fmt: skip
 
 
 def _of_job(

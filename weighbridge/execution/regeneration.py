@@ -8,6 +8,7 @@ of each step the digest of its rounded outputs and the state, so nothing is sign
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -20,6 +21,7 @@ from weighbridge.core.digests import bytes_digest
 from weighbridge.core.durable import sync
 from weighbridge.core.errors import UsageError
 from weighbridge.core.host_memory import keep_freed
+from weighbridge.execution.dispute.asking import NOT_DISPUTED, roots
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import DifferenceError, Following
 from weighbridge.numerics.conformance import bound_policy as policies
@@ -63,7 +65,7 @@ class Regenerated:
 
 def regenerate(
     path: str | Path, key: SigningKey, *, steps: tuple[int, int] | None = None, device: str | None = None,
-    out: str | Path | None = None, progress: Callable[[int, int], None] | None = None,
+    out: str | Path | None = None, tree: bool = False, progress: Callable[[int, int], None] | None = None,
 ) -> Regenerated:  # fmt: skip
     """Makes the supplements of some steps of a transcript that has its logs on demand.
 
@@ -73,16 +75,20 @@ def regenerate(
         steps: (first, last + 1); all by default. Execution starts at the nearest checkpoint at or before `first`.
         device: `cpu`, `cuda`, `cuda:1`, ...; by default what the transcript names.
         out: Directory for the supplements; by default `PATH.supplements`.
+        tree: Whether to sign the root of each step's tree too, so that in a dispute no other leaves may be named. A
+            confined worker executes the steps once more for that, and makes the trees.
         progress: Called with (steps done, steps to do).
 
     Raises:
         UsageError: The transcript has its logs in full, was signed by another key, or was recorded by another kind of
             device or under other rules (`record.regenerate.device`, `replay.rules.unknown`), which the message names;
-            or a supplement that is there already says otherwise (`record.regenerate.differs`).
+            or a supplement that is there already says otherwise (`record.regenerate.differs`), or a tree is wanted of a
+            step that cannot be disputed (`dispute.step`).
+        ReplayWorkerError: The worker that makes trees died, or ran out of its limits.
         DifferenceError: The repeat differs; the error names the first operation and step.
         TranscriptError: The transcript is unreadable, altered or incomplete.
     """
-    regeneration = Regeneration(path, key, out)
+    regeneration = Regeneration(path, key, out, tree=tree)
     if regeneration.coordinate is not None:
         raise UsageError(f"{path} is one rank of a job, and needs the others; give the directory of the job")
     first, last = steps or (0, regeneration.transcript.steps)
@@ -180,7 +186,7 @@ class Regeneration:
         coordinate: Its mesh coordinate, if it is a rank's.
     """
 
-    def __init__(self, path: str | Path, key: SigningKey, out: str | Path | None) -> None:
+    def __init__(self, path: str | Path, key: SigningKey, out: str | Path | None, *, tree: bool = False) -> None:
         """Opens the transcript; arguments are those of `regenerate`, which says what is raised."""
         self.path = Path(path).resolve()
         self.transcript = transcript = Transcript.open(self.path)
@@ -193,6 +199,7 @@ class Regeneration:
             )
         self.coordinate = MeshCoordinate.of(transcript.draft)
         self._key, self._folder = key, folder_of(self.path) if out is None else Path(out)
+        self._tree = tree
         self._tapes: dict[bytes, Tape] = {}
         self._written = self._bytes = self._logged = 0
 
@@ -210,11 +217,13 @@ class Regeneration:
         transcript, (first, last) = self.transcript, steps
         if not 0 <= first < last <= transcript.steps:
             raise UsageError(f"{self.path} has the steps 0:{transcript.steps}; {first}:{last} are not among them")
+        if self._tree and any(transcript.step(step).sketches for step in range(begin, last)):
+            raise UsageError("steps with sketches have no tree, as they cannot be disputed", code=NOT_DISPUTED)
         device = device or _device_of(transcript, begin)
         _require_same_machine(transcript, range(begin, last), device)
         self._folder.mkdir(parents=True, exist_ok=True)
         transcript.supplement(self._folder)
-        self._kind, self._range = device_kind(device), (begin, first, last)
+        self._kind, self._range, self._device = device_kind(device), (begin, first, last), device
         policy = policies.declared(transcript.draft)
         seed = int(transcript.draft["seed"])
         self._executor = _Repeating(device, seed, _MEMORY, policy, self.coordinate, exchange)
@@ -224,13 +233,21 @@ class Regeneration:
         begin, first, last = self._range
         if begin:
             self._executor.load(self.transcript.checkpoint(begin))
-        for step in range(begin, last):
-            self._executor.searches = step >= first
-            log = self._repeat(step)
-            if log is not None:
-                self._keep(step, log)
-            if progress is not None:
-                progress(step + 1 - begin, last - begin)
+        entries: dict[int, int] = {}
+        with tempfile.TemporaryDirectory(prefix="weighbridge-logs-") as there:
+            for step in range(begin, last):
+                self._executor.searches = self._tree or step >= first
+                log = self._repeat(step)
+                if log is not None and self._tree:  # those before the first one are followed too, and not signed
+                    (Path(there) / str(step)).write_bytes(log.finish())
+                    entries[step] = log.entries
+                elif log is not None:
+                    self._keep(step, log.finish(), log.entries)
+                if progress is not None:
+                    progress(step + 1 - begin, last - begin)
+            found = roots(self.path, self._range, there, device=self._device) if self._tree else []
+            for step, root in enumerate(found, first):
+                self._keep(step, (Path(there) / str(step)).read_bytes(), entries[step], root.hex())
         return Regenerated((first, last), self._written, self._bytes, self._logged, self._folder)
 
     def _repeat(self, step: int) -> LogWriter | None:
@@ -253,8 +270,8 @@ class Regeneration:
         assert isinstance(context, _Searching)
         return context.written if executor.searches else None
 
-    def _keep(self, step: int, log: LogWriter) -> None:
-        transcript, encoded = self.transcript, log.finish()
+    def _keep(self, step: int, encoded: bytes, entries: int, tree: str = "") -> None:
+        transcript = self.transcript
         rounding, there = bytes_digest(encoded).hex(), transcript.supplements
         known = None if there is None else there.rounding(step)
         if known is not None and known != rounding:
@@ -263,13 +280,20 @@ class Regeneration:
                 "would be taken for two versions of the truth: find out which machine made the other",
                 code="record.regenerate.differs",
             )
+        signed = "" if there is None else there.tree(step)
+        if tree and signed not in ("", tree):
+            raise UsageError(
+                f"the supplement of step {step} in {self._folder} has another tree than this repeat made; to sign both "
+                "would be taken for two versions of the truth: find out which machine made the other",
+                code="record.regenerate.differs",
+            )
         place = self._folder / supplement_name(step)
         # A statement that is there tells nothing of the log beside it, which a disk may have damaged.
-        if there is None or there.reader(transcript.step(step)) is None:
+        if there is None or there.reader(transcript.step(step)) is None or (tree and not signed):
             before = transcript.step(step - 1) if step else None
             statement = Statement(
                 **statement_of(transcript.draft_digest, transcript.step(step), before),
-                rounding=rounding, logged=log.entries, device=self._kind,
+                rounding=rounding, logged=entries, device=self._kind, tree=tree or signed,
             )  # fmt: skip
             partial = place.with_suffix(".tmp")
             partial.write_bytes(encode(statement, encoded, self._key))
@@ -278,4 +302,4 @@ class Regeneration:
             sync(self._folder)
             self._written += 1
         self._bytes += place.stat().st_size
-        self._logged += log.entries
+        self._logged += entries

@@ -27,7 +27,8 @@ from weighbridge.transcript.steps import MAX_STEPS, StepRecord
 
 KIND = "application/vnd.weighbridge.supplement+json"
 SUFFIX = ".wsup"
-FORMAT = 1
+FORMATS = 1, 2
+"""Of a statement without a tree, and of one with a tree."""
 _MALFORMED = "transcript.supplement.malformed"
 _OURS = frozenset({_MALFORMED, "transcript.supplement.signature", "transcript.supplement.foreign"})
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -49,6 +50,7 @@ class Statement:
         rounding: Hex digest of the encoded log.
         logged: Entries of the log.
         device: The kind of device that made the log.
+        tree: Hex root of the step's tree (`weighbridge.execution.dispute.leaves.tree_root`); empty if none was made.
     """
 
     draft: str
@@ -59,6 +61,7 @@ class Statement:
     rounding: str
     logged: int
     device: str
+    tree: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,8 @@ def encode(statement: Statement, log: bytes, key: SigningKey) -> bytes:
         log: The encoded rounding log that it names; no such log is shorter than six bytes.
         key: The key that signs the transcript.
     """
-    payload = canonical({"format": FORMAT, **asdict(statement)})
+    said = {name: value for name, value in asdict(statement).items() if name != "tree" or value}
+    payload = canonical({"format": FORMATS["tree" in said], **said})
     _read(payload)
     return cbor({"log": compress(log), "statement": seal(payload, KIND, [key])})
 
@@ -154,8 +158,19 @@ def decode(data: bytes) -> Supplement:
             pass
         case _:
             raise _malformed("it does not hold exactly a log and a statement")
+    return Supplement(*read_signed(signed), packed)
+
+
+def read_signed(envelope: bytes) -> tuple[Statement, bytes]:
+    """Reads a signed statement alone, without its log; returns it and who signed it (32 bytes).
+
+    Raises:
+        FormatError: As `decode`.
+    """
+    if len(envelope) > _MAX_STATEMENT:
+        raise _malformed("its statement is too large")
     try:
-        envelope = open_envelope(signed, KIND)
+        opened = open_envelope(envelope, KIND)
     except DocumentError as error:
         if error.reason != "document.signature":
             raise _malformed(error.message) from None
@@ -163,9 +178,9 @@ def decode(data: bytes) -> Supplement:
             "the signature of the supplement does not verify; have the Prover regenerate it",
             code="transcript.supplement.signature",
         ) from None
-    if len(envelope.signers) != 1:
+    if len(opened.signers) != 1:
         raise _malformed("it has more signatures than one")
-    return Supplement(_read(envelope.payload), envelope.signers[0], packed)
+    return _read(opened.payload), opened.signers[0]
 
 
 def read_statement(path: Path) -> tuple[Statement, bytes, bytes]:
@@ -205,10 +220,14 @@ def _read(payload: bytes) -> Statement:
         said = decode_json(payload, max_items=64)
     except FormatError as error:
         raise _malformed(error.message) from None
-    if not isinstance(said, dict) or canonical(said) != payload or said.pop("format", None) != FORMAT:
-        raise _malformed(f"its statement is not one of format {FORMAT} in canonical form")
-    if set(said) != set(_GOOD) or not all(good(said[name]) for name, good in _GOOD.items()):
-        raise _malformed(f"its statement does not have exactly the fields {', '.join(_GOOD)}, each of its kind")
+    if not isinstance(said, dict) or canonical(said) != payload:
+        raise _malformed("its statement is not in canonical form")
+    form = said.pop("format", None)
+    if type(form) is not int or form not in FORMATS:
+        raise _malformed(f"its statement has none of the formats {', '.join(map(str, FORMATS))}")
+    fields = _GOOD if form == FORMATS[0] else _GOOD | {"tree": _hex}
+    if set(said) != set(fields) or not all(good(said[name]) for name, good in fields.items()):
+        raise _malformed(f"its statement does not have exactly the fields {', '.join(fields)}, each of its kind")
     if (said["step"] == 0) != (said["before"] == ""):
         raise _malformed("it names no state before its step, or one before step 0")
     return Statement(**said)
@@ -260,6 +279,7 @@ class Supplements:
         """
         self._draft, self._signer, self._records, self._steps, self._limits = draft, signer, records, steps, limits
         self._places: dict[int, tuple[Path, str]] = {}
+        self._trees: dict[int, str] = {}
         self.findings: list[Finding] = []
         for name, status in walk_files(folder, max_files=_MOST_FILES * steps + 64):
             try:
@@ -275,23 +295,45 @@ class Supplements:
         Raises:
             WeighbridgeError: The file cannot be used; it was changed, or its log is not what it says.
         """
+        encoded = self.encoded(record)
+        return None if encoded is None else LogReader(encoded, max_entries=record.rounded)
+
+    def encoded(self, record: StepRecord) -> bytes | None:
+        """Returns the encoded log of a step, whose headers were read, or None; as `reader`."""
         if record.step not in self._places:
             return None
         path, rounding = self._places[record.step]
         try:
             supplement = self._owned(path)
-            log = LogReader(supplement.log(self._limits), max_entries=min(supplement.statement.logged, record.rounded))
+            encoded = supplement.log(self._limits)
+            log = LogReader(encoded, max_entries=min(supplement.statement.logged, record.rounded))
             if supplement.statement.rounding != rounding or log.entries != supplement.statement.logged:
                 raise _malformed("its log does not have the entries that it says")
         except WeighbridgeError as error:
             del self._places[record.step]
             self._refuse(path.name, _MALFORMED, error.message)
             return None
-        return log
+        return encoded
 
     def rounding(self, step: int) -> str | None:
         """Returns the hex digest of the log of a step, or None if there is no supplement for it."""
         return self._places[step][1] if step in self._places else None
+
+    def tree(self, step: int) -> str:
+        """Returns the hex root of the tree of a step, as a supplement states it; empty if none does."""
+        return self._trees.get(step, "")
+
+    def signed(self, step: int) -> bytes:
+        """Returns the signed statement of a step, without the log; nothing if there is none that states a tree.
+
+        Raises:
+            FormatError: The file was changed since.
+            OSError: It cannot be read.
+        """
+        if not self.tree(step):
+            return b""
+        said, _, envelope = read_statement(self._places[step][0])
+        return envelope if said.tree else b""
 
     def _owned(self, path: Path) -> Supplement:
         """Reads a file, which must belong to the transcript."""
@@ -314,17 +356,21 @@ class Supplements:
 
     def _take(self, path: Path, said: Statement) -> None:
         known = self._places.setdefault(said.step, (path, said.rounding))
-        if known[1] != said.rounding:
-            self.findings.append(
-                Finding(
-                    id="transcript.supplement.equivocation",
-                    message=f"the Prover signed two rounding logs for step {said.step}, in {known[0].name[:80]} and "
-                    f"{path.name[:80]}; one of them was made up: the Prover must explain this",
-                    expected=known[1],
-                    found=said.rounding,
-                    subject=f"step {said.step}",
+        tree = self._trees.setdefault(said.step, said.tree) if said.tree else ""
+        for what, one, other in (("rounding logs", known[1], said.rounding), ("trees", tree, said.tree)):
+            if one != other:
+                self.findings.append(
+                    Finding(
+                        id="transcript.supplement.equivocation",
+                        message=f"the Prover signed two {what} for step {said.step}, in {known[0].name[:80]} and "
+                        f"{path.name[:80]}; one of them was made up: the Prover must explain this",
+                        expected=one,
+                        found=other,
+                        subject=f"step {said.step}",
+                    )
                 )
-            )
+        if said.tree and known[1] == said.rounding:  # the file that states most is the one that is shown
+            self._places[said.step] = path, said.rounding
 
     def _refuse(self, name: str, code: str, message: str) -> None:
         shown = name[:80] if name.isprintable() else "a file"

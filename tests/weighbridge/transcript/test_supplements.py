@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from support.forging import resign
 from support.untrained_transcripts import append, start
 
+from weighbridge.attest.dsse import canonical, open_envelope, seal
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import DEFAULT_LIMITS, Limits, compress, decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
@@ -18,7 +20,7 @@ from weighbridge.core.errors import FormatError, TranscriptError, UsageError
 from weighbridge.transcript.job_record import JobRecord, MeshCoordinate
 from weighbridge.transcript.log_kinds import draft_format, on_demand
 from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.supplements import Statement, Supplement, decode, encode, read_statement
+from weighbridge.transcript.supplements import KIND, Statement, Supplement, decode, encode, read_signed, read_statement
 
 KEY = SigningKey.generate()
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
@@ -33,7 +35,7 @@ def statements(draw: st.DrawFn) -> Statement:
     own = [draw(digests) for _ in range(4)]
     return Statement(
         draft=own[0], step=step, before=before, state=own[1], outputs=own[2], rounding=own[3],
-        logged=draw(st.integers(0, (1 << 62) - 1)), device=draw(devices),
+        logged=draw(st.integers(0, (1 << 62) - 1)), device=draw(devices), tree=draw(st.just("") | digests),
     )  # fmt: skip
 
 
@@ -52,8 +54,27 @@ def of(statement: Statement, log: bytes) -> Statement:
 def test_decode_gives_what_encode_was_given(statement: Statement, log: bytes) -> None:
     """The law in the docstring of `encode`."""
     said = of(statement, log)
-    read = decode(encode(said, log, KEY))
+    data = encode(said, log, KEY)
+    read = decode(data)
     assert (read.statement, read.signer, read.log(DEFAULT_LIMITS)) == (said, KEY.public, log)
+    envelope = decode_cbor(data)["statement"]
+    assert read_signed(envelope) == (said, KEY.public)
+    payload = json.loads(open_envelope(envelope, KIND).payload)
+    assert (payload["format"], "tree" in payload) == ((2, True) if said.tree else (1, False))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"format": 1, "tree": "ab" * 32}, {"format": 2}, {"format": 2, "tree": ""}, {"format": 3, "tree": "ab" * 32},
+     {"format": True}, {"format": "1"}, {"format": 2, "tree": "ab" * 32, "more": 1}],
+    ids=str,
+)  # fmt: skip
+def test_each_format_has_exactly_its_fields(changes: dict[str, object]) -> None:
+    said = {name: value for name, value in asdict(EXAMPLE).items() if name != "tree"}
+    with pytest.raises(FormatError):
+        read_signed(seal(canonical({**said, **changes}), KIND, [KEY]))
+    read_signed(seal(canonical({**said, "format": 1}), KIND, [KEY]))
+    read_signed(seal(canonical({**said, "format": 2, "tree": "ab" * 32}), KIND, [KEY]))
 
 
 EXAMPLE = of(Statement(**dict.fromkeys(("draft", "before", "state", "outputs"), "ab" * 32), step=7, rounding="",
@@ -142,6 +163,7 @@ def test_a_log_of_terabytes_is_passed_over(folder: Path) -> None:
     [
         {"step": -1}, {"step": 10**8}, {"step": True}, {"state": "AB" * 32}, {"state": "ab"}, {"draft": ""},
         {"before": ""}, {"step": 0}, {"logged": -1}, {"device": ""}, {"device": "a\nb"}, {"device": "x" * 501},
+        {"tree": "AB" * 32}, {"tree": "ab"},
     ],
     ids=str,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from weighbridge.core.errors import ReplayWorkerError
 from weighbridge.execution.dispute.messages import Course
 from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, share, text
 from weighbridge.execution.worker_process import Limits, raise_error, rules_named, run_worker
+from weighbridge.transcript.supplements import folder_of
 
 Verdict = Literal["false", "admissible", "undecided", "forfeit"]
 """`false`: the claim does not follow from what both parties agree on. `admissible`: it does. `undecided`: this referee
@@ -72,6 +73,8 @@ class Claim:
         part: The chunk of the operation's result that is judged alone; None for all of it.
         parts: Chaining values of all chunks of that result, as the party named them; nothing without a part.
         shown: The leaf, encoded; nothing without a part.
+        root: Root of the tree of all leaves that the party named (32 bytes); nothing if it signed no tree.
+        supplements: Statements about the step with a tree that the party signed, as it signed them.
     """
 
     terms: bytes
@@ -92,6 +95,8 @@ class Claim:
     part: int | None = None
     parts: bytes = b""
     shown: bytes = b""
+    root: bytes = b""
+    supplements: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +115,8 @@ class Traced:
         seconds: What the execution took.
         leaf: The leaf that was asked for, encoded; nothing if it was not made.
         parts: Chaining values of the chunks of its operation's result; nothing if that is executed whole.
+        draft: Digest of the run's draft (32 bytes) if the step's log was made on demand; else nothing.
+        signed: The signed statement about the step that lies beside the transcript, if it has a tree.
     """
 
     terms: bytes
@@ -123,6 +130,8 @@ class Traced:
     seconds: float
     leaf: bytes = b""
     parts: bytes = b""
+    draft: bytes = b""
+    signed: bytes = b""
 
 
 def trace(
@@ -149,6 +158,7 @@ def trace(
     request = {
         "task": "trace",
         "path": at,
+        "paths": [at, *(str(each) for each in (folder_of(Path(at)),) if each.is_dir())],
         "step": step,
         "place": place,
         "part": part,
@@ -165,8 +175,42 @@ def trace(
             record=bytes.fromhex(raw["record"]), log=digest(raw["log"]), leaves=split(hashes),
             opening=None if raw["opening"] is None else bytes.fromhex(raw["opening"]),
             parted=text(raw["parted"], 2000), seconds=share(raw["seconds"]), leaf=bytes.fromhex(raw["leaf"]),
-            parts=bytes.fromhex(raw["parts"]),
+            parts=bytes.fromhex(raw["parts"]), draft=bytes.fromhex(raw["draft"]), signed=bytes.fromhex(raw["signed"]),
         )  # fmt: skip
+    except MALFORMED as error:
+        raise malformed(error) from None
+
+
+def roots(
+    path: str | Path, steps: tuple[int, int, int], logs: str | Path, *, device: str = "cpu", limits: Limits = _DEFAULT,
+    env: Mapping[str, str] | None = None,
+) -> list[bytes]:  # fmt: skip
+    """Makes the trees of some steps of a transcript that has its logs on demand, by executing them one after another.
+
+    Args:
+        path: Transcript directory.
+        steps: (checkpoint to begin at, first step that is wanted, the one after the last).
+        logs: Directory with the encoded rounding log of every step from the checkpoint on, each named by its number.
+        device: Where to execute them.
+        limits: On memory and time.
+        env: Environment for the worker.
+
+    Returns:
+        The root of each wanted step (32 bytes); nothing for a step that only takes over a model.
+
+    Raises:
+        WeighbridgeError: The transcript is damaged, or a step has no tree.
+        ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
+    """
+    at, beside = str(Path(path).resolve()), str(Path(logs).resolve())
+    request = {"task": "roots", "path": at, "paths": [at, beside], "logs": beside, "steps": steps, "device": device}
+    message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
+    try:
+        raise_error(message)
+        found = [each and digest(each) for each in message["result"]["roots"]]
+        if len(found) != steps[2] - steps[1]:
+            raise ValueError("roots")
+        return [each or b"" for each in found]
     except MALFORMED as error:
         raise malformed(error) from None
 
@@ -223,6 +267,7 @@ def judge(
             for name in ("terms", "state", "log", "leaf", "previous", "first", "left", "input")
         }
         request |= {"task": "judge", "path": at, "own": claim.own, "count": claim.count, "index": claim.index}
+        request |= {"root": claim.root.hex(), "supplements": [each.hex() for each in claim.supplements]}
         request |= {"step": claim.step, "answered": claim.answered, "part": claim.part}
         request |= {
             "device": device,

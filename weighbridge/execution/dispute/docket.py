@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from weighbridge.attest.manifest import SigningKey
@@ -21,7 +21,7 @@ from weighbridge.core.errors import FormatError, NotFoundError, WeighbridgeError
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.case_files import CaseFiles
 from weighbridge.execution.dispute.game import CHALLENGER, Dispute
-from weighbridge.execution.dispute.messages import START, Challenge, Course, DisputeError, Message, Ruling, read
+from weighbridge.execution.dispute.messages import START, Challenge, Course, DisputeError, Message, Ruling, plain, read
 from weighbridge.execution.dispute.notices import Notice
 from weighbridge.execution.dispute.refereeing import CLOCK, Referee
 from weighbridge.execution.dispute.rulings import Judge
@@ -367,4 +367,4 @@ class Docket:
 
 def _claim(defender: bytes, challenge: Challenge | Course) -> bytes:
     """Returns what a challenge is about, whichever party sends it."""
-    return record_digest("dispute-claim/1", [defender, cbor(asdict(challenge))])
+    return record_digest("dispute-claim/1", [defender, cbor(plain(challenge))])

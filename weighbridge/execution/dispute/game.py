@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weighbridge.execution.dispute.asking import Claim, split
-from weighbridge.execution.dispute.leaves import first_difference
+from weighbridge.execution.dispute.leaves import first_difference, tree_root
 from weighbridge.execution.dispute.messages import (
     START,
     Answer,
@@ -26,6 +26,7 @@ from weighbridge.execution.dispute.messages import (
     Shown,
 )
 from weighbridge.execution.dispute.moves import parting
+from weighbridge.execution.dispute.signed_trees import binding, require
 from weighbridge.transcript.state import state_digest
 
 CHALLENGER, DEFENDER = 0, 1
@@ -167,13 +168,16 @@ class Dispute:
             case Challenge() as challenge, "challenge":
                 if self._courses and not self._named(challenge):
                     raise DisputeError("Expected is the challenger's own record of the step at which the courses part.")
+                require(challenge.supplements, challenge.step, None if challenge.own else challenge.draft)
                 self._challenge, self._step = challenge, challenge.step
             case Answer() as answer, "answer":
-                assert self._challenge is not None
-                self._answer, self._claims = answer, (split(self._challenge.leaves), split(answer.leaves))
+                asked = self._challenge
+                assert asked is not None
+                require(answer.supplements, asked.step, None if asked.own else asked.draft)
+                self._answer, self._claims = answer, (split(asked.leaves), split(answer.leaves))
                 found = first_difference(*self._claims)
                 self._leaf = len(self._claims[DEFENDER]) if found is None else found
-                if self._courses and found is None and self._challenge.record != answer.record:
+                if self._courses and found is None and asked.record != answer.record:
                     self._leaf = max(self._leaf - 1, 0)  # one of two states at most is that of the last leaf
             case Parts() as parts, "parts" | "opening" if party not in self.parts and not self.openings:
                 self.parts[party] = parts
@@ -203,6 +207,8 @@ class Dispute:
         if party == CHALLENGER and index >= len(leaves) and not self._courses:
             return None  # it denies the other's leaf
         mine = challenge if party == CHALLENGER else answer
+        shown = [*challenge.supplements, *answer.supplements]
+        signed = binding(shown, self.parties[party], mine.draft if challenge.own else challenge.draft)
         return Claim(
             terms=challenge.terms,
             tape=challenge.tape,
@@ -222,4 +228,6 @@ class Dispute:
             part=self.part,
             parts=self.parts[party].parts if self.part is not None else b"",
             shown=self.parts[party].leaf if self.part is not None else b"",
+            root=tree_root(leaves) if signed else b"",
+            supplements=signed,
         )

@@ -25,7 +25,8 @@ from weighbridge.execution.dispute.asking import Claim, Judgement, Verdict
 from weighbridge.execution.dispute.leaves import Leaf, encoded, input_digest, leaf_hash, places, values_of
 from weighbridge.execution.dispute.openings import Contents, Opening, opened_slots
 from weighbridge.execution.dispute.part_judgement import ShownError, entries_of, judge_part
-from weighbridge.execution.dispute.tracing import Tracer, ends_as, enter, finish
+from weighbridge.execution.dispute.signed_trees import contradiction
+from weighbridge.execution.dispute.tracing import Tracer, ends_as, enter, finish, most_entries
 from weighbridge.execution.memory_roots import held, may_write, slots_of
 from weighbridge.program.flops import flops
 from weighbridge.program.operands import Operands
@@ -56,6 +57,8 @@ def judge(claim: Claim, opening: bytes, tracer: Tracer) -> Judgement:
             return Judgement(
                 "false", "dispute.record", "the step record does not end in the state of the party's course"
             )
+        if claim.own and (why := contradiction(claim, record)):
+            return Judgement("false", "dispute.supplement", why)
         on_demand = bool(record.outputs)
         if not on_demand and record.rounding != claim.log:
             return Judgement("false", "dispute.rounding", "the rounding log is not the one that the step record names")
@@ -216,7 +219,7 @@ def _operation(
     changed_root(slots_of(tape), opened, {}, previous.left)  # the operands are the agreed ones, or nothing is executed
     if len(record.values) != tape.values:
         raise TapeError(f"the record has {len(record.values)} values, its tape {tape.values}")
-    log, taken = entries_of(shown.log, record.logged, op)
+    log, taken = entries_of(shown.log, most_entries(record), op)
     if taken != before.entries:
         raise LogError(f"the log has {taken} entries before operation {op}, and {before.entries} were followed")
     context = tracer._context(record, log)

@@ -123,6 +123,14 @@ def leaf_hash(data: bytes) -> bytes:
     return record_digest("dispute-leaf/1", data)
 
 
+def tree_root(hashes: Sequence[bytes]) -> bytes:
+    """Returns the root of a step's tree (32 bytes): a digest of the hashes of all its leaves, in order.
+
+    A party shows all leaf hashes at once, so that the tree needs no more levels.
+    """
+    return record_digest("dispute-tree/1", b"".join(hashes))
+
+
 def encoded(node: Node) -> list[Any]:
     """Returns an operation as a leaf holds it."""
     return [node.op, node.args, node.kwargs, node.outputs, node.births, node.draw, node.path]

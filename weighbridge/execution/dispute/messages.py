@@ -7,7 +7,7 @@ and strict: a message has one encoding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidSignature
@@ -66,6 +66,8 @@ class Challenge:
         own: Whether that is the challenger's own; else it is the one of the defender that it disputes.
         log: Digest of the rounding log that it followed (32 bytes).
         leaves: Its leaf hashes, one after the other; they may end before the leaf that it denies.
+        draft: Digest of the draft of the record's run (32 bytes) if the step's log was made on demand; else nothing.
+        supplements: Signed statements about the step, each with the root of its tree, from whichever party.
     """
 
     terms: bytes
@@ -76,6 +78,8 @@ class Challenge:
     own: bool
     log: bytes
     leaves: bytes
+    draft: bytes = b""
+    supplements: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +90,15 @@ class Answer:
         record: Its step record, encoded.
         log: Digest of its rounding log (32 bytes).
         leaves: Its leaf hashes, one after the other.
+        draft: As for `Challenge`.
+        supplements: As for `Challenge`.
     """
 
     record: bytes
     log: bytes
     leaves: bytes
+    draft: bytes = b""
+    supplements: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +182,15 @@ def signed(previous: bytes, content: Content, key: SigningKey) -> Message:
         content: What it says.
         key: Signs it.
     """
-    body = cbor([_NAMES[type(content)], asdict(content)])
+    body = cbor([_NAMES[type(content)], plain(content)])
     head = _head(previous, body, key.public)
     data = cbor([previous, body, key.public, key.sign(b"weighbridge/dispute/1\x00" + head)])
     return Message(previous, content, key.public, head, data)
+
+
+def plain(content: Content) -> dict[str, Any]:
+    """Returns a message's fields as they are encoded: what it may do without is left out if it says nothing."""
+    return {name: value for name, value in asdict(content).items() if name not in _OPTIONAL or value}
 
 
 def read(data: bytes) -> Message:
@@ -238,17 +251,20 @@ def _content(body: bytes) -> Content:
         content = _filled(_KINDS[kind], entries)
     except (TypeError, ValueError, LookupError):
         raise FormatError(f"A message of the kind {kind} has other fields; ask for it again.") from None
-    if cbor([kind, asdict(content)]) != body:
+    if cbor([kind, plain(content)]) != body:
         raise FormatError("The body of a message is not in its one encoding; ask for it again.")
     return content
 
 
-_DIGESTS = ("state", "log")
+_OPTIONAL = frozenset({"draft", "supplements"})
+_MOST_SUPPLEMENTS = 4
+_DIGESTS = ("state", "log", "draft")
 _LISTS = ("leaves", "states", "inputs", "parts")
 
 
 def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:
-    if set(raw) != {each.name for each in fields(kind)}:
+    names = {each.name for each in fields(kind)}
+    if not names - _OPTIONAL <= set(raw) <= names:
         raise ValueError("fields")
     if kind is Ruling:
         raw = raw | {
@@ -261,6 +277,9 @@ def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:
     for name, value in raw.items():
         if name == "step":
             _natural(value)
+        elif name == "supplements":
+            if type(value) is not list or len(value) > _MOST_SUPPLEMENTS or {type(each) for each in value} - {bytes}:
+                raise ValueError(name)
         elif type(value) is not (bool if name == "own" else bytes):
             raise ValueError(name)
         else:

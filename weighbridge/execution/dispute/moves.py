@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE
@@ -68,27 +68,40 @@ def _table(terms: bytes) -> str:
     return found[:64] if isinstance(found, str) and found[:64].isalnum() else "none"
 
 
-def challenge(mine: Traced, step: int, *, own: bool) -> Challenge:
+def challenge(mine: Traced, step: int, *, own: bool, supplements: Sequence[bytes] = ()) -> Challenge:
     """Returns the message that opens a dispute.
 
     Args:
         mine: The challenger's tree.
         step: Number of the step.
         own: Whether the record is the challenger's own; else it is the one that it disputes.
+        supplements: Signed statements about the step to show beside the one that lies beside the transcript.
     """
     return Challenge(
         terms=mine.terms, tape=mine.tape, state=mine.state, step=step, record=mine.record, own=own,
-        log=mine.log, leaves=b"".join(mine.leaves),
+        log=mine.log, leaves=b"".join(mine.leaves), draft=mine.draft, supplements=_shown(mine, supplements),
     )  # fmt: skip
 
 
-def answer(mine: Traced | None, asked: Challenge) -> Answer:
+def _shown(mine: Traced, supplements: Sequence[bytes]) -> list[bytes]:
+    return list(dict.fromkeys(each for each in (mine.signed, *supplements) if each))
+
+
+def answer(mine: Traced | None, asked: Challenge, supplements: Sequence[bytes] = ()) -> Answer:
     """Returns the defender's answer; an empty one if the challenge is about another step than that of the defender.
+
+    A step of another run of the defender is another step, although it may have the same record: its log may be another.
 
     Args:
         mine: The defender's tree; None of a step that cannot be disputed.
         asked: The challenge.
+        supplements: As for `challenge`.
     """
     if mine is None or (mine.terms, mine.tape, mine.state) != (asked.terms, asked.tape, asked.state):
         return Answer(record=b"", log=bytes(32), leaves=b"")
-    return Answer(record=mine.record, log=mine.log, leaves=b"".join(mine.leaves))
+    if not asked.own and asked.draft != mine.draft:
+        return Answer(record=b"", log=bytes(32), leaves=b"")
+    return Answer(
+        record=mine.record, log=mine.log, leaves=b"".join(mine.leaves), draft=mine.draft,
+        supplements=_shown(mine, supplements),
+    )  # fmt: skip

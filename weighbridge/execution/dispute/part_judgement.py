@@ -16,7 +16,7 @@ from weighbridge.execution.dispute.leaves import Leaf, encoded, leaf_hash, place
 from weighbridge.execution.dispute.narrowing import Narrowed, chaining_value, narrowed, written
 from weighbridge.execution.dispute.openings import Opening, opened_slots
 from weighbridge.execution.dispute.part_execution import Part, execute
-from weighbridge.execution.dispute.tracing import WHOLE_VALUE, Tracer, enter
+from weighbridge.execution.dispute.tracing import WHOLE_VALUE, Tracer, enter, most_entries
 from weighbridge.execution.memory_roots import slots_of
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
@@ -146,7 +146,7 @@ def _logged(
     shown: Opening, record: StepRecord, op: int, previous: Leaf, which: Narrowed
 ) -> dict[int, OpEntries | None]:  # fmt: skip
     """Returns what the log says of each result."""
-    log, taken = entries_of(shown.log, record.logged, op)
+    log, taken = entries_of(shown.log, most_entries(record), op)
     if taken != previous.after.entries:
         raise LogError(f"the log has {taken} entries before operation {op}, and others were followed")
     entries = {each.output: log.take(op, at, each.numel) for at, each in enumerate(which.results)}

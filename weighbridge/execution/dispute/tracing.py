@@ -64,7 +64,7 @@ class Tracing(Following):
         small = dtype in formats.NARROW
         result = narrow.follow(wide, bound, dtype, entries) if small else contested.follow(wide, bound, entries)
         self.followed += result.followed
-        self._output += 1
+        at, self._output = self._output, self._output + 1
         if entries is not None:
             self.entries += len(entries.positions)
             widths = entries.widths.astype("int64")
@@ -81,10 +81,14 @@ class Tracing(Following):
             other = explain(wide, bound, entries, result.out, wanted[0], result.checksum)
             self.explainable |= other is not None
             if other is not None and self.explaining:
-                self._note(other, wanted[0])
-                return other
-        self._note(result.out, result.checksum)
-        return result.out
+                return self._rounded(other, wanted[0], at)
+        return self._rounded(result.out, result.checksum, at)
+
+    def _rounded(self, out: Tensor, checksum: int, output: int) -> Tensor:
+        if self.outputs is not None:
+            self.outputs.add(self.op, output, out)
+        self._note(out, checksum)
+        return out
 
     def exact(self, bits: Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""
@@ -234,7 +238,7 @@ class Tracer(Executor):
         if place == 0:
             self.opening = Opening(log=log, state=given, batch=dict(batch), undeclared=dict(undeclared))
         self.before = before
-        reader = LogReader(log, max_entries=record.logged)
+        reader = LogReader(log, max_entries=most_entries(record))
         try:
             self.run(tape, record.tape, record, reader, batch, undeclared)
             reached = self.state_digest()
@@ -245,6 +249,11 @@ class Tracer(Executor):
             self.parted = str(error)
         finally:
             self.before = None
+
+
+def most_entries(record: StepRecord) -> int:
+    """Returns how many entries the rounding log of a step may have: of one made on demand, one for each element."""
+    return record.rounded if record.outputs else record.logged
 
 
 def ends_as(record: StepRecord, done: Counters, state: bytes) -> bool:
@@ -258,7 +267,7 @@ def ends_as(record: StepRecord, done: Counters, state: bytes) -> bool:
     return (
         done.checked * 8 == len(record.checksums)
         and done.hosts == len(record.host)
-        and done.entries == record.logged
+        and (done.entries == record.logged or bool(record.outputs))
         and done.rounded == record.rounded
         and {str(number): at for number, at in done.rng.items()} == {name: pair[1] for name, pair in record.rng.items()}
         and state == record.state

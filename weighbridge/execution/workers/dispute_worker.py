@@ -12,7 +12,7 @@ from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.dispute.asking import MAX_REASON, NOT_DISPUTED, SLICES, Claim
 from weighbridge.execution.dispute.judgement import judge
-from weighbridge.execution.dispute.leaves import NO_INPUT, input_digest
+from weighbridge.execution.dispute.leaves import NO_INPUT, input_digest, tree_root
 from weighbridge.execution.dispute.openings import MAX_OPENING
 from weighbridge.execution.dispute.tracing import Tracer
 from weighbridge.execution.workers.serving import serve
@@ -23,6 +23,7 @@ from weighbridge.numerics.slices import table as slices
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.state import checkpoint_digest, state_digest
 from weighbridge.transcript.steps import StepRecord
+from weighbridge.transcript.supplements import folder_of
 from weighbridge.transcript.tape import Tape
 
 TERMS = ("seed", "policy", "calibration", "rules")
@@ -41,7 +42,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         WeighbridgeError: It cannot be answered; no party is accused.
     """
-    tasks = {"judge": _judged, "trace": _traced, "course": _course}
+    tasks = {"judge": _judged, "trace": _traced, "course": _course, "roots": _roots}
     return tasks[request["task"]](request)
 
 
@@ -81,20 +82,17 @@ def _tracer(request: dict[str, Any], terms: dict[str, Any]) -> Tracer:
 
 
 def _traced(request: dict[str, Any]) -> dict[str, Any]:
-    transcript, step = Transcript.open(request["path"]), int(request["step"])
+    transcript, step = _opened(request), int(request["step"])
     if not 0 <= step < transcript.steps:
         raise UsageError(f"the transcript has {transcript.steps} steps; step {step} is not among them")
     record = transcript.step(step)
     if why := _apart(record):
         raise WeighbridgeError(why, code=NOT_DISPUTED)
-    log = transcript.log(step)
-    if log is None:
-        raise UsageError(f"step {step} has no rounding log here; make it with `weighbridge regenerate` first")
-    terms = terms_of(transcript)
+    encoded, terms = _log(transcript, step), terms_of(transcript)
     tracer = _tracer(request, decode_cbor(terms))
     state = _reach(transcript, step, tracer)
     tape = transcript.tape(record.tape)
-    program, encoded = Tape.decode(tape), transcript.rounding(step)
+    program = Tape.decode(tape)
     began = time.perf_counter()
     tracer.trace(
         program, record, encoded, transcript.batch(step), transcript.undeclared(step), state, place=request["place"],
@@ -111,8 +109,60 @@ def _traced(request: dict[str, Any]) -> dict[str, Any]:
         "parted": tracer.parted,
         "leaf": tracer.shown.hex(),
         "parts": tracer.parts.hex(),
+        "draft": transcript.draft_digest.hex() if record.outputs else "",
+        "signed": transcript.supplements.signed(step).hex() if transcript.supplements is not None else "",
         "seconds": time.perf_counter() - began,
     }
+
+
+def _roots(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the roots of the trees of some steps of a transcript, whose logs on demand lie in files of their own."""
+    transcript, (begin, first, last) = Transcript.open(request["path"]), request["steps"]
+    tracer, at = _tracer(request, decode_cbor(terms_of(transcript))), Path(request["logs"])
+    state, roots = transcript.step(begin - 1).state if begin else state_digest({}, {}), []
+    if begin:
+        tracer.load(transcript.checkpoint(begin))
+    for number in range(begin, last):
+        record = transcript.step(number)
+        if why := _apart(record):
+            raise WeighbridgeError(why, code=NOT_DISPUTED)
+        tape, root = Tape.decode(transcript.tape(record.tape)), b""
+        if record.kind == "init" and not tape.nodes:  # the model existed before: nothing was executed
+            tracer.load(transcript.checkpoint(number + 1))
+        else:
+            log = read_file(at / str(number), max_bytes=transcript.limits.rounding)
+            tracer.trace(tape, record, log, transcript.batch(number), transcript.undeclared(number), state)
+            if tracer.parted:
+                raise UsageError(f"the tree of step {number} cannot be made: {tracer.parted}")
+            root = tree_root([leaf.digest() for leaf in tracer.tree])
+        state = record.state
+        if number >= first:
+            roots.append(root.hex())
+    return {"roots": roots}
+
+
+def _opened(request: dict[str, Any]) -> Transcript:
+    """Opens the transcript of a request, with the rounding logs that were made since."""
+    transcript = Transcript.open(request["path"])
+    folder = folder_of(Path(request["path"]))
+    if transcript.on_demand and folder.is_dir():
+        transcript.supplement(folder)
+    return transcript
+
+
+def _log(transcript: Transcript, step: int, *, itself: bool = True) -> bytes:
+    """Returns the encoded rounding log of a step, of a step with logs on demand that of its supplement.
+
+    A step that stands before the disputed one (not `itself`) may do without: it comes out as recorded, or is refused.
+    """
+    if not transcript.on_demand:
+        return transcript.rounding(step)
+    encoded = None if transcript.supplements is None else transcript.supplements.encoded(transcript.step(step))
+    if encoded is None and not itself:
+        return transcript.rounding(step)
+    if encoded is None:
+        raise UsageError(f"step {step} has no rounding log here; make it with `weighbridge regenerate` first")
+    return encoded
 
 
 def _reach(transcript: Transcript, step: int, tracer: Tracer) -> bytes:
@@ -129,7 +179,7 @@ def _reach(transcript: Transcript, step: int, tracer: Tracer) -> bytes:
         tracer.trace(
             tape,
             record,
-            transcript.rounding(number),
+            _log(transcript, number, itself=False),
             transcript.batch(number),
             transcript.undeclared(number),
             bytes(32),
@@ -149,7 +199,7 @@ def _judged(request: dict[str, Any]) -> dict[str, Any]:
         own=bool(request["own"]), count=int(request["count"]), index=int(request["index"]),
         step=request["step"], answered=bool(request["answered"]), part=request["part"],
         parts=read_file(at / "parts", max_bytes=MAX_OPENING), shown=read_file(at / "shown", max_bytes=MAX_OPENING),
-        **small,
+        root=bytes.fromhex(request["root"]), supplements=tuple(map(bytes.fromhex, request["supplements"])), **small,
     )  # fmt: skip
     terms = decode_cbor(claim.terms)
     try:
