@@ -203,7 +203,7 @@ def test_the_same_tree_with_another_log_is_another_one(run: Path, tmp_path: Path
 
 
 def _said(run: Path, key: SigningKey, **changes: str | int) -> bytes:
-    """What somebody signs about a step."""
+    """A statement about a step, with changes, as a key signs it."""
     statement = replace(read_statement(place(run, STEP))[0], **changes)  # type: ignore[arg-type]
     return bytes(decode_cbor(encode(statement, b"no log", key))["statement"])
 
