@@ -114,6 +114,15 @@ def test_the_signed_root_is_that_of_the_leaves(bare: Path, run: Path) -> None:
     assert replace(said, tree="") == decode(place(bare, STEP).read_bytes()).statement, "the rest is as it was"
 
 
+def test_a_confined_worker_makes_the_same_tree(bare: Path, run: Path, tmp_path: Path) -> None:
+    """Of a step that is not the first after a checkpoint, and follows one whose log is not signed."""
+    there = copied(bare, tmp_path)
+    regenerated(there, steps=(STEP, STEP + 1), tree=True)
+    assert read_statement(place(there, STEP))[0] == read_statement(place(run, STEP))[0]
+    assert asking.trace(there, STEP).leaves == traced(run).leaves
+    assert not place(there, STEP - 1).exists()
+
+
 def test_an_honest_party_that_signed_its_tree_wins(run: Path) -> None:
     keys = AUDITOR, key_of(run)
     assert reasons(played(run, run, keys)) == {DEFENDER: "dispute.equal"}
