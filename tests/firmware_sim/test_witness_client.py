@@ -318,6 +318,17 @@ def test_an_event_whose_time_counts_is_reported_at_once_and_its_first_time_is_kn
         assert witnessed(later) is None, "other events wait for a reason to report"
 
 
+def test_a_report_does_not_tell_which_name_a_hidden_event_has(rig: Rig) -> None:
+    """In a confidential boot each event is reported at once: if only some were, their times would name them."""
+    with rig.serve() as address, rig.chip(report="log", witness=address, confidential=True) as chip:
+        connection = connect(chip)
+        for name in ("x", "segment", "manifest-draft", "regenerated 3"):
+            index, deadline = event(connection, name)["index"], time.monotonic() + 30
+            while rig.witness.held(rig.ueid).size <= index:
+                assert time.monotonic() < deadline, name
+                time.sleep(0.05)
+
+
 def test_a_log_that_another_call_takes_in_meanwhile_is_read_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chip that reports by itself, or another inspection, is no finding."""
     with rig.chip() as chip:
