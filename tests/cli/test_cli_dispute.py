@@ -100,6 +100,11 @@ def test_a_step_with_logs_on_demand_is_disputed_by_its_signed_tree(recordings: R
         ruled = answer("dispute", "judge", other, "--key", referee, code=1)
         assert [(c["party"], c["code"]) for c in ruled["claims"]] == [("defender", "dispute.supplement")]
         assert answer("dispute", "verify", other, code=1)["agrees"]
+        shutil.copy(signed, on_demand.place(run, 2))
+        own = ("--own", "--out", tmp_path / "own")
+        assert fails("dispute", "open", run, "--step", "2", "--key", theirs, *own) == "dispute.supplement"
+        answer("dispute", "open", run, "--step", "2", "--key", mine, "--out", tmp_path / "third")
+        assert fails("dispute", "answer", tmp_path / "third", run, "--key", theirs) == "dispute.supplement"
 
 
 def test_an_honest_record_wins_and_a_damaged_file_is_refused(run: Path, tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ def open_(
         told = f"the states after {said['steps']} steps"
     else:
         mine = asking.trace(run, step, device=device)
+        if own:
+            moves.require_own(mine)
         content = moves.challenge(mine, step, own=own, supplements=_statements(supplement))
         said |= {"leaves": len(mine.leaves), "parted": mine.parted}
         told = f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded")
@@ -140,6 +142,8 @@ def answer(
             if due != "answer" or error.reason != asking.NOT_DISPUTED:
                 raise
         other = "" if mine is None else moves.other_tables(mine.terms, dispute.messages)
+        if mine is not None and due in ("answer", "challenge"):
+            moves.require_own(mine)
         if due == "opening" and (mine is None or mine.opening is None):
             raise UsageError(
                 f"the step ends before leaf {dispute.leaf} here; give the transcript that you claimed it of"

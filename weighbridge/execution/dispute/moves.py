@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE
+from weighbridge.core.errors import UsageError
 from weighbridge.execution.dispute.asking import SLICES, Traced, split
-from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference
+from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference, tree_root
 from weighbridge.execution.dispute.messages import Answer, Challenge, Course, Message
+from weighbridge.transcript.supplements import read_signed
 
 
 def parting(one: Course, other: Course) -> int | None:
@@ -81,6 +83,20 @@ def challenge(mine: Traced, step: int, *, own: bool, supplements: Sequence[bytes
         terms=mine.terms, tape=mine.tape, state=mine.state, step=step, record=mine.record, own=own,
         log=mine.log, leaves=b"".join(mine.leaves), draft=mine.draft, supplements=_shown(mine, supplements),
     )  # fmt: skip
+
+
+def require_own(mine: Traced) -> None:
+    """Checks before a party stands by its leaves that they are those that it signed, as it would lose by any others.
+
+    Raises:
+        UsageError: Here the step comes out otherwise (`dispute.supplement`), or the supplement was changed.
+    """
+    if mine.signed and bytes.fromhex(read_signed(mine.signed)[0].tree) != tree_root(mine.leaves):
+        raise UsageError(
+            "the supplement of this step that lies beside the transcript states another tree than this machine makes; "
+            "go on where that supplement was made, or with its copy of the transcript",
+            code="dispute.supplement",
+        )
 
 
 def _shown(mine: Traced, supplements: Sequence[bytes]) -> list[bytes]:

@@ -18,7 +18,7 @@ from support.workers_here import workers_here
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import DEFAULT_LIMITS, decode_cbor
 from weighbridge.core.digests import cbor
-from weighbridge.core.errors import FormatError, WeighbridgeError
+from weighbridge.core.errors import FormatError, UsageError, WeighbridgeError
 from weighbridge.execution.dispute import asking, moves, tracing
 from weighbridge.execution.dispute.asking import Claim, Judgement, Traced
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
@@ -130,6 +130,16 @@ def test_an_honest_party_that_signed_its_tree_wins(run: Path) -> None:
     asked = moves.challenge(replace(told, leaves=told.leaves[:7]), STEP, own=False)
     assert asked.supplements == [told.signed]
     assert reasons(played(run, run, keys, asked=asked)) == {DEFENDER: "dispute.follows"}
+
+
+def test_a_party_whose_leaves_are_not_those_that_it_signed_is_told_before_it_speaks(bare: Path, run: Path) -> None:
+    """On another device a result that a wider bound explains may come out otherwise; the claim would be false."""
+    told = traced(run)
+    moves.require_own(told)
+    moves.require_own(replace(traced(bare), leaves=told.leaves[:7]))
+    with pytest.raises(UsageError) as refused:
+        moves.require_own(replace(told, leaves=told.leaves[:7]))
+    assert refused.value.reason == "dispute.supplement"
 
 
 def test_a_supplement_without_a_tree_behaves_as_before(bare: Path) -> None:
