@@ -21,8 +21,8 @@ terms in its name (`weighbridge.numerics.operations.prescribed_products`). Fewer
 strict bounds, which are proven, are smaller. All machines split alike, because the draft names the policy.
 
 *Unit* policies are mixed with products and convolutions of 16 bits that are those of the matrix unit in the name, to
-the bit, on every machine (`weighbridge.numerics.units.fused_products`). Such a product has no bound and no log: whoever
-has other bits did something else. Other operations on 16-bit types keep their calibrated bounds.
+the bit, on every machine (`weighbridge.numerics.units.fused_products`). Such a product has no bound and no log: a
+machine that has other bits did something else. Other operations on 16-bit types keep their calibrated bounds.
 """
 
 from __future__ import annotations

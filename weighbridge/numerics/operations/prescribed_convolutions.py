@@ -15,7 +15,7 @@ transposed convolution is the gradient of the input of another one, and the othe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,8 @@ def backward(bound: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None, Te
     return of_input, of_weight, of_bias
 
 
+_AT_ONCE = 1 << 24
+"""Most elements of windows, or of a column of them if that is longer, that are copied at once."""
 _SETTINGS = ("stride", "padding", "dilation", "output_padding")
 
 
@@ -75,26 +77,52 @@ def _windows(x: Tensor, sizes: Sizes, stride: Sizes, dilation: Sizes) -> Tensor:
     return x
 
 
-def _rows(x: Tensor, sizes: Sizes, stride: Sizes, dilation: Sizes, groups: int) -> tuple[Tensor, list[int]]:
-    """Returns windows as (groups, N * places, channels of a group * filter's places), and the places by dimension."""
-    windows = _windows(x, sizes, stride, dilation)
-    dimensions, (count, channels) = len(sizes), x.shape[:2]
-    places = list(windows.shape[2 : 2 + dimensions])
-    apart = windows.reshape(count, groups, channels // groups, math.prod(places), math.prod(sizes))
-    return apart.permute(1, 0, 3, 2, 4).reshape(groups, count * math.prod(places), -1), places
+def _pieces(shape: Sizes, each: int) -> Iterator[tuple[slice, ...]]:
+    """Yields boxes that together are a shape, as few as can be of at most `_AT_ONCE` numbers, `each` for an index."""
+    inner = math.prod(shape[1:]) * each
+    if inner >= _AT_ONCE and len(shape) > 1:
+        for at in range(shape[0]):
+            yield from ((slice(at, at + 1), *rest) for rest in _pieces(shape[1:], each))
+        return
+    step = max(1, _AT_ONCE // max(1, inner))
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0])), *(slice(0, size) for size in shape[1:])
+
+
+def _convolved(padded: Tensor, w: Tensor, columns: Tensor, stride: Sizes, dilation: Sizes) -> Tensor:
+    """Multiplies the windows of a padded input, piece by piece: together they are as often larger as the filter is.
+
+    Args:
+        padded: (N, groups * C, ...).
+        w: The filter, of which the sizes matter.
+        columns: (groups, C * filter's places, channels of a group).
+        stride: Of windows.
+        dilation: Between elements of one.
+
+    Returns:
+        (N, groups * channels, places).
+    """
+    windows, dimensions = _windows(padded, w.shape[2:], stride, dilation), w.dim() - 2
+    groups, length, channels = columns.shape
+    count, places = padded.shape[0], windows.shape[2 : 2 + dimensions]
+    out = torch.empty(count, groups * channels, *places, device=padded.device)
+    for batch, *box in _pieces((count, *places), groups * length):
+        part = windows[(batch, slice(None), *box)]
+        sizes = part.shape[2 : 2 + dimensions]
+        apart = part.reshape(part.shape[0], groups, -1, sizes.numel(), w.shape[2:].numel())
+        rows = apart.permute(1, 0, 3, 2, 4).reshape(groups, -1, length)
+        found = fused_products.product(rows, columns).view(groups, part.shape[0], sizes.numel(), channels)
+        out[(batch, slice(None), *box)] = found.permute(1, 0, 3, 2).reshape(part.shape[0], -1, *sizes)
+    return out
 
 
 def _forward(x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Tensor:
-    edges = [p for each in reversed(padding) for p in (each, each)]
-    rows, places = _rows(torch.nn.functional.pad(x, edges), w.shape[2:], stride, dilation, groups)
-    return _merged(fused_products.product(rows, w.reshape(groups, w.shape[0] // groups, -1).mT), x.shape[0], places)
+    columns = w.reshape(groups, w.shape[0] // groups, -1).mT
+    return _convolved(torch.nn.functional.pad(x, _edges(padding)), w, columns, stride, dilation)
 
 
-def _merged(out: Tensor, count: int, places: Sizes) -> Tensor:
-    """Returns (groups, N * places, channels of a group) as (N, channels, ...)."""
-    groups, _, channels = out.shape
-    apart = out.view(groups, count, math.prod(places), channels)
-    return apart.permute(1, 0, 3, 2).reshape(count, groups * channels, *places)
+def _edges(padding: Sizes) -> list[int]:
+    return [p for each in reversed(padding) for p in (each, each)]
 
 
 def _of_input(
@@ -112,21 +140,27 @@ def _of_input(
         before = dilation[at] * (w.shape[2 + at] - 1) - padding[at]
         edges += [before, sizes[at] - spread[at] + padding[at]]
     padded = torch.nn.functional.pad(apart, edges)
-    rows, places = _rows(padded, w.shape[2:], [1] * len(sizes), dilation, groups)
     filters = w.view(groups, w.shape[0] // groups, w.shape[1], -1).flip(3)  # (groups, filters, channels, places)
     columns = filters.permute(0, 1, 3, 2).reshape(groups, -1, w.shape[1])
-    return _merged(fused_products.product(rows, columns), grad.shape[0], places)
+    return _convolved(padded, w, columns, [1] * len(sizes), dilation)
 
 
 def _of_weight(
     grad: Tensor, x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
 ) -> Tensor:
-    edges = [p for each in reversed(padding) for p in (each, each)]
-    rows, places = _rows(torch.nn.functional.pad(x, edges), w.shape[2:], stride, dilation, groups)
-    wanted = grad.shape[2:].numel()
-    if wanted != math.prod(places):  # windows at the end that no result came from
-        windows = rows.view(groups, x.shape[0], *places, -1)
-        kept = (slice(None), slice(None), *(slice(n) for n in grad.shape[2:]))
-        rows = windows[kept].reshape(groups, x.shape[0] * wanted, -1)
-    apart = grad.reshape(grad.shape[0], groups, -1, wanted).permute(1, 2, 0, 3).flatten(2)
-    return fused_products.product(apart, rows).view(w.shape)
+    padded = torch.nn.functional.pad(x, _edges(padding))
+    windows = _windows(padded, w.shape[2:], stride, dilation)
+    count, places = grad.shape[0], grad.shape[2:]
+    kept = tuple(slice(0, size) for size in places)  # without windows at the end that no result came from
+    windows = windows[(slice(None), slice(None), *kept)]
+    windows = windows.view(count, groups, -1, *windows.shape[2:])
+    rows = grad.reshape(count, groups, -1, places.numel()).permute(1, 2, 0, 3).flatten(2)
+    out = torch.empty(groups, rows.shape[1], *w.shape[1:], device=grad.device)
+    for channels, *box in _pieces(w.shape[1:], groups * count * places.numel()):
+        part = windows[(slice(None), slice(None), channels, *[slice(None)] * len(places), *box)]
+        order = (1, 0, *range(3, 3 + len(places)), 2, *range(3 + len(places), part.dim()))
+        columns = part.permute(order).reshape(groups, count * places.numel(), -1)
+        sizes = part.shape[2], *part.shape[3 + len(places) :]
+        found = fused_products.product(rows, columns)
+        out[(slice(None), slice(None), channels, *box)] = found.view(groups, -1, *sizes)
+    return out.view(w.shape)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +60,38 @@ def test_all_forms_are_convolutions(dimensions: int) -> None:
         for one, other in zip(prescribed_convolutions.backward(operands), gradients, strict=True):
             assert one is not None
             torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("most", [1, 50, 1000, 20_000])
+def test_pieces_have_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Windows are together as often larger as a filter is, so few of them are copied at once."""
+
+    def made() -> list[Any]:
+        found: list[Any] = []
+        for args in [*cases(1), *cases(2)][:: 3 if most > 1 else 7]:
+            found.append(prescribed_convolutions.forward(bind(aten.convolution.default, wide(args, torch.float32), {})))
+            given = wide((bf16(*found[-1].shape), args[0], args[1], [6], *args[3:], [True] * 3), torch.float32)
+            found += prescribed_convolutions.backward(bind(aten.convolution_backward.default, given, {}))
+        return found
+
+    whole = made()
+    monkeypatch.setattr(prescribed_convolutions, "_AT_ONCE", most)
+    assert all(torch.equal(one, other) for one, other in zip(whole, made(), strict=True))
+
+
+def test_a_large_filter_takes_no_more_memory_than_pieces() -> None:
+    code = """
+import resource, torch
+from weighbridge.numerics.operations import prescribed_convolutions
+from weighbridge.numerics.schemas import bind
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rest = None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+operands = torch.ones(1, 1, 320, 320), torch.ones(1, 1, 64, 64), *rest
+prescribed_convolutions.forward(bind(torch.ops.aten.convolution.default, operands, {}))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 700, "all windows at once would be 1,080 MiB"
 
 
 def test_sums_run_over_channels_and_then_over_the_filter() -> None:
