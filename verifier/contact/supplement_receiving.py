@@ -28,8 +28,8 @@ from weighbridge.transcript.supplements import Statement, folder_of, read_statem
 
 Connect = Callable[[], AbstractContextManager[ProverClient]]
 """Opens a connection to the Prover."""
-Known = Mapping[int, Sequence[str]]
-"""By step: hex digests of the logs that the run's key is known to have signed."""
+Known = Mapping[int, Sequence[Statement]]
+"""By step: what the run's key is known to have signed."""
 
 MAX_BYTES = DEFAULT_LIMITS.rounding
 """Of one supplement; no replay reads a larger one."""
@@ -190,19 +190,24 @@ def _take(got: Received, arrived: Path, folder: Path, transcript: OpenedTranscri
             )
         )  # fmt: skip
         return
-    others = [each for each in known.get(step, ()) if each != said.rounding]
-    if others:
-        got.findings.append(
-            Finding(
-                id=EQUIVOCATION,
-                message=f"the Prover signed another rounding log for step {step} before; one of the two was made up, "
-                "and both statements are kept: the Prover must explain this",
-                expected=others[0],
-                found=said.rounding,
-                subject=subject,
+    before = known.get(step, ())
+    same = next((each for each in before if each.rounding == said.rounding), None)
+    others = [each.rounding for each in before if each is not same]
+    trees = [each.tree for each in before if each.tree and said.tree not in ("", each.tree)]
+    for what, expected, found in (("rounding log", others, said.rounding), ("tree", trees, said.tree)):
+        if expected:
+            got.findings.append(
+                Finding(
+                    id=EQUIVOCATION,
+                    message=f"the Prover signed another {what} for step {step} before; one of the two was made up, and "
+                    "what it signed first is kept: the Prover must explain this",
+                    expected=expected[0],
+                    found=found,
+                    subject=subject,
+                )
             )
-        )
-    if said.rounding in known.get(step, ()) or len(others) < MOST_LOGS:
+    # What was signed first about a log stays; a tree that is new is more than was known.
+    if (same is None and len(others) < MOST_LOGS) or (same is not None and said.tree and not same.tree):
         got.signed.append((said, signer, envelope))
     sync(arrived)  # a torn file under this name would accuse the Prover
     os.replace(arrived, folder / supplement_name(step))

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from verifier.model.supplement_facts import Asked, Count
 from verifier.store import database
 from verifier.store.tables import RegenerationRow, SupplementRow
-from weighbridge.transcript.supplements import Statement
+from weighbridge.transcript.supplements import Statement, read_signed
 
 MOST_LOGS = 2
 """Different logs of one step that are remembered: two that a Prover signed are proof already."""
@@ -47,16 +47,16 @@ class SupplementRecords:
             rows = session.execute(query.group_by(RegenerationRow.prover)).all()
         return {prover: (int(asked), int(answered)) for prover, asked, answered in rows}
 
-    def known(self, draft: bytes, signer: bytes, steps: tuple[int, int]) -> dict[int, list[str]]:
-        """Returns by step the hex digests of the logs that a key signed, of some steps of a run."""
-        query = select(SupplementRow.step, SupplementRow.rounding).where(
+    def known(self, draft: bytes, signer: bytes, steps: tuple[int, int]) -> dict[int, list[Statement]]:
+        """Returns by step what a key signed about the logs of some steps of a run."""
+        query = select(SupplementRow.step, SupplementRow.envelope).where(
             SupplementRow.draft == draft, SupplementRow.signer == signer,
             SupplementRow.step >= steps[0], SupplementRow.step < steps[1],
         )  # fmt: skip
-        found: dict[int, list[str]] = {}
+        found: dict[int, list[Statement]] = {}
         with self._session() as session:
-            for step, rounding in session.execute(query.order_by(SupplementRow.step, SupplementRow.rounding)):
-                found.setdefault(step, []).append(rounding.hex())
+            for step, envelope in session.execute(query.order_by(SupplementRow.step, SupplementRow.rounding)):
+                found.setdefault(step, []).append(read_signed(envelope)[0])
         return found
 
     def keep(self, signed: Iterable[Signed]) -> None:

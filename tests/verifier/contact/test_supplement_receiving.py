@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +14,15 @@ from support import fsyncs, on_demand
 from support.workers_here import workers_here
 
 from verifier.contact.clients import ProverClient
-from verifier.contact.supplement_receiving import Received, kept, receive
+from verifier.contact.supplement_receiving import EQUIVOCATION, Known, Received, kept, receive
+from verifier.contact.supplement_records import SupplementRecords
+from verifier.registry import Registry
 from verifier.store.cache import Cache
+from weighbridge.attest.manifest import load_or_create_key
+from weighbridge.core.bounded import DEFAULT_LIMITS
 from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.supplements import folder_of
+from weighbridge.transcript.supplements import Statement, decode, encode, folder_of, key_path
 
 Piece = tuple[int, int, bytes, bool]
 
@@ -45,7 +50,7 @@ def transcript(run: Path, cache: Cache) -> OpenedTranscript:
     return opened
 
 
-def received(cache: Cache, transcript: OpenedTranscript, *pieces: Piece) -> Received:
+def received(cache: Cache, transcript: OpenedTranscript, *pieces: Piece, known: Known | None = None) -> Received:
     """What comes of pieces, of which all four steps were asked for."""
 
     class Sends:
@@ -55,7 +60,7 @@ def received(cache: Cache, transcript: OpenedTranscript, *pieces: Piece) -> Rece
     def connect() -> Any:
         return nullcontext(cast(ProverClient, Sends()))
 
-    return receive(cache, connect, transcript, (0, 4), {}, deadline_s=60, progress=lambda *_: None)
+    return receive(cache, connect, transcript, (0, 4), known or {}, deadline_s=60, progress=lambda *_: None)
 
 
 def whole(run: Path, step: int) -> Piece:
@@ -100,3 +105,31 @@ def test_what_is_kept_is_counted_by_its_statements(run: Path, cache: Cache, tran
     files[1].write_bytes(files[1].read_bytes()[:-1])
     files[2].write_bytes(files[3].read_bytes())  # of another step
     assert kept(transcript, (0, 4)) == 1
+
+
+def with_tree(run: Path, step: int, tree: str) -> tuple[Piece, Statement]:
+    """Returns the same log, signed by the run's key with a tree."""
+    made = decode(on_demand.place(run, step).read_bytes())
+    statement = replace(made.statement, tree=tree)
+    return (step, 0, encode(statement, made.log(DEFAULT_LIMITS), load_or_create_key(key_path(run))), True), statement
+
+
+@pytest.mark.finding("transcript.supplement.equivocation")
+def test_another_tree_of_a_step_is_equivocation_whenever_it_comes(
+    run: Path, cache: Cache, transcript: OpenedTranscript, tmp_path: Path
+) -> None:
+    """As another log is; what was signed first stays, in the Verifier's database too, and a first tree is added."""
+    records = SupplementRecords(Registry(tmp_path / "registry.sqlite").session)
+    draft, key, steps = transcript.draft_digest, transcript.manifest.public, (0, 4)
+    first, said = with_tree(run, 2, "11" * 32)
+    for piece in (whole(run, 2), first, whole(run, 2), first):
+        got = received(cache, transcript, piece, known=records.known(draft, key, steps))
+        assert got.findings == []
+        records.keep(got.signed)
+    assert records.known(draft, key, steps) == {2: [said]}
+    second, _ = with_tree(run, 2, "22" * 32)
+    got = received(cache, transcript, second, known=records.known(draft, key, steps))
+    (finding,) = got.findings
+    assert (finding.id, finding.expected, finding.found) == (EQUIVOCATION, "11" * 32, "22" * 32)
+    records.keep(got.signed)
+    assert records.known(draft, key, steps) == {2: [said]}
