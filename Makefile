@@ -58,7 +58,7 @@ demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report
 test: $(STAMP) ## Run the quick tests of every room, a whole inspection among them (about ten minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --tier quick
 
-test-all: $(STAMP) ## Run all tests but those of `make soak`, or that need a GPU, PostgreSQL or another environment (half an hour)
+test-all: $(STAMP) ## Run all tests but those of `make soak`, or that need a GPU, PostgreSQL or another environment (over an hour on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)"
 
 test-slow: $(STAMP) ## Run what `make test` leaves out of `make test-all`
