@@ -35,7 +35,8 @@ OLDEST_STAMP := $(OLDEST)/.installed
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt
 
 # Modules are ordered by what they took (tests/support/tiers.py), so xdist must not order them again.
-SUITE := pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 0.5
+# A test that hangs is stopped after ten minutes and named; the longest takes half of that.
+SUITE := pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 0.5 --timeout 600
 APART := not gpu and not interop and not postgres and not soak
 
 # Tests start hundreds of processes; without bytecode each compiles every module anew.
@@ -66,7 +67,7 @@ test-slow: $(STAMP) ## Run what `make test` leaves out of `make test-all`
 
 # Beside others on a loaded machine, a test of real processes may miss a deadline. One that fails alone too is broken.
 failed: $(STAMP) ## Run what failed last once more, with nothing beside it
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rA --last-failed --last-failed-no-failures none -m "$(APART)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --timeout 600 -rA --last-failed --last-failed-no-failures none -m "$(APART)"
 
 durations: $(STAMP) ## Run all tests and write what they took to tests/durations.json, which decides what `make test` runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --update-durations
@@ -144,7 +145,7 @@ soak: $(STAMP) ## Full sizes and long runs replayed elsewhere (MINUTES=15, ONLY=
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.export_size)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.arm --where-possible --on cortex-a72 --only golden --only zoo)
 	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) --apart tests/findings)
-	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m soak)
+	$(if $(ONLY),,OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) --timeout 0 -m soak)
 	$(BIN)/python -m benchmarks.tables
 
 gpu: gpu-tests gpu-bench gpu-steps ## All that needs a CUDA device: tests, full sizes replayed across devices, step times

@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -35,7 +36,8 @@ def main() -> None:
     torch.set_num_threads(1)
     run, way = Path(sys.argv[1]).resolve(), sys.argv[5]
     rank, ranks = int(sys.argv[6]), int(sys.argv[7])
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[8]}", rank=rank, world_size=ranks)
+    store, limit = f"file://{sys.argv[8]}", timedelta(seconds=60)  # a rank that was killed is not waited for half an hour
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks, timeout=limit)
     changes = Changes(str(run / rank_name(rank)), int(sys.argv[2]))
     print("ready", flush=True)
     job = Job.from_environment()

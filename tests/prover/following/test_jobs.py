@@ -39,7 +39,15 @@ def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     whole = [*command, *map(str, arguments)]
-    return subprocess.run(whole, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(whole, env=environment, stdout=pipe, stderr=pipe, text=True) as launcher:
+        try:
+            out, errors = launcher.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()  # it ends its ranks; killed, it would leave them to wait for each other for half an hour
+            out, errors = launcher.communicate(timeout=60)
+            pytest.fail(f"the job hangs: {out[-3000:]}\n{errors[-6000:]}")
+    return subprocess.CompletedProcess(whole, launcher.returncode, out, errors)
 
 
 def recorded(*arguments: object) -> None:
