@@ -36,7 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)
     run, way = Path(sys.argv[1]).resolve(), sys.argv[5]
     rank, ranks = int(sys.argv[6]), int(sys.argv[7])
-    store, limit = f"file://{sys.argv[8]}", timedelta(seconds=60)  # a rank that was killed is not waited for half an hour
+    store, limit = f"file://{sys.argv[8]}", timedelta(seconds=60)  # by default, ranks wait half an hour for each other
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks, timeout=limit)
     changes = Changes(str(run / rank_name(rank)), int(sys.argv[2]))
     print("ready", flush=True)

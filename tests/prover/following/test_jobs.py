@@ -44,7 +44,7 @@ def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
         try:
             out, errors = launcher.communicate(timeout=240)
         except subprocess.TimeoutExpired:
-            launcher.terminate()  # it ends its ranks; killed, it would leave them to wait for each other for half an hour
+            launcher.terminate()  # which ends its ranks; if killed, it leaves them to wait for each other
             out, errors = launcher.communicate(timeout=60)
             pytest.fail(f"the job hangs: {out[-3000:]}\n{errors[-6000:]}")
     return subprocess.CompletedProcess(whole, launcher.returncode, out, errors)

@@ -5,7 +5,7 @@ pair by a fused multiply-add and then the even one. LLVM makes vectors of the pr
 stand here, and calls of `fmaf` where it has no fused multiply-add; both round once, to nearest.
 
 The unit flushes what is below 2^-126 once it is rounded to 24 bits. `FLUSHING` tiles compare every sum, which takes
-some four times as long as `PLAIN` ones. A float32 that *is* 2^-126 may have been rounded up to it by the narrow grid of
+longer. A float32 that *is* 2^-126 may have been rounded up to it by the narrow grid of
 subnormal numbers, where 24 bits would have stayed below: a flushing tile says that it saw one, and is then computed
 again, element by element.
 
