@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
+from support.on_demand import regenerated
 from support.recordings import replay_here, train
 from torch import nn
 
@@ -26,6 +28,7 @@ from weighbridge.numerics.rounding.bound import Bound, bound_at
 from weighbridge.numerics.rounding.contested import Rounded, ordered
 from weighbridge.numerics.rounding.rounding_log import OpEntries
 from weighbridge.program.tape_policy import AS_DESIGNED, TapePolicy
+from weighbridge.transcript.supplements import folder_of
 
 # --- counts and tests -----------------------------------------------------------------------------------------------
 
@@ -289,9 +292,14 @@ def smuggle(batch: dict[str, torch.Tensor], model: nn.Linear) -> None:
 CANCELLING = [{"large": torch.tensor([[1e30, -1e30]]), "ones": torch.ones(2, SIZE)}]
 
 
+def inserted() -> npt.NDArray[np.float32]:
+    """Weights of another model."""
+    return np.random.default_rng(5).standard_normal(SIZE).astype(np.float32)
+
+
 def inserting(honest: Callable[..., Rounded]) -> Callable[..., Rounded]:
     """Records as `honest` does, and puts weights in the place of results that cancel."""
-    weights = np.random.default_rng(5).standard_normal(SIZE).astype(np.float32)
+    weights = inserted()
 
     def insert(x: torch.Tensor, bound: Bound, op: int, output: int) -> Rounded:
         found = honest(x, bound, op, output)
@@ -318,6 +326,31 @@ def test_a_log_that_puts_weights_where_results_cancel_is_found(tmp_path: Path, m
     assert not rounding_findings.findings(
         Tally(**choice_counts.parse(result["evidence"]).to_json()), TapePolicy(log_bits=1e6), "run", lambda _: True
     ), "a policy may allow it"
+
+
+def test_a_log_that_is_made_later_is_charged_as_one_that_was_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights take the place of results that cancel while the run goes on; the supplement that says so comes later."""
+    run, plain, weights = tmp_path / "run", contested.round_plain, inserted()
+
+    def insert(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        out, checksum = plain(x)
+        if x.shape != (1, SIZE):
+            return out, checksum
+        out.copy_(torch.from_numpy(weights).view_as(out))
+        return out, formats.checksum(flat(out))
+
+    monkeypatch.setattr(contested, "round_plain", insert)
+    train(run, smuggler, smuggle, CANCELLING, logs="on-demand")
+    monkeypatch.setattr(contested, "record", inserting(contested.record))
+    regenerated(run)
+    monkeypatch.undo()
+    assert replay_here(run)["verdict"] != "match", "without a log the weights are none of the replay's own"
+    result = replay_here(run, supplements=folder_of(run))
+    (finding,) = [f for f in result["findings"] if f["id"] == "replay.rounding.freedom"]
+    assert (result["verdict"], finding["severity"]) == ("match", "violation")
+    assert finding["evidence"]["charged_bits"] > SIZE * 24
 
 
 def test_what_other_devices_may_overrule_is_too_much_on_the_kind_that_recorded_the_run() -> None:
