@@ -98,6 +98,9 @@ def run(
         "logs": logs,
         "bits": {precision: 8 * logs[precision] / elements[precision] for precision in logs},
         "per_second": {precision: total / (chip_days * 86400) for precision, total in logs.items()},
+        "repeated_per_second": {
+            precision: REPEAT_SHARE * total / (chip_days * 86400) for precision, total in logs.items()
+        },
         "month": {precision: total / 1e9 * GIGABYTE_MONTH for precision, total in logs.items()},
         "checkpoint_month": kept(0.0, checkpoints, 0.0) / 1e9 * GIGABYTE_MONTH,
         "rounds": float(economics.dispute_rounds(steps=steps)),

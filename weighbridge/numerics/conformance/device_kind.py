@@ -14,8 +14,12 @@ from pathlib import Path
 
 import torch
 
-SETTINGS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG")
-"""Environment variables by which a user chooses among the kernels of a library."""
+SETTINGS = (
+    "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+)  # fmt: skip
+"""Environment variables by which a user chooses among the kernels of a library, or how our loops are compiled: sums of
+float32 are added up in the order that suits the instructions there are (`weighbridge.numerics.operations.sums`)."""
 
 MOST = 500
 """Characters of a kind."""

@@ -36,6 +36,13 @@ def test_under_its_settings_a_process_is_of_a_kind() -> None:
     assert plainest in ({"ATEN_CPU_CAPABILITY": "default"}, {})  # nothing on a processor that is not x86
 
 
+def test_loops_that_are_compiled_for_other_instructions_make_another_kind() -> None:
+    """Most of their float64 sums come out otherwise in the last place."""
+    kind, *_ = asked({"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "-avx,-avx2"})
+    assert kind == f"{device_kind('cpu')}, NUMBA_CPU_NAME=generic, NUMBA_CPU_FEATURES=-avx,-avx2"
+    assert settings_of(kind).items() >= {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "-avx,-avx2"}.items()
+
+
 def test_threads_are_those_of_the_kind() -> None:
     assert settings_of("cpu SVE256, a processor, 4 threads, torch 2") == {"OMP_NUM_THREADS": "4"}
 
