@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,28 @@ def test_a_recorded_value_that_the_replayer_could_not_have_rounded_to_is_no_answ
     forged[at[:1]] = np.where(theirs[at[:1]] > 0, theirs[at[:1]] - 1000, theirs[at[:1]] + 1000)
     with pytest.raises(FailedError, match="could not have rounded to"):
         recover(make(forged, Capacity(8, 2)), own, at, low, high, up)
+
+
+@EXAMPLES
+@given(st.integers(0, 1 << 32), st.integers(1, 9), st.integers(0, 3), st.booleans(), st.booleans())
+def test_what_is_found_has_the_sketch_or_is_no_answer(
+    seed: int, near: int, far: int, first: bool, second: bool
+) -> None:
+    """Stages of two outputs, or a word that was changed: a solution that explains only one of both is none."""
+    theirs, own, at, low, high, up = outputs(seed, 600, near, far)
+    other = outputs(seed, 600, near, far + 1)[0] if first else theirs
+    sketch = replace(make(theirs, Capacity(9, 4)), values=make(other, Capacity(9, 4)).values)
+    if second:
+        sketch.values[seed % 8] ^= 1 + seed % 0xFFFF
+    low, high = np.full_like(low, -LIMIT), np.full_like(high, LIMIT)
+    try:
+        positions, values = recover(sketch, own, at, low, high, up)
+    except FailedError:
+        assert first or second, "an honest sketch is followed"
+        return
+    own[positions] = values
+    found = make(own, Capacity(9, 4))
+    assert (found.parities.tolist(), found.values.tolist()) == (sketch.parities.tolist(), sketch.values.tolist())
 
 
 def test_a_sketch_says_how_large_it_is() -> None:
