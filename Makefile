@@ -35,8 +35,8 @@ OLDEST_STAMP := $(OLDEST)/.installed
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt
 
 # Modules are ordered by what they took (tests/support/tiers.py), so xdist must not order them again.
-# A test that hangs is stopped after ten minutes and named; the longest takes half of that.
-SUITE := pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 0.5 --timeout 600
+# A test that hangs is stopped after a quarter of an hour, its fixtures included, and named.
+SUITE := pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 0.5 --timeout 900
 APART := not gpu and not interop and not postgres and not soak
 
 # Tests start hundreds of processes; without bytecode each compiles every module anew.
@@ -67,7 +67,7 @@ test-slow: $(STAMP) ## Run what `make test` leaves out of `make test-all`
 
 # Beside others on a loaded machine, a test of real processes may miss a deadline. One that fails alone too is broken.
 failed: $(STAMP) ## Run what failed last once more, with nothing beside it
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --timeout 600 -rA --last-failed --last-failed-no-failures none -m "$(APART)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --timeout 400 -rA --last-failed --last-failed-no-failures none -m "$(APART)"
 
 durations: $(STAMP) ## Run all tests and write what they took to tests/durations.json, which decides what `make test` runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --update-durations
