@@ -25,7 +25,7 @@ from weighbridge.execution.dispute.asking import NOT_DISPUTED, roots
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import DifferenceError, Following
 from weighbridge.numerics.conformance import bound_policy as policies
-from weighbridge.numerics.conformance.device_kind import device_kind
+from weighbridge.numerics.conformance.device_kind import device_kind, may_be
 from weighbridge.numerics.conformance.switches import conforming
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
@@ -116,7 +116,7 @@ def _require_same_machine(transcript: Transcript, steps: range, device: str) -> 
     here = device_kind(device)
     for step in steps:
         there = declared_device(transcript.draft, transcript.resumptions, step)
-        if there != here:
+        if not may_be(there, here):
             raise UsageError(
                 f"step {step} was recorded on another kind of machine: {_difference(there, here)}; "
                 "regenerate on that kind, with the same threads, libraries and settings",

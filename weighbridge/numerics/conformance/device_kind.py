@@ -10,6 +10,7 @@ import os
 import platform
 import re
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ float32 are added up in the order that suits the instructions there are (`weighb
 MOST = 500
 """Characters of a kind."""
 
+_COMPILER = "numba "
 _THREADS = re.compile(r"[0-9]{1,6} threads")
 _SETS = ("DEFAULT", "AVX2", "AVX512")
 """Instruction sets of x86, each of which includes those before it."""
@@ -42,8 +44,23 @@ def device_kind(device: str | torch.device) -> str:
         parts = [f"cpu {torch.backends.cpu.get_cpu_capability()}", processor(), f"{torch.get_num_threads()} threads"]
     else:
         parts = [device.type]
+    parts.append(f"torch {torch.__version__}")
+    if device.type == "cpu" and (compiler := _numba()):
+        parts.append(f"{_COMPILER}{compiler}")
     settings = (f"{name}={value}" for name in SETTINGS if (value := os.environ.get(name)))
-    return ", ".join((*parts, f"torch {torch.__version__}", *settings))[:MOST]
+    return ", ".join((*parts, *settings))[:MOST]
+
+
+def may_be(there: str | None, here: str) -> bool:
+    """Says whether what a recording says of its device is this kind, as far as it says anything.
+
+    What was recorded before kinds named Numba does not say which version of it compiled the loops.
+
+    Args:
+        there: What the recording says; None if nothing.
+        here: What `device_kind` returns here.
+    """
+    return there == here or there == ", ".join(part for part in here.split(", ") if not part.startswith(_COMPILER))
 
 
 def device_model(device: str | torch.device) -> str:
@@ -60,6 +77,15 @@ def model_of(kind: str) -> str:
     if first.startswith("cpu "):
         return f"cpu {rest.partition(', ')[0]}"
     return first if first.startswith("cuda ") else ""
+
+
+@cache
+def _numba() -> str:
+    """Returns the version of what compiles our loops, empty if it is not there; read once, like `processor`."""
+    try:
+        return version("numba")
+    except PackageNotFoundError:
+        return ""
 
 
 @cache
