@@ -112,6 +112,7 @@ def follow(
     mesh: Mapping[str, int] | None = None,
     logs: LogKind = "full",
     repeats: Repeats | None = None,
+    confidential: bool = False,
 ) -> Following:
     """Records the program from here to its end, or to `close()`, without blocks around its steps.
 
@@ -153,6 +154,7 @@ def follow(
         mesh: Of a job on several ranks that is not only data-parallel; see `prover.Job.from_environment`.
         logs: See `Recorder`; the attempts of a run that may be resumed share the key of the first.
         repeats: See `Recorder`; not yet of runs that may be resumed.
+        confidential: See `Recorder`.
 
     Returns:
         The recording in progress, a context manager for those who want it to end earlier.
@@ -178,7 +180,7 @@ def follow(
         path if attempts is None else attempts.path,
         seed=seed, data=data, chip=chip, policy=policy, checkpoint_every=checkpoint_every, key=key, metadata=metadata,
         verify_state=verify_state, formulas=formulas, programs=programs, parent=parent, device=device, job=job,
-        logs=logs, repeats=repeats,
+        logs=logs, repeats=repeats, confidential=confidential,
     )  # fmt: skip
     recorder.attempts = attempts
     notes = Notes()

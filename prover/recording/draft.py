@@ -11,6 +11,7 @@ import weighbridge
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.conformance.device_kind import device_kind
 from weighbridge.numerics.rule_table import table_digest
+from weighbridge.transcript.confidential_runs import CONFIDENTIAL
 from weighbridge.transcript.declared_device import DEVICE
 from weighbridge.transcript.log_kinds import LOGS, LogKind
 
@@ -28,6 +29,7 @@ def draft_of(
     metadata: Mapping[str, Any],
     device: str | torch.device | None,
     logs: LogKind,
+    confidential: bool = False,
     declared: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns the draft of a run.
@@ -41,6 +43,7 @@ def draft_of(
         metadata: What the user says of the run.
         device: Where it is recorded, if that is declared.
         logs: Which kind of rounding logs is written.
+        confidential: Whether the run is confidential.
         declared: Everything else: formulas, programs, parent, repeats.
     """
     draft = {
@@ -57,6 +60,7 @@ def draft_of(
         "metadata": metadata,
         **({} if device is None else {DEVICE: device_kind(device)}),
         **({} if logs == "full" else {LOGS: logs}),
+        **({CONFIDENTIAL: True} if confidential else {}),
         **declared,
     }
     return draft

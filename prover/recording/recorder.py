@@ -98,6 +98,7 @@ class Recorder:
         device: str | torch.device | None = None,
         logs: LogKind = "full",
         repeats: Repeats | None = None,
+        confidential: bool = False,
     ) -> None:
         """Prepares a recording; nothing is written before the `with` block begins.
 
@@ -139,6 +140,8 @@ class Recorder:
             repeats: Has random segments repeated while the run goes on, on a chip and without logs in full: a beacon
                 names them, and the chip logs a commitment to their logs. Ranks of a job share one directory for that.
                 See docs/recording.md.
+            confidential: Say in the draft that the run is confidential. A sealed worker is the referee of its disputes
+                then, and ordinary ones refuse them. On a chip, it goes with a confidential boot.
         """
         with _disable_current_modes():  # the host's work, which no chip should take for the workload's
             # Every first optimizer loads it, and what PyTorch 2.6 computes while it does so would stand on a tape.
@@ -152,6 +155,7 @@ class Recorder:
         self._seed, self._job = seed & 0xFFFFFFFFFFFFFFFF, job
         self._data, self._chip, self._key = data, chip, key
         self._logs: LogKind = logs
+        self._confidential = confidential
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy, device if device is not None else "cpu")
         self._derives = formulas is None
@@ -205,6 +209,7 @@ class Recorder:
             metadata=self._metadata,
             device=self._device,
             logs=self._logs,
+            confidential=self._confidential,
             declared={**self._declared, **self._declares},
         )
         self._writer = writer = self._open(draft)

@@ -14,6 +14,7 @@ import torch
 from support.chip_logs import LogBuilder, make_device
 from support.ordered import ORDER, accepted
 from support.outcomes import PROVER, TERMS, VERIFIER, outcome, start
+from support.sealed_disputes import COURT
 from support.sealed_orders import sealed_order
 from support.untrained_transcripts import write_whole
 
@@ -31,6 +32,7 @@ from weighbridge.attest.sealed_attestation import Launcher
 from weighbridge.attest.sealed_list import SealedFile, SealedList
 from weighbridge.attest.sealed_order import Order
 from weighbridge.attest.sealed_report import SealedReport
+from weighbridge.attest.sealed_ruling import SealedDispute, SealedRuling
 from weighbridge.attest.sealed_starts import Start
 from weighbridge.core.bounded import compress, decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
@@ -38,7 +40,18 @@ from weighbridge.core.memory_map import Held
 from weighbridge.execution.collective_openings import Opening as Opened
 from weighbridge.execution.collective_openings import Piece, Target, encode, encode_targets
 from weighbridge.execution.dispute.leaves import Counters, Leaf
-from weighbridge.execution.dispute.messages import START, Answer, Challenge, Course, Message, Parts, Ruling, Shown, pack
+from weighbridge.execution.dispute.messages import (
+    START,
+    Answer,
+    Challenge,
+    Course,
+    Message,
+    Parts,
+    Ruling,
+    Shown,
+    body_of,
+    pack,
+)
 from weighbridge.execution.dispute.messages import signed as signed_message
 from weighbridge.execution.dispute.notices import Notice
 from weighbridge.execution.dispute.openings import Contents, Opening
@@ -153,6 +166,21 @@ def _sealed() -> list[bytes]:
     return [b"\x00" + order.to_cbor(), b"\x01" + files.to_cbor(), b"\x02" + attested, b"\x03" + claims]
 
 
+def _sealed_disputes() -> list[bytes]:
+    files = SealedList(bytes(32), (SealedFile("claim", 1, bytes(32)),))
+    seats = [COURT.seat(party, files) for party in (0, 1)]
+    admission = COURT.admission(*seats)
+    ruling = SealedRuling(order=admission.order().digest, status="complete", defender="forfeit")
+    file = SealedDispute(admission=admission, attestation=b"none", ruling=ruling.to_bytes() + bytes(64))
+    claim = Challenge(
+        terms=b"", tape=b"", state=bytes(32), step=3, record=b"", own=True, log=bytes(32), leaves=bytes(64)
+    )
+    return [
+        b"\x00" + COURT.terms.to_cbor(), *(b"\x01" + each.to_cbor() for each in seats), b"\x02" + ruling.to_bytes(),
+        b"\x03" + file.to_cbor(), b"\x04" + body_of(claim),
+    ]  # fmt: skip
+
+
 def _audits() -> list[bytes]:
     key, digest = SigningKey.generate(), "5f" * 32
     source = Source(name="run", sha256=digest, digest=digest, edges=(0, 2, 4))
@@ -228,6 +256,7 @@ def seeds() -> dict[str, list[bytes]]:
         "dispute": _disputes(),
         "outcome": _outcomes(),
         "sealed": _sealed(),
+        "sealed_dispute": _sealed_disputes(),
         "audit": _audits(),
         "ordered": [b"\x00" + ORDER.to_cbor(), b"\x01" + accepted().to_cbor(), b"\x02" + ORDER.to_cbor()],
     }  # fmt: skip

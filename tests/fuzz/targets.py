@@ -17,6 +17,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding
 from support.ordered import CLIENT
+from support.sealed_disputes import COURT
 
 from verifier.auditing import claims, statements
 from verifier.auditing.plan import Plan, Planted
@@ -47,9 +48,11 @@ from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.outcome_agreement import Agreement, Committed, Side
 from weighbridge.attest.outcome_terms import OutcomeTerms
 from weighbridge.attest.sealed_attestation import Launcher, verify_attestation
+from weighbridge.attest.sealed_dispute import DisputeTerms, Seat
 from weighbridge.attest.sealed_list import SealedList
 from weighbridge.attest.sealed_order import Order
 from weighbridge.attest.sealed_report import Part
+from weighbridge.attest.sealed_ruling import SealedDispute, SealedRuling
 from weighbridge.attest.training_order import SignedOrder, TrainingOrder
 from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json, decompress, expand_cbor
 from weighbridge.core.digests import bytes_digest, cbor, record_digest
@@ -366,6 +369,26 @@ def sealed(data: bytes) -> None:
             verify_attestation(cbor([*_CHAIN, rest, signature]), _ORDER, _MAKER.certificate)
 
 
+def sealed_dispute(data: bytes) -> None:
+    """Terms of sealed disputes, seats for known terms, rulings, files and claims: the first byte says which."""
+    kind, rest = (data[:1] or b"\x00")[0] % 5, data[1:]
+    match kind:
+        case 0:
+            _same(DisputeTerms.from_cbor(rest).to_cbor(), rest)
+        case 1:
+            _same(Seat.from_cbor(rest, COURT.terms).to_cbor(), rest)
+        case 2:
+            _same(SealedRuling.from_bytes(rest).to_bytes(), rest)
+        case 3:
+            found = SealedDispute.from_cbor(rest)
+            _same(found.to_cbor(), rest)
+            with suppress(WeighbridgeError):
+                found.verified(_MAKER.certificate)
+                raise AssertionError("a dispute without a worker verified")
+        case _:
+            _same(dispute_messages.body_of(dispute_messages.content_of(rest)), rest)
+
+
 def audit(data: bytes) -> None:
     """Statements of an audit by many, with signatures that verify, and what is in them: the first byte says which."""
     kind, rest = (data[:1] or b"\x00")[0] % 6, data[1:]
@@ -404,7 +427,7 @@ TARGETS: dict[str, Target] = {
     for each in (
         plain_cbor, compressed, tape, step_record, rounding, tensors, signed_manifest, supplement, notes, opened_record,
         openings, token, log_note, custody, formula, expression, rules, passport, upload, report,
-        answer, dispute, outcome, sealed, audit, ordered,
+        answer, dispute, outcome, sealed, sealed_dispute, audit, ordered,
     )
 }  # fmt: skip
 

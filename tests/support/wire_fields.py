@@ -37,9 +37,11 @@ from weighbridge.attest import (
     outcome_record,
     repeats,
     sealed_attestation,
+    sealed_dispute,
     sealed_list,
     sealed_order,
     sealed_report,
+    sealed_ruling,
     sealed_starts,
     tcb,
     tlog,
@@ -50,7 +52,7 @@ from weighbridge.attest.manifest import Predicate, SigningKey, sign_manifest
 from weighbridge.core import errors
 from weighbridge.core.digests import bytes_digest, region_digest
 from weighbridge.core.memory_map import Held
-from weighbridge.execution.dispute import leaves, messages, notices, openings
+from weighbridge.execution.dispute import leaves, messages, notices, openings, sealed_files
 from weighbridge.execution.dispute import service as referee_service
 from weighbridge.rpc.busy import BusyError
 from weighbridge.rpc.endpoints import to_status
@@ -302,6 +304,7 @@ def _dispute() -> Inventory:
 def _sealed() -> Inventory:
     kinds = (
         sealed_order.Order, sealed_attestation.Attested, sealed_starts.Start, sealed_list.SealedList,
-        sealed_list.SealedFile,
+        sealed_list.SealedFile, sealed_dispute.DisputeTerms, sealed_dispute.Seat, sealed_ruling.SealedRuling,
     )  # fmt: skip
-    return {_called(kind): _names(kind) for kind in kinds}
+    files = {sealed_files.SUBJECT, sealed_files.CLAIM, sealed_files.RUN}
+    return {"sealed-dispute.files": files, **{_called(kind): _names(kind) for kind in kinds}}

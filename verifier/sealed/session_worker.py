@@ -47,8 +47,7 @@ from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution import worker_process
 from weighbridge.execution.fork_server import SEALED
 from weighbridge.execution.worker_process import Limits
-from weighbridge.execution.workers import confinement, isolation
-from weighbridge.execution.workers.sealed_worker import READABLE, REQUIRED, is_traced
+from weighbridge.execution.workers.sealed_worker import REQUIRED, confined, is_traced
 
 _LENGTH = struct.Struct(">I")
 _SIGNING_SECONDS = 5.0
@@ -80,7 +79,7 @@ def main(told: str) -> None:
     try:
         os.environ |= {SEALED: "1", "PYTHONPATH": os.pathsep.join(("/code", "/site"))}
         forking, registry = worker_process.prepare(), Registry(scratch / "registry")
-        applied = list(map(str, given["applied"])) + _confined(limits, scratch)
+        applied = list(map(str, given["applied"])) + confined(limits, scratch)
         if (missing := set(REQUIRED) - set(applied)) or is_traced() or not forking:
             refuse("sealed.isolation", sorted(missing) or ["not-traced" if forking else "fork-server"])
         else:
@@ -106,14 +105,6 @@ def main(told: str) -> None:
     finally:
         launcher.close()
         os._exit(code)  # what an inspection that is late still does is not waited for
-
-
-def _confined(limits: Limits, scratch: Path) -> list[str]:
-    """Gives up what a session does not need, and returns it by name."""
-    applied = confinement.limit_resources(2 * limits.memory + (2 << 30), limits.seconds, address_space=True)
-    applied += isolation.hide_memory()
-    applied += confinement.restrict_files([Path(each) for each in READABLE], scratch)
-    return applied + confinement.deny_system_calls(allow_exec=False)
 
 
 class Session:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from weighbridge.attest.outcome_record import pieces
 from weighbridge.attest.outcome_terms import OutcomeError, OutcomeTerms
@@ -116,8 +117,31 @@ def ledger(record: Outcome, terms: OutcomeTerms) -> list[Disclosed]:
     return rows
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What a book charges.
+
+    Attributes:
+        kind: What is started.
+        name: Which one, in the book.
+        attempt: How many starts of it came before.
+        digest: Of its terms (32 bytes).
+        cost: So many bits it may disclose.
+        most: So many bits all starts of it may.
+        year: So many bits all starts of 365 days may.
+    """
+
+    kind: Literal["inspection", "dispute"]
+    name: str
+    attempt: int
+    digest: bytes
+    cost: int
+    most: int
+    year: int
+
+
 class DisclosureBook:
-    """The starts of one party's inspections, and the bits that each of them may have disclosed.
+    """The starts of one party's inspections and sealed disputes, and the bits that each of them may have disclosed.
 
     Each party keeps one of its own, and takes no part in a start that does not fit. An attempt that came to nothing is
     charged like every other.
@@ -147,22 +171,34 @@ class DisclosureBook:
             OutcomeError: It is more than the keeper or the terms allow, the clock went back, or this start was charged
                 already or is not the next one of its inspection (`outcome.budget`); or the book is damaged.
         """
-        cost = bits(terms)
-        inspection, year = min(self._inspection, terms.inspection_bits), min(self._year, terms.year_bits)
+        start = Start(
+            kind="inspection", name=terms.inspection, attempt=terms.attempt, digest=terms.digest, cost=bits(terms),
+            most=terms.inspection_bits, year=terms.year_bits,
+        )  # fmt: skip
+        return self.charge_start(start, now_ms)
+
+    def charge_start(self, start: Start, now_ms: int) -> int:
+        """Charges a start of any kind; as `charge`.
+
+        Args:
+            start: What is charged.
+            now_ms: The time, in milliseconds.
+        """
+        cost, most, year = start.cost, min(self._inspection, start.most), min(self._year, start.year)
         with self._locked() as file:
             entries = _read(file)
-            before = sum(name == terms.inspection for _, name, _, _ in entries)
-            if terms.attempt != before:
-                raise _over(f"{before} starts of inspection {terms.inspection} are in the book, not {terms.attempt}")
+            before = sum(name == start.name for _, name, _, _ in entries)
+            if start.attempt != before:
+                raise _over(f"{before} starts of {start.kind} {start.name} are in the book, not {start.attempt}")
             if entries and now_ms < entries[-1][0]:
                 raise _over("the clock went back behind the last start")
-            attempts = sum(own for _, name, _, own in entries if name == terms.inspection)
-            if attempts + cost > inspection:
-                raise _over(f"this start may disclose {cost} bits after {attempts}; the inspection has {inspection}")
+            attempts = sum(own for _, name, _, own in entries if name == start.name)
+            if attempts + cost > most:
+                raise _over(f"this start may disclose {cost} bits after {attempts}; the {start.kind} has {most}")
             spent = sum(own for then, _, _, own in entries if then > now_ms - YEAR_MS)
             if spent + cost > year:
                 raise _over(f"this start may disclose {cost} bits, and {spent} of the year's {year} are spent")
-            os.write(file, cbor([now_ms, terms.inspection, terms.digest, cost]))
+            os.write(file, cbor([now_ms, start.name, start.digest, cost]))
             os.fsync(file)
         durable.sync(self._path.parent)
         return year - spent - cost

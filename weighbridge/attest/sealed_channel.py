@@ -18,7 +18,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -177,19 +177,57 @@ class WorkerKey:
             UsageError: The key was used before, or is not that of the terms; or something is at `into`.
             OSError: A file cannot be written.
         """
-        if self._used or terms.worker != self.public:
-            raise UsageError("a worker's key opens the stream of one job, once")
-        if into.exists():
+        if not self._used and into.exists():
             raise UsageError(f"something is at {into} already")
+        (stream,) = self.streams([terms])
+        return stream.receive(source, into, limit=limit)
+
+    def streams(self, terms: Sequence[Terms]) -> list[IncomingStream]:
+        """Returns what receives the streams of one job, one from each party that gives it files; then the key is gone.
+
+        Args:
+            terms: The job's terms with each of the parties.
+
+        Raises:
+            UsageError: The key was used before, or is not that of the terms.
+        """
+        if self._used or any(each.worker != self.public for each in terms):
+            raise UsageError("a worker's key opens the streams of one job, once")
         self._used = True
         try:
-            agreed = _agreed(self.public, self._secret, terms.prover)
+            return [IncomingStream(each, _agreed(self.public, self._secret, each.prover)) for each in terms]
         finally:
             del self._secret
-        opened = _opened(source, _stream_key(agreed, terms))
+
+
+class IncomingStream:
+    """One party's stream to a worker, for one job."""
+
+    def __init__(self, terms: Terms, agreed: bytes | None) -> None:
+        """Takes the job's terms with the party, and what both keys agree on; None if the party's key is none."""
+        self._terms, self._agreed = terms, agreed
+
+    def receive(self, source: BinaryIO, into: Path, *, limit: int, to_the_end: bool = True) -> SealedList:
+        """Receives the files; as `WorkerKey.receive`.
+
+        Args:
+            source: Where the stream comes from.
+            into: The directory to make for the files; nothing may be there yet.
+            limit: So many bytes all files may have together.
+            to_the_end: Whether the source has to end where the stream does.
+
+        Raises:
+            SealedInputError, FormatError, OSError: As `WorkerKey.receive`.
+            UsageError: Something is at `into`, or the party's key is none.
+        """
+        if into.exists():
+            raise UsageError(f"something is at {into} already")
+        if self._agreed is None:
+            raise UsageError("the Prover's public key is none")
+        opened = _opened(source, _stream_key(self._agreed, self._terms), to_the_end=to_the_end)
         partial = Path(tempfile.mkdtemp(dir=into.parent, prefix=".sealed-"))
         try:
-            found = _received(opened, terms, partial, limit)
+            found = _received(opened, self._terms, partial, limit)
             partial.rename(into)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -197,13 +235,13 @@ class WorkerKey:
         return found
 
 
-def _agreed(public: bytes, secret: bytes, prover: bytes) -> bytes:
-    """Returns what a worker's key and the Prover's agree on for what the Prover sends."""
+def _agreed(public: bytes, secret: bytes, prover: bytes) -> bytes | None:
+    """Returns what a worker's key and a Prover's agree on for what the Prover sends; None if the Prover's is no key."""
     try:
         received, _ = bindings.crypto_kx_server_session_keys(public, secret, prover)
     except CryptoError:
-        raise UsageError("the Prover's public key is none") from None
-    return received
+        return None
+    return bytes(received)
 
 
 def _stream_key(agreed: bytes, terms: Terms) -> bytes:
@@ -242,7 +280,7 @@ def exactly(source: BinaryIO, size: int) -> bytes:
     return bytes(found)
 
 
-def _opened(source: BinaryIO, key: bytes) -> Iterator[tuple[bytes, bool]]:
+def _opened(source: BinaryIO, key: bytes, *, to_the_end: bool = True) -> Iterator[tuple[bytes, bool]]:
     """The messages of a stream, each authenticated before it is given, and whether it is the last."""
     state = bindings.crypto_secretstream_xchacha20poly1305_state()
     bindings.crypto_secretstream_xchacha20poly1305_init_pull(state, exactly(source, _HEADER), key)
@@ -259,7 +297,7 @@ def _opened(source: BinaryIO, key: bytes) -> Iterator[tuple[bytes, bool]]:
         if tag not in (_MORE, _LAST):
             raise SealedInputError("a message of a sealed job has a tag that none has")
         most, last = CHUNK, tag == _LAST
-        if last and source.read(1):
+        if last and to_the_end and source.read(1):
             raise SealedInputError("something follows the end of a sealed job's stream")
         yield message, last
 

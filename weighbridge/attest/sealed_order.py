@@ -20,6 +20,9 @@ from weighbridge.core.errors import FormatError, WeighbridgeError
 STARTED, KEYED, OUTCOME, REPORT, REFUSED = b"S", b"K", b"O", b"F", b"R"
 """Kinds of what a worker says to its launcher. After a worker heard a Prover, nothing that it says is decoded there."""
 
+NO_KEY = bytes(KEY_SIZE)
+"""What stands for the aggregator's key in the order of a dispute."""
+
 _DOMAIN = "sealed-order/1"
 _NONCE = b"weighbridge/sealed-nonce/1\x00"
 _LIMIT = 4096
@@ -60,6 +63,37 @@ class Session:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Referee:
+    """What makes a job the judgement of a dispute (`weighbridge.attest.sealed_dispute`): two parties give files.
+
+    The defender takes the Prover's place in an order, and the challenger the Verifier's.
+
+    Attributes:
+        terms: Digest of what both parties agreed on (32 bytes).
+        challenger: The challenger's public key of the channel.
+        commitment: The challenger's, to the list of its files (32 bytes).
+        leaves_after_s: Seconds after the start at which the ruling leaves, however early it is ready.
+    """
+
+    terms: bytes
+    challenger: bytes
+    commitment: bytes
+    leaves_after_s: int
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            FormatError: A field is none of its kind.
+        """
+        fields = (self.terms, self.challenger, self.commitment)
+        if any(type(each) is not bytes or len(each) != 32 for each in fields):
+            raise FormatError("a sealed dispute names its terms, a key and a commitment by 32 bytes each")
+        if type(self.leaves_after_s) is not int or not 0 < self.leaves_after_s <= _MOST_SECONDS:
+            raise FormatError("a sealed dispute's ruling leaves after a whole number of seconds")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
     """One job of a sealed worker.
 
@@ -73,6 +107,8 @@ class Order:
         steps: First step to replay and the one after the last; None for all.
         session: What to inspect, if the job is a whole inspection; then there are no steps, and the full report is
             encrypted to the aggregator's key.
+        referee: What to judge, if the job is a dispute; then there are no steps, and the aggregator's key is zeros: the
+            ruling is encrypted to no key.
     """
 
     verifier_nonce: bytes
@@ -83,6 +119,7 @@ class Order:
     measurement: bytes
     steps: tuple[int, int] | None = None
     session: Session | None = None
+    referee: Referee | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -98,8 +135,10 @@ class Order:
             first, end = self.steps
             if type(first) is not int or type(end) is not int or not 0 <= first < end < _STEPS_END:
                 raise FormatError("a sealed job's order names no range of steps")
-            if self.session is not None:
-                raise FormatError("a sealed session's order names steps, which a session chooses by itself")
+            if self.session is not None or self.referee is not None:
+                raise FormatError("the order of a sealed session or dispute names steps, which it has none of")
+        if self.referee is not None and (self.session is not None or self.aggregator != NO_KEY):
+            raise FormatError("the order of a sealed dispute is no session's, and names no key for an outcome")
 
     def _fields(self) -> tuple[bytes, ...]:
         return (
@@ -117,8 +156,24 @@ class Order:
         return record_digest(_DOMAIN, self._value())
 
     def terms(self, worker: bytes) -> Terms:
-        """Returns the terms of the channel to the worker with this public key."""
+        """Returns the terms of the channel to the worker with this public key: of the Prover, or of the defender."""
         return Terms(self.nonce, self.commitment, worker, self.prover)
+
+    def challenger_terms(self, worker: bytes) -> Terms:
+        """Returns the terms of the challenger's channel to the worker with this public key.
+
+        Raises:
+            FormatError: The job is no dispute.
+        """
+        if self.referee is None:
+            raise FormatError("a sealed job that is no dispute has no challenger")
+        return Terms(self.nonce, self.referee.commitment, worker, self.referee.challenger)
+
+    @property
+    def leaves_after_s(self) -> int | None:
+        """Seconds after the start at which the outcome leaves; None if it leaves when it is ready."""
+        timed = self.session or self.referee
+        return None if timed is None else timed.leaves_after_s
 
     def to_cbor(self) -> bytes:
         """Returns the one encoding of this order."""
@@ -126,9 +181,12 @@ class Order:
 
     def _value(self) -> list[object]:
         common: list[object] = [*self._fields(), None if self.steps is None else list(self.steps)]
-        if self.session is None:
-            return common
-        return [*common, [self.session.case, self.session.agreement, self.session.leaves_after_s]]
+        if self.session is not None:
+            return [*common, [self.session.case, self.session.agreement, self.session.leaves_after_s]]
+        if self.referee is not None:
+            named = self.referee
+            return [*common, [named.terms, named.challenger, named.commitment, named.leaves_after_s]]
+        return common
 
     @classmethod
     def from_cbor(cls, data: bytes) -> Order:
@@ -144,24 +202,29 @@ class Order:
         match decode_cbor(data, max_depth=3):
             case [
                 verifier, prover_nonce, commitment, prover, aggregator, measurement, ([_, _] | None) as steps,
-                *session,
+                *what,
             ]:  # fmt: skip
+                session, referee = _what(what)
                 found = cls(
                     verifier_nonce=verifier, prover_nonce=prover_nonce, commitment=commitment, prover=prover,
                     aggregator=aggregator, measurement=measurement, steps=None if steps is None else tuple(steps),
-                    session=_session_of(session),
+                    session=session, referee=referee,
                 )  # fmt: skip
             case _:
-                raise FormatError("an order of a sealed job is not six strings, a range of steps and a session")
+                raise FormatError("an order of a sealed job is not six strings, a range of steps and what else it is")
         if found.to_cbor() != data:
             raise FormatError("an order of a sealed job is not in its one encoding")
         return found
 
 
-def _session_of(value: list[Any]) -> Session | None:
+def _what(value: list[Any]) -> tuple[Session | None, Referee | None]:
     match value:
         case []:
-            return None
+            return None, None
         case [[case, agreement, leaves_after_s]]:
-            return Session(case=case, agreement=agreement, leaves_after_s=leaves_after_s)
-    raise FormatError("an order of a sealed job ends with something that is no session")
+            return Session(case=case, agreement=agreement, leaves_after_s=leaves_after_s), None
+        case [[terms, challenger, commitment, leaves_after_s]]:
+            return None, Referee(
+                terms=terms, challenger=challenger, commitment=commitment, leaves_after_s=leaves_after_s
+            )
+    raise FormatError("an order of a sealed job ends with something that is neither a session nor a dispute")

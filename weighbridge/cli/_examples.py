@@ -8,7 +8,7 @@ _CHIP_LOG = "127.0.0.1:4461 --credentials credentials/operator --manufacturer ma
 _ONE = "0100000000000000000000000000000001"
 _FLEET = "--chips 1e5 --flops 5.76e23"
 
-_DIGEST = "5f" * 32
+_DIGEST, _OTHER = "5f" * 32, "91" * 32
 _SECRETS = "--agreement agreement.cbor --prover-secret prover.secret --verifier-secret verifier.secret"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -50,7 +50,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "referee serve": (f"--docket disputes --key referee.key --credentials credentials/referee --party lab={_DIGEST}",),
     "referee charges": (f"--docket disputes --key referee.key --party lab={_DIGEST}",),
     "dispute judge": ("step7.dispute --key referee.key",),
-    "dispute verify": ("step7.dispute",),
+    "dispute verify": ("step7.dispute", "session/dispute --root authority.pem"),
+    "dispute sealed terms": (
+        f"--step 7 --name gpt2-7 --challenger {_DIGEST} --defender {_OTHER} --measurement MEASUREMENT --site {_ONE} "
+        "--subject gpt2.subject --out gpt2.terms",
+    ),
+    "dispute sealed show": ("--terms gpt2.terms",),
+    "dispute sealed gather": ("runs/gpt2 --terms gpt2.terms --subject gpt2.subject --out inputs",),
+    "dispute sealed seat": (
+        "inputs --terms gpt2.terms --key mine.key --sealed-key sealed.key --book book --out mine.seat",
+    ),
+    "dispute sealed send": (
+        "inputs --terms gpt2.terms --seat mine.seat --seat theirs.seat --own mine.seat --sealed-key sealed.key "
+        "--attestation session/attestation --root authority.pem --out mine.lane",
+    ),
     "show": ("runs/gpt2",),
     "ops": ("--kind rounded", "--missing"),
     "demo": ("--out runs/demo",),
@@ -80,6 +93,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "order.cbor --attestation attestation --root authority.pem --secret verifier.secret --out verifier.box",
     ),
     "site key": ("order.cbor --attestation attestation --root authority.pem --statement statement",),
+    "site referee": (
+        "--terms gpt2.terms --seat mine.seat --seat theirs.seat --worker 'weighbridge site worker ...' --out session",
+    ),
     "site worker": ("--order order.cbor --identity site/launcher --image site/image --log site/starts",),
     "calibrate": ("--out tables/this.json", "--device cuda --out tables/gpu.json"),
     "tape show": ("runs/gpt2", "runs/gpt2 3f9a --operations"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weighbridge.cli import sealed_dispute
 from weighbridge.cli._exits import Exit, one_line, print_json
 from weighbridge.cli._inputs import Json, Run, read_file, write_file
 from weighbridge.cli.replay import require_device
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from weighbridge.execution.dispute.messages import Challenge, Course, Message, Ruling
 
 app = typer.Typer(help="Disputes about a step: the first operation that differs is judged.", no_args_is_help=True)
+
+app.add_typer(sealed_dispute.app, name="sealed")
 
 _MAX_FILE = 4 << 30
 _DUE = {
@@ -67,6 +70,7 @@ def open_(
     Without a step, sign the digests of all states of your own training; the defender's answer names the step.
     """
     from weighbridge.execution.dispute import asking, moves
+    from weighbridge.execution.dispute.confidential import require_open
     from weighbridge.execution.dispute.messages import START, signed
 
     if step is None and not own:
@@ -88,9 +92,10 @@ def open_(
         mine = asking.trace(run, step, device=device)
         if own:
             moves.require_own(mine)
-        content = moves.challenge(mine, step, own=own, supplements=_statements(supplement))
+        content = moves.challenge(mine, step, own=own, supplements=statements(supplement))
         said |= {"leaves": len(mine.leaves), "parted": mine.parted}
         told = f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded")
+    require_open(content.terms)
     message = signed(START, content, signing)
     said["bytes"] = len(message.data)
     if out is not None:
@@ -114,11 +119,15 @@ def answer(
     referee: _Referee = None,
     credentials: _Credentials = None,
     supplement: _Supplements = None,
+    decline: Annotated[
+        bool, typer.Option("--decline", help="Answer with nothing, as your run is confidential: no party loses by it.")
+    ] = False,
     device: _Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Add to a dispute what is due from you: states, leaf hashes, or the opening of the first leaf that differs."""
     from weighbridge.execution.dispute import asking, game, moves
+    from weighbridge.execution.dispute.confidential import require_open
     from weighbridge.execution.dispute.messages import Challenge, Content, Parts, Shown, signed
 
     require_device(device)
@@ -130,8 +139,12 @@ def answer(
     if signing.public != dispute.parties[party]:
         raise UsageError(f"nothing is due from this key, but from the {game.NAMES[party]} ({_DUE[due]})")
     content: Content
-    if due == "course":
+    other = ""
+    if decline:
+        content = moves.declined(due)
+    elif due == "course":
         content = asking.course(run)
+        require_open(content.terms)
         other = moves.other_tables(content.terms, dispute.messages)
     else:
         assert dispute.step is not None
@@ -141,6 +154,8 @@ def answer(
         except WeighbridgeError as error:
             if due != "answer" or error.reason != asking.NOT_DISPUTED:
                 raise
+        if mine is not None:
+            require_open(mine.terms)
         other = "" if mine is None else moves.other_tables(mine.terms, dispute.messages)
         if mine is not None and due in ("answer", "challenge"):
             moves.require_own(mine)
@@ -154,10 +169,10 @@ def answer(
         elif due == "opening":
             content = Shown(opening=(mine and mine.opening) or b"")
         elif asked is not None:
-            content = moves.answer(mine, asked, _statements(supplement))
+            content = moves.answer(mine, asked, statements(supplement))
         else:
             assert mine is not None
-            content = moves.challenge(mine, dispute.step, own=True, supplements=_statements(supplement))
+            content = moves.challenge(mine, dispute.step, own=True, supplements=statements(supplement))
     if other:
         print(f"weighbridge: {one_line(other)}", file=sys.stderr)
     message = signed(dispute.head, content, signing)
@@ -232,15 +247,30 @@ def judge(file: _File, key: _Key, device: _Device = "cpu", as_json: Json = False
 
 
 @app.command()
-def verify(file: _File, device: _Device = "cpu", as_json: Json = False) -> int:
-    """Check a finished dispute offline: signatures, order, and each judgement once more; exit 1 if a claim is false."""
+def verify(
+    file: _File,
+    root: Annotated[
+        Path | None, typer.Option("--root", help="Of a sealed dispute: PEM file of the launchers' authority.")
+    ] = None,
+    device: _Device = "cpu",
+    as_json: Json = False,
+) -> int:
+    """Check a finished dispute offline: signatures, order, and each judgement once more; exit 1 if a claim is false.
+
+    Of a sealed one no judgement can be repeated: it says what follows from the file, and what the worker alone
+    supports.
+    """
     from dataclasses import replace
     from functools import partial
 
+    from weighbridge.attest.sealed_ruling import is_sealed
     from weighbridge.execution.dispute import asking, game, refereeing
 
+    data = read_file(file, max_bytes=_MAX_FILE)
+    if is_sealed(data):
+        return sealed_dispute.verify_file(data, root, as_json=as_json)
     require_device(device)
-    found = refereeing.verify(read_file(file, max_bytes=_MAX_FILE), partial(asking.judge, device=device))
+    found = refereeing.verify(data, partial(asking.judge, device=device))
     names = dict(zip(game.NAMES, (key.hex() for key in found.parties), strict=True))
     said: dict[str, Any] = {"agrees": found.agrees, **names, "referee": found.referee.hex()}
     if found.again:  # the reasons that come out here, and not the referee's words
@@ -277,7 +307,7 @@ def _signing(path: Path) -> SigningKey:
     return load_or_create_key(path)
 
 
-def _statements(files: list[Path] | None) -> list[bytes]:
+def statements(files: list[Path] | None) -> list[bytes]:
     """Returns the signed statements of supplements, which are shown without their logs."""
     from weighbridge.transcript.supplements import read_statement
 
@@ -290,7 +320,21 @@ def _statements(files: list[Path] | None) -> list[bytes]:
 def _messages(file: Path) -> list[Message]:
     from weighbridge.execution.dispute.messages import unpack
 
+    _require_ordinary(file)
     return list(unpack(read_file(file, max_bytes=_MAX_FILE)))
+
+
+def _require_ordinary(file: Path) -> None:
+    """Checks that a file is not that of a sealed dispute, which has no messages.
+
+    Raises:
+        UsageError: It is.
+    """
+    from weighbridge.attest.sealed_ruling import is_sealed
+
+    with file.open("rb") if file.is_file() else open(os.devnull, "rb") as start:
+        if is_sealed(start.read(1)):
+            raise UsageError(f"{file} is a sealed dispute, which is over; `weighbridge dispute verify` reads it")
 
 
 def _said(

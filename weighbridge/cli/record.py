@@ -51,6 +51,10 @@ def command(
     delay: Annotated[
         int, typer.Option("--repeat-delay", metavar="SECONDS", help="When its logs are committed to, at the latest.")
     ] = 3600,
+    confidential: Annotated[
+        bool,
+        typer.Option("--confidential", help="The draft says that only sealed workers judge its disputes."),
+    ] = False,
 ) -> int:
     """Run a training script as it is, and record it. The exit code and the output are the script's own."""
     if out is None:
@@ -75,6 +79,7 @@ def command(
         "evaluation": evaluation,
         "resume": resume,
         "logs": logs,
+        "confidential": confidential,
     }
     with _attached(chip) if chip else nullcontext() as shim:
         code, recorded = record_script(script, arguments or (), out, chip=shim, **options)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from weighbridge.cli._inputs import read_file
-from weighbridge.cli.site import session
+from weighbridge.cli.site import referee, session
 from weighbridge.core.errors import UsageError
 
 app = typer.Typer(help="Sealed workers: replays that show nothing but their outcome.", no_args_is_help=True)
@@ -18,6 +18,7 @@ app = typer.Typer(help="Sealed workers: replays that show nothing but their outc
 _GIB = 1 << 30
 
 session.add(app)
+referee.add(app)
 
 
 @app.command()

@@ -29,6 +29,9 @@ NOT_DISPUTED = "dispute.step"
 SLICES = "slices"
 """Name of the term that has the digest of `numerics.slices`, in hex; a dispute of an earlier version has none."""
 
+WHOLE, STEP = "whole", "step"
+"""Class of an operation that is executed whole, and of a leaf that has none: what enters or leaves the step."""
+
 _WORKER = "weighbridge.execution.workers.dispute_worker"
 _DEFAULT = Limits()
 
@@ -285,6 +288,30 @@ def judge(
             return Judgement("undecided", error.reason, error.message)
         except MALFORMED as error:
             return Judgement("undecided", "replay.worker", malformed(error).message)
+
+
+def class_of(tape: bytes, leaf: int, *, limits: Limits = _DEFAULT, env: Mapping[str, str] | None = None) -> str:
+    """Returns the class of the operation of a leaf, as `numerics.slices` has them, `WHOLE` or `STEP`; hostile.
+
+    Args:
+        tape: The program, encoded.
+        leaf: Which leaf.
+        limits: On memory and time.
+        env: Environment for the worker.
+
+    Raises:
+        WeighbridgeError: It is no program.
+        ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
+    """
+    with tempfile.TemporaryDirectory(prefix="weighbridge-dispute-") as at:
+        (Path(at) / "tape").write_bytes(tape)
+        request = {"task": "class", "path": at, "leaf": leaf, "device": "cpu"}
+        message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
+        try:
+            raise_error(message)
+            return text(message["result"]["class"], 20)
+        except MALFORMED as error:
+            raise malformed(error) from None
 
 
 def _files(claim: Claim, opening: bytes) -> tuple[tuple[str, bytes], ...]:

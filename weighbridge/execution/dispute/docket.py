@@ -20,6 +20,7 @@ from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, NotFoundError, WeighbridgeError
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.case_files import CaseFiles
+from weighbridge.execution.dispute.confidential import require_open
 from weighbridge.execution.dispute.game import CHALLENGER, Dispute
 from weighbridge.execution.dispute.messages import START, Challenge, Course, DisputeError, Message, Ruling, plain, read
 from weighbridge.execution.dispute.notices import Notice
@@ -201,7 +202,7 @@ class Docket:
             The dispute, and whether it was there before.
 
         Raises:
-            FormatError, DisputeError: It is no challenge, or for another referee.
+            FormatError, DisputeError: It is no challenge, for another referee, or of a confidential run.
             PartyError: A key of it is not a party's.
             DisputeLimitError: The challenger may open none now.
         """
@@ -211,6 +212,7 @@ class Docket:
         said = Notice.read(notice, message.key)
         if not isinstance(message.content, Challenge | Course) or message.previous != START:
             raise DisputeError("A dispute begins with a challenge or a course that follows nothing; send one.")
+        require_open(message.content.terms)
         if said.challenge != message.head or said.referee != self.key.public:
             raise DisputeError("The notice is about another challenge, or for another referee; sign one for this one.")
         if message.key == said.defender:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weighbridge.execution.dispute.asking import Claim, split
+from weighbridge.execution.dispute.confidential import require_open
 from weighbridge.execution.dispute.leaves import first_difference, tree_root
 from weighbridge.execution.dispute.messages import (
     START,
@@ -154,11 +155,14 @@ class Dispute:
         """Takes a party's message.
 
         Raises:
-            DisputeError: It is not what is due, or not from the party whose turn it is. The dispute stays as it was.
+            DisputeError: It is not what is due, not from the party whose turn it is, or of a confidential run. The
+                dispute stays as it was.
         """
         party, due = self.due()
         if due == "nothing" or message.key != self.parties[party] or message.previous != self.head:
             raise DisputeError(f"Expected is {due} of the {NAMES[party]} after the last message, and nothing else.")
+        if isinstance(message.content, Challenge | Course):
+            require_open(message.content.terms)
         match message.content, due:
             case Course() as course, "challenge" if not self.messages:
                 self._courses.append(course)

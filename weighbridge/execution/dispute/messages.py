@@ -182,10 +182,26 @@ def signed(previous: bytes, content: Content, key: SigningKey) -> Message:
         content: What it says.
         key: Signs it.
     """
-    body = cbor([_NAMES[type(content)], plain(content)])
+    body = body_of(content)
     head = _head(previous, body, key.public)
     data = cbor([previous, body, key.public, key.sign(b"weighbridge/dispute/1\x00" + head)])
     return Message(previous, content, key.public, head, data)
+
+
+def unsigned(previous: bytes, content: Content, key: bytes) -> Message:
+    """Returns a message whose sender is known otherwise, as a sealed worker's is by its channel; it does not travel.
+
+    Args:
+        previous: Head of the dispute so far.
+        content: What it says.
+        key: Raw public key of its sender (32 bytes).
+    """
+    return Message(previous, content, key, _head(previous, body_of(content), key), b"")
+
+
+def body_of(content: Content) -> bytes:
+    """Returns what a message says, encoded."""
+    return cbor([_NAMES[type(content)], plain(content)])
 
 
 def plain(content: Content) -> dict[str, Any]:
@@ -212,7 +228,7 @@ def read(data: bytes) -> Message:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, b"weighbridge/dispute/1\x00" + head)
     except (InvalidSignature, ValueError):
         raise DisputeError("The signature of a message does not verify; it is not part of the dispute.") from None
-    return Message(previous, _content(body), key, head, data)
+    return Message(previous, content_of(body), key, head, data)
 
 
 def pack(messages: Iterable[Message]) -> bytes:
@@ -240,7 +256,12 @@ def _head(previous: bytes, body: bytes, key: bytes) -> bytes:
     return record_digest("dispute-message/1", [previous, body, key])
 
 
-def _content(body: bytes) -> Content:
+def content_of(body: bytes) -> Content:
+    """Reads what a message says.
+
+    Raises:
+        FormatError: It says nothing, or not in its one encoding.
+    """
     raw = decode_cbor(body, max_items=1 << 10)
     match raw:
         case [str(kind), dict(entries)] if kind in _KINDS:

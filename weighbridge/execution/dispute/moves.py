@@ -121,3 +121,19 @@ def answer(mine: Traced | None, asked: Challenge, supplements: Sequence[bytes] =
         record=mine.record, log=mine.log, leaves=b"".join(mine.leaves), draft=mine.draft,
         supplements=_shown(mine, supplements),
     )  # fmt: skip
+
+
+def declined(due: str) -> Course | Answer:
+    """Returns what a defender sends that shows nothing of its run, and takes no part: no party loses by it.
+
+    Args:
+        due: What is due from it.
+
+    Raises:
+        UsageError: It has taken part already, or is no defender.
+    """
+    if due == "course":
+        return Course(terms=b"", states=b"", inputs=b"")
+    if due == "answer":
+        return Answer(record=b"", log=bytes(DIGEST_SIZE), leaves=b"")
+    raise UsageError("a defender declines before it answers; once it took part it can only go on, or forfeit")

@@ -47,6 +47,7 @@ import json, sys, tempfile
 from pathlib import Path
 import torch._dynamo, torch._refs
 import weighbridge.execution.workers.sealed_worker
+import weighbridge.execution.workers.sealed_referee
 import weighbridge.execution.workers.fork_server_process
 import verifier.sealed.session_worker
 from verifier.registry import Registry

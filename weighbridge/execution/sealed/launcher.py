@@ -23,6 +23,7 @@ from typing import BinaryIO, NoReturn
 from weighbridge.attest.sealed_attestation import Launcher
 from weighbridge.attest.sealed_order import KEYED, OUTCOME, REFUSED, REPORT, STARTED, Order, SealedWorkerError
 from weighbridge.attest.sealed_outcome import OUTCOME_LIMIT
+from weighbridge.attest.sealed_ruling import RULING_SIZE
 from weighbridge.attest.sealed_starts import append
 from weighbridge.execution.fork_server import PARENT
 from weighbridge.execution.sealed import image as images
@@ -32,7 +33,9 @@ from weighbridge.execution.workers import isolation
 _BEFORE_WORKER = tuple(name for name in isolation.EVERYTHING if name != "not-dumpable")
 _BOOT = "import sys; sys.path[:0] = ['/code', '/site']; from {} import main; main(sys.argv[1])"
 _REPLAY, _SESSION = "weighbridge.execution.workers.sealed_worker", "verifier.sealed.session_worker"
-"""What an image starts with: for a replay, and for a whole inspection, which only the Verifier's package can do."""
+_REFEREE = "weighbridge.execution.workers.sealed_referee"
+"""What an image starts with: for a replay, for a whole inspection, which only the Verifier's package can do, and for
+the judgement of a dispute."""
 _LENGTH = struct.Struct(">I")
 _SLACK = 1 << 27
 """Bytes of a root beyond the files of its image: blocks are rounded up, and loops that have to be compiled are kept."""
@@ -67,6 +70,7 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
 
     Of a session it writes the worker's statement of its key between the two, and the encrypted report behind them. The
     outcome of a session leaves at the time that the order says, however early it is ready; after that there is none.
+    So does the ruling of a dispute, which has one size.
 
     Args:
         site: Where it runs.
@@ -87,7 +91,7 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
     require_no_swap(Path("/proc/swaps"))
     start = append(site.log, order)
     begun = time.monotonic()
-    leaves = None if order.session is None else begun + order.session.leaves_after_s
+    leaves = None if order.leaves_after_s is None else begun + order.leaves_after_s
     deadline = begun + site.limits.seconds if leaves is None else leaves
     ours, theirs = os.pipe()
     process = os.fork()
@@ -103,10 +107,12 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
                 isolation=said[2 * _KEY :].decode("ascii", "replace").split(","),
             )  # fmt: skip
             _write(sink, attestation)
-            if leaves is not None:
+            if order.session is not None:
                 _write(sink, _said(worker, KEYED, deadline))
             outcome = _said(worker, OUTCOME, deadline)
-            report = None if leaves is None else _said(worker, REPORT, deadline)
+            report = None if order.session is None else _said(worker, REPORT, deadline)
+            if order.referee is not None and len(outcome) != RULING_SIZE:
+                raise SealedWorkerError("the worker said something else than a ruling")
             if _exactly(worker, 1, deadline):
                 raise SealedWorkerError("the worker said more than an outcome")
         status = _waited(process, deadline)
@@ -190,7 +196,8 @@ def _execute(site: Site, order: Order, applied: list[str], deadline: float) -> N
     # Without capabilities, and none to be gained: otherwise it could read its own interpreter, and be attached to.
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.capset(ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITIES, 0)), ctypes.create_string_buffer(24))
-    boot = _BOOT.format(_REPLAY if order.session is None else _SESSION)
+    main = _SESSION if order.session is not None else _REPLAY if order.referee is None else _REFEREE
+    boot = _BOOT.format(main)
     arguments = ["python", "-I", "-S", "-B", "-X", "utf8", "-c", boot, json.dumps(told)]
     os.execve(f"/{images.INTERPRETER}", arguments, environment)
 

@@ -10,7 +10,7 @@ from typing import Any
 from weighbridge.core.bounded import decode_cbor, read_file
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import UsageError, WeighbridgeError
-from weighbridge.execution.dispute.asking import MAX_REASON, NOT_DISPUTED, SLICES, Claim
+from weighbridge.execution.dispute.asking import MAX_REASON, NOT_DISPUTED, SLICES, STEP, WHOLE, Claim
 from weighbridge.execution.dispute.judgement import judge
 from weighbridge.execution.dispute.leaves import NO_INPUT, input_digest, tree_root
 from weighbridge.execution.dispute.openings import MAX_OPENING
@@ -20,6 +20,7 @@ from weighbridge.numerics.conformance import bound_policy as policies
 from weighbridge.numerics.conformance import probes
 from weighbridge.numerics.rule_table import table_digest
 from weighbridge.numerics.slices import table as slices
+from weighbridge.transcript.confidential_runs import CONFIDENTIAL, is_confidential
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.state import checkpoint_digest, state_digest
 from weighbridge.transcript.steps import StepRecord
@@ -33,6 +34,8 @@ TERMS = ("seed", "policy", "calibration", "rules")
 def terms_of(transcript: Transcript) -> bytes:
     """Returns what parties have to agree on, encoded: terms of the draft, and which parts of operations are judged."""
     named = {name: transcript.draft[name] for name in TERMS if name in transcript.draft}
+    if is_confidential(transcript.draft):
+        named[CONFIDENTIAL] = True
     return cbor(named | {SLICES: slices.digest().hex()})
 
 
@@ -42,7 +45,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         WeighbridgeError: It cannot be answered; no party is accused.
     """
-    tasks = {"judge": _judged, "trace": _traced, "course": _course, "roots": _roots}
+    tasks = {"judge": _judged, "trace": _traced, "course": _course, "roots": _roots, "class": _class}
     return tasks[request["task"]](request)
 
 
@@ -54,6 +57,13 @@ def _course(request: dict[str, Any]) -> dict[str, Any]:
         "states": b"".join(record.state for record in records).hex(),
         "inputs": b"".join(NO_INPUT if _apart(record) else input_digest(record) for record in records).hex(),
     }
+
+
+def _class(request: dict[str, Any]) -> dict[str, Any]:
+    tape, leaf = Tape.decode(read_file(Path(request["path"]) / "tape", max_bytes=MAX_OPENING)), int(request["leaf"])
+    if not 0 < leaf <= len(tape.nodes):
+        return {"class": STEP}
+    return {"class": slices.class_of(tape.nodes[leaf - 1].op) or WHOLE}
 
 
 def _apart(record: StepRecord) -> str:

@@ -65,11 +65,7 @@ def main(told: str) -> None:
 
     try:
         prepare("cpu")
-        applied = list(map(str, given["applied"]))
-        applied += confinement.limit_resources(2 * limits.memory + (2 << 30), limits.seconds, address_space=True)
-        applied += isolation.hide_memory()
-        applied += confinement.restrict_files([Path(each) for each in READABLE], scratch)
-        applied += confinement.deny_system_calls(allow_exec=False)
+        applied = list(map(str, given["applied"])) + confined(limits, scratch)
         if (missing := set(REQUIRED) - set(applied)) or is_traced():
             refuse("sealed.isolation", sorted(missing) or ["not-traced"])
             return
@@ -94,6 +90,14 @@ def _replayed(order: Order, path: Path, limits: Limits, applied: list[str]) -> d
         return {"error": {"code": error.reason, "message": error.message}}
     except (MemoryError, RuntimeError):
         return {"error": {"code": "replay.worker", "message": "the replay ran out of memory"}}
+
+
+def confined(limits: Limits, scratch: Path) -> list[str]:
+    """Gives up what no sealed worker needs, whatever its job is, and returns it by name."""
+    applied = confinement.limit_resources(2 * limits.memory + (2 << 30), limits.seconds, address_space=True)
+    applied += isolation.hide_memory()
+    applied += confinement.restrict_files([Path(each) for each in READABLE], scratch)
+    return applied + confinement.deny_system_calls(allow_exec=False)
 
 
 def is_traced() -> bool:

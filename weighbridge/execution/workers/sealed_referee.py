@@ -1,0 +1,155 @@
+"""The referee of a sealed dispute: the process that alone sees what both parties show, and lets out one ruling.
+
+As every sealed worker it runs in a measured image and is confined before it has a key
+(`weighbridge.execution.workers.sealed_worker`). It takes each party's files from that party's key alone, plays the game
+(`weighbridge.execution.dispute.sealed_game`), and signs the ruling. What a party's files can take over are not this
+process but those that read them: each is forked from a server that was started before there was any key, sees the files
+of one party, and confines itself.
+
+The ruling leaves at one time and has one size. What has not ended by then is `late`, what failed is `aborted`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from nacl.signing import SigningKey
+
+from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey
+from weighbridge.attest.sealed_dispute import Admission, DisputeTerms, admitted
+from weighbridge.attest.sealed_order import OUTCOME, REFUSED, STARTED, Order, SealedWorkerError
+from weighbridge.attest.sealed_ruling import CLASSES, RulingStatus, SealedRuling, sign
+from weighbridge.core.errors import WeighbridgeError
+from weighbridge.execution import worker_process
+from weighbridge.execution.dispute import asking
+from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
+from weighbridge.execution.dispute.sealed_game import Files, Played, play
+from weighbridge.execution.fork_server import SEALED
+from weighbridge.execution.worker_process import Limits
+from weighbridge.execution.workers.sealed_lanes import Lanes
+from weighbridge.execution.workers.sealed_worker import REQUIRED, confined, is_traced
+
+_LENGTH = struct.Struct(">I")
+_SIGNING_SECONDS = 3.0
+"""So long before the ruling leaves, the game has to have ended."""
+_SHARES = 3
+"""One in so many of the seconds that are left goes to the next process that reads a party's files."""
+
+
+def main(told: str) -> None:
+    """Judges one dispute, and ends the process.
+
+    Args:
+        told: As JSON, nothing of it secret: the order, the limits, when the ruling leaves, and what the launcher has
+            confined this process by.
+    """
+    warnings.filterwarnings("ignore")
+    given = json.loads(told)
+    order, scratch = Order.from_cbor(bytes.fromhex(given["order"])), Path(tempfile.gettempdir())
+    limits = Limits(memory=int(given["memory"]), seconds=int(given["seconds"]))
+    launcher = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints goes nowhere
+
+    def send(kind: bytes, content: bytes) -> None:
+        launcher.write(_LENGTH.pack(1 + len(content)) + kind + content)
+        launcher.flush()
+
+    def refuse(code: str, names: Iterable[str] = ()) -> None:
+        send(REFUSED, ",".join((code, *names)).encode())
+
+    code = 1
+    try:
+        os.environ |= {SEALED: "1", "PYTHONPATH": os.pathsep.join(("/code", "/site"))}
+        forking = worker_process.prepare()
+        applied = list(map(str, given["applied"])) + confined(limits, scratch)
+        if (missing := set(REQUIRED) - set(applied)) or is_traced() or not forking:
+            refuse("sealed.isolation", sorted(missing) or ["not-traced" if forking else "fork-server"])
+        else:
+            worker, signer = WorkerKey(), SigningKey.generate()
+            send(STARTED, worker.public + bytes(signer.verify_key) + ",".join(sorted(applied)).encode())
+            source = os.fdopen(0, "rb")
+            terms = admitted(Admission.receive(source), order)
+            channels = [order.challenger_terms(worker.public), order.terms(worker.public)]
+            lanes = Lanes(source, worker.streams(channels), scratch, limit=int(given["inputs"]) // 2)
+            deadline = float(given["deadline"]) - _SIGNING_SECONDS
+            files = lanes.wait(min(time.monotonic() + terms.clock_s, deadline))
+            send(OUTCOME, sign(ruled(terms, order, (files[0], files[1]), limits, deadline), signer))
+            code = 0
+    except (SealedInputError, SealedWorkerError) as error:
+        refuse(error.reason)
+    except WeighbridgeError:  # terms or seats are none
+        refuse("sealed.inputs")
+    finally:
+        launcher.close()
+        os._exit(code)  # what a game that is late still does is not waited for
+
+
+def ruled(terms: DisputeTerms, order: Order, files: Files, limits: Limits, deadline: float) -> SealedRuling:
+    """Plays a dispute, and returns what is ruled; of a game without an end, that.
+
+    Args:
+        terms: What both parties agreed on.
+        order: The order that terms and seats make.
+        files: What each party gave in time.
+        limits: On memory and time of each process that reads a party's files.
+        deadline: When the ruling has to be there, by the monotonic clock, in seconds.
+    """
+    found: list[SealedRuling] = []
+
+    def work() -> None:
+        with contextlib.suppress(Exception):  # of what it fails by, only that it failed may leave
+            share = partial(_share, limits, deadline)
+            played = play(
+                terms, files, lambda run, step, leaf: _opening(share(), run, step, leaf),
+                lambda claim, opening: asking.judge(claim, opening, limits=share()),
+            )  # fmt: skip
+            found.append(
+                SealedRuling(
+                    order=order.digest, status="complete", challenger=played.verdicts.get(CHALLENGER, "none"),
+                    defender=played.verdicts.get(DEFENDER, "none"), operation=_class(terms, played, limits),
+                )
+            )  # fmt: skip
+
+    thread = threading.Thread(target=work, name="game", daemon=True)
+    thread.start()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if found:
+        return found[0]
+    status: RulingStatus = "late" if time.monotonic() >= deadline else "aborted"
+    return SealedRuling(order=order.digest, status=status)
+
+
+def _share(limits: Limits, deadline: float) -> Limits:
+    """Returns what the next process may use: a part of the time that is left, so that no party's files take all."""
+    left = int((deadline - time.monotonic()) / _SHARES)
+    return Limits(memory=limits.memory, seconds=max(1, min(limits.seconds, left)))
+
+
+def _opening(limits: Limits, run: Path, step: int, leaf: int) -> bytes | None:
+    return asking.trace(run, step, place=leaf, limits=limits).opening
+
+
+def _class(terms: DisputeTerms, played: Played, limits: Limits) -> str:
+    """Returns the class of the operation that was judged, if that is shown."""
+    if not terms.shows_class or played.leaf is None:
+        return "none"
+    with contextlib.suppress(WeighbridgeError):
+        found = asking.class_of(played.tape, played.leaf, limits=limits)
+        if found in CLASSES:
+            return found
+    return "none"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
