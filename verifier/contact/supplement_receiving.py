@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from verifier.contact.clients import ProverClient
-from verifier.contact.supplement_records import MOST_LOGS, Signed
+from verifier.contact.supplement_records import MOST_LOGS, MOST_TREES, Signed
 from verifier.model.supplement_facts import LATE, REFUSED, Steps
 from verifier.store.cache import Cache
 from verifier.store.cache_room import PARTIAL, StorageError
@@ -191,8 +191,8 @@ def _take(got: Received, arrived: Path, folder: Path, transcript: OpenedTranscri
         )  # fmt: skip
         return
     before = known.get(step, ())
-    same = next((each for each in before if each.rounding == said.rounding), None)
-    others = [each.rounding for each in before if each is not same]
+    alike = {each.tree for each in before if each.rounding == said.rounding}
+    others = list(dict.fromkeys(each.rounding for each in before if each.rounding != said.rounding))
     trees = [each.tree for each in before if each.tree and said.tree not in ("", each.tree)]
     for what, expected, found in (("rounding log", others, said.rounding), ("tree", trees, said.tree)):
         if expected:
@@ -206,8 +206,9 @@ def _take(got: Received, arrived: Path, folder: Path, transcript: OpenedTranscri
                     subject=subject,
                 )
             )
-    # What was signed first about a log stays; a tree that is new is more than was known.
-    if (same is None and len(others) < MOST_LOGS) or (same is not None and said.tree and not same.tree):
+    # What was signed first about a log stays; a tree that is new is more than was known, and a second one is proof.
+    new = bool(said.tree) and said.tree not in alike and len(alike - {""}) < MOST_TREES
+    if new if alike else len(others) < MOST_LOGS:
         got.signed.append((said, signer, envelope))
     sync(arrived)  # a torn file under this name would accuse the Prover
     os.replace(arrived, folder / supplement_name(step))

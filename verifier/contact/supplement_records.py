@@ -13,11 +13,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from verifier.model.supplement_facts import Asked, Count
 from verifier.store import database
-from verifier.store.tables import RegenerationRow, SupplementRow
+from verifier.store.tables import RegenerationRow, SupplementRow, SupplementTreeRow
 from weighbridge.transcript.supplements import Statement, read_signed
 
 MOST_LOGS = 2
 """Different logs of one step that are remembered: two that a Prover signed are proof already."""
+MOST_TREES = 2
+"""Different trees of one log that are remembered, likewise."""
 
 Signed = tuple[Statement, bytes, bytes]
 """A statement, who signed it (32 bytes), and the signed envelope."""
@@ -48,25 +50,29 @@ class SupplementRecords:
         return {prover: (int(asked), int(answered)) for prover, asked, answered in rows}
 
     def known(self, draft: bytes, signer: bytes, steps: tuple[int, int]) -> dict[int, list[Statement]]:
-        """Returns by step what a key signed about the logs of some steps of a run."""
-        query = select(SupplementRow.step, SupplementRow.envelope).where(
-            SupplementRow.draft == draft, SupplementRow.signer == signer,
-            SupplementRow.step >= steps[0], SupplementRow.step < steps[1],
-        )  # fmt: skip
+        """Returns by step what a key signed about the logs of some steps of a run, the first tree of each log first."""
         found: dict[int, list[Statement]] = {}
         with self._session() as session:
-            for step, envelope in session.execute(query.order_by(SupplementRow.step, SupplementRow.rounding)):
-                found.setdefault(step, []).append(read_signed(envelope)[0])
+            for row in (SupplementRow, SupplementTreeRow):
+                query = select(row.step, row.envelope).where(
+                    row.draft == draft, row.signer == signer, row.step >= steps[0], row.step < steps[1]
+                )
+                for step, envelope in session.execute(query.order_by(row.step, row.rounding)):
+                    found.setdefault(step, []).append(read_signed(envelope)[0])
         return found
 
     def keep(self, signed: Iterable[Signed]) -> None:
-        """Remembers statements whose signatures verified."""
-        rows = [
-            {
-                "draft": bytes.fromhex(statement.draft), "signer": signer, "step": statement.step,
-                "rounding": bytes.fromhex(statement.rounding), "envelope": envelope,
-            }
-            for statement, signer, envelope in signed
-        ]  # fmt: skip
+        """Remembers statements whose signatures verified: what was signed first about a log, and another tree of it."""
         with self._session.begin() as session:
-            database.put(session, SupplementRow, *rows)
+            for statement, signer, envelope in signed:
+                key = {
+                    "draft": bytes.fromhex(statement.draft), "signer": signer, "step": statement.step,
+                    "rounding": bytes.fromhex(statement.rounding),
+                }  # fmt: skip
+                there = session.get(SupplementRow, tuple(key.values()))
+                first = "" if there is None else read_signed(there.envelope)[0].tree
+                if first and first != statement.tree:
+                    tree = bytes.fromhex(statement.tree)
+                    database.put(session, SupplementTreeRow, key | {"tree": tree, "envelope": envelope})
+                else:
+                    database.put(session, SupplementRow, key | {"envelope": envelope})

@@ -252,3 +252,15 @@ class SupplementRow(Base):
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     rounding: Mapped[bytes] = mapped_column(primary_key=True)
     envelope: Mapped[bytes]
+
+
+class SupplementTreeRow(Base):
+    """What a Prover signed about another tree of a step, beside the log and the tree that it signed first."""
+
+    __tablename__ = "supplement_trees"
+    draft: Mapped[bytes] = mapped_column(primary_key=True)
+    signer: Mapped[bytes] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    rounding: Mapped[bytes] = mapped_column(primary_key=True)
+    tree: Mapped[bytes] = mapped_column(primary_key=True)
+    envelope: Mapped[bytes]

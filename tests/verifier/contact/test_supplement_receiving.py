@@ -127,9 +127,11 @@ def test_another_tree_of_a_step_is_equivocation_whenever_it_comes(
         assert got.findings == []
         records.keep(got.signed)
     assert records.known(draft, key, steps) == {2: [said]}
-    second, _ = with_tree(run, 2, "22" * 32)
-    got = received(cache, transcript, second, known=records.known(draft, key, steps))
-    (finding,) = got.findings
-    assert (finding.id, finding.expected, finding.found) == (EQUIVOCATION, "11" * 32, "22" * 32)
-    records.keep(got.signed)
-    assert records.known(draft, key, steps) == {2: [said]}
+    second, other = with_tree(run, 2, "22" * 32)
+    for piece in (second, second, with_tree(run, 2, "33" * 32)[0]):
+        got = received(cache, transcript, piece, known=records.known(draft, key, steps))
+        (finding,) = got.findings
+        assert (finding.id, finding.expected) == (EQUIVOCATION, "11" * 32)
+        records.keep(got.signed)
+        assert records.known(draft, key, steps) == {2: [said, other]}, "both are proof, and a third adds nothing"
+    assert len(received(cache, transcript, first, known=records.known(draft, key, steps)).findings) == 1
