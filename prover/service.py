@@ -132,17 +132,19 @@ def serve(
     metrics: Metrics | None = None,
     regenerations: int = AT_ONCE,
     key: Path | None = None,
+    trees: bool = False,
 ) -> Iterator[str]:
     """Serves the transcripts below `runs` until the block ends; yields the address as host:port.
 
     `limits` is what each caller may do; calls are counted in `metrics`. As many processes as `regenerations` may make
-    rounding logs at a time; `key` signs those of recordings that keep no key beside them.
+    rounding logs at a time; `key` signs those of recordings that keep no key beside them, with `trees` also the root of
+    each step's tree.
 
     Raises:
         UsageError: `runs` is no directory, or the address cannot be bound.
     """
     archive = Archive(runs)
-    making = Regenerations(archive, at_once=regenerations, key=key)
+    making = Regenerations(archive, at_once=regenerations, key=key, trees=trees)
     server, bound = endpoints.server(credentials, allow=ALLOW, address=address, limits=limits, metrics=metrics)
     prover_pb2_grpc.add_ProverServiceServicer_to_server(  # type: ignore[no-untyped-call]
         ProverService(archive, device, making), server

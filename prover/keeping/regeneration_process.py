@@ -24,9 +24,9 @@ ABANDONED = 3
 
 
 def main() -> None:
-    """Answers one request: lists of paths `runs`, `keys` and `outs`, and `steps`, (first, last + 1).
+    """Answers one request: lists of paths `runs`, `keys` and `outs`, `steps`, (first, last + 1), and whether a `tree`.
 
-    There are several runs if they are the ranks of a job.
+    There are several runs if they are the ranks of a job, whose steps have no tree.
     """
     asked = json.loads(sys.stdin.buffer.readline())
     answer = os.fdopen(os.dup(1), "wb")
@@ -44,7 +44,7 @@ def main() -> None:
         if asked["job"]:
             regenerate_job(runs, keys, outs=asked["outs"], **options)
         else:
-            regenerate(runs[0], keys[0], out=asked["outs"][0], **options)
+            regenerate(runs[0], keys[0], out=asked["outs"][0], tree=asked["tree"], **options)
         say(done=True)
     except WeighbridgeError as error:
         say(error={"code": error.reason, "message": error.message})

@@ -28,7 +28,7 @@ from weighbridge.core.errors import TranscriptError, UsageError, WeighbridgeErro
 from weighbridge.numerics.conformance.device_kind import settings_of
 from weighbridge.transcript import resumption_notes
 from weighbridge.transcript.declared_device import declared_device
-from weighbridge.transcript.log_kinds import on_demand
+from weighbridge.transcript.log_kinds import on_demand, sketched
 from weighbridge.transcript.supplements import decode, folder_of, key_path, supplement_name
 from weighbridge.transcript.writer import DRAFT, RESUMPTIONS
 
@@ -60,20 +60,24 @@ class SupplementPiece:
 class Regenerations:
     """Makes and hands out the supplements of one archive; safe to use from several threads."""
 
-    def __init__(self, archive: Archive, *, at_once: int = AT_ONCE, key: Path | None = None) -> None:
+    def __init__(
+        self, archive: Archive, *, at_once: int = AT_ONCE, key: Path | None = None, trees: bool = False
+    ) -> None:
         """Answers from `archive`.
 
         Args:
             archive: The transcripts.
             at_once: Processes that may run at a time.
             key: Key file of recordings that keep none beside them.
+            trees: Whether to sign the root of each step's tree too, where it has one: in a dispute no other leaves may
+                be named then. A supplement without one is made anew, and has the same log.
 
         Raises:
             UsageError: No process may run.
         """
         if at_once < 1:
             raise UsageError("at least one process must be allowed to make rounding logs")
-        self._archive, self._at_once, self._key = archive, at_once, key
+        self._archive, self._at_once, self._key, self._trees = archive, at_once, key, trees
         self._running: set[Path] = set()
         self._turn = threading.Condition()
 
@@ -99,15 +103,15 @@ class Regenerations:
         said = decode_cbor(draft)
         if not isinstance(said, dict) or not on_demand(said):
             raise UsageError("the transcript has its rounding logs in full; take them from FetchTranscript")
-        folder = folder_of(declared.home)
-        if _missing(folder, steps, bytes_digest(draft)):
-            job = declared.coordinate is not None
+        folder, job = folder_of(declared.home), declared.coordinate is not None
+        tree = self._trees and not job and not sketched(said)
+        if _missing(folder, steps, bytes_digest(draft), tree):
             with self._alone(declared.home.parent if job else declared.home, going) as waiting:
                 yield from waiting
-                if missing := _missing(folder, steps, bytes_digest(draft)):  # who had the turn may have made them
+                if missing := _missing(folder, steps, bytes_digest(draft), tree):  # who had the turn may have made them
                     runs = self._ranks(declared) if job else [declared]
                     request = {
-                        "job": job, "steps": [missing[0], missing[-1] + 1],
+                        "job": job, "tree": tree, "steps": [missing[0], missing[-1] + 1],
                         "runs": [str(each.path.resolve()) for each in runs],
                         "keys": [str(self._key_of(each).resolve()) for each in runs],
                         "outs": [str(folder_of(each.home).resolve()) for each in runs],
@@ -184,12 +188,12 @@ class Regenerations:
                     self._turn.notify_all()
 
 
-def _missing(folder: Path, steps: tuple[int, int], draft: bytes) -> list[int]:
-    """Returns the steps that have no supplement yet."""
-    return [step for step in range(*steps) if not _is_there(folder, step, draft)]
+def _missing(folder: Path, steps: tuple[int, int], draft: bytes, tree: bool) -> list[int]:
+    """Returns the steps that have no supplement yet, or none with a tree if that is wanted."""
+    return [step for step in range(*steps) if not _is_there(folder, step, draft, tree)]
 
 
-def _is_there(folder: Path, step: int, draft: bytes) -> bool:
+def _is_there(folder: Path, step: int, draft: bytes, tree: bool) -> bool:
     """Whether the supplement of a step is there, whole, and of this run: another may have been recorded in its place.
 
     The log is expanded too. A disk may have damaged it, and a Verifier counts a damaged one as refused.
@@ -199,7 +203,8 @@ def _is_there(folder: Path, step: int, draft: bytes) -> bool:
         supplement.log(DEFAULT_LIMITS)
     except (WeighbridgeError, OSError):
         return False
-    return supplement.statement.draft == draft.hex()
+    # Step 0 may have no tree (it took over a model), and would be made anew with each request; so it stays as it is.
+    return supplement.statement.draft == draft.hex() and (not tree or step == 0 or bool(supplement.statement.tree))
 
 
 def _environment(run: Path, draft: Mapping[str, Any], step: int) -> dict[str, str]:

@@ -53,6 +53,9 @@ def prover(
     key: Annotated[
         Path | None, typer.Option(help="Key file that signs these logs of recordings that keep none beside them.")
     ] = None,
+    trees: Annotated[
+        bool, typer.Option("--trees", help="Sign the root of each step's tree with these logs, for disputes.")
+    ] = False,
     address: _Address = "127.0.0.1:0",
     address_file: _AddressFile = None,
     metrics: _Metrics = None,
@@ -79,7 +82,7 @@ def prover(
     with shown(counted, metrics):
         service = serve(
             runs, Credentials.load(credentials), address, device, limits=calls, metrics=counted,
-            regenerations=regenerations, key=key,
+            regenerations=regenerations, key=key, trees=trees,
         )  # fmt: skip
         until_stopped("Prover", service, stop, address_file, as_json)
 

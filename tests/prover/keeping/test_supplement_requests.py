@@ -208,3 +208,19 @@ def test_logs_of_a_recording_that_goes_on_are_signed_by_its_own_key(tmp_path: Pa
     read = decode(b"".join(each.data for each in pieces if isinstance(each, SupplementPiece)))
     assert (read.signer, read.statement.draft) == (transcript.manifest.public, transcript.draft_digest.hex())
     assert asked(tmp_path / "run", (1, 2)) == [each for each in pieces if isinstance(each, SupplementPiece)]
+
+
+def test_a_service_that_signs_trees_makes_them_of_what_lies_there_without(run: Path, tmp_path: Path) -> None:
+    """The log is the same, and the tree that of `regenerate --tree`; what has a tree is not made a second time."""
+    there, other = copied(run, tmp_path / "a"), copied(run, tmp_path / "b")
+    on_demand.regenerated(there, steps=(3, 4))
+    plain = decode(place(there, 3).read_bytes())
+    assert asked(there, (3, 4)) == asked(there, (3, 4)), "without trees it is handed out as it lies there"
+    (piece,) = [each for each in asked(there, (3, 4), trees=True) if isinstance(each, SupplementPiece)]
+    made = decode(piece.data)
+    on_demand.regenerated(other, steps=(3, 4), tree=True)
+    wanted = decode(place(other, 3).read_bytes())
+    assert made.statement.tree == wanted.statement.tree != ""
+    assert (made.statement.rounding, made.signer) == (plain.statement.rounding, plain.signer)
+    key_path(there).rename(tmp_path / "away")
+    assert asked(there, (3, 4), trees=True) == asked(there, (3, 4)) == [piece], "nothing is made for want of a key"

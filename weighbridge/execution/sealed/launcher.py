@@ -111,8 +111,7 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
                 _write(sink, _said(worker, KEYED, deadline))
             outcome = _said(worker, OUTCOME, deadline)
             report = None if order.session is None else _said(worker, REPORT, deadline)
-            if order.referee is not None and len(outcome) != RULING_SIZE:
-                raise SealedWorkerError("the worker said something else than a ruling")
+            require_size(order, outcome)
             if _exactly(worker, 1, deadline):
                 raise SealedWorkerError("the worker said more than an outcome")
         status = _waited(process, deadline)
@@ -129,6 +128,16 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
+
+
+def require_size(order: Order, outcome: bytes) -> None:
+    """Checks that what is to leave has the size that it has whatever it says, if it has one.
+
+    Raises:
+        SealedWorkerError: It has another.
+    """
+    if order.referee is not None and len(outcome) != RULING_SIZE:
+        raise SealedWorkerError("the worker said something else than a ruling, so it is not released")
 
 
 def require_no_swap(table: Path) -> None:

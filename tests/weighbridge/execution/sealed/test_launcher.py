@@ -14,20 +14,24 @@ from pathlib import Path
 
 import pytest
 from nacl import bindings
+from support.sealed_disputes import COURT
 from support.sealed_isolation import LACKING
+from support.sealed_orders import sealed_order
 from support.sealed_site import Running, Station
 
 from weighbridge.attest.sealed_channel import ProverKey, Terms, _stream_key
-from weighbridge.attest.sealed_list import SealedList, list_files
+from weighbridge.attest.sealed_list import SealedFile, SealedList, list_files
 from weighbridge.attest.sealed_order import OUTCOME, REFUSED, SealedWorkerError
+from weighbridge.attest.sealed_ruling import RULING_SIZE
 from weighbridge.attest.sealed_starts import read_starts
 from weighbridge.execution.replay import replay
 from weighbridge.execution.sealed import image as images
-from weighbridge.execution.sealed.launcher import _said, _waited, require_no_swap
+from weighbridge.execution.sealed.launcher import _said, _waited, require_no_swap, require_size
 from weighbridge.execution.workers import isolation
 
 RUN = Path(__file__).parents[3] / "golden" / "digits"
 WINDOW = 64
+_LIST = SealedList(bytes(32), (SealedFile("claim", 1, bytes(32)),))
 
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED: this machine does not permit {LACKING}")
@@ -255,6 +259,15 @@ def test_no_word_is_passed_on_that_a_prover_may_have_chosen(said: str) -> None:
     with os.fdopen(reader, "rb", buffering=0) as worker, pytest.raises(SealedWorkerError) as caught:
         _said(worker, OUTCOME, time.monotonic() + 10)
     assert (caught.value.reason, "secret" in caught.value.message) == ("sealed.worker", False)
+
+
+@pytest.mark.parametrize("size", [0, RULING_SIZE - 1, RULING_SIZE + 1, 1 << 20])
+def test_no_ruling_of_another_size_leaves(size: int) -> None:
+    order = COURT.admission(COURT.seat(0, _LIST), COURT.seat(1, _LIST)).order()
+    require_size(order, bytes(RULING_SIZE))
+    require_size(sealed_order(), bytes(size))
+    with pytest.raises(SealedWorkerError):
+        require_size(order, bytes(size))
 
 
 def test_a_worker_that_does_not_end_is_not_waited_for() -> None:
