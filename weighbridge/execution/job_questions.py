@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weighbridge.core.bounded import open_regular
 from weighbridge.core.errors import Finding
 from weighbridge.execution.collective_openings import Target
 from weighbridge.execution.replay_answer import MOST_FINDINGS, finding_of
@@ -169,10 +170,12 @@ def check(
         limits: On the worker's memory and time.
 
     Raises:
-        WeighbridgeError: A transcript is damaged, or the worker could not do it.
+        WeighbridgeError: A transcript is damaged, `opened` is no regular file, or the worker could not do it.
     """
+    open_regular(opened).close()  # a worker with a root of its own sees what a link leads to, and not the link
+    opened = opened.resolve()
     chunks = [[each.step, each.op, each.out, each.chunk] for each in targets]
-    about = {"rank": rank, "steps": steps, "chunks": chunks, "opened": str(opened.absolute()), "together": together}
+    about = {"rank": rank, "steps": steps, "chunks": chunks, "opened": str(opened), "together": together}
     return _ask("check", job, about, limits, _findings, opened)
 
 
