@@ -76,6 +76,7 @@ class Claim:
         part: The chunk of the operation's result that is judged alone; None for all of it.
         parts: Chaining values of all chunks of that result, as the party named them; nothing without a part.
         shown: The leaf, encoded; nothing without a part.
+        rival: What the other party shows of the same chunk, encoded; nothing without a part, or if it shows nothing.
         root: Root of the tree of all leaves that the party named (32 bytes); nothing if it signed no tree.
         supplements: Statements about the step with a tree that the party signed, as it signed them.
     """
@@ -98,6 +99,7 @@ class Claim:
     part: int | None = None
     parts: bytes = b""
     shown: bytes = b""
+    rival: bytes = b""
     root: bytes = b""
     supplements: tuple[bytes, ...] = ()
 
@@ -317,7 +319,7 @@ def class_of(tape: bytes, leaf: int, *, limits: Limits = _DEFAULT, env: Mapping[
 def _files(claim: Claim, opening: bytes) -> tuple[tuple[str, bytes], ...]:
     return (
         ("tape", claim.tape), ("record", claim.record), ("parts", claim.parts), ("shown", claim.shown),
-        ("opening", opening),
+        ("opening", opening), ("rival", claim.rival),
     )  # fmt: skip
 
 

@@ -232,6 +232,7 @@ class Dispute:
             part=self.part,
             parts=self.parts[party].parts if self.part is not None else b"",
             shown=self.parts[party].leaf if self.part is not None else b"",
+            rival=self.openings.get(1 - party, b"") if self.part is not None else b"",
             root=tree_root(leaves) if signed else b"",
             supplements=signed,
         )

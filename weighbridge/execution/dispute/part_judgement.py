@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from weighbridge.core.errors import FormatError, LogError, TapeError, WeighbridgeError
 from weighbridge.core.memory_map import Held, changed_root
 from weighbridge.core.treehash import parts
@@ -16,11 +18,13 @@ from weighbridge.execution.dispute.leaves import Leaf, encoded, leaf_hash, place
 from weighbridge.execution.dispute.narrowing import Narrowed, chaining_value, narrowed, written
 from weighbridge.execution.dispute.openings import Opening, opened_slots
 from weighbridge.execution.dispute.part_execution import Part, execute
+from weighbridge.execution.dispute.reading import tensor_of
 from weighbridge.execution.dispute.tracing import WHOLE_VALUE, Tracer, enter, most_entries
 from weighbridge.execution.memory_roots import slots_of
 from weighbridge.numerics.rounding import rounding_log
 from weighbridge.numerics.rounding.rounding_log import LogReader, OpEntries
-from weighbridge.numerics.slices.parts import enclosing
+from weighbridge.numerics.slices.norms import worst_row
+from weighbridge.numerics.slices.parts import all_of, enclosing
 from weighbridge.program.flops import flops
 from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.tape import Tape
@@ -71,7 +75,8 @@ def judge_part(claim: Claim, part: int, tape: Tape, record: StepRecord, shown: O
     results = written(which, claim.parts)
     chunks, left = _operands(tape, op, which, part, shown, previous.left, results)
     entries = _logged(shown, record, op, previous, which)
-    found = execute(which, part, chunks, entries, tracer._policy, tracer.device, shown.worst)
+    worst = shown.worst if shown.worst is None else _worse(which, part, shown, claim.rival, chunks)
+    found = execute(which, part, chunks, entries, tracer._policy, tracer.device, worst)
     if any(each is not None for each in entries.values()) and not found.roundings:
         raise LogError(f"the log has entries for outputs that operation {op} ({which.call.op}) does not round")
     expected = _expected(claim, tape, record, previous, leaf, which, results, found, entries, left)
@@ -128,6 +133,44 @@ def _operands(
     if not needed.keys() <= chunks.keys():
         raise ShownError("a slot that the operation reads does not exist")
     return chunks, left
+
+
+def _worse(which: Narrowed, part: int, shown: Opening, rival: bytes, chunks: dict[int, dict[int, bytes]]) -> int | None:
+    """Returns which of the rows that both parties name as the worst is the worse one, and adds its chunks.
+
+    Another row than the worst makes the bound smaller. That admits no other results, but a log whose entries are too
+    short for the true bound; so a party that names the true row has the other one's log judged by it too.
+
+    Args:
+        which: The operation.
+        part: The chunk of its results.
+        shown: What the party shows.
+        rival: What the other party shows, encoded; if that is not of the same memory, it names nothing.
+        chunks: Of storages, by slot and number, as the party showed them.
+    """
+    assert shown.worst is not None
+    found = which.slice(part)
+    assert found.worst is not None
+    ref = which.refs[found.worst]
+    try:
+        other = Opening.from_cbor(rival)
+        if other.worst is None or other.worst == shown.worst:
+            return shown.worst
+        here = next(held for slot, _, held, _ in shown.slots if slot == ref[0])
+        content = next(data for slot, data, held, _ in other.slots if slot == ref[0] and held == here)
+        if here is None or content is None:
+            return shown.worst
+        theirs = parts.joined(
+            content, which.needed(part, None, other.worst).get(ref[0], ()), here.size, here.content
+        )  # fmt: skip
+        both = chunks[ref[0]] | theirs
+        rows = [tensor_of(ref, all_of(ref[2]), both, which.worst(found, each)) for each in (shown.worst, other.worst)]
+    except (WeighbridgeError, StopIteration):
+        return shown.worst
+    if not worst_row(which.call.bound | {found.worst: torch.cat(rows)}):
+        return shown.worst
+    chunks[ref[0]] = both
+    return other.worst
 
 
 def _naming(which: Narrowed, part: int, shown: Opening) -> dict[int, bytes] | None:

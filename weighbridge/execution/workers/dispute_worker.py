@@ -209,6 +209,7 @@ def _judged(request: dict[str, Any]) -> dict[str, Any]:
         own=bool(request["own"]), count=int(request["count"]), index=int(request["index"]),
         step=request["step"], answered=bool(request["answered"]), part=request["part"],
         parts=read_file(at / "parts", max_bytes=MAX_OPENING), shown=read_file(at / "shown", max_bytes=MAX_OPENING),
+        rival=read_file(at / "rival", max_bytes=MAX_OPENING),
         root=bytes.fromhex(request["root"]), supplements=tuple(map(bytes.fromhex, request["supplements"])), **small,
     )  # fmt: skip
     terms = decode_cbor(claim.terms)

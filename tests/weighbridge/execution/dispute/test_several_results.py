@@ -124,7 +124,7 @@ def test_a_liar_is_found_by_a_chunk(run: Path, honest: tuple[Traced, list[str]],
 
 @pytest.mark.finding("dispute.opening")
 def test_a_worst_row_is_named_where_the_bound_reads_one(run: Path, honest: tuple[Traced, list[str]]) -> None:
-    """Another row than the worst makes the bound smaller, which admits nothing that the whole's does not admit."""
+    """Another row than the worst makes the bound smaller, which admits no result that the whole does not admit."""
     told, names = honest
     place = _place(run, names, "native_layer_norm.default")
     data = opened(run, place, 0).opening
