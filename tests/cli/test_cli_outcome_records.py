@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 from support.reported import build, collect
 
+from verifier.model.agreed_population import AgreedPopulation
 from verifier.report import outcome
+from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.sealed_report import LEAVES, Part
 from weighbridge.attest.signed_outcome import sign
@@ -97,6 +100,28 @@ def test_what_two_parties_agreed_on_is_made_verified_and_opened(at: Path, capsys
     assert run(["outcome", "audit", "outcome.bin", *SECRETS]) == 0
     for secret in ("prover.side", "prover.secret", "salt", "prover.book"):
         assert (at / secret).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.finding("sealed.beacon")
+def test_no_party_opens_its_share_once_the_beacon_may_be_known(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A party that waits for the beacon's value before it opens its share would choose whether there is a draw."""
+    beacon = LocalBeacon.load(at / "beacon.key")
+    number = beacon.info.round_after(int(time.time() * 1000) + 2000)
+    (at / "info").write_text(json.dumps(beacon.info.to_json()))
+    (at / "population").write_bytes(AgreedPopulation.of([(bytes(17), b"")]).text)
+    drawing = f'\nsamples = 1\npopulation = "population"\nbeacon = "info"\nround = {number}'
+    (at / "terms.toml").write_text((at / "terms.toml").read_text() + drawing)
+    assert run(["outcome", "terms", "terms.toml", "--out", "terms.cbor"]) == 0
+    for role in ("prover", "verifier"):
+        assert join(role) == 0
+    assert run(["outcome", "open", "prover.side", "verifier.commitment", "--out", "prover.share"]) == 0
+    time.sleep(max(0.0, beacon.info.time_ms(number) / 1000 - time.time()))
+    capsys.readouterr()
+    assert run(["outcome", "open", "verifier.side", "prover.commitment", "--out", "verifier.share"]) == 2
+    assert "sealed.beacon" in capsys.readouterr().err
+    assert not (at / "verifier.share").exists()
+    assert join("prover", "2") == 2
+    assert "sealed.beacon" in capsys.readouterr().err
 
 
 def test_an_inspection_without_an_end_has_a_record_too(at: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from verifier.auditing import statements
 from verifier.auditing.claims import Claim, opened_to_json
 from verifier.auditing.plan import Plan, Source
 from verifier.draw.log_entries import Opening as Drawn
+from verifier.model.agreed_population import AgreedPopulation
 from weighbridge.attest import tiles
 from weighbridge.attest.dsse import canonical
 from weighbridge.attest.identity import CertificateAuthority
@@ -162,8 +163,15 @@ def _sealed() -> list[bytes]:
         verifier_nonce=bytes(32), prover_nonce=bytes(32), commitment=bytes(32), prover=bytes(32), aggregator=bytes(32),
         measurement=bytes(48),
     )  # fmt: skip
+    population = AgreedPopulation.of([(bytes(17), b""), (b"\x01" * 17, bytes(32))]).text
     claims = cbor([none.digest, bytes(32), bytes(32), 0, bytes(32), ["x"]])
-    return [b"\x00" + order.to_cbor(), b"\x01" + files.to_cbor(), b"\x02" + attested, b"\x03" + claims]
+    return [
+        b"\x00" + order.to_cbor(),
+        b"\x01" + files.to_cbor(),
+        b"\x02" + attested,
+        b"\x03" + claims,
+        b"\x04" + population,
+    ]
 
 
 def _sealed_disputes() -> list[bytes]:

@@ -23,6 +23,7 @@ from verifier.auditing import claims, statements
 from verifier.auditing.plan import Plan, Planted
 from verifier.contact.uploads import Uploads
 from verifier.draw.log_entries import parse_entry
+from verifier.model import agreed_population
 from verifier.registry import entries
 from verifier.report import consistency
 from verifier.report.signing import open_report
@@ -355,8 +356,9 @@ def outcome(data: bytes) -> None:
 
 
 def sealed(data: bytes) -> None:
-    """Orders of sealed workers, lists of files and attestations, also of claims that are signed whatever they say."""
-    kind, rest = (data[:1] or b"\x00")[0] % 4, data[1:]
+    """Orders of sealed workers, lists of files, populations and attestations, also of claims that are signed whatever
+    they say."""
+    kind, rest = (data[:1] or b"\x00")[0] % 5, data[1:]
     match kind:
         case 0:
             _same(Order.from_cbor(rest).to_cbor(), rest)
@@ -364,6 +366,8 @@ def sealed(data: bytes) -> None:
             _same(SealedList.from_cbor(rest).to_cbor(), rest)
         case 2:
             verify_attestation(rest, _ORDER, _MAKER.certificate)
+        case 4:
+            _same(agreed_population.parse(rest).text, rest)
         case _:
             signature = _IMAGE_KEY.sign(sealed_attestation._DOMAIN + rest)
             verify_attestation(cbor([*_CHAIN, rest, signature]), _ORDER, _MAKER.certificate)

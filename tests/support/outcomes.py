@@ -10,6 +10,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import strategies as st
 
+from verifier.model.agreed_population import AgreedPopulation
 from verifier.report import outcome as of_reports
 from verifier.report import published_findings
 from weighbridge.attest import outcome_values as values
@@ -58,6 +59,17 @@ def start(terms: OutcomeTerms = TERMS) -> Start:
     agreement = one.agree(two.open())
     assert agreement == two.agree(one.open())
     return Start(agreement, (one.secret, two.secret), agreement.worker_key(one.secret, two.secret))
+
+
+def drawing(population: AgreedPopulation, samples: int, **changes: Any) -> OutcomeTerms:
+    """Returns terms of a sealed inspection that draws from some chips."""
+    return replace(
+        TERMS,
+        **{
+            "inspection": "sealed-1", "samples": samples, "population": population.digest,
+            "findings": published_findings.digest(), "finding_count": len(published_findings.published()), **changes,
+        },
+    )  # fmt: skip
 
 
 def terms_of(report: Mapping[str, Any], **changes: Any) -> OutcomeTerms:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from support.station import LIMIT_OPTIONS, ROOT, Station, wait_for
 
+from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.sealed_attestation import Launcher
 
@@ -28,6 +30,11 @@ prover = "{prover}"
 verifier = "{verifier}"
 inspection_bits = 20000
 year_bits = 1000000
+samples = {samples}
+population = "{population}"
+"""
+BEACON = """beacon = "beacon"
+round = {number}
 """
 
 
@@ -75,13 +82,41 @@ class Parties:
 
         return load_or_create_key(self.root / party / "own.key").public.hex()
 
-    def start(self, samples: int, *, leaves: int = 150, skip: Callable[[str], bool] = lambda _: False) -> Start:
-        """Agrees on an outcome, makes a case and an order, and has both sign it."""
+    def start(
+        self,
+        samples: int,
+        *,
+        leaves: int = 150,
+        skip: Callable[[str], bool] = lambda _: False,
+        beacon: LocalBeacon | None = None,
+        later: Callable[[], None] = lambda: None,
+    ) -> Start:
+        """Agrees on an outcome, makes a case and an order, and has both sign it.
+
+        Args:
+            samples: Chips to draw.
+            leaves: Seconds after which the outcome leaves.
+            skip: Of which chips the Prover gives nothing.
+            beacon: The beacon that the draw depends on besides the shares; its value is waited for.
+            later: Called when both parties have agreed, and before the draw.
+        """
         self.starts += 1
         s = Start(self, f"s{self.starts}")
+        station, known = self.station, f"{s.name}.population"
+        keys = ("--credentials", self.station.root / "verifier", "--manufacturer", station.root / "manufacturer.pem")
+        self.run("verifier", "inspect population --db", station.root / "registry.db", "--out", known, *keys)
+        self.give("verifier", "prover", known)
         terms = TERMS.format(
-            name=f"sealed-{self.starts}", leaves=leaves, prover=self.public("prover"), verifier=self.public("verifier")
-        )
+            name=f"sealed-{self.starts}", leaves=leaves, prover=self.public("prover"), verifier=self.public("verifier"),
+            samples=samples, population=known,
+        )  # fmt: skip
+        number = 0
+        if beacon is not None:
+            number = beacon.info.round_after(int(time.time() * 1000) + 40_000)
+            terms += BEACON.format(number=number)
+            for party in ("prover", "verifier"):
+                (self.root / party / "beacon").mkdir(exist_ok=True)
+                (self.root / party / "beacon" / "info").write_text(json.dumps(beacon.info.to_json()))
         for party, other in (("prover", "verifier"), ("verifier", "prover")):
             (self.root / party / f"{s.name}.toml").write_text(terms)
             self.run(party, f"outcome terms {s.name}.toml --out {s.name}.terms")
@@ -98,16 +133,18 @@ class Parties:
                 party, f"outcome agree {s.name}.side {s.name}.{other}.share --out {s.name}.agreement"
                 f" --secret {s.name}.secret",
             )  # fmt: skip
-        station = self.station
+        later()
+        if beacon is not None:
+            time.sleep(max(0.0, beacon.info.time_ms(number) / 1000 - time.time()))
+            beacon.publish(self.root / "verifier" / "beacon", number)
         self.run(
-            "verifier", f"inspect case --agreement {s.name}.agreement --samples {samples} --out {s.name}.case --db",
-            station.root / "registry.db", "--cache", "cache", "--credentials", station.root / "verifier",
-            "--manufacturer", station.root / "manufacturer.pem", "--firmware", station.root / "firmware.img",
-            "--allow-forced", *LIMIT_OPTIONS[1:],
+            "verifier", f"inspect case --agreement {s.name}.agreement --population {known} --out {s.name}.case --db",
+            station.root / "registry.db", "--cache", "cache", *keys, "--firmware", station.root / "firmware.img",
+            "--allow-forced", *LIMIT_OPTIONS[1:], *(() if beacon is None else ("--beacon", "beacon")),
         )  # fmt: skip
         self.give("verifier", "prover", f"{s.name}.case")
-        known = [(n, chip) for n, chip in station.chips.items() if chip.socket.exists() and not skip(n)]
-        sockets = [each for n, chip in known for each in ("--chip", f"{station.ueids[n].hex()}={chip.socket}")]
+        there = [(n, chip) for n, chip in station.chips.items() if chip.socket.exists() and not skip(n)]
+        sockets = [each for n, chip in there for each in ("--chip", f"{station.ueids[n].hex()}={chip.socket}")]
         self.run("prover", f"site gather {s.name}.inputs --case {s.name}.case --runs", station.runs, *sockets)
         self.run(
             "prover", f"site order --out {s.name}.order --agreement {s.name}.agreement --case {s.name}.case"

@@ -30,6 +30,7 @@ from firmware_sim.snapshot_report import Report
 from protos.weighbridge.v1 import chip_pb2, prover_pb2, referee_pb2, verifier_pb2, witness_pb2
 from prover import service as prover_service
 from verifier.contact import upload_service, witness_service
+from verifier.model.agreed_population import AgreedPopulation
 from weighbridge.attest import (
     hidden_fields,
     identity,
@@ -185,7 +186,7 @@ def _outcome() -> Inventory:
     part = sealed_report.SealedReport({"schema": ""}, _ZERO).open("schema")
     return {
         "outcome": record | {"signature"},
-        "outcome.terms": set(cbor2.loads(outcomes.TERMS.to_cbor())),
+        "outcome.terms": set(cbor2.loads(outcomes.drawing(AgreedPopulation.of([(bytes(17), b"")]), 1).to_cbor())),
         "outcome.part": set(cbor2.loads(part.to_cbor())),
         **{_called(each): _names(each) for each in (outcome_agreement.Committed, outcome_agreement.Opened)},
     }

@@ -7,7 +7,9 @@ from weighbridge.core.errors import Finding, WeighbridgeError
 
 
 def check(log: LogFacts) -> list[Finding]:
-    """Compares the identity in every verified token with the registered one; reports the first difference.
+    """Compares the identity in every verified token with the registered one, and with the one that was agreed on.
+
+    It reports the first difference.
 
     That each token's certificate chain ends at the manufacturer's root was part of verifying it.
     """
@@ -22,6 +24,16 @@ def check(log: LogFacts) -> list[Finding]:
                     message="another device than the registered one signed this log; inspect the chip on site",
                     expected=log.chip.ueid.hex(),
                     found=", ".join(sorted(ueid.hex() for ueid in found)),
+                    subject=f"chip {log.chip.ueid.hex()} {where}",
+                )
+            ]
+        if log.agreed and verified.identity.device != log.agreed:
+            return [
+                Finding(
+                    id="chip.identity.agreed",
+                    message="the chip has another IDevID certificate than both parties agreed on before the draw",
+                    expected=log.agreed.hex(),
+                    found=verified.identity.device.hex(),
                     subject=f"chip {log.chip.ueid.hex()} {where}",
                 )
             ]

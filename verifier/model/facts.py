@@ -305,6 +305,8 @@ class LogFacts:
         hidden: As the chip signed them, the tokens whose hidden fields a Prover opened, by their places; `entries` have
             the fields.
         unopened: Why a token whose fields are hidden was not opened, by its place; empty where none could be.
+        agreed: Digest of the IDevID certificate that both parties agreed on before a sealed inspection; empty where
+            there was no agreement about it.
     """
 
     chip: Chip
@@ -324,6 +326,7 @@ class LogFacts:
     contacts: list[Contact] = field(default_factory=list)
     hidden: dict[int, Token] = field(default_factory=dict)
     unopened: dict[int, WeighbridgeError] = field(default_factory=dict)
+    agreed: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

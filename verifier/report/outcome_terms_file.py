@@ -7,9 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from verifier.model import agreed_population
 from verifier.report import published_findings
 from verifier.rules import ruleset
-from weighbridge.attest.outcome_terms import OutcomeError, OutcomeTerms
+from weighbridge.attest.beacon import parse_info, read_json
+from weighbridge.attest.outcome_terms import OutcomeError, OutcomeTerms, encode_beacon
 from weighbridge.core.errors import UsageError
 
 HOURS = tuple(10.0**exponent for exponent in range(7))
@@ -19,7 +21,10 @@ FLOPS = tuple(10.0**exponent for exponent in range(3, 31, 3))
 """Edges of the classes of FLOPs, where a file has none: 1e3 to 1e30."""
 
 _LARGEST = 1 << 16
-_OPTIONAL: dict[str, Any] = {"attempt": 0, "speeds": [], "hours": list(HOURS), "flops": list(FLOPS)}
+_OPTIONAL: dict[str, Any] = {
+    "samples": 0, "population": "", "beacon": "", "round": 0, "attempt": 0, "speeds": [], "hours": list(HOURS),
+    "flops": list(FLOPS),
+}  # fmt: skip
 _KEYS = ("prover", "verifier")
 _AMOUNTS = ("flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day")
 _LISTS = ("speeds", "hours", "flops")
@@ -32,12 +37,14 @@ def load(path: Path) -> OutcomeTerms:
 
     Args:
         path: It has the fields of `OutcomeTerms` by their names, keys in hexadecimal, and `rules`, the file of a rule
-            set (relative to this one), in place of its digest and number of rules. The list of findings is this
+            set (relative to this one), in place of its digest and number of rules. Likewise `population` is the file
+            of the chips that are drawn from, and `beacon` that of a beacon's description. The list of findings is this
             version's.
 
     Raises:
         UsageError: It cannot be read, lacks a field, or has one that makes no sense; the message names it.
         RuleError: The file of rules is none.
+        FormatError: The file of the population or of the beacon is none.
     """
     try:
         with path.open("rb") as file:
@@ -63,6 +70,10 @@ def load(path: Path) -> OutcomeTerms:
         if not isinstance(given[name], list):
             raise UsageError(f"{path}: {name} is a list of numbers")
         given[name] = tuple(_number(path, name, each) for each in given[name])
+    for name, read in (("population", _population), ("beacon", _beacon)):
+        if not isinstance(given[name], str):
+            raise UsageError(f"{path}: {name} is the name of a file")
+        given[name] = read(path.parent / given[name]) if given[name] else b""
     digest, count = b"", 0
     if rules is not None:
         if not isinstance(rules, str):
@@ -90,6 +101,23 @@ def _rules(path: Path) -> ruleset.RuleSet:
             f"cannot read {path} ({error.strerror}); name the rule set that both parties agreed on"
         ) from None
     return ruleset.read(data)[0]
+
+
+def _population(path: Path) -> bytes:
+    return agreed_population.parse(_content(path, agreed_population.LIMIT)).digest
+
+
+def _beacon(path: Path) -> bytes:
+    """Returns the description of a beacon, in the file `info` of a directory with its values."""
+    return encode_beacon(parse_info(read_json(path / "info" if path.is_dir() else path)))
+
+
+def _content(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(limit + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); name the file that both parties agreed on") from None
 
 
 def _key(path: Path, name: str, value: Any) -> bytes:

@@ -11,6 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from verifier.model import fact_codec
+from verifier.model.agreed_population import AgreedPopulation, parse
 from verifier.model.facts import LogFacts, Plan
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Chip
 from verifier.registry.transitions import Contradiction
 from verifier.report import regime
 from verifier.report.regime import Regime
+from weighbridge.attest.beacon import parse_round, verify_round
 from weighbridge.attest.certificates import load_der
 from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.sealed_session import CASE_LIMIT
@@ -32,10 +35,11 @@ from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, UsageError, WeighbridgeError
 
-FORMAT = 1
+FORMAT = 2
 _ITEMS = 1 << 22
 _OWN_SETTINGS: Sequence[Mapping[str, str]] = ({}, {"OMP_NUM_THREADS": "1"})
 """Settings of replays that a session has; it starts no program for others."""
+_parsed = lru_cache(maxsize=2)(parse)
 
 
 class CaseError(FormatError):
@@ -55,7 +59,8 @@ class Case:
         firmware: Which firmware chips may run.
         manufacturer: Root certificate of device identities.
         witness: The key of the witness that holds the logs; None if nothing is cosigned.
-        population: How many chips could have been drawn (C).
+        population: The chips that could be drawn, as lines (`verifier.model.agreed_population`).
+        beacon: The value of the beacon that the terms name, JSON as a drand node gives it; empty without one.
         logs: The logs of the drawn chips, in the order drawn.
         contradictions: What parties said of each that cannot be.
         rules: The signed rule set; empty without one.
@@ -69,12 +74,13 @@ class Case:
     firmware: FirmwarePolicy
     manufacturer: x509.Certificate
     witness: NoteKey | None
-    population: int
+    population: bytes
     logs: tuple[LogFacts, ...]
     contradictions: tuple[tuple[Contradiction, ...], ...]
     rules: bytes = b""
     parties: bytes = b""
     policy: bytes = b""
+    beacon: bytes = b""
 
     def __post_init__(self) -> None:
         """Checks that a session can do what the plan asks for.
@@ -91,10 +97,19 @@ class Case:
             (plan.segments.commitment != "", "keeps criteria secret"),
             (len(self.logs) != len(self.contradictions), "says of a chip nothing that parties said"),
             (len({log.chip.ueid for log in self.logs}) != len(self.logs), "has the log of a chip twice"),
-            (len(self.logs) > self.population, "draws more chips than there are"),
+            (not len(self.agreed), "names no chip to draw"),
         ):
             if wrong:
                 raise CaseError(f"a sealed session cannot inspect this: the case {what}; make another plan")
+
+    @property
+    def agreed(self) -> AgreedPopulation:
+        """The chips that could be drawn.
+
+        Raises:
+            AgreedPopulationError: The lines are none.
+        """
+        return _parsed(self.population)
 
     def to_cbor(self) -> bytes:
         """Returns the one encoding of this case.
@@ -115,6 +130,7 @@ class Case:
                     for each in self.contradictions
                 ],
                 "rules": self.rules, "parties": self.parties, "policy": self.policy,
+                "beacon": self.beacon,
             }
         )  # fmt: skip
         if len(data) > CASE_LIMIT:
@@ -151,9 +167,36 @@ class Case:
         return found
 
 
-def seed_of(agreement: Agreement) -> bytes:
-    """Returns the seed of the draw (32 bytes): it follows from both parties' shares, so neither chose it."""
-    return record_digest("sealed-draw/1", agreement.nonce)
+def seed_of(agreement: Agreement, beacon: bytes = b"") -> bytes:
+    """Returns the seed of the draw (32 bytes): of both parties' shares, and of the agreed beacon's value.
+
+    Args:
+        agreement: What both parties agreed on.
+        beacon: The value of the beacon that its terms name, JSON as a drand node gives it; empty without one.
+
+    Raises:
+        UsageError: The value is not the one that the terms name, or its signature cannot be verified here
+            (`sealed.beacon`).
+    """
+    info = agreement.terms.beacon_info
+    if (info is None) != (beacon == b""):
+        raise _refused("the terms name a beacon and the case has no value of it, or the other way round")
+    if info is None:
+        return record_digest("sealed-draw/1", agreement.nonce)
+    if not info.verifiable:
+        raise _refused(f"signatures of the beacon's scheme {info.scheme} cannot be verified here; install [drand]")
+    try:
+        value = parse_round(json.loads(beacon))
+        verify_round(info, value)
+    except (FormatError, ValueError, RecursionError):
+        raise _refused("the case has no value of the beacon that the terms name") from None
+    if value.number != agreement.terms.round:
+        raise _refused(f"the case has the value of another round than {agreement.terms.round}, which the terms name")
+    return record_digest("sealed-draw/2", [agreement.nonce, info.chain, value.number, value.randomness])
+
+
+def _refused(why: str) -> UsageError:
+    return UsageError(f"{why}; ask for a case of what was agreed on", code="sealed.beacon")
 
 
 def regime_of(case: Case) -> Regime:
@@ -181,10 +224,20 @@ def check_agreed(case: Case, agreement: Agreement) -> None:
     terms, plan = agreement.terms, case.plan
     if case.inspection != terms.inspection:
         raise UsageError(f"the case is of inspection {case.inspection[:64]!r}, and the terms of {terms.inspection!r}")
-    if plan.seed != seed_of(agreement):
+    if terms.population == b"":
+        raise UsageError(
+            "the terms name no population to draw from; agree on other terms, with it", code="sealed.population"
+        )
+    if (population := case.agreed).digest != terms.population:
+        raise UsageError(
+            "the case draws from other chips than were agreed on; ask for a case of those", code="sealed.population"
+        )
+    if plan.seed != seed_of(agreement, case.beacon):
         raise UsageError("the seed of the case is not the one of the agreement, so a party chose it")
-    if plan.samples != len(case.logs):
-        raise UsageError("the case has the logs of more or fewer chips than its plan draws")
+    if not plan.samples == len(case.logs) == terms.samples:
+        raise UsageError("the case has the logs of more or fewer chips than the terms and its plan draw")
+    if population.draw(plan.samples, plan.seed) != [log.chip.ueid for log in case.logs]:
+        raise UsageError("the case has the logs of other chips than its seed draws", code="sealed.population")
     for name in ("flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day"):
         if getattr(plan, name) != getattr(terms, name):
             raise UsageError(f"{name} of the case is another than in the terms")
@@ -202,12 +255,6 @@ def _text(value: Any) -> str:
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise CaseError("a field of the case is no byte string")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 32:
-        raise CaseError("the number of chips in the case is none")
     return value
 
 
@@ -231,7 +278,8 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "firmware": lambda raw: FirmwarePolicy.from_json(json.loads(_text(raw["firmware"]))),
     "manufacturer": lambda raw: load_der(_bytes(raw["manufacturer"])),
     "witness": lambda raw: parse_key(_text(raw["witness"])) if raw["witness"] else None,
-    "population": lambda raw: _count(raw["population"]),
+    "population": lambda raw: _bytes(raw["population"]),
+    "beacon": lambda raw: _bytes(raw["beacon"]),
     "logs": _logs,
     "contradictions": lambda raw: tuple(
         tuple(Contradiction(index=i, reason=_text(r), expected=_text(e), found=_text(f)) for i, r, e, f in each)

@@ -21,7 +21,7 @@ from verifier.registry import Registry
 from verifier.report.outcome import Drawn, Missing
 from verifier.sealed import inputs
 from verifier.sealed.case import Case, regime_of
-from verifier.stages.read_logs import snapshots_in
+from verifier.stages.read_logs import AGREED, snapshots_in
 from verifier.store.cache import Cache
 from verifier.store.tables import ChipRow, ContradictionRow
 from verifier.units import Units
@@ -131,11 +131,13 @@ def _register(case: Case, registry: Registry) -> None:
 def _place(case: Case, files: Path, units: Units, witness: Witness) -> set[tuple[str, int]]:
     """Puts what the case and the Prover's files say where the inspection finds it; returns what was withheld."""
     withheld: set[tuple[str, int]] = set()
-    units.put("population", "", case.population)
+    population = case.agreed
+    units.put("population", "", len(population))
     for log in case.logs:
         name = log.chip.ueid.hex()
         known = _unaddressed(log)
         opened_tokens = inputs.token_openings(files, known)
+        units.put(AGREED, name, population.chips.get(known.chip.ueid, b""))
         units.put(hidden_tokens.UNIT, name, hidden_tokens.openings_to(opened_tokens))
         contact = first_contact(known.chip, witness)
         units.put("contact", name, [fact_codec.chip_to(known.chip), contact.tag, contact.since_ms])

@@ -147,7 +147,7 @@ class Session:
     def _without_end(self, status: RecordStatus) -> tuple[bytes, bytes]:
         content: dict[str, Any] = {}
         bound = self._bound(SealedReport(content, self._salt))
-        record: Outcome = outcome.without_end(status, bound, due(self._case), population=self._case.population)
+        record: Outcome = outcome.without_end(status, bound, due(self._case), population=len(self._case.agreed))
         return sign(record, self._key), json.dumps(content).encode()
 
     def _bound(self, sealed: SealedReport) -> outcome.Bound:

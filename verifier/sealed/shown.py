@@ -6,6 +6,7 @@ record that both parties' secrets sign. So a Prover reads it here, before it sig
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,8 @@ def shown(case: Case) -> dict[str, Any]:
         "created_at": case.created_at,
         "chips": {log.chip.ueid.hex(): [each.index for each in snapshots_in(log)] for log in case.logs},
         "said": {log.chip.ueid.hex(): list(_said(log, wrong)) for log, wrong in both},
-        "population": case.population,
+        "population": {"chips": len(case.agreed), "digest": case.agreed.digest.hex()},
+        "beacon": json.loads(case.beacon) if case.beacon else None,
         "plan": case.plan.to_json(),
         "firmware": case.firmware.to_json(),
         "manufacturer": case.manufacturer.fingerprint(SHA256()).hex(),
@@ -43,7 +45,9 @@ def shown(case: Case) -> dict[str, Any]:
 
 def lines(said: dict[str, Any]) -> Iterator[tuple[int, str]]:
     """Yields the same as lines for a person: how far each is indented, and its text, which is as hostile."""
-    yield 0, f"case of inspection {said['inspection']}: {len(said['chips'])} of {said['population']} chips"
+    yield 0, f"case of inspection {said['inspection']}: {len(said['chips'])} of {said['population']['chips']} chips"
+    yield 1, f"population: BLAKE3 {said['population']['digest']}"
+    yield 1, "beacon: none" if said["beacon"] is None else f"beacon: round {said['beacon']['round']}"
     for ueid, snapshots in said["chips"].items():
         yield 1, f"{ueid}: snapshots {', '.join(map(str, snapshots)) or 'none'}"
         for each in said["said"][ueid]:

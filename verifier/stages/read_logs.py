@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -25,6 +26,8 @@ from verifier.stages.setting import Setting
 from weighbridge.attest.tokens import HiddenBody, Token, event_name, is_confidential
 from weighbridge.core.errors import WeighbridgeError
 
+AGREED = "agreed"
+"""Kind of the units with the digests of the certificates that both parties of a sealed inspection agreed on."""
 READ_AHEAD = 8
 """Chips that are read at a time. A chip that is dead or far away costs waiting, and the others need not wait for it."""
 
@@ -66,7 +69,8 @@ def _logs(setting: Setting, drawn: Sequence[bytes]) -> Generator[LogFacts, None,
 
 
 def _opened(setting: Setting, log: LogFacts) -> LogFacts:
-    """Reveals what the chip's tokens hide, where their openings are there: in a sealed session, and nowhere else."""
+    """Adds what a sealed session alone has: the certificate that was agreed on, and what the chip's tokens hide."""
+    log = replace(log, agreed=setting.units.get(AGREED, log.chip.ueid.hex(), bytes) or b"")
     openings = setting.units.get(hidden_tokens.UNIT, log.chip.ueid.hex(), hidden_tokens.openings_of)
     return log if openings is None else hidden_tokens.revealed(log, openings)
 

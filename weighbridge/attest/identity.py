@@ -40,6 +40,7 @@ from weighbridge.attest.certificates import (
 from weighbridge.attest.credential_files import CREDENTIALS, REVOCATIONS, file_stamp, read_files, write_files
 from weighbridge.attest.peers import MAX_UEIDS, NAME, ROLES, peer_role, require_unexpired, role_domain, ueid_urn
 from weighbridge.attest.tcb import TCB_INFO_OID, TcbInfo
+from weighbridge.core.digests import bytes_digest
 from weighbridge.core.errors import IdentityError, UsageError
 
 ROLE_LIFETIME = datetime.timedelta(days=30)
@@ -267,11 +268,13 @@ class DeviceIdentity:
         ueid: EAT UEID of the chip (RFC 9711, section 4.2.1), 17 to 33 bytes.
         public_key: Attestation key, P-384.
         tcb: The firmware that the key belongs to, and how it was started.
+        device: BLAKE3 of the IDevID certificate (32 bytes), which stays with the chip over all firmware.
     """
 
     ueid: bytes
     public_key: ec.EllipticCurvePublicKey
     tcb: TcbInfo
+    device: bytes
 
 
 def verify_device_chain(chain_der: Sequence[bytes], root: x509.Certificate) -> DeviceIdentity:
@@ -303,6 +306,7 @@ def verify_device_chain(chain_der: Sequence[bytes], root: x509.Certificate) -> D
         ueid=bytes.fromhex(serials[0]),
         public_key=public_key,
         tcb=TcbInfo.parse(extension.value),
+        device=bytes_digest(bytes(chain_der[1])),
     )
 
 

@@ -9,6 +9,7 @@ Reading is strict: terms have one encoding, and everything else is an `OutcomeEr
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -17,11 +18,13 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from weighbridge.attest import beacon as beacons
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, WeighbridgeError
 
-FORMAT = 1
+FORMAT, DRAWING = 1, 2
+"""Formats of terms: of a record alone, and of one whose chips are drawn as the terms say."""
 KEY_SIZE = 32
 TERMS_LIMIT = 1 << 14
 """So many bytes the encoding of terms may have."""
@@ -31,7 +34,9 @@ MOST_FINDINGS = 512
 
 _INSPECTION = re.compile(r"[0-9a-zA-Z_-]{1,64}")
 _MOST_EDGES, _MOST_SPEEDS, _MOST_ATTEMPT = 64, 32, 255
-_MOST_SECONDS, _MOST_BITS = 1 << 31, 1 << 40
+_MOST_SECONDS, _MOST_BITS, _MOST_ROUND = 1 << 31, 1 << 40, (1 << 53) - 1
+_BEACON_LIMIT = 1 << 12
+_OF_DRAW = frozenset({"samples", "population", "beacon", "round"})
 
 
 class OutcomeError(WeighbridgeError):
@@ -91,6 +96,11 @@ class OutcomeTerms:
         verifier: The key that signs for the Verifier.
         inspection_bits: So many bits an inspection may disclose.
         year_bits: So many bits all inspections of a year may disclose.
+        samples: How many chips a sealed inspection draws; 0 if these terms say nothing about a draw.
+        population: Digest of the chips that it draws from (32 bytes); empty with `samples`.
+        beacon: The beacon whose value the draw depends on besides both parties' shares, as `encode_beacon` has it;
+            empty without one.
+        round: The round of that beacon; 0 without one.
     """
 
     inspection: str
@@ -112,6 +122,10 @@ class OutcomeTerms:
     verifier: bytes
     inspection_bits: int
     year_bits: int
+    samples: int = 0
+    population: bytes = b""
+    beacon: bytes = b""
+    round: int = 0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -131,6 +145,8 @@ class OutcomeTerms:
             (self.finding_count, MOST_FINDINGS - 1),
             (self.inspection_bits, _MOST_BITS),
             (self.year_bits, _MOST_BITS),
+            (self.samples, self.room.chips),
+            (self.round, _MOST_ROUND),
         ):
             if type(number) is not int or not 0 <= number <= most:
                 raise OutcomeError("a number in the terms of an outcome is out of its range")
@@ -147,6 +163,34 @@ class OutcomeTerms:
             raise OutcomeError("keys and digests of an outcome's terms have 32 bytes, and the parties are two")
         if type(self.rules) is not bytes or len(self.rules) != (KEY_SIZE if self.rule_count else 0):
             raise OutcomeError("the terms of an outcome have a digest of the rule set if, and only if, it has rules")
+        self._check_draw()
+
+    def _check_draw(self) -> None:
+        if type(self.population) is not bytes or len(self.population) != (KEY_SIZE if self.samples else 0):
+            raise OutcomeError("the terms of an outcome name a population if, and only if, they draw chips from it")
+        if type(self.beacon) is not bytes or len(self.beacon) > _BEACON_LIMIT:
+            raise OutcomeError("the beacon in the terms of an outcome is none")
+        if bool(self.beacon) != bool(self.round) or (self.beacon and not self.samples):
+            raise OutcomeError("the terms of an outcome have a beacon with a round of it, and with a draw, or neither")
+        if self.beacon:
+            _ = self.beacon_info
+
+    @property
+    def beacon_info(self) -> beacons.BeaconInfo | None:
+        """The beacon that the draw depends on; None without one.
+
+        Raises:
+            OutcomeError: It is none, or not in its one encoding.
+        """
+        if not self.beacon:
+            return None
+        try:
+            info = beacons.parse_info(json.loads(self.beacon))
+        except (FormatError, ValueError, RecursionError):
+            raise OutcomeError("the beacon in the terms of an outcome is none") from None
+        if encode_beacon(info) != self.beacon:
+            raise OutcomeError("the beacon in the terms of an outcome is not in its one encoding")
+        return info
 
     @property
     def room(self) -> SizeClass:
@@ -161,7 +205,14 @@ class OutcomeTerms:
     def to_cbor(self) -> bytes:
         """Returns the one encoding of these terms."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return cbor({"format": FORMAT, **{k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}})
+        if not self.samples:
+            values = {name: value for name, value in values.items() if name not in _OF_DRAW}
+        return cbor(
+            {
+                "format": DRAWING if self.samples else FORMAT,
+                **{k: list(v) if isinstance(v, tuple) else v for k, v in values.items()},
+            }
+        )
 
     @classmethod
     def from_cbor(cls, data: bytes) -> OutcomeTerms:
@@ -173,14 +224,19 @@ class OutcomeTerms:
             OutcomeError: The bytes are not the encoding of terms.
         """
         values = mapping(data, TERMS_LIMIT, "the terms of an outcome")
-        names = {each.name for each in fields(cls)}
-        if values.pop("format", None) != FORMAT or values.keys() != names:
-            raise OutcomeError(f"the terms of an outcome are no map of format {FORMAT}")
+        names, form = {each.name for each in fields(cls)}, values.pop("format", None)
+        if form not in (FORMAT, DRAWING) or values.keys() != (names if form == DRAWING else names - _OF_DRAW):
+            raise OutcomeError(f"the terms of an outcome are no map of format {FORMAT} or {DRAWING}")
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         terms = cls(**given)
         if terms.to_cbor() != data:
             raise OutcomeError("the terms of an outcome are not in their one encoding")
         return terms
+
+
+def encode_beacon(info: beacons.BeaconInfo) -> bytes:
+    """Returns a beacon's description as terms have it: JSON as a drand node gives it, keys ascending, no spaces."""
+    return json.dumps(info.to_json(), sort_keys=True, separators=(",", ":")).encode()
 
 
 def _amount(value: Any) -> bool:

@@ -67,7 +67,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "show": ("runs/gpt2",),
     "ops": ("--kind rounded", "--missing"),
     "demo": ("--out runs/demo",),
-    "up": ("", "--name gpu-a --name gpu-b --clock-speed 43200 --rate 1"),
+    "up": ("", "--name gpu-a --name gpu-b --clock-speed 43200 --rate 1", "--confidential"),
     "down": ("", "--dir laboratory"),
     "status": ("", "--json"),
     "example": ("digits --declared chip-0 --hidden chip-1",),
@@ -147,9 +147,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "inspect verify-draw": ("draw --log-key verifier.pub",),
     "inspect draw": ("27ab --out draw",),
     "inspect beacon": ("--key beacon.key --out beacon --round 1000",),
+    "inspect population": (
+        "--db registry.sqlite --credentials verifier --manufacturer maker/authority.pem --out population.tsv",
+    ),
     "inspect case": (
-        "--agreement agreement.cbor --samples 4 --db registry.sqlite --cache cache --credentials verifier "
-        "--manufacturer maker/authority.pem --firmware firmware.img --out case.cbor",
+        "--agreement agreement.cbor --population population.tsv --beacon beacon --db registry.sqlite --cache cache "
+        "--credentials verifier --manufacturer maker/authority.pem --firmware firmware.img --out case.cbor",
     ),
     "inspect criteria": ("--out criteria.json --every 10:3",),
     "inspect register": (f"--ueid {_ONE} --chip 127.0.0.1:4461 --prover 127.0.0.1:4462 --name gpu-0",),

@@ -21,6 +21,7 @@ from weighbridge.core.errors import UsageError
 if TYPE_CHECKING:
     from weighbridge.attest.manifest import SigningKey
     from weighbridge.attest.outcome_agreement import Agreement, Side
+    from weighbridge.attest.outcome_terms import OutcomeTerms
     from weighbridge.attest.outcome_values import RecordStatus, SnapshotStatus
 
 app = typer.Typer(
@@ -84,6 +85,7 @@ def join(
     if os.path.lexists(side):
         raise UsageError(f"{side} is there already; a side takes part in one start, so choose another file")
     agreed = OutcomeTerms.from_cbor(read_file(terms_file, max_bytes=TERMS_LIMIT))
+    _require_to_come(agreed)
     own = Side(agreed, role, _loaded(key))
     allowed = [agreed.inspection_bits if inspection_bits is None else inspection_bits]
     allowed.append(agreed.year_bits if year_bits is None else year_bits)
@@ -112,6 +114,7 @@ def open_(
 
     require_different(side, commitment, out)
     own = _side(side)
+    _require_to_come(own.terms)
     own.take(Committed.from_cbor(read_file(commitment)))
     _keep(side, own)
     write_file(out, own.open().to_cbor())
@@ -262,6 +265,21 @@ def audit(
     data = read_file(record_file, max_bytes=RECORD_LIMIT)
     signed_outcome.audit(data, _agreement(agreement), _private(prover_secret), _private(verifier_secret))
     print("key and signature follow from both parties' randomness; the key is worthless from now on")
+
+
+def _require_to_come(terms: OutcomeTerms) -> None:
+    """Checks that a party does not commit to a draw, or open its share, once the beacon's value may be known.
+
+    Raises:
+        UsageError: The round is due by this machine's clock (`sealed.beacon`).
+    """
+    info = terms.beacon_info
+    if info is not None and time.time() * 1000 >= info.time_ms(terms.round):
+        raise UsageError(
+            f"round {terms.round} of the beacon is out already, so a party may know whom the draw takes; agree on a "
+            "later one",
+            code="sealed.beacon",
+        )
 
 
 def _loaded(path: Path) -> SigningKey:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.outcomes import TERMS, start
+from support.outcomes import drawing, start
 from support.station import LIMITS, Station, ids
 
 from firmware_sim.opening import hidden, opened
@@ -19,10 +18,11 @@ from verifier.model.facts import LogFacts
 from verifier.model.hidden_tokens import places
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Registry
-from verifier.report import consistency, published_findings
+from verifier.report import consistency
 from verifier.report.page import render_html
 from verifier.sealed.case import Case
 from verifier.sealed.making import Inspectorate, make
+from verifier.sealed.population import population_of
 from verifier.sealed.session import Examined, examine
 from verifier.stages.read_logs import snapshots_in
 from verifier.store.cache import Cache
@@ -94,15 +94,16 @@ def examined(station: Station, made: Case, tokens: Mapping[tuple[bytes, int], by
 
 
 def case(station: Station, root: Path) -> Case:
-    named = {"findings": published_findings.digest(), "finding_count": len(published_findings.published())}
-    agreement = start(replace(TERMS, inspection="sealed-1", **named)).agreement
     trusted = station.manufacturer.certificate
+    witness = Witness(station.registry, trusted)
+    population = population_of(station.registry, witness, station.verifier, trusted)
+    agreement = start(drawing(population, len(JOBS))).agreement
     by = Inspectorate(
         registry=station.registry, cache=Cache(root / "case-cache"), credentials=station.verifier,
         manufacturer=trusted, firmware=FirmwarePolicy.of([station.root / "firmware.img"], trusted, limits=LIMITS),
-        witness=Witness(station.registry, trusted),
+        witness=witness,
     )  # fmt: skip
-    return make(agreement, len(JOBS), by)
+    return make(agreement, population, by)
 
 
 @pytest.fixture(scope="module")

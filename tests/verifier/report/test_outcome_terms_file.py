@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from support.drand_values import QUICKNET
 
+from verifier.model.agreed_population import AgreedPopulation, AgreedPopulationError
 from verifier.report import outcome_terms_file, published_findings
 from verifier.rules import ruleset
+from weighbridge.attest.beacon import parse_info
 from weighbridge.core.errors import UsageError
 
 TEXT = f"""
@@ -56,6 +60,23 @@ def test_a_rule_set_beside_it_is_named_by_its_digest(tmp_path: Path) -> None:
     assert (terms.rule_count, terms.hours) == (1, (1.0, 2.5))
 
 
+def test_a_draw_is_named_by_its_population_and_its_beacon(tmp_path: Path) -> None:
+    population = AgreedPopulation.of([(bytes(17), b""), (b"\x01" * 17, bytes(32))])
+    (tmp_path / "population.tsv").write_bytes(population.text)
+    (tmp_path / "beacon").mkdir()
+    (tmp_path / "beacon" / "info").write_text(json.dumps(QUICKNET))
+    drawing = 'samples = 1\npopulation = "population.tsv"\n' + TEXT
+    terms = outcome_terms_file.load(written(tmp_path, drawing))
+    assert (terms.samples, terms.population, terms.beacon) == (1, population.digest, b"")
+    for name in ("beacon", "beacon/info"):
+        terms = outcome_terms_file.load(written(tmp_path, f'beacon = "{name}"\nround = 340\n' + drawing))
+        assert terms.beacon_info == parse_info(QUICKNET)
+        assert terms.round == 340
+    (tmp_path / "population.tsv").write_bytes(population.text + b"\n")
+    with pytest.raises(AgreedPopulationError):
+        outcome_terms_file.load(written(tmp_path, drawing))
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -75,6 +96,11 @@ def test_a_rule_set_beside_it_is_named_by_its_digest(tmp_path: Path) -> None:
         (TEXT.replace("size = 1", "size = 9"), "size class"),
         (TEXT.replace('"november"', "11"), "inspection"),
         ("#" * (1 << 17), "more than"),
+        (TEXT + "population = 3", "population is the name"),
+        (TEXT + 'population = "missing.tsv"', "missing.tsv"),
+        (TEXT + 'beacon = "missing"', "missing"),
+        (TEXT + "samples = 3", "population if"),
+        (TEXT + "round = 3", "beacon with a round"),
     ],
 )
 def test_what_makes_no_sense_is_named(tmp_path: Path, text: str, named: str) -> None:

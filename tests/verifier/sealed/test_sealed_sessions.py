@@ -18,12 +18,19 @@ from support.sealed_isolation import LACKING
 from support.sealed_session import Parties, Start
 from support.station import Station
 
+from verifier.model.agreed_population import AgreedPopulation
+from verifier.registry import Chip
+from verifier.sealed.case import Case, seed_of
 from verifier.store.tables import UnitRow
 from weighbridge.attest import sealed_starts
+from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.hidden_fields import HiddenFields
+from weighbridge.attest.manifest import load_or_create_key
+from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.sealed_attestation import Launcher
 from weighbridge.attest.sealed_channel import WorkerKey
 from weighbridge.attest.sealed_order import Order
+from weighbridge.attest.sealed_session import assent, session_of
 from weighbridge.core.digests import cbor
 from weighbridge.execution.sealed import image as images
 
@@ -48,8 +55,8 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
 
 @pytest.fixture(scope="module")
 def sealed(parties: Parties) -> Start:
-    """A session that ran to its end."""
-    start = parties.start(4, leaves=LEAVES)
+    """A session that ran to its end; its draw depends on a beacon besides both parties' shares."""
+    start = parties.start(4, leaves=LEAVES, beacon=LocalBeacon.load(parties.root / "beacon.key"))
     done = start.run()
     assert done.returncode == 0, done.stdout
     return start
@@ -234,3 +241,46 @@ def test_a_party_signs_one_order_of_an_agreement_and_gives_its_secret_once(parti
     for _ in range(2):
         parties.run("verifier", f"{giving} one.attestation")
     assert "given to another worker" in parties.run("verifier", f"{giving} two.attestation", code=2)
+
+
+def drawn_from_others(start: Start) -> None:
+    """Both parties' people sign an order of a case that draws from fewer chips than their terms name."""
+    at, n = start.parties.root, start.name
+    agreed = Agreement.from_cbor((at / "prover" / f"{n}.agreement").read_bytes())
+    case = Case.from_cbor((at / "prover" / f"{n}.case").read_bytes())
+    drawn = {log.chip.ueid for log in case.logs}
+    fewer = AgreedPopulation({ueid: each for ueid, each in case.agreed.chips.items() if ueid in drawn})
+    logs = {log.chip.ueid: (log, said) for log, said in zip(case.logs, case.contradictions, strict=True)}
+    both = [logs[ueid] for ueid in fewer.draw(len(drawn), seed_of(agreed))]
+    other = replace(
+        case, population=fewer.text, logs=tuple(log for log, _ in both), contradictions=tuple(said for _, said in both)
+    )
+    order = Order.from_cbor((at / "prover" / f"{n}.order").read_bytes())
+    order = replace(order, session=session_of(agreed, other.to_cbor()))
+    (at / "prover" / f"{n}.case").write_bytes(other.to_cbor())
+    for party in ("prover", "verifier"):
+        (at / party / f"{n}.order").write_bytes(order.to_cbor())
+        key = load_or_create_key(at / party / "own.key")
+        (at / "prover" / f"{n}.{party}.assent").write_bytes(assent(order, key))
+
+
+@pytest.mark.finding("sealed.population")
+@pytest.mark.finding("sealed.inputs")
+def test_a_worker_draws_from_the_chips_that_were_agreed_on(parties: Parties) -> None:
+    """A chip that is registered after the agreement changes no draw. An order of other chips is refused by name."""
+    late = Chip(ueid=b"\x02" * 17, address="127.0.0.1:1")
+    start = parties.start(2, leaves=LEAVES, later=lambda: parties.station.registry.register(late))
+    n = start.name
+    case = Case.from_cbor((parties.root / "prover" / f"{n}.case").read_bytes())
+    assert late.ueid not in case.agreed.chips
+    assert len(case.agreed) == 4
+    drawn_from_others(start)  # no command signs it; the worker refuses it all the same
+    said = parties.run(
+        "prover", f"site assent {n}.order --agreement {n}.agreement --case {n}.case --measurement"
+        f" {parties.measurement} --key own.key --out never.assent", code=2,
+    )  # fmt: skip
+    assert "sealed.population" in said
+    done = start.run()
+    assert done.returncode == 2
+    assert "sealed.inputs" in done.stdout
+    assert not list((parties.root / "prover" / f"{n}.session").glob("outcome*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import Any
 
 import cbor2
 import pytest
-from support.outcomes import TERMS, start
+from support.drand_values import QUICKNET, VALUES
+from support.outcomes import TERMS, drawing, start
 from support.populated_station import populate
 from support.station import LIMITS, Station
 
@@ -18,6 +20,7 @@ from firmware_sim.opening import opened
 from prover.keeping.sealed_inputs import gather
 from verifier.contact.clients import ChipClient
 from verifier.contact.witness import Witness
+from verifier.model.agreed_population import AgreedPopulation
 from verifier.model.policies import SEGMENTS_AS_DESIGNED
 from verifier.model.reference_values import FirmwarePolicy
 from verifier.registry import Registry
@@ -27,11 +30,15 @@ from verifier.sealed import session_worker
 from verifier.sealed.case import Case, CaseError, check_agreed, seed_of
 from verifier.sealed.inputs import opening
 from verifier.sealed.making import Inspectorate, make
+from verifier.sealed.population import population_of
 from verifier.sealed.session import Examined, examine
 from verifier.sealed.shown import lines, shown
 from verifier.stages.read_logs import snapshots_in
 from verifier.store.cache import Cache
+from weighbridge.attest import drand_signatures
+from weighbridge.attest.beacon import LocalBeacon, parse_info
 from weighbridge.attest.outcome_agreement import Agreement
+from weighbridge.attest.outcome_terms import encode_beacon
 from weighbridge.attest.signed_outcome import open_record
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import ChipError, FormatError, UsageError, WeighbridgeError
@@ -49,22 +56,31 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
 
 
 @pytest.fixture(scope="module")
-def agreement() -> Agreement:
-    """What both parties agreed on."""
-    named = {"findings": published_findings.digest(), "finding_count": len(published_findings.published())}
-    return start(replace(TERMS, inspection="sealed-1", **named)).agreement
+def population(station: Station) -> AgreedPopulation:
+    """The chips that both parties agree on, before there is a nonce."""
+    root = station.manufacturer.certificate
+    return population_of(station.registry, Witness(station.registry, root), station.verifier, root)
 
 
 @pytest.fixture(scope="module")
-def case(station: Station, agreement: Agreement) -> Case:
-    """All four chips."""
+def agreement(population: AgreedPopulation) -> Agreement:
+    """What both parties agreed on."""
+    return start(drawing(population, 4)).agreement
+
+
+def inspectorate(station: Station, cache: str) -> Inspectorate:
     root = station.manufacturer.certificate
-    by = Inspectorate(
-        registry=station.registry, cache=Cache(station.root / "case-cache"), credentials=station.verifier,
+    return Inspectorate(
+        registry=station.registry, cache=Cache(station.root / cache), credentials=station.verifier,
         manufacturer=root, firmware=FirmwarePolicy.of([station.root / "firmware.img"], root, limits=LIMITS),
         witness=Witness(station.registry, root),
     )  # fmt: skip
-    return make(agreement, 4, by)
+
+
+@pytest.fixture(scope="module")
+def case(station: Station, agreement: Agreement, population: AgreedPopulation) -> Case:
+    """All four chips."""
+    return make(agreement, population, inspectorate(station, "case-cache"))
 
 
 def given(station: Station, case: Case, out: Path, *without: tuple[str, int]) -> Path:
@@ -123,7 +139,7 @@ def test_other_bytes_are_no_case(case: Case) -> None:
     data = case.to_cbor()
     raw = cbor2.loads(data)
     wrong: dict[str, Any] = {
-        "format": 2, "plan": "{}", "population": -1, "logs": [{}], "witness": "x", "manufacturer": b"",
+        "format": 1, "plan": "{}", "population": b"", "logs": [{}], "witness": "x", "manufacturer": b"",
         "firmware": "[]", "contradictions": [[[1]]] * 4, "created_at": 1, "rules": "",
     }  # fmt: skip
     changed = [cbor({**raw, name: value}) for name, value in wrong.items()]
@@ -148,6 +164,17 @@ def test_a_session_says_what_it_does_not_do(case: Case, asked: dict[str, Any]) -
         replace(case, plan=replace(case.plan, **asked))
 
 
+def drawn_by(case: Case, agreement: Agreement, beacon: bytes = b"") -> Case:
+    """The same logs in the order that another agreement, or a beacon, draws them in."""
+    seed = seed_of(agreement, beacon)
+    logs = {log.chip.ueid: (log, said) for log, said in zip(case.logs, case.contradictions, strict=True)}
+    both = [logs[ueid] for ueid in case.agreed.draw(len(logs), seed)]
+    return replace(
+        case, plan=replace(case.plan, seed=seed), logs=tuple(log for log, _ in both),
+        contradictions=tuple(said for _, said in both), beacon=beacon,
+    )  # fmt: skip
+
+
 def test_a_case_is_of_its_agreement(case: Case, agreement: Agreement) -> None:
     check_agreed(case, agreement)
     chosen = replace(case, plan=replace(case.plan, seed=bytes(32)))  # a seed that the Verifier likes
@@ -162,12 +189,97 @@ def test_a_case_has_the_rules_that_were_agreed_on(case: Case, agreement: Agreeme
     """Otherwise the worker would find out at the end, and the start would have been for nothing."""
     check_agreed(case, agreement)
     ruled = start(replace(agreement.terms, rules=bytes(32), rule_count=1)).agreement
-    of_it = replace(case, plan=replace(case.plan, seed=seed_of(ruled)))
+    of_it = drawn_by(case, ruled)
     with pytest.raises(UsageError, match="another rule set"):
         check_agreed(of_it, ruled)
     for wrong in (replace(case, rules=b"{}"), replace(case, policy=b"[severities")):
         with pytest.raises(WeighbridgeError):
             check_agreed(wrong, agreement)
+
+
+@pytest.mark.finding("sealed.population")
+def test_chips_that_come_or_go_after_the_agreement_change_no_draw(
+    station: Station, case: Case, agreement: Agreement, population: AgreedPopulation
+) -> None:
+    """Who learns the nonce first has a chip registered or retired until it likes the draw: it is refused by name."""
+    gone = AgreedPopulation.of(list(population.chips.items())[1:])
+    come = AgreedPopulation.of([*population.chips.items(), (b"\x02" * 17, b"")])
+    other = AgreedPopulation.of([(ueid, bytes(32)) for ueid in population.chips])
+    for each in (gone, come, other):
+        with pytest.raises(UsageError) as caught:
+            make(agreement, each, inspectorate(station, "other"))
+        assert caught.value.reason == "sealed.population"
+        with pytest.raises(UsageError) as caught:  # a Verifier with a program of its own
+            check_agreed(replace(case, population=each.text), agreement)
+        assert caught.value.reason == "sealed.population"
+    swapped = replace(case, logs=case.logs[::-1], contradictions=case.contradictions[::-1])
+    unnamed = start(replace(agreement.terms, samples=0, population=b"")).agreement
+    for wrong, agreed in ((swapped, agreement), (case, unnamed)):
+        with pytest.raises(UsageError) as caught:
+            check_agreed(wrong, agreed)
+        assert caught.value.reason == "sealed.population"
+
+
+@pytest.mark.finding("chip.identity.agreed")
+def test_a_chip_with_another_certificate_than_was_agreed_on_is_found(
+    station: Station, case: Case, population: AgreedPopulation, honest: Examined, tmp_path: Path
+) -> None:
+    """Another device with the UEID of one that was agreed on; its manufacturer issued it a certificate as well."""
+    assert all(found for ueid, found in population.chips.items() if ueid != station.ueids["dead"])
+    assert "chip.identity.agreed" not in [name for name, _ in said(honest.report)]
+    chips = {**population.chips, station.ueids["honest"]: bytes(32)}
+    found = examined(
+        station, replace(case, population=AgreedPopulation(chips).text), given(station, case, tmp_path / "files")
+    )
+    assert ("chip.identity.agreed", f"chip {station.ueids['honest'].hex()} head") in said(found.report)
+    assert found.report["counts"]["verified"] == honest.report["counts"]["verified"] - 1
+    assert found.report["probability"]["inputs"]["w"] == honest.report["probability"]["inputs"]["w"] + 1
+
+
+@pytest.mark.finding("sealed.beacon")
+def test_a_draw_depends_on_the_beacon_that_was_agreed_on(
+    case: Case, population: AgreedPopulation, tmp_path: Path
+) -> None:
+    """Whoever brings another round, another beacon's value or none is refused by name."""
+    now = [1_800_000_000.0]
+    beacon = LocalBeacon.load(tmp_path / "key", clock=lambda: now[0])
+    other = LocalBeacon.load(tmp_path / "other", clock=lambda: now[0])
+    now[0] += 1000
+    terms = drawing(population, 4, beacon=encode_beacon(beacon.info), round=500)
+    agreement = start(terms).agreement
+    value = json.dumps(beacon.value(500).to_json()).encode()  # type: ignore[union-attr]
+    drawn = drawn_by(case, agreement, value)
+    check_agreed(drawn, agreement)
+    assert Case.from_cbor(drawn.to_cbor()).to_cbor() == drawn.to_cbor()
+    assert shown(drawn)["beacon"]["round"] == 500
+    assert seed_of(agreement, value) != seed_of(start(terms).agreement, value)  # other shares
+    wrong = [json.dumps(each.to_json()).encode() for each in (beacon.value(501), other.value(500)) if each]
+    for bad in (b"", b"{", b"[]", *wrong):
+        with pytest.raises(UsageError) as caught:
+            check_agreed(replace(drawn, beacon=bad), agreement)
+        assert caught.value.reason == "sealed.beacon"
+    with pytest.raises(UsageError, match="seed"):  # the beacon's value, and another seed that the Verifier likes
+        check_agreed(replace(drawn, plan=replace(drawn.plan, seed=case.plan.seed)), agreement)
+    with pytest.raises(UsageError) as caught:  # a value where none was agreed on
+        seed_of(start(drawing(population, 4)).agreement, value)
+    assert caught.value.reason == "sealed.beacon"
+
+
+@pytest.mark.finding("sealed.beacon")
+def test_a_draw_takes_drands_values_where_they_can_be_verified(
+    population: AgreedPopulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, values = QUICKNET, [value for beacon, value in VALUES if beacon is QUICKNET]
+    agreed = [drawing(population, 4, beacon=encode_beacon(parse_info(info)), round=each["round"]) for each in values]
+    one = start(agreed[0]).agreement
+    assert len(seed_of(one, json.dumps(values[0]).encode())) == 32
+    forged = {**values[0], "signature": values[1]["signature"], "randomness": values[1]["randomness"]}
+    with pytest.raises(UsageError):
+        seed_of(one, json.dumps(forged).encode())
+    monkeypatch.setattr(drand_signatures, "possible", lambda scheme: False)
+    with pytest.raises(UsageError, match="cannot be verified") as caught:  # not as elsewhere, by its hash alone
+        seed_of(one, json.dumps(values[0]).encode())
+    assert caught.value.reason == "sealed.beacon"
 
 
 def test_a_party_sees_what_a_case_says_of_its_chips(case: Case) -> None:
@@ -201,14 +313,9 @@ def test_a_report_that_is_too_large_is_an_inspection_that_was_aborted(
     assert (open_record(record).status, len(record), report) == ("aborted", 793, b"{}")
 
 
-def test_a_start_has_one_case(station: Station, case: Case, agreement: Agreement) -> None:
-    root = station.manufacturer.certificate
-    by = Inspectorate(
-        registry=station.registry, cache=Cache(station.root / "again"), credentials=station.verifier, manufacturer=root,
-        firmware=case.firmware, witness=Witness(station.registry, root),
-    )  # fmt: skip
+def test_a_start_has_one_case(station: Station, case: Case, agreement: Agreement, population: AgreedPopulation) -> None:
     with pytest.raises(UsageError, match="exists already"):
-        make(agreement, 4, by)
+        make(agreement, population, inspectorate(station, "again"))
 
 
 @pytest.mark.finding("outcome.withheld")

@@ -10,9 +10,11 @@ import cbor2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drand_values import QUICKNET
 from support.outcomes import TERMS
 
-from weighbridge.attest.outcome_terms import OutcomeError, OutcomeTerms
+from weighbridge.attest.beacon import parse_info
+from weighbridge.attest.outcome_terms import OutcomeError, OutcomeTerms, encode_beacon
 from weighbridge.core.digests import cbor
 
 _EDGES = st.lists(st.floats(1e-3, 1e30), max_size=8, unique=True).map(lambda each: tuple(sorted(each)))
@@ -59,6 +61,40 @@ def test_what_are_no_terms_is_refused(changes: dict[str, Any]) -> None:
     raw = {name: list(value) if isinstance(value, tuple) else value for name, value in changes.items()}
     with pytest.raises(OutcomeError):
         OutcomeTerms.from_cbor(cbor({**cbor2.loads(TERMS.to_cbor()), **raw}))
+
+
+BEACON = encode_beacon(parse_info(QUICKNET))
+DRAWING = {"samples": 4, "population": b"p" * 32, "beacon": BEACON, "round": 1000}
+
+
+@pytest.mark.parametrize("changes", [{}, {"beacon": b"", "round": 0}, {"samples": 16}])
+def test_terms_of_a_draw_come_back(changes: dict[str, Any]) -> None:
+    """Those without a draw keep their format, so that digests of earlier ones stay."""
+    terms = replace(TERMS, **{**DRAWING, **changes})
+    assert OutcomeTerms.from_cbor(terms.to_cbor()) == terms
+    assert cbor2.loads(terms.to_cbor())["format"] == 2
+    assert cbor2.loads(TERMS.to_cbor())["format"] == 1
+    assert not cbor2.loads(TERMS.to_cbor()).keys() & DRAWING.keys()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples": 0}, {"samples": 17}, {"samples": True}, {"population": b""}, {"population": "p" * 32},
+        {"round": 0}, {"round": -1}, {"round": 1 << 53}, {"beacon": b""}, {"beacon": b"{}"}, {"beacon": b"["},
+        {"beacon": BEACON + b" "}, {"beacon": BEACON.replace(b'"period":3', b'"period":4')}, {"beacon": b"9" * 5000},
+        {"samples": 0, "population": b""},
+    ],
+)  # fmt: skip
+@pytest.mark.finding("outcome.malformed")
+def test_what_are_no_terms_of_a_draw_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(OutcomeError) as caught:
+        replace(TERMS, **{**DRAWING, **changes})
+    assert caught.value.reason == "outcome.malformed"
+    whole = cbor2.loads(replace(TERMS, **DRAWING).to_cbor())
+    for raw in ({**whole, **changes}, {**whole, "format": 1}, {**cbor2.loads(TERMS.to_cbor()), "format": 2}):
+        with pytest.raises(OutcomeError):
+            OutcomeTerms.from_cbor(cbor(raw))
 
 
 def test_other_maps_are_refused() -> None:

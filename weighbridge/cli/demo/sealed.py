@@ -37,6 +37,8 @@ prover = "{prover}"
 verifier = "{verifier}"
 inspection_bits = 20000
 year_bits = 1000000
+samples = {samples}
+population = "population"
 """
 
 
@@ -110,8 +112,9 @@ class Sealed:
             took: Seconds that the open inspection took, of all chips. The sealed one has as many.
         """
         measurement = self._make_site()
-        self._agree({"leaves": max(LEAVES_S, round(took)), **terms})
-        drawn = self._draw(running, SAMPLES, runs)
+        self._write_population(running)
+        self._agree({"leaves": max(LEAVES_S, round(took)), "samples": SAMPLES, **terms})
+        drawn = self._draw(running, runs)
         self._sign(measurement)
         said = self._run(len(running.chips))
         return judge((self.root / "verifier" / "outcome.bin").stat().st_size, said, drawn, report)
@@ -149,11 +152,21 @@ class Sealed:
             outs = ("--out", "agreement", "--secret", "secret")
             self.parties[name].run("outcome", "agree", "side", f"{other}.share", *outs)
 
-    def _draw(self, running: Station, samples: int, runs: Path) -> list[str]:
+    def _write_population(self, running: Station) -> None:
+        """The Verifier writes down which chips can be drawn, before either party knows the nonce."""
+        at = running.bench.directory
+        self.parties["verifier"].run(
+            *("inspect", "population", "--db", at / "verifier" / "registry.sqlite", "--out", "population"),
+            *("--credentials", at / "verifier" / "credentials"),
+            *("--manufacturer", at / "manufacturer" / "authority.pem"),
+        )
+        self.give("verifier", "prover", "population")
+
+    def _draw(self, running: Station, runs: Path) -> list[str]:
         """The Verifier draws chips and reads their logs; the Prover gathers what the worker asks for. Returns them."""
         at, home = running.bench.directory, running.bench.directory / "verifier"
         self.parties["verifier"].run(
-            *("inspect", "case", "--agreement", "agreement", "--samples", samples, "--out", "case"),
+            *("inspect", "case", "--agreement", "agreement", "--population", "population", "--out", "case"),
             *("--db", home / "registry.sqlite", "--cache", home / "cache", "--credentials", home / "credentials"),
             *("--manufacturer", at / "manufacturer" / "authority.pem"),
             *("--firmware", at / "manufacturer" / "firmware.img", "--allow-forced"),
