@@ -68,6 +68,7 @@ class Fleet:
         rate_per_day: float = 0.0,
         clock_speed: float = 1.0,
         witness: NoteKey | None = None,
+        confidential: bool = False,
     ) -> None:
         """Finds the chips; none is booted yet.
 
@@ -76,6 +77,7 @@ class Fleet:
             rate_per_day: Mean interrupts per day of each chip's clock; 0 for none.
             clock_speed: Seconds of the chips per second of the host.
             witness: The witness that the chips trust, if any; they keep their logs until it reads them.
+            confidential: Whether they boot confidentially: their tokens hide fields, and no Verifier gets a snapshot.
 
         Raises:
             UsageError: There is no chip, or more than this process may have files open for.
@@ -88,6 +90,7 @@ class Fleet:
             clock_speed=clock_speed,
             hold=DEFAULT_HOLD,
             reporting=Reporting(witness=witness),
+            confidential=confidential,
         )
         self._slots = {ueid: _Slot(directory / ueid.hex()) for ueid in chips_in(directory)}
         if not self._slots:
@@ -238,6 +241,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--image", type=Path, help="signed firmware image that missing chips are delivered with")
     result.add_argument("--rate", type=float, default=0.0, help="mean interrupts per day of each chip's clock")
     result.add_argument("--clock-speed", type=float, default=1.0, help="seconds of the chips per second of the host")
+    result.add_argument(
+        "--confidential", action="store_true", help="boot chips confidentially: for sealed inspections alone"
+    )
     result.add_argument("--witness-key", type=Path, help="file with the verifier key of the witness that is trusted")
     result.add_argument("--credentials", type=Path, required=True, help="directory with the role certificate")
     result.add_argument("--address", default="127.0.0.1:0", help="where to serve Verifiers")
@@ -268,6 +274,7 @@ def until_stopped(options: argparse.Namespace, ready: Ready = lambda *_: None) -
         rate_per_day=options.rate,
         clock_speed=options.clock_speed,
         witness=witness_key(options.witness_key),
+        confidential=options.confidential,
     ) as fleet:
         limits = CallLimits(rate_per_s=100_000, burst=100_000)  # One caller may ask all of them.
         server, address = endpoints.server(

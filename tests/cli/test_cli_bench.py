@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from support.command_line import answer, fails, weighbridge
 
+from verifier.contact.clients import ChipClient
 from weighbridge.attest import role_certificate
+from weighbridge.attest.certificates import load_certificate
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.role_authority import RoleAuthority
+from weighbridge.attest.tokens import is_confidential, verify
 from weighbridge.cli.bench.background import Background, alone
 from weighbridge.cli.bench.layout import Bench, Service, Settings, check_names
 from weighbridge.cli.bench.processes import ProcessError
@@ -231,3 +234,37 @@ def test_a_bench_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(stopped) == ["chip chip-0", "chip spare", "prover", "verifier"]
     assert answer("down")["stopped"] == []
     assert {each["state"] for each in answer("status", code=1)["services"]} == {"stopped"}
+
+
+def test_a_bench_of_confidential_chips_starts_with_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its chips say so in their signed boot entries, and an ordinary inspection of them verifies nothing, by name."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        said = answer("up", "--chips", "1", "--confidential")
+        assert said["confidential"] is True
+        bench = Bench.opened(tmp_path / "weighbridge-bench")
+        root = load_certificate((bench.directory / "manufacturer" / "authority.pem").read_bytes())
+        address = (bench.chip("chip-0") / "address").read_text().strip()
+        with ChipClient(address, Credentials.load(bench.credentials("verifier")), bench.ueid("chip-0")) as client:
+            boot = verify(next(iter(client.entries(1))), root).token
+        assert is_confidential(boot)
+        assert answer("up")["confidential"] is True  # it stays so
+        code, out, _ = weighbridge("inspect", "start", "--samples", "1", "--threshold", "1e21", "--chip-flops", "1e15",
+                                   "--period", "30", "--rate", "0.1", "--watch", "--json")  # fmt: skip
+        assert code in (0, 1)
+        report = json.loads(out)
+        assert "snapshot.confidential" in {each["id"] for each in report["findings"]}
+        assert report["counts"]["verified"] == 0
+    finally:
+        answer("down")
+
+
+def test_a_bench_that_runs_openly_is_stopped_before_it_is_confidential(made: Bench, prover: Background) -> None:
+    prover = Background(prover.service, made.directory / "background")
+    prover.start()
+    try:
+        prover.served()
+        assert fails("up", "--dir", made.directory, "--confidential") == "usage"
+        assert not Bench.opened(made.directory).settings.confidential
+    finally:
+        prover.stop()

@@ -27,7 +27,7 @@ from verifier.registry import Chip, Registry
 from weighbridge.attest import tlog
 from weighbridge.attest.identity import CertificateAuthority, Credentials
 from weighbridge.attest.tlog import NoteError
-from weighbridge.attest.tokens import entry_digest, verify, verify_log
+from weighbridge.attest.tokens import entry_digest, is_confidential, verify, verify_log
 from weighbridge.core.errors import ChipError, UsageError
 from weighbridge.core.merkle import leaf_hash, verify_inclusion
 from weighbridge.rpc import endpoints
@@ -258,3 +258,25 @@ def test_the_command_line_reads_one_chip_of_a_fleet(site: Site) -> None:
         done = subprocess.run(whole, capture_output=True, text=True)
         assert done.returncode == code, done.stderr
         assert says in (done.stderr if code else done.stdout)
+
+
+@pytest.mark.parametrize("confidential", [False, True])
+def test_a_fleet_boots_confidentially_if_it_is_told_to(tmp_path: Path, confidential: bool) -> None:
+    manufacturer, authority = CertificateAuthority.create("Manufacturer"), CertificateAuthority.create("Site")
+    manufacturer.save(tmp_path / "manufacturer")
+    authority.issue_role("chip", "fleet").save(tmp_path / "credentials")
+    command = [sys.executable, "-m", "weighbridge.cli", "chip", "fleet", "--dir", str(tmp_path / "chips")]
+    command += ["--count", "1", "--manufacturer", str(tmp_path / "manufacturer"), "--json"]
+    command += ["--credentials", str(tmp_path / "credentials"), "--address-file", str(tmp_path / "address")]
+    command += ["--confidential"] if confidential else []
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        (ueid,) = (bytes.fromhex(each) for each in said["ueids"])
+        with ChipClient(said["address"], authority.issue_role("verifier", "verifier"), ueid) as client:
+            boot = verify(next(iter(client.entries(1))), manufacturer.certificate).token
+        assert is_confidential(boot) is confidential
+    finally:
+        process.kill()
+        process.wait()

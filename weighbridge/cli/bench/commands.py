@@ -47,6 +47,10 @@ def up(
     allow_forced: Annotated[
         bool, typer.Option("--allow-forced", help="Let a training ask its chip for a snapshot.")
     ] = False,
+    confidential: Annotated[
+        bool,
+        typer.Option("--confidential", help="Boot chips that open their snapshots for sealed inspections alone."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start a bench: authority, credentials, chips, a Prover's and a Verifier's service, in the background.
@@ -61,7 +65,7 @@ def up(
         raise UsageError("give --chips or --name, not both")
     directory = _place(directory)
     with alone(directory / "background"):
-        bench = _settled(directory, given, rate, clock_speed, allow_forced)
+        bench = _settled(directory, given, rate, clock_speed, forced=allow_forced, confidential=confidential)
         working_on("making keys and chips")
         bench.make()
         services = _services(bench)
@@ -84,6 +88,8 @@ def up(
     if settings.clock_speed > 1:
         faster = f"the chips' clocks run {settings.clock_speed:g} times as fast as they should"
         print(f"{faster}; this Verifier accepts that, and its reports say so (firmware.limits)")
+    if settings.confidential:
+        print("ordinary inspections verify nothing about these chips; make sealed ones (`weighbridge site`)")
     other = "" if shown == str(DEFAULT) else f" --dir {shown}"
     print(f"`weighbridge example{other} --declared {settings.chips[0]}` trains on a chip")
 
@@ -167,7 +173,15 @@ def _place(directory: Path) -> Path:
     return directory
 
 
-def _settled(directory: Path, names: tuple[str, ...], rate: float | None, speed: float | None, forced: bool) -> Bench:
+def _settled(
+    directory: Path,
+    names: tuple[str, ...],
+    rate: float | None,
+    speed: float | None,
+    *,
+    forced: bool,
+    confidential: bool,
+) -> Bench:
     """Returns the bench as it shall be from now on, and writes that down.
 
     Raises:
@@ -176,7 +190,7 @@ def _settled(directory: Path, names: tuple[str, ...], rate: float | None, speed:
     if not Bench.exists(directory):
         names = names or tuple(f"chip-{number}" for number in range(_DEFAULT_CHIPS))
         rate, speed = _DEFAULT_RATE if rate is None else rate, _DEFAULT_SPEED if speed is None else speed
-        bench = Bench(directory, Settings(names, rate, speed, forced))
+        bench = Bench(directory, Settings(names, rate, speed, forced, confidential))
         bench.keep()
         return bench
     bench = Bench.opened(directory)
@@ -187,13 +201,14 @@ def _settled(directory: Path, names: tuple[str, ...], rate: float | None, speed:
         rate_per_day=before.rate_per_day if rate is None else rate,
         clock_speed=before.clock_speed if speed is None else speed,
         forced=before.forced or forced,
+        confidential=before.confidential or confidential,
     )
     if replace(wanted, chips=before.chips) != before:
         running = [each.service.name for each in _services(bench) if each.status().state == "running"]
         if running:
             raise UsageError(
                 f"{', '.join(running)} run with other options; type `weighbridge down` before you change "
-                "--rate, --clock-speed or --allow-forced"
+                "--rate, --clock-speed, --allow-forced or --confidential"
             )
     bench = Bench(directory, wanted)
     bench.keep()
@@ -210,6 +225,7 @@ def _said(bench: Bench, statuses: list[Status]) -> dict[str, Any]:
         "rate_per_day": settings.rate_per_day,
         "clock_speed": settings.clock_speed,
         "allow_forced": settings.forced,
+        "confidential": settings.confidential,
         "runs": str(bench.runs),
         "credentials": str(bench.credentials("operator")),
         "services": [each.to_json() for each in statuses],

@@ -41,12 +41,14 @@ class Settings:
         rate_per_day: Interrupts of a chip per day, on its own clock.
         clock_speed: Seconds of a chip's clock per second.
         forced: Whether a training may ask its chip for a snapshot.
+        confidential: Whether chips boot confidentially: they open snapshots for sealed inspections alone.
     """
 
     chips: tuple[str, ...]
     rate_per_day: float
     clock_speed: float
     forced: bool = False
+    confidential: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +178,13 @@ class Bench:
         """Returns all processes of the bench: chips, Prover, Verifier."""
         settings, verifier = self.settings, self.directory / "verifier"
         forced = ("--allow-forced",) if settings.forced else ()
+        confidential = ("--confidential",) if settings.confidential else ()
         chips = [
             self._service(
                 f"chip {name}", "chip boot", self.chip(name),
                 "--dir", self.chip(name), "--credentials", self.chip(name) / "credentials",
                 "--socket", self.socket(name), "--rate", settings.rate_per_day,
-                "--clock-speed", settings.clock_speed, "--hold", HOLD, *forced,
+                "--clock-speed", settings.clock_speed, "--hold", HOLD, *forced, *confidential,
             )
             for name in settings.chips
         ]  # fmt: skip
