@@ -21,7 +21,12 @@ from firmware_sim.reporting_policy import DEFAULT_PATIENCE_S, Reporting, witness
 from firmware_sim.service import ALLOW, ChipServicer
 from firmware_sim.witness_client import Reporter
 from protos.weighbridge.v1 import chip_pb2_grpc
+from weighbridge.attest.certificates import load_certificate
 from weighbridge.attest.identity import CertificateAuthority, Credentials
+from weighbridge.attest.sealed_attestation import LauncherVerifier
+from weighbridge.attest.sealed_channel import KEY_SIZE
+from weighbridge.attest.tcb import MEASUREMENT_SIZE
+from weighbridge.attest.worker_openings import Trusted
 from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.rpc import endpoints
@@ -53,6 +58,13 @@ def parser() -> argparse.ArgumentParser:
         "--confidential",
         action="store_true",
         help="open the snapshots of this boot on this machine alone, for sealed workers, and to no Verifier",
+    )
+    result.add_argument(
+        "--worker-authority", type=Path, help="with --confidential: PEM of the authority that vouches for workers"
+    )
+    result.add_argument("--worker-prover", default="", help="public key of sealed jobs of the Prover, in hex")
+    result.add_argument(
+        "--worker-image", action="append", default=[], help="measurement of an image that may run, in hex; repeatable"
     )
     result.add_argument("--nvram", type=int, default=DEFAULT_CAPACITY, help="bytes of memory for the log")
     result.add_argument(
@@ -114,6 +126,7 @@ def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
             oscillator=options.oscillator,
             reporting=reporting,
             confidential=options.confidential,
+            workers=_workers(options),
         )
         reporter = Reporter(firmware, options.witness, credentials) if options.witness else None
         link = Link(options.socket, firmware)
@@ -132,6 +145,29 @@ def run(options: argparse.Namespace, stop: AskedToStop, ready: Ready) -> None:
         if reporter is not None:
             reporter.stop()
         endpoints.shut_down(server, GRACE_SECONDS).wait()
+
+
+def _workers(options: argparse.Namespace) -> Trusted | None:
+    """Returns which workers the chip opens to; None if it is told of none.
+
+    Raises:
+        UsageError: Something about them is missing or none.
+    """
+    given = (options.worker_authority, options.worker_prover, options.worker_image)
+    if not any(given):
+        return None
+    if not all(given):
+        raise UsageError("Workers are named by --worker-authority, --worker-prover and --worker-image; give all three.")
+    try:
+        prover, images = bytes.fromhex(options.worker_prover), frozenset(map(bytes.fromhex, options.worker_image))
+        root = load_certificate(options.worker_authority.read_bytes())
+    except ValueError:
+        raise UsageError("--worker-prover and --worker-image are given in hex.") from None
+    except OSError as error:
+        raise UsageError(f"Cannot read {options.worker_authority}: {error.strerror}; name a PEM file.") from None
+    if len(prover) != KEY_SIZE or any(len(each) != MEASUREMENT_SIZE for each in images):
+        raise UsageError(f"A key has {KEY_SIZE} bytes and a measurement {MEASUREMENT_SIZE}; correct what is given.")
+    return Trusted(workers=LauncherVerifier(root), prover=prover, images=images)
 
 
 if __name__ == "__main__":

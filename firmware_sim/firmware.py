@@ -11,20 +11,21 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from firmware_sim.device import Device
-from firmware_sim.kept_openings import SALT_SIZE, Opened, Openings
+from firmware_sim.kept_openings import SALT_SIZE, Audience, Opened, Openings
 from firmware_sim.nvlog import NonVolatileLog, rolled_back
 from firmware_sim.outbox import Outbox
 from firmware_sim.reporting_policy import NO_WITNESS, Reporting
 from firmware_sim.snapshot_report import Report
 from firmware_sim.work_page import WorkPage
-from weighbridge.attest import hidden_fields, repeats, tokens
+from weighbridge.attest import hidden_fields, repeats, tokens, worker_openings
 from weighbridge.attest.tokens import Kind, Token, Value
 from weighbridge.attest.work import NONE, Work
+from weighbridge.attest.worker_openings import Box, Trusted
 from weighbridge.core.digests import salt_digest, snapshot_root
 from weighbridge.core.errors import ChipError, UsageError
 
@@ -81,6 +82,7 @@ class Firmware:
         oscillator: float = 1.0,
         reporting: Reporting | None = None,
         confidential: bool = False,
+        workers: Trusted | None = None,
     ) -> None:
         """Checks the log against itself and enters this boot into it, as soon as there is room.
 
@@ -96,11 +98,17 @@ class Firmware:
             reporting: How the chip reports; by default it keeps its log until it is read.
             confidential: Whether it opens the snapshots of this boot on its own machine alone, and to no Verifier, and
                 hides in its tokens what the workload did and claimed.
+            workers: Which sealed workers it opens them to, in place of its own machine; in a confidential boot only.
 
         Raises:
+            UsageError: There are workers, and the boot is not confidential.
             ChipError: The log contradicts itself, or lacks what it hides (`chip.log.damaged`).
         """
         self.device, self.hold, self.forced, self.confidential = device, hold, forced, confidential
+        if workers is not None and not confidential:
+            raise UsageError("A chip opens to workers alone in a confidential boot; start it so.")
+        self._workers = workers
+        self._audience: Audience = "workers" if workers else "machine" if confidential else "verifiers"
         self._log = log
         self._reporting = reporting or Reporting()
         self._outbox = Outbox(log, device.ueid, device.key, self._reporting)
@@ -225,7 +233,7 @@ class Firmware:
             done = self.work.totals() - self._before
             body |= {"kernels": done.kernels, "flops": done.flops}
             # Leaves first: an entry that the log has can always be opened; leaves without an entry are overwritten.
-            self._openings.keep(len(self._log), self.salt, report, confidential=self.confidential)
+            self._openings.keep(len(self._log), self.salt, report, self._audience)
             index = self._log_entry("snapshot", body, closes=True)
             self._outbox.newest_snapshot = index + 1
             self._changed.notify_all()
@@ -362,17 +370,51 @@ class Firmware:
             UsageError: There is no snapshot at that index.
             ChipError: As `Openings.read`.
         """
+        return self._open(index, "machine" if local else "verifiers")
+
+    def _open(self, index: int, asker: Audience) -> Opened:
         with self._lock:
             token = tokens.read_own(self._log.read(index))
-        return self._openings.read(token, local=local)
+        return self._openings.read(token, asker)
+
+    def open_to_worker(
+        self, order: bytes, attestation: bytes, snapshots: Sequence[int], entries: Sequence[int]
+    ) -> Iterator[Box]:
+        """Yields what opens snapshots and hidden fields, encrypted to a worker whose evidence holds.
+
+        Args:
+            order: The job that the worker was started for.
+            attestation: What its launcher says of it.
+            snapshots: Places of snapshots in the log.
+            entries: Places of tokens whose hidden fields are wanted; of those that hide none, nothing comes.
+
+        Raises:
+            ChipError: This boot trusts no workers, or not this one (`chip.worker`); or as `Openings.read`.
+            UsageError: There is no entry at a place.
+        """
+        if self._workers is None:
+            raise ChipError(
+                "This chip was started for no workers; start it with `--worker-authority`, or ask on its machine.",
+                code="chip.worker",
+            )
+        found, attested = self._workers.check(order, attestation)
+        for index in snapshots:
+            content = worker_openings.pack(*self._open(index, "workers"))
+            yield worker_openings.seal(content, found, attested.worker, self.device.ueid, "snapshot", index)
+        for index in entries:
+            if opening := self._openings.hidden(index, "workers"):
+                yield worker_openings.seal(opening, found, attested.worker, self.device.ueid, "token", index)
 
     def hidden(self, index: int) -> bytes:
         """Returns what opens the hidden fields of an entry, for the holder of this chip's machine; empty if nothing.
 
         Args:
             index: Its place in the log.
+
+        Raises:
+            ChipError: It is for workers alone (`chip.confidential`).
         """
-        return self._openings.hidden(index)
+        return self._openings.hidden(index, "machine")
 
     def _check_log(self) -> Token | None:
         """Reads the log from the first entry on that is left, and returns the newest one's claims."""
@@ -409,7 +451,7 @@ class Firmware:
         token = self._token(kind, body, None)
         if self.confidential:  # as with leaves, what opens an entry is there before the entry
             token, opening = hidden_fields.hide(token)
-            self._openings.keep_hidden(token.index, opening)
+            self._openings.keep_hidden(token.index, opening, self._audience)
         index = self._log.append(tokens.sign(token, self.device.key, self.device.chain), raises=raises, closes=closes)
         self._outbox.make_room()
         return index

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,6 +37,7 @@ class ChipProcess:
         hold: int = DEFAULT_HOLD,
         allow_forced: bool = False,
         confidential: bool = False,
+        workers: Sequence[str] = (),
         manufacturer: Path | None = None,
         image: Path | None = None,
         address: str = "127.0.0.1:0",
@@ -56,6 +58,7 @@ class ChipProcess:
             hold: Kernels that an interrupt waits for a safepoint.
             allow_forced: Whether the workload may ask for an interrupt.
             confidential: Whether it opens snapshots on its own machine alone, for sealed workers, and to no Verifier.
+            workers: Options that name the workers that it opens them to, in place of its own machine.
             manufacturer: Directory of the authority (`CertificateAuthority.save`) that provisions the chip if needed.
             image: Firmware image to start, and to keep if it starts; else the chip starts the one that it has.
             address: Where to serve Verifiers; port 0 picks a free one.
@@ -79,6 +82,7 @@ class ChipProcess:
         self._command += ["--address-file", str(self._runtime / "address")]
         self._command += ["--allow-forced"] if allow_forced else []
         self._command += ["--confidential"] if confidential else []
+        self._command += workers
         self._command += ["--manufacturer", str(manufacturer)] if manufacturer else []
         self._command += ["--image", str(image)] if image else []
         self._command += ["--nvram", str(nvram), "--report", report, "--patience", repr(patience_s)]

@@ -21,11 +21,13 @@ ALLOW = {
     _SERVICE + "AddCosignature": {"verifier"},
     _SERVICE + "ListEntries": {"verifier", "operator"},
     _SERVICE + "OpenSnapshot": {"verifier"},
+    _SERVICE + "OpenToWorker": {"prover", "operator"},
 }
 """Who may call what. Leaves say something about memory, so only a Verifier may see them, and in a confidential boot not
-even a Verifier."""
+even a Verifier. What is opened to a worker may be carried there by the Prover's side, and a Verifier is refused."""
 
 LEAVES_PER_MESSAGE = 4096
+BYTES_PER_MESSAGE = 1 << 20
 
 
 class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
@@ -105,6 +107,21 @@ class ChipServicer(chip_pb2_grpc.ChipServiceServicer):
             yield chip_pb2.OpenSnapshotResponse(leaves=_leaves(leaves[start : start + LEAVES_PER_MESSAGE]))
         for start in range(0, len(weights), LEAVES_PER_MESSAGE):
             yield chip_pb2.OpenSnapshotResponse(weights=_leaves(weights[start : start + LEAVES_PER_MESSAGE]))
+
+    def OpenToWorker(
+        self, request: chip_pb2.OpenToWorkerRequest, context: grpc.ServicerContext
+    ) -> Iterator[chip_pb2.OpenToWorkerResponse]:
+        """See chip.proto."""
+        boxes = self._chosen(context).open_to_worker(
+            request.order, request.attestation, request.snapshots, request.tokens
+        )
+        for box in boxes:
+            pieces = range(0, len(box.data), BYTES_PER_MESSAGE)
+            for start in pieces:
+                piece = box.data[start : start + BYTES_PER_MESSAGE]
+                yield chip_pb2.OpenToWorkerResponse(
+                    token=box.kind == "token", index=box.index, data=piece, last=start == pieces[-1]
+                )
 
 
 def _leaves(piece: list[Leaf]) -> list[chip_pb2.Leaf]:

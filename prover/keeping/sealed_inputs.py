@@ -15,8 +15,9 @@ from pathlib import Path
 from prover.keeping.archive import DEPTH, manifests
 from weighbridge.attest.sealed_list import SealedList, list_files
 from weighbridge.attest.sealed_report import SALT_SIZE
+from weighbridge.attest.worker_openings import pack
 from weighbridge.core import secret_files
-from weighbridge.core.digests import Leaf, bytes_digest, cbor
+from weighbridge.core.digests import Leaf, bytes_digest
 from weighbridge.core.errors import UsageError
 
 Openings = Mapping[tuple[bytes, int], tuple[bytes, list[Leaf], list[Leaf]]]
@@ -49,7 +50,7 @@ def gather(out: Path, runs: Path, openings: Openings, hidden: HiddenFields | Non
         for (ueid, index), (salt, leaves, weights) in openings.items():
             place = out / "openings" / ueid.hex() / f"{index}.cbor"
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(cbor({"salt": salt, "leaves": _packed(leaves), "weights": _packed(weights)}))
+            place.write_bytes(pack(salt, leaves, weights))
         for (ueid, index), opening in (hidden or {}).items():
             place = out / "tokens" / ueid.hex() / f"{index}.cbor"
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -71,10 +72,6 @@ def listed(directory: Path) -> SealedList:
         UsageError: A file cannot be read.
     """
     return list_files(directory, [str(each.relative_to(directory)) for each in directory.rglob("*") if each.is_file()])
-
-
-def _packed(leaves: list[Leaf]) -> list[object]:
-    return [[size for size, _ in leaves], b"".join(digest for _, digest in leaves)]
 
 
 def _linked(source: str, target: str) -> None:

@@ -35,6 +35,8 @@ from weighbridge.attest.sealed_order import Order
 from weighbridge.attest.sealed_report import SealedReport
 from weighbridge.attest.sealed_ruling import SealedDispute, SealedRuling
 from weighbridge.attest.sealed_starts import Start
+from weighbridge.attest.worker_openings import Box
+from weighbridge.attest.worker_openings import encode as encode_boxes
 from weighbridge.core.bounded import compress, decode_cbor
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.memory_map import Held
@@ -155,7 +157,7 @@ def _sealed() -> list[bytes]:
     launcher = Launcher.issue(CertificateAuthority.create("Maker of launchers"), bytes(17))
     names = {name: getattr(order, name).hex() for name in ("verifier_nonce", "prover_nonce", "measurement")}
     begun = Start(index=0, time=1, order=order.digest.hex(), previous="00" * 32, **names)
-    attested = launcher.attest(
+    attested = launcher.quote(
         order, begun, measurement=order.measurement, worker=bytes(32), signer=bytes(32),
         isolation=["x"],
     )  # fmt: skip
@@ -165,13 +167,9 @@ def _sealed() -> list[bytes]:
     )  # fmt: skip
     population = AgreedPopulation.of([(bytes(17), b""), (b"\x01" * 17, bytes(32))]).text
     claims = cbor([none.digest, bytes(32), bytes(32), 0, bytes(32), ["x"]])
-    return [
-        b"\x00" + order.to_cbor(),
-        b"\x01" + files.to_cbor(),
-        b"\x02" + attested,
-        b"\x03" + claims,
-        b"\x04" + population,
-    ]
+    boxes = encode_boxes([Box(bytes(17), "token", 3, b"box"), Box(bytes(17), "snapshot", 3, b"")])
+    made = (order.to_cbor(), files.to_cbor(), attested, claims, population, boxes)
+    return [bytes([kind]) + each for kind, each in enumerate(made)]
 
 
 def _sealed_disputes() -> list[bytes]:

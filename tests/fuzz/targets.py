@@ -42,6 +42,7 @@ from weighbridge.attest import (
     tlog,
     tokens,
     training_order,
+    worker_openings,
 )
 from weighbridge.attest.dsse import canonical, seal
 from weighbridge.attest.hidden_fields import HiddenFields
@@ -356,9 +357,9 @@ def outcome(data: bytes) -> None:
 
 
 def sealed(data: bytes) -> None:
-    """Orders of sealed workers, lists of files, populations and attestations, also of claims that are signed whatever
-    they say."""
-    kind, rest = (data[:1] or b"\x00")[0] % 5, data[1:]
+    """Orders of sealed workers, lists of files, populations, boxes and attestations, also of claims that are signed
+    whatever they say."""
+    kind, rest = (data[:1] or b"\x00")[0] % 6, data[1:]
     match kind:
         case 0:
             _same(Order.from_cbor(rest).to_cbor(), rest)
@@ -368,6 +369,8 @@ def sealed(data: bytes) -> None:
             verify_attestation(rest, _ORDER, _MAKER.certificate)
         case 4:
             _same(agreed_population.parse(rest).text, rest)
+        case 5:
+            _same(worker_openings.encode(worker_openings.decode(rest)), rest)
         case _:
             signature = _IMAGE_KEY.sign(sealed_attestation._DOMAIN + rest)
             verify_attestation(cbor([*_CHAIN, rest, signature]), _ORDER, _MAKER.certificate)

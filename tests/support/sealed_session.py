@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,8 +167,10 @@ class Start:
     parties: Parties
     name: str
 
-    def run(self, *, before: Callable[[Start], None] = lambda _: None) -> subprocess.CompletedProcess[str]:
-        """Has the site run it; the Verifier gives its secret once it has seen the attestation."""
+    def run(
+        self, *, before: Callable[[Start], None] = lambda _: None, more: Sequence[object] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Has the site run it, with `more` words; the Verifier gives its secret once it has seen the attestation."""
         at, n = self.parties.root, self.name
         temporary, site = at / "site-temporary", at / "site"
         worker = (
@@ -182,8 +184,8 @@ class Start:
             f" --verifier-assent {n}.verifier.assent --root root.pem --out {n}.session --worker"
         )
         process = subprocess.Popen(
-            [sys.executable, "-m", "weighbridge.cli", *words.split(), worker], cwd=at / "prover", text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, "-m", "weighbridge.cli", *words.split(), worker, *map(str, more)], cwd=at / "prover",
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         session = at / "prover" / f"{n}.session"

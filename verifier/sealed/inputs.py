@@ -5,14 +5,16 @@
     openings/UEID/ENTRY.cbor            a chip's opening of a snapshot: salt, leaves, and those of the weights
     transcripts/IDENTIFIER/...          the files of a transcript
 
-A snapshot or a token without an opening was withheld. A transcript that is none explains nothing. Neither ends the
+What a chip opened to this worker itself comes beside them (`place`). A snapshot or a token without an opening was
+withheld. A transcript that is none explains nothing. Neither ends the
 session.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from verifier.contact.uploads import Whole
@@ -21,6 +23,7 @@ from verifier.model.facts import LogFacts, Opening, SnapshotFacts
 from verifier.store.cache import Cache
 from weighbridge.attest.hidden_fields import OPENING_LIMIT as TOKEN_LIMIT
 from weighbridge.attest.sealed_report import SALT_SIZE
+from weighbridge.attest.worker_openings import Kind
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import ChipError, FormatError, WeighbridgeError
@@ -53,6 +56,18 @@ def opening(root: Path, snapshot: SnapshotFacts) -> Opening | WeighbridgeError:
         return _opening(path.read_bytes())
     except FormatError as error:
         return ChipError(f"{error.message}; the Prover withholds it")
+
+
+def place(root: Path, opened: Mapping[tuple[bytes, Kind, int], bytes]) -> None:
+    """Puts what chips opened to this worker beside the Prover's files, and before them where both are there.
+
+    What cannot be put there, as a file of the Prover's is in the way, counts as withheld.
+    """
+    for (ueid, kind, index), content in opened.items():
+        path = root / (OPENINGS if kind == "snapshot" else TOKENS) / ueid.hex() / f"{index}.cbor"
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
 
 
 def token_openings(root: Path, log: LogFacts) -> dict[int, bytes]:

@@ -25,15 +25,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nacl.signing import SigningKey
-
 from verifier.registry import Registry
 from verifier.report import outcome
 from verifier.sealed import inputs
 from verifier.sealed.case import Case, check_agreed
 from verifier.sealed.session import Examined, due, examine
 from verifier.store.cache import Cache
-from weighbridge.attest import manifest
+from weighbridge.attest import manifest, worker_openings
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.outcome_values import Outcome, RecordStatus
@@ -43,7 +41,9 @@ from weighbridge.attest.sealed_outcome import OUTCOME_LIMIT, seal
 from weighbridge.attest.sealed_report import SealedReport
 from weighbridge.attest.sealed_session import Preface, admitted, state_key
 from weighbridge.attest.signed_outcome import sign
+from weighbridge.attest.worker_signer import WorkerSigner
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.secret_memory import SecretMemory, secret
 from weighbridge.execution import worker_process
 from weighbridge.execution.fork_server import SEALED
 from weighbridge.execution.worker_process import Limits
@@ -79,12 +79,13 @@ def main(told: str) -> None:
     try:
         os.environ |= {SEALED: "1", "PYTHONPATH": os.pathsep.join(("/code", "/site"))}
         forking, registry = worker_process.prepare(), Registry(scratch / "registry")
-        applied = list(map(str, given["applied"])) + confined(limits, scratch)
+        memories = [SecretMemory(), SecretMemory()]  # before the system calls for them are denied
+        applied = list(map(str, given["applied"])) + confined(limits, scratch) + secret(memories)
         if (missing := set(REQUIRED) - set(applied)) or is_traced() or not forking:
             refuse("sealed.isolation", sorted(missing) or ["not-traced" if forking else "fork-server"])
         else:
-            worker, signer = WorkerKey(), SigningKey.generate()
-            send(STARTED, worker.public + bytes(signer.verify_key) + ",".join(sorted(applied)).encode())
+            worker, signer = WorkerKey(memories[0]), WorkerSigner(memories[1])
+            send(STARTED, worker.public + signer.public + ",".join(sorted(applied)).encode())
             source = os.fdopen(0, "rb")
             preface = Preface.receive(source)
             agreement, key = admitted(preface, order, worker)
@@ -92,7 +93,9 @@ def main(told: str) -> None:
             check_agreed(case, agreement)
             send(KEYED, state_key(key.public, order, signer))
             files = scratch / "files"
+            opened = worker_openings.receive(source, order, worker)
             worker.receive(source, order.terms(worker.public), files, limit=int(given["inputs"]))
+            inputs.place(files, opened)
             session = Session(case, agreement, key, files, float(given["deadline"]) - _SIGNING_SECONDS)
             record, report = session.run(registry, Cache(scratch / "cache"), limits)
             send(OUTCOME, record)

@@ -5,7 +5,7 @@ it starts, and certifies it: manufacturer's root -> launcher (IDevID) -> key of 
 With that key it signs one statement for each worker. Ed25519 leaves no choice in a signature that could carry bits.
 
 The launcher is believed, and the root of its machine can be it. What a quote of a hardware enclave would replace is
-exactly this module.
+exactly this module: it has the two sides that `weighbridge.attest.quotes` asks for.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Launcher:
             raise IdentityError(f"the key and the certificate of the launcher in {directory} do not belong together")
         return launcher
 
-    def attest(
+    def quote(
         self, order: Order, start: Start, *, measurement: bytes, worker: bytes, signer: bytes, isolation: list[str]
     ) -> bytes:
         """Returns the attestation of a worker.
@@ -141,6 +141,21 @@ class Launcher:
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{MODEL} image")])
         builder = certificate_builder(subject, self._certificate.subject, key.public_key(), authority=False)
         return builder.add_extension(tcb.extension(), critical=False).sign(self._key, hashes.SHA384())
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherVerifier:
+    """Checks attestations by the root that vouches for launchers (`weighbridge.attest.quotes.QuoteVerifier`).
+
+    Attributes:
+        root: That root's certificate.
+    """
+
+    root: x509.Certificate
+
+    def verify(self, data: bytes, order: Order) -> Attested:
+        """See `verify_attestation`."""
+        return verify_attestation(data, order, self.root)
 
 
 def verify_attestation(data: bytes, order: Order, root: x509.Certificate) -> Attested:

@@ -21,17 +21,18 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from blake3 import blake3
 from nacl import bindings
+from nacl._sodium import ffi, lib  # type: ignore[import-not-found]  # its bindings take keys as bytes, which are copies
 from nacl.exceptions import CryptoError
-from nacl.public import PrivateKey, SealedBox
 
 from weighbridge.attest.sealed_list import LIST_LIMIT, SealedFile, SealedList, commitment
 from weighbridge.core import secret_files
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import UsageError, WeighbridgeError
+from weighbridge.core.secret_memory import SecretMemory
 
 KEY_SIZE = 32
 NONCE_SIZE = 32
@@ -139,10 +140,23 @@ class ProverKey:
 class WorkerKey:
     """The key of one worker for one job: made when the worker starts, nowhere but in its memory, and used once."""
 
-    def __init__(self) -> None:
-        """Makes the key."""
-        self.public, self._secret = bindings.crypto_kx_keypair()
+    def __init__(self, memory: SecretMemory | None = None) -> None:
+        """Makes the key.
+
+        Args:
+            memory: Where the secret half lies; in ordinary memory by default.
+        """
+        self._memory = memory or SecretMemory(plain=True)
+        public = ffi.new("unsigned char[]", KEY_SIZE)
+        if lib.crypto_kx_keypair(public, self._secret):
+            raise RuntimeError("no key could be made")
+        self.public = bytes(ffi.buffer(public))
         self._used = False
+
+    @property
+    def _secret(self) -> Any:
+        """Points to the secret half, which is read where it lies."""
+        return ffi.cast("unsigned char *", self._memory.address)
 
     def open(self, box: bytes) -> bytes:
         """Opens what was encrypted to this worker by any sender, until the Prover's stream is received.
@@ -153,10 +167,12 @@ class WorkerKey:
         """
         if self._used:
             raise UsageError("a worker's key opens nothing more once it received a stream")
-        try:
-            return bytes(SealedBox(PrivateKey(self._secret)).decrypt(box))
-        except (CryptoError, ValueError):
-            raise SealedInputError("what was sent is not encrypted to this worker") from None
+        opened = ffi.new("unsigned char[]", max(1, len(box) - bindings.crypto_box_SEALBYTES))
+        if len(box) < bindings.crypto_box_SEALBYTES or lib.crypto_box_seal_open(
+            opened, box, len(box), self.public, self._secret
+        ):
+            raise SealedInputError("what was sent is not encrypted to this worker")
+        return bytes(ffi.buffer(opened, len(box) - bindings.crypto_box_SEALBYTES))
 
     def receive(self, source: BinaryIO, terms: Terms, into: Path, *, limit: int) -> SealedList:
         """Receives the files of a job; they are there when all of them are what was committed to, and not before.
@@ -197,7 +213,7 @@ class WorkerKey:
         try:
             return [IncomingStream(each, _agreed(self.public, self._secret, each.prover)) for each in terms]
         finally:
-            del self._secret
+            self._memory.erase()
 
 
 class IncomingStream:
@@ -235,13 +251,14 @@ class IncomingStream:
         return found
 
 
-def _agreed(public: bytes, secret: bytes, prover: bytes) -> bytes | None:
+def _agreed(public: bytes, secret: Any, prover: bytes) -> bytes | None:
     """Returns what a worker's key and a Prover's agree on for what the Prover sends; None if the Prover's is no key."""
-    try:
-        received, _ = bindings.crypto_kx_server_session_keys(public, secret, prover)
-    except CryptoError:
+    if len(prover) != KEY_SIZE:
         return None
-    return bytes(received)
+    received, sent = ffi.new("unsigned char[]", KEY_SIZE), ffi.new("unsigned char[]", KEY_SIZE)
+    if lib.crypto_kx_server_session_keys(received, sent, public, secret, prover):
+        return None
+    return bytes(ffi.buffer(received))
 
 
 def _stream_key(agreed: bytes, terms: Terms) -> bytes:

@@ -12,9 +12,10 @@ from pathlib import Path
 from nacl import bindings
 from nacl.exceptions import CryptoError
 from nacl.public import PrivateKey, PublicKey, SealedBox
-from nacl.signing import SigningKey, VerifyKey
+from nacl.signing import VerifyKey
 
 from weighbridge.attest.sealed_order import Order, SealedWorkerError
+from weighbridge.attest.worker_signer import WorkerSigner
 from weighbridge.core import secret_files
 from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import UsageError
@@ -25,7 +26,7 @@ _KEY = 32
 _DOMAIN = b"weighbridge/sealed-outcome/1\x00"
 
 
-def seal(body: bytes, order: Order, signer: SigningKey) -> bytes:
+def seal(body: bytes, order: Order, signer: WorkerSigner) -> bytes:
     """Signs an outcome and encrypts it to the order's aggregator.
 
     Args:
@@ -35,7 +36,7 @@ def seal(body: bytes, order: Order, signer: SigningKey) -> bytes:
     """
     if len(body) > OUTCOME_LIMIT:
         raise SealedWorkerError("the outcome is larger than an outcome may be; ask for fewer steps")
-    signature = signer.sign(_bound(body, order)).signature
+    signature = signer.sign(_bound(body, order))
     return bytes(SealedBox(PublicKey(order.aggregator)).encrypt(signature + body))
 
 

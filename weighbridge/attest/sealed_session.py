@@ -17,13 +17,14 @@ from typing import BinaryIO
 
 from nacl.exceptions import CryptoError
 from nacl.public import PublicKey, SealedBox
-from nacl.signing import SigningKey, VerifyKey
+from nacl.signing import VerifyKey
 
 from weighbridge.attest import manifest
 from weighbridge.attest.outcome_agreement import AGREEMENT_LIMIT, SIGNATURE_SIZE, Agreement, Role, party_key, signed_by
 from weighbridge.attest.outcome_terms import KEY_SIZE
 from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey, exactly
 from weighbridge.attest.sealed_order import Order, Session
+from weighbridge.attest.worker_signer import WorkerSigner
 from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import UsageError
 
@@ -149,7 +150,7 @@ def admitted(preface: Preface, order: Order, key: WorkerKey) -> tuple[Agreement,
     return agreement, agreement.worker_key(*secrets)
 
 
-def state_key(key: bytes, order: Order, signer: SigningKey) -> bytes:
+def state_key(key: bytes, order: Order, signer: WorkerSigner) -> bytes:
     """Returns the worker's statement of the key that the outcome is going to be signed with (96 bytes).
 
     Args:
@@ -157,7 +158,7 @@ def state_key(key: bytes, order: Order, signer: SigningKey) -> bytes:
         order: The order.
         signer: The worker's one-time key, which its attestation names.
     """
-    return key + bytes(signer.sign(_KEY + order.digest + key).signature)
+    return key + signer.sign(_KEY + order.digest + key)
 
 
 def stated_key(statement: bytes, order: Order, signer: bytes) -> bytes:

@@ -140,3 +140,27 @@ class Leaf(_message.Message):
     bytes: int
     digest: bytes
     def __init__(self, bytes: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class OpenToWorkerRequest(_message.Message):
+    __slots__ = ("order", "attestation", "snapshots", "tokens")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    ATTESTATION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    order: bytes
+    attestation: bytes
+    snapshots: _containers.RepeatedScalarFieldContainer[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, order: _Optional[bytes] = ..., attestation: _Optional[bytes] = ..., snapshots: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OpenToWorkerResponse(_message.Message):
+    __slots__ = ("token", "index", "data", "last")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    token: bool
+    index: int
+    data: bytes
+    last: bool
+    def __init__(self, token: _Optional[bool] = ..., index: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...

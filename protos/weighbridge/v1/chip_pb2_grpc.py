@@ -78,6 +78,11 @@ class ChipServiceStub:
                 request_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenSnapshotRequest.SerializeToString,
                 response_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenSnapshotResponse.FromString,
                 _registered_method=True)
+        self.OpenToWorker = channel.unary_stream(
+                '/weighbridge.v1.ChipService/OpenToWorker',
+                request_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenToWorkerRequest.SerializeToString,
+                response_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenToWorkerResponse.FromString,
+                _registered_method=True)
 
 
 class ChipServiceServicer:
@@ -146,6 +151,15 @@ class ChipServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenToWorker(self, request, context):
+        """OpenToWorker opens snapshots and hidden fields of tokens to one attested sealed worker, encrypted to its one-time
+        key. A chip that was started for no such worker refuses with the reason chip.worker. Callers have the role prover or
+        operator: they carry what they cannot read. Verifiers are refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChipServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -188,6 +202,11 @@ def add_ChipServiceServicer_to_server(servicer, server):
                     servicer.OpenSnapshot,
                     request_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenSnapshotRequest.FromString,
                     response_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenSnapshotResponse.SerializeToString,
+            ),
+            'OpenToWorker': grpc.unary_stream_rpc_method_handler(
+                    servicer.OpenToWorker,
+                    request_deserializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenToWorkerRequest.FromString,
+                    response_serializer=protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenToWorkerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -410,6 +429,33 @@ class ChipService:
             '/weighbridge.v1.ChipService/OpenSnapshot',
             protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenSnapshotRequest.SerializeToString,
             protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenToWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/weighbridge.v1.ChipService/OpenToWorker',
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenToWorkerRequest.SerializeToString,
+            protos_dot_weighbridge_dot_v1_dot_chip__pb2.OpenToWorkerResponse.FromString,
             options,
             channel_credentials,
             insecure,

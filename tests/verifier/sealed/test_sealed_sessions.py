@@ -28,7 +28,7 @@ from weighbridge.attest.hidden_fields import HiddenFields
 from weighbridge.attest.manifest import load_or_create_key
 from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.sealed_attestation import Launcher
-from weighbridge.attest.sealed_channel import WorkerKey
+from weighbridge.attest.sealed_channel import ProverKey, WorkerKey
 from weighbridge.attest.sealed_order import Order
 from weighbridge.attest.sealed_session import assent, session_of
 from weighbridge.core.digests import cbor
@@ -233,7 +233,7 @@ def test_a_party_signs_one_order_of_an_agreement_and_gives_its_secret_once(parti
     launcher, log = Launcher.load(at / "site" / "launcher"), sealed_starts.append(at / "other-starts", order)
     for name in ("one", "two"):
         keys = WorkerKey().public, bytes(SigningKey.generate().verify_key)
-        attestation = launcher.attest(
+        attestation = launcher.quote(
             order, log, measurement=order.measurement, worker=keys[0], signer=keys[1], isolation=["no-network"]
         )
         (at / "verifier" / f"{name}.attestation").write_bytes(attestation)
@@ -241,6 +241,32 @@ def test_a_party_signs_one_order_of_an_agreement_and_gives_its_secret_once(parti
     for _ in range(2):
         parties.run("verifier", f"{giving} one.attestation")
     assert "given to another worker" in parties.run("verifier", f"{giving} two.attestation", code=2)
+
+
+def test_chips_open_to_the_attested_worker_themselves(parties: Parties) -> None:
+    """The Prover gathers no opening; chips that were started for its workers encrypt them to this one."""
+    station, at = parties.station, parties.root / "prover"
+    (station.root / "workers.pem").write_bytes(parties.maker.pem)
+    options = ["--worker-authority", str(station.root / "workers.pem"), "--worker-image", parties.measurement]
+    options += ["--worker-prover", ProverKey.load(at / "sealed.key").public.hex()]
+    alive = [name for name in station.chips if name != "dead"]
+    for name in alive:
+        station.chips[name].stop()
+        station.chips[name]._command += options
+        station.chips[name].start()
+        station.register(name, station.registry.chip(station.ueids[name]).prover_address)
+    start = parties.start(4, leaves=LEAVES, skip=lambda _: True)
+    assert not (at / f"{start.name}.inputs" / "openings").exists()
+    assert not (at / f"{start.name}.inputs" / "tokens").exists()
+    named = [
+        word for name in alive for word in ("--chip", f"{station.ueids[name].hex()}={station.chips[name].address}")
+    ]
+    done = start.run(more=[*named, "--credentials", station.root / "prover"])
+    assert done.returncode == 0, done.stdout
+    assert "opens nothing" not in done.stdout
+    record = start.outcome(chips=4)["record"]
+    assert record["snapshots"] == {"explained": 1, "unexplained": 1}
+    assert not {"outcome.withheld", "chip.hidden.withheld"} & {*record["violations"], *record["warnings"]}
 
 
 def drawn_from_others(start: Start) -> None:

@@ -28,7 +28,7 @@ from verifier.registry.transitions import Contradiction
 from verifier.report import published_findings
 from verifier.sealed import session_worker
 from verifier.sealed.case import Case, CaseError, check_agreed, seed_of
-from verifier.sealed.inputs import opening
+from verifier.sealed.inputs import opening, place, token_openings
 from verifier.sealed.making import Inspectorate, make
 from verifier.sealed.population import population_of
 from verifier.sealed.session import Examined, examine
@@ -40,6 +40,7 @@ from weighbridge.attest.beacon import LocalBeacon, parse_info
 from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.outcome_terms import encode_beacon
 from weighbridge.attest.signed_outcome import open_record
+from weighbridge.attest.worker_openings import pack
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import ChipError, FormatError, UsageError, WeighbridgeError
 from weighbridge.execution.worker_process import Limits
@@ -88,9 +89,9 @@ def given(station: Station, case: Case, out: Path, *without: tuple[str, int]) ->
     openings = {}
     names = {ueid: name for name, ueid in station.ueids.items()}
     for log in case.logs:
-        for place, each in enumerate(snapshots_in(log)):
+        for number, each in enumerate(snapshots_in(log)):
             name = names[log.chip.ueid]
-            if (name, place) not in without:
+            if (name, number) not in without:
                 openings[log.chip.ueid, each.index] = opened(station.chips[name].socket, each.index)
     gather(out, station.runs, openings)
     return out
@@ -349,6 +350,30 @@ def test_an_opening_of_other_memory_is_found(station: Station, case: Case, tmp_p
     found = examined(station, case, files)
     assert statuses(found.report)["honest"] != ["explained"]
     assert found.missing == {}
+
+
+def test_what_a_chip_opens_itself_comes_before_the_provers_files(
+    station: Station, case: Case, honest: Examined, tmp_path: Path
+) -> None:
+    """A Prover that also gives an opening, or has a file in its way, gains nothing; what cannot be put is withheld."""
+    files = given(station, case, tmp_path / "files")
+    openings = {}
+    for log in case.logs:
+        name = next(name for name, ueid in station.ueids.items() if ueid == log.chip.ueid)
+        for each in snapshots_in(log):
+            openings[log.chip.ueid, "snapshot", each.index] = pack(*opened(station.chips[name].socket, each.index))
+    for path in (files / "openings").rglob("*.cbor"):
+        path.write_bytes(b"another opening")
+    place(files, openings)  # type: ignore[arg-type]
+    found = examined(station, case, files)
+    assert (statuses(found.report), found.missing) == (statuses(honest.report), {})
+    (ueid, kind, index), content = next(iter(openings.items()))
+    in_the_way = tmp_path / "other" / "openings" / ueid.hex() / f"{index}.cbor"
+    in_the_way.mkdir(parents=True)
+    place(tmp_path / "other", {(ueid, "snapshot", index): content, (ueid, "token", 0): b"t"})
+    assert in_the_way.is_dir()
+    assert token_openings(tmp_path / "other", next(log for log in case.logs if log.chip.ueid == ueid)) == {0: b"t"}
+    assert kind == "snapshot"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ WORKER, SIGNER = os.urandom(32), os.urandom(32)
 
 
 def attested(order: Order, launcher: Launcher = LAUNCHER, measurement: bytes | None = None) -> bytes:
-    return launcher.attest(
+    return launcher.quote(
         order, START, measurement=measurement or order.measurement, worker=WORKER, signer=SIGNER,
         isolation=["pid-namespace", "memory"],
     )  # fmt: skip

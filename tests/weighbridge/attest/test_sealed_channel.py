@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import struct
@@ -364,8 +365,8 @@ GOLDEN = (
 def test_streams_of_old_are_opened(tmp_path: Path) -> None:
     """The bytes of one stream, with all keys known: what another implementation can be held against."""
     worker, prover = WorkerKey(), ProverKey(bytes(range(32, 64)))
-    worker._secret = bytes(range(64, 96))
-    worker.public = bindings.crypto_scalarmult_base(worker._secret)
+    ctypes.memmove(worker._memory.address, bytes(range(64, 96)), 32)
+    worker.public = bindings.crypto_scalarmult_base(bytes(range(64, 96)))
     files = SealedList(bytes(range(32)), (SealedFile("a/b", 7, bytes_digest(b"weights")),))
     terms = Terms(bytes(range(96, 128)), commitment(files.to_cbor()), worker.public, prover.public)
     assert worker.receive(io.BytesIO(bytes.fromhex(GOLDEN)), terms, tmp_path / "in", limit=7) == files

@@ -200,7 +200,7 @@ class Site:
 
     def attested(self, order: Order, signer: Signer, measurement: bytes = bytes(48)) -> bytes:
         start = sealed_starts.append(self._log, order)
-        return self._launcher.attest(
+        return self._launcher.quote(
             order, start, measurement=measurement, worker=WorkerKey().public, signer=bytes(signer.verify_key),
             isolation=["no-network"],
         )  # fmt: skip

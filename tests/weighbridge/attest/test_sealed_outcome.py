@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from nacl.public import PublicKey, SealedBox
-from nacl.signing import SigningKey
 from support.sealed_orders import sealed_order
 
 from weighbridge.attest.sealed_order import Order, SealedWorkerError
 from weighbridge.attest.sealed_outcome import OUTCOME_LIMIT, AggregatorKey, seal
+from weighbridge.attest.worker_signer import WorkerSigner
 from weighbridge.core.errors import UsageError
 
 BODY = b'{"verdict": "match"}'
-KEY, SIGNER = AggregatorKey(os.urandom(32)), SigningKey.generate()
-PUBLIC = bytes(SIGNER.verify_key)
+KEY, SIGNER = AggregatorKey(os.urandom(32)), WorkerSigner()
+PUBLIC = SIGNER.public
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_an_old_outcome_is_not_played_back(order: Order) -> None:
 
 
 def test_an_outcome_of_another_worker_is_refused(order: Order) -> None:
-    refused(seal(BODY, order, SigningKey.generate()), order)
+    refused(seal(BODY, order, WorkerSigner()), order)
     refused(seal(BODY, order, SIGNER), order, bytes(32))
 
 

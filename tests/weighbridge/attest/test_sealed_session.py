@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
 from support.outcomes import PROVER, TERMS, VERIFIER, Start, start
 from support.sealed_orders import sealed_order
 
@@ -26,6 +25,7 @@ from weighbridge.attest.sealed_session import (
     state_key,
     stated_key,
 )
+from weighbridge.attest.worker_signer import WorkerSigner
 from weighbridge.core.errors import UsageError
 
 CASE = b"a case"
@@ -144,15 +144,15 @@ def test_a_party_gives_the_secret_that_it_is_committed_to() -> None:
 
 
 def test_a_worker_states_its_key_for_this_order() -> None:
-    s, signer = sealed(), SigningKey.generate()
-    public = bytes(signer.verify_key)
+    s, signer = sealed(), WorkerSigner()
+    public = signer.public
     statement = state_key(s.start.key.public, s.order, signer)
     assert stated_key(statement, s.order, public) == s.start.key.public
     for data, order, key in (
         (statement[:-1], s.order, public),
         (bytes(32) + statement[32:], s.order, public),
         (statement, replace(s.order, commitment=os.urandom(32)), public),
-        (statement, s.order, bytes(SigningKey.generate().verify_key)),
+        (statement, s.order, WorkerSigner().public),
     ):
         with pytest.raises(SealedInputError):
             stated_key(data, order, key)

@@ -17,13 +17,14 @@ from weighbridge.cli._exits import one_line, print_json
 from weighbridge.cli._inputs import Json, read_file, require_different, write_file
 from weighbridge.core import secret_files
 from weighbridge.core.decisions import decide
-from weighbridge.core.errors import UsageError
+from weighbridge.core.errors import UsageError, WeighbridgeError
 
 if TYPE_CHECKING:
     from verifier.sealed.case import Case
     from weighbridge.attest.outcome_agreement import Agreement
     from weighbridge.attest.sealed_attestation import Attested
     from weighbridge.attest.sealed_order import Order
+    from weighbridge.attest.worker_openings import Box
 
 _POLL_SECONDS = 0.2
 _FRAME_LIMIT = 64 << 20
@@ -58,7 +59,9 @@ def gather(
     out: Annotated[Path, typer.Argument(help="Directory to make; it holds secrets.")],
     case_file: _CaseFile,
     runs: Annotated[Path, typer.Option("--runs", help="Directory with your transcripts; all of them are given.")],
-    chips: Annotated[list[str], typer.Option("--chip", help="UEID=SOCKET of a chip, as it was started; repeatable.")],
+    chips: Annotated[
+        list[str] | None, typer.Option("--chip", help="UEID=SOCKET of a chip, as it was started; repeatable.")
+    ] = None,
 ) -> None:
     """As the Prover: gather what a session gets: openings of snapshots and tokens, from the chips, and transcripts."""
     from firmware_sim.opening import hidden, opened
@@ -66,7 +69,7 @@ def gather(
     from verifier.model.hidden_tokens import places
     from verifier.stages.read_logs import snapshots_in
 
-    there = dict(map(_socket, chips))
+    there = {ueid: Path(path) for ueid, path in map(_named, chips or ())}
     openings, missing = {}, []
     tokens: dict[tuple[bytes, int], bytes] = {}
     for log in _case(case_file).logs:
@@ -81,7 +84,10 @@ def gather(
     runs_given = gathered(out, runs, openings, tokens)
     print(f"{out} has {len(openings)} openings and {len(runs_given)} transcripts; keep it secret")
     if missing:
-        print(f"no chip with the UEID is there for {', '.join(missing)}: these count as withheld")
+        print(
+            f"no chip with the UEID is there for {', '.join(missing)}: these count as withheld, unless the chip opens "
+            "them to the worker itself (`site session --chip`)"
+        )
 
 
 def order(
@@ -168,6 +174,7 @@ def admit(
     attested = _attested(read_file(attestation), found, root)
     write_file(out, _given(secret, _secret(secret), found, attested))
     print(f"worker {attested.worker.hex()} is start {attested.index} of launcher {attested.launcher.hex()}")
+    _print_lacking(attested)
 
 
 def key(
@@ -199,12 +206,21 @@ def session(
         str, typer.Option("--worker", help="The site's command that runs the worker (`weighbridge site worker ...`).")
     ],
     out: Annotated[Path, typer.Option("--out", help="Directory to make for what comes of it.")],
+    chips: Annotated[
+        list[str] | None,
+        typer.Option("--chip", help="UEID=HOST:PORT of a chip that opens to this worker itself; repeatable."),
+    ] = None,
+    credentials: Annotated[
+        Path | None, typer.Option("--credentials", help="With --chip: directory of the Prover's certificate.")
+    ] = None,
 ) -> None:
     """As the Prover: have the site run the session, and give its worker your files.
 
     Writes the attestation into --out and waits for verifier.box there (`site admit`), then writes the worker's
     statement of its key, the outcome when it leaves, and the full report for yourself.
     """
+    from verifier.sealed.case import Case
+    from weighbridge.attest import worker_openings
     from weighbridge.attest.sealed_channel import ProverKey
     from weighbridge.attest.sealed_list import SealedList
     from weighbridge.attest.sealed_outcome import AggregatorKey
@@ -215,6 +231,9 @@ def session(
     assents = read_file(prover_assent), read_file(verifier_assent)  # all before the start, which cannot be repeated
     if found.session != session_of(agreed, encoded):
         raise UsageError("the order is of another agreement or another case; name those that it was made of")
+    if chips and credentials is None:
+        raise UsageError("a chip is asked with a Prover's certificate; name its directory with --credentials")
+    there = dict(map(_named, chips or ()))
     try:
         out.mkdir(mode=0o700)
     except OSError as error:
@@ -224,6 +243,8 @@ def session(
         sink, source = cast("BinaryIO", running.stdin), cast("BinaryIO", running.stdout)
         statement = _kept(out / "attestation", source)
         attested = _attested(statement, found, root)
+        boxes = _boxes(Case.from_cbor(encoded), there, credentials, (found.to_cbor(), statement))
+        _print_lacking(attested)
         print(f"the worker is attested; waiting for {out / 'verifier.box'}", flush=True)
         verifier_box = _awaited(out / "verifier.box", running)
         preface = Preface(
@@ -233,6 +254,7 @@ def session(
         with contextlib.suppress(BrokenPipeError):  # why it does not listen, the site says
             preface.send(sink)
             stated_key(_kept(out / "statement", source), found, attested.signer)
+            worker_openings.send(sink, boxes)
             own.send(sink, found.terms(attested.worker), files, inputs)
             sink.close()
         _kept(out / "outcome.bin", source)
@@ -268,11 +290,29 @@ def _once(beside: Path, suffix: str, subject: bytes, what: bytes, why: str) -> N
         raise UsageError(f"{why} ({book} says so); agree on another start")
 
 
-def _socket(text: str) -> tuple[bytes, Path]:
-    ueid, separator, path = text.partition("=")
-    if not separator or not path:
-        raise UsageError(f"--chip {text[:80]}: write UEID=SOCKET")
-    return _hex(ueid, "--chip"), Path(path)
+def _boxes(of: Case, there: dict[bytes, str], credentials: Path | None, evidence: tuple[bytes, bytes]) -> list[Box]:
+    """Asks chips for what opens their snapshots and tokens to the worker; what one refuses is said, and withheld."""
+    from prover.keeping.chip_openings import asked
+    from verifier.model.hidden_tokens import places
+    from verifier.stages.read_logs import snapshots_in
+    from weighbridge.attest.identity import Credentials
+
+    found: list[Box] = []
+    for log in of.logs:
+        if credentials is not None and (address := there.get(log.chip.ueid)):
+            wanted = {"snapshots": [each.index for each in snapshots_in(log)], "tokens": places(log)}
+            try:
+                found += asked(address, Credentials.load(credentials), log.chip.ueid, evidence, **wanted)
+            except WeighbridgeError as error:
+                print(one_line(f"chip {log.chip.ueid.hex()} opens nothing, which counts as withheld: {error}"))
+    return found
+
+
+def _named(text: str) -> tuple[bytes, str]:
+    ueid, separator, where = text.partition("=")
+    if not separator or not where:
+        raise UsageError(f"--chip {text[:80]}: write UEID=SOCKET, and for a session UEID=HOST:PORT")
+    return _hex(ueid, "--chip"), where
 
 
 def _kept(path: Path, source: BinaryIO) -> bytes:
@@ -302,9 +342,17 @@ def _awaited(path: Path, running: subprocess.Popen[bytes]) -> bytes:
 
 def _attested(data: bytes, found: Order, root: Path) -> Attested:
     from weighbridge.attest.certificates import load_certificate
-    from weighbridge.attest.sealed_attestation import verify_attestation
+    from weighbridge.attest.sealed_attestation import LauncherVerifier
 
-    return verify_attestation(data, found, load_certificate(read_file(root)))
+    return LauncherVerifier(load_certificate(read_file(root))).verify(data, found)
+
+
+def _print_lacking(attested: Attested) -> None:
+    """Says what a worker does without because its kernel has none; what is required, no worker does without."""
+    from weighbridge.core.secret_memory import NAME
+
+    if NAME not in attested.isolation:
+        print(f"the worker's kernel has no {NAME} (memfd_secret), so its keys lie in ordinary memory")
 
 
 def _order(path: Path) -> Order:

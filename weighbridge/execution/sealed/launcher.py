@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from weighbridge.attest.sealed_attestation import Launcher
+from weighbridge.attest.quotes import Quoter
 from weighbridge.attest.sealed_order import KEYED, OUTCOME, REFUSED, REPORT, STARTED, Order, SealedWorkerError
 from weighbridge.attest.sealed_outcome import OUTCOME_LIMIT
 from weighbridge.attest.sealed_ruling import RULING_SIZE
@@ -51,14 +51,14 @@ class Site:
     """What a machine runs sealed workers with.
 
     Attributes:
-        launcher: Its identity.
+        launcher: What states whose the worker's keys are: this machine's identity, or hardware of its own.
         image: Directory of the image.
         log: The log of starts.
         limits: On the worker's memory and time.
         inputs: So many bytes a job's files may have.
     """
 
-    launcher: Launcher
+    launcher: Quoter
     image: Path
     log: Path
     limits: Limits
@@ -102,7 +102,7 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
     try:
         with os.fdopen(ours, "rb", buffering=0) as worker:
             said = _said(worker, STARTED, deadline)
-            attestation = site.launcher.attest(
+            attestation = site.launcher.quote(
                 order, start, measurement=image.measurement, worker=said[:_KEY], signer=said[_KEY : 2 * _KEY],
                 isolation=said[2 * _KEY :].decode("ascii", "replace").split(","),
             )  # fmt: skip

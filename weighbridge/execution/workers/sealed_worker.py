@@ -20,12 +20,13 @@ from typing import Any
 
 import torch._dynamo  # the shape functions of some operations import it; here, and not in the job
 import torch._refs  # noqa: F401
-from nacl.signing import SigningKey
 
 from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey
 from weighbridge.attest.sealed_order import OUTCOME, REFUSED, STARTED, Order, SealedWorkerError
 from weighbridge.attest.sealed_outcome import seal
+from weighbridge.attest.worker_signer import WorkerSigner
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.secret_memory import SecretMemory, secret
 from weighbridge.execution.replay import request_of
 from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers import confinement, isolation
@@ -65,12 +66,13 @@ def main(told: str) -> None:
 
     try:
         prepare("cpu")
-        applied = list(map(str, given["applied"])) + confined(limits, scratch)
+        memories = [SecretMemory(), SecretMemory()]  # before the system calls for them are denied
+        applied = list(map(str, given["applied"])) + confined(limits, scratch) + secret(memories)
         if (missing := set(REQUIRED) - set(applied)) or is_traced():
             refuse("sealed.isolation", sorted(missing) or ["not-traced"])
             return
-        worker, signer = WorkerKey(), SigningKey.generate()
-        send(STARTED, worker.public + bytes(signer.verify_key) + ",".join(sorted(applied)).encode())
+        worker, signer = WorkerKey(memories[0]), WorkerSigner(memories[1])
+        send(STARTED, worker.public + signer.public + ",".join(sorted(applied)).encode())
         source = os.fdopen(0, "rb")
         worker.receive(source, order.terms(worker.public), scratch / "job", limit=int(given["inputs"]))
         body = json.dumps(_replayed(order, scratch / "job", limits, applied)).encode()

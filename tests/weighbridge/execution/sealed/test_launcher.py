@@ -24,6 +24,7 @@ from weighbridge.attest.sealed_list import SealedFile, SealedList, list_files
 from weighbridge.attest.sealed_order import OUTCOME, REFUSED, SealedWorkerError
 from weighbridge.attest.sealed_ruling import RULING_SIZE
 from weighbridge.attest.sealed_starts import read_starts
+from weighbridge.core.secret_memory import NAME, SecretMemory
 from weighbridge.execution.replay import replay
 from weighbridge.execution.sealed import image as images
 from weighbridge.execution.sealed.launcher import _said, _waited, require_no_swap, require_size
@@ -94,6 +95,7 @@ def test_a_job_gives_the_replays_outcome_once(station: Station) -> None:
     worker = station.start(order)
     attested = worker.attested()
     assert set(isolation.EVERYTHING) <= set(attested.isolation)
+    assert (NAME in attested.isolation) == SecretMemory().protected  # it says so where its keys lie in such memory
     sink = io.BytesIO()
     station.prover.send(sink, order.terms(attested.worker), files, RUN)
     worker.send(sink.getvalue())
