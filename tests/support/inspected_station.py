@@ -66,6 +66,28 @@ class Inspected:
         return next(n for n, each in enumerate(self.reports[0]["findings"]) if each["id"] == identifier)
 
 
+def inspected_hidden(root: Path) -> Inspected:
+    """Runs a station with one chip in a confidential boot, which trains, and inspects it in the ordinary way.
+
+    Args:
+        root: A fresh directory.
+    """
+    made = station(
+        root / "station", runs=root, chips=["secret"], rate_per_day=0.1, clock_speed=3600.0, confidential=True
+    )
+    with made as running:
+        (chip,) = running.chips
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(JOB), "declared", str(chip.socket), str(root / "secret")]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment, timeout=600)
+        identifier = running.operator.start(
+            samples=1, seed=b"", flops_threshold=_DAY_FLOPS * 30, chip_flops_per_day=_DAY_FLOPS, period_days=30,
+            snapshot_rate_per_day=0.1, cutoff_s=5,
+        )  # fmt: skip
+        assert [update.stage for update in running.operator.watch(identifier)][-1] == "done"
+        return Inspected(root, [identifier], [running.operator.report(identifier)], {"secret": chip.ueid.hex()})
+
+
 def inspected(root: Path) -> Inspected:
     """Runs a station, two inspections with committed draws, and stops it.
 

@@ -67,7 +67,7 @@ def tone_of(status: str) -> Tone:
 
 
 def findings_about(report: Mapping[str, Any], chip: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the findings that name a snapshot, or the transcript that was to explain it."""
+    """Returns the findings that name a snapshot, or the transcript that was to explain it, or say why it is hidden."""
     entry = f"chip {chip['ueid']} entry {row['index']}"
 
     def about(subject: str) -> bool:
@@ -75,7 +75,12 @@ def findings_about(report: Mapping[str, Any], chip: Mapping[str, Any], row: Mapp
             return True
         return bool(row["transcript"]) and str(row["transcript"]) in subject
 
-    return [each for each in report["findings"] if about(str(each["subject"]))]
+    hidden = row["bytes"] is None
+
+    def hides(finding: Mapping[str, Any]) -> bool:  # it is said once for each chip
+        return hidden and finding["id"] == "snapshot.confidential" and finding["subject"] == f"chip {chip['ueid']}"
+
+    return [each for each in report["findings"] if about(str(each["subject"])) or hides(each)]
 
 
 def _silicon(chip: Mapping[str, Any], registered: Chip | None) -> Station:
@@ -113,6 +118,9 @@ def _entry(chip: Mapping[str, Any], row: Mapping[str, Any], digest: str) -> Stat
 
 
 def _fetch(row: Mapping[str, Any], run: Mapping[str, Any] | None) -> Station:
+    if row["bytes"] is None:
+        says = "This inspection asked no Prover about what is hidden, and fetched nothing; a sealed inspection can."
+        return Station("Transcript", says, "warn", ())
     if not row["transcript"]:
         return Station("Transcript", "No transcript was declared for this moment.", tone_of(row["status"]), ())
     facts = [("transcript", row["transcript"]), ("declared position", f"step {row['step']}, operation {row['op']}")]

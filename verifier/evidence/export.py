@@ -176,7 +176,7 @@ def export(
             _log(units, subject.chip, found)
             _custody(source.registry, report, subject.chip, found)
         if subject.entry is not None:
-            _opening(units, subject, found)
+            _opening(units, report, subject, found)
         if subject.transcript:
             _transcript(source.cache, report, subject, max_transcript, found)
         made = Statement(
@@ -251,7 +251,12 @@ def _custody(registry: Registry, report: Mapping[str, Any], ueid: str, found: _C
     found.add("registry/custody.json", canonical({"size": size, "entries": rows}))
 
 
-def _opening(units: Units, subject: Subject, found: _Collected) -> None:
+def _opening(units: Units, report: Mapping[str, Any], subject: Subject, found: _Collected) -> None:
+    row = _place(report, subject)
+    if row is not None and row["bytes"] is None:
+        why = "it was taken in a confidential boot, and the chip opens it to sealed workers alone"
+        found.left_out.append(LeftOut(what="the chip's opening of the snapshot", why=why))
+        return
     raw = units.get("opening", f"{subject.chip}/{subject.entry}", lambda value: value)
     if isinstance(raw, dict):
         found.add("chip/opening.cbor", cbor(raw))

@@ -406,6 +406,8 @@ def _replay(opened: _Bundle, reader: Reader) -> str:
         raise _NotContainedError(
             f"all that {finding['id']} rests on: it follows from more than this snapshot, which is {status} here too"
         )
+    if isinstance(facts.verified.token.body, HiddenBody):
+        return f"the snapshot is {status}: what it shows is hidden, so there was nothing to replay to"
     if transcript is None:
         return f"the snapshot is {status}: no transcript is claimed for what the chip had in memory"
     said = f"replayed here to step {row['step']}, operation {row['op']}, and compared with the chip's memory"

@@ -47,7 +47,13 @@ class Station:
 
 @contextmanager
 def station(
-    directory: Path, *, runs: Path, chips: Sequence[str], rate_per_day: float, clock_speed: float
+    directory: Path,
+    *,
+    runs: Path,
+    chips: Sequence[str],
+    rate_per_day: float,
+    clock_speed: float,
+    confidential: bool = False,
 ) -> Iterator[Station]:
     """Sets up a station in a new directory and runs it until the end of the block.
 
@@ -57,11 +63,13 @@ def station(
         chips: Names of the chips.
         rate_per_day: Snapshots per chip and day, on the chips' clock.
         clock_speed: How many times faster than the wall clock the chips' clock runs.
+        confidential: Whether the chips boot confidentially.
 
     Raises:
         ProcessError: A process did not come up.
     """
-    bench = Bench(directory, Settings(tuple(chips), rate_per_day, clock_speed, forced=True), runs=runs)
+    settings = Settings(tuple(chips), rate_per_day, clock_speed, forced=True, confidential=confidential)
+    bench = Bench(directory, settings, runs=runs)
     bench.make()
     with ExitStack() as stack, ExitStack() as verifier:
         for service in bench.services():
