@@ -104,7 +104,9 @@ class Parties:
         s = Start(self, f"s{self.starts}")
         station, known = self.station, f"{s.name}.population"
         keys = ("--credentials", self.station.root / "verifier", "--manufacturer", station.root / "manufacturer.pem")
+        begun = time.monotonic()
         self.run("verifier", "inspect population --db", station.root / "registry.db", "--out", known, *keys)
+        took = time.monotonic() - begun
         self.give("verifier", "prover", known)
         terms = TERMS.format(
             name=f"sealed-{self.starts}", leaves=leaves, prover=self.public("prover"), verifier=self.public("verifier"),
@@ -112,7 +114,7 @@ class Parties:
         )  # fmt: skip
         number = 0
         if beacon is not None:
-            number = beacon.info.round_after(int(time.time() * 1000) + 40_000)
+            number = beacon.info.round_after(int((time.time() + 10 + 12 * took) * 1000))  # both open before it
             terms += BEACON.format(number=number)
             for party in ("prover", "verifier"):
                 (self.root / party / "beacon").mkdir(exist_ok=True)

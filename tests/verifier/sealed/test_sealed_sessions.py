@@ -243,32 +243,6 @@ def test_a_party_signs_one_order_of_an_agreement_and_gives_its_secret_once(parti
     assert "given to another worker" in parties.run("verifier", f"{giving} two.attestation", code=2)
 
 
-def test_chips_open_to_the_attested_worker_themselves(parties: Parties) -> None:
-    """The Prover gathers no opening; chips that were started for its workers encrypt them to this one."""
-    station, at = parties.station, parties.root / "prover"
-    (station.root / "workers.pem").write_bytes(parties.maker.pem)
-    options = ["--worker-authority", str(station.root / "workers.pem"), "--worker-image", parties.measurement]
-    options += ["--worker-prover", ProverKey.load(at / "sealed.key").public.hex()]
-    alive = [name for name in station.chips if name != "dead"]
-    for name in alive:
-        station.chips[name].stop()
-        station.chips[name]._command += options
-        station.chips[name].start()
-        station.register(name, station.registry.chip(station.ueids[name]).prover_address)
-    start = parties.start(4, leaves=LEAVES, skip=lambda _: True)
-    assert not (at / f"{start.name}.inputs" / "openings").exists()
-    assert not (at / f"{start.name}.inputs" / "tokens").exists()
-    named = [
-        word for name in alive for word in ("--chip", f"{station.ueids[name].hex()}={station.chips[name].address}")
-    ]
-    done = start.run(more=[*named, "--credentials", station.root / "prover"])
-    assert done.returncode == 0, done.stdout
-    assert "opens nothing" not in done.stdout
-    record = start.outcome(chips=4)["record"]
-    assert record["snapshots"] == {"explained": 1, "unexplained": 1}
-    assert not {"outcome.withheld", "chip.hidden.withheld"} & {*record["violations"], *record["warnings"]}
-
-
 def drawn_from_others(start: Start) -> None:
     """Both parties' people sign an order of a case that draws from fewer chips than their terms name."""
     at, n = start.parties.root, start.name
@@ -310,3 +284,33 @@ def test_a_worker_draws_from_the_chips_that_were_agreed_on(parties: Parties) -> 
     assert done.returncode == 2
     assert "sealed.inputs" in done.stdout
     assert not list((parties.root / "prover" / f"{n}.session").glob("outcome*"))
+
+
+def test_chips_open_to_the_attested_worker_themselves(parties: Parties) -> None:
+    """The Prover gathers no opening; chips that were started for its workers encrypt them to this one.
+
+    The last test here: after it, these chips open nothing more on their own machine.
+    """
+    station, at = parties.station, parties.root / "prover"
+    (station.root / "workers.pem").write_bytes(parties.maker.pem)
+    options = ["--worker-authority", str(station.root / "workers.pem"), "--worker-image", parties.measurement]
+    options += ["--worker-prover", ProverKey.load(at / "sealed.key").public.hex()]
+    alive = [name for name in station.chips if name != "dead"]
+    for name in alive:
+        station.chips[name].stop()
+        station.chips[name]._command += options
+        station.chips[name].start()
+        station.register(name, station.registry.chip(station.ueids[name]).prover_address)
+    everything = len(station.registry.chips())  # one that was registered later is among them
+    start = parties.start(everything, leaves=LEAVES, skip=lambda _: True)
+    assert not (at / f"{start.name}.inputs" / "openings").exists()
+    assert not (at / f"{start.name}.inputs" / "tokens").exists()
+    named = [
+        word for name in alive for word in ("--chip", f"{station.ueids[name].hex()}={station.chips[name].address}")
+    ]
+    done = start.run(more=[*named, "--credentials", station.root / "prover"])
+    assert done.returncode == 0, done.stdout
+    assert "opens nothing" not in done.stdout
+    record = start.outcome(chips=everything)["record"]
+    assert record["snapshots"] == {"explained": 1, "unexplained": 1}
+    assert not {"outcome.withheld", "chip.hidden.withheld"} & {*record["violations"], *record["warnings"]}
