@@ -249,8 +249,10 @@ def test_a_bench_of_confidential_chips_starts_with_one_command(tmp_path: Path, m
             boot = verify(next(iter(client.entries(1))), root).token
         assert is_confidential(boot)
         assert answer("up")["confidential"] is True  # it stays so
-        code, out, _ = weighbridge("inspect", "start", "--samples", "1", "--threshold", "1e21", "--chip-flops", "1e15",
-                                   "--period", "30", "--rate", "0.1", "--watch", "--json")  # fmt: skip
+        plan = ("--samples", "1", "--threshold", "1e21", "--chip-flops", "1e15", "--period", "30", "--rate", "0.1")
+        code, out, _ = weighbridge("inspect", "start", *plan, "--watch", "--json")  # it shows its progress
+        assert code == 0
+        code, out, _ = weighbridge("inspect", "report", json.loads(out)["inspection"], "--json")
         assert code in (0, 1)
         report = json.loads(out)
         assert "snapshot.confidential" in {each["id"] for each in report["findings"]}
