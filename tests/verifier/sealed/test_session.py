@@ -241,7 +241,7 @@ def test_a_chip_with_another_certificate_than_was_agreed_on_is_found(
 def test_a_draw_depends_on_the_beacon_that_was_agreed_on(
     case: Case, population: AgreedPopulation, tmp_path: Path
 ) -> None:
-    """Whoever brings another round, another beacon's value or none is refused by name."""
+    """A case with the value of another round or beacon, or with none, is refused by name."""
     now = [1_800_000_000.0]
     beacon = LocalBeacon.load(tmp_path / "key", clock=lambda: now[0])
     other = LocalBeacon.load(tmp_path / "other", clock=lambda: now[0])

@@ -68,7 +68,7 @@ def test_a_statement_says_whose_the_keys_are(quoter: Quoter, verifier: QuoteVeri
         assert caught.value.reason == "sealed.attestation"
 
 
-def test_a_chip_opens_to_workers_whoever_vouches_for_them() -> None:
+def test_a_chip_opens_to_workers_whatever_vouches_for_them() -> None:
     registers, worker = Registers(), os.urandom(32)
     trusted = Trusted(workers=registers, prover=PROVER, images=frozenset({IMAGE}))
     order = sealed_order(prover=PROVER, measurement=IMAGE)
