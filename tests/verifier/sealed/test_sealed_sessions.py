@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -120,7 +121,12 @@ def _received(sealed: Start) -> Iterator[bytes]:
     """Yields all that the Verifier has: its files and its registry, and of what is compressed the content too."""
     station = sealed.parties.station.root
     files = [path for path in (sealed.parties.root / "verifier").rglob("*") if path.is_file()]
-    found = [path.read_bytes() for path in [*files, *station.glob("registry.db*")]]
+    # By another process: if this one closed the registry's file, SQLite's locks on it would go with it, and with them
+    # what is written here later.
+    databases = [
+        subprocess.run(["cat", path], capture_output=True, check=True) for path in station.glob("registry.db*")
+    ]
+    found = [*(path.read_bytes() for path in files), *(each.stdout for each in databases)]
     with closing(sqlite3.connect(station / "registry.db")) as database:
         units = [value for (value,) in database.execute(f"SELECT value FROM {UnitRow.__tablename__}")]
     assert units
