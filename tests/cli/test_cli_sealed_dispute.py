@@ -114,7 +114,11 @@ def test_nothing_of_what_parties_gave_is_at_the_site_or_in_what_they_received(ju
 
 
 def test_seats_run_once(judged: Seated) -> None:
+    """They lie beside the attestation: a party that was sent another seat of the other one can send its files still."""
     out = judged.court.root / "site" / f"{judged.name}.out"
+    for party in PARTIES:
+        seat = judged.court.root / party / f"{judged.name}.{party}.seat"
+        assert (out / f"{party}.seat").read_bytes() == seat.read_bytes()
     out.rename(out.with_suffix(".first"))
     try:
         done = judged.judged()

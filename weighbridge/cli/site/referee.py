@@ -41,10 +41,11 @@ def referee(
 ) -> None:
     """As the site: have a sealed worker judge a dispute, and carry each party's files to it.
 
-    Writes order and attestation into --out, takes challenger.lane and defender.lane from there (`dispute sealed send`)
-    as they come, and writes the finished dispute when the ruling leaves. A party whose file is not there, or not whole,
-    within the time of the terms forfeits.
+    Writes order, attestation and both seats into --out, takes challenger.lane and defender.lane from there (`dispute
+    sealed send`) as they come, and writes the finished dispute when the ruling leaves. A party whose file is not there,
+    or not whole, within the time of the terms forfeits.
     """
+    from weighbridge.attest.sealed_dispute import PARTIES
     from weighbridge.attest.sealed_ruling import SealedDispute
     from weighbridge.cli.sealed_dispute import admission_of
 
@@ -56,6 +57,8 @@ def referee(
         raise UsageError(f"cannot make {out} ({error.strerror}); name a new directory") from None
     order = out / "order.cbor"
     write_file(order, admission.order().to_cbor())
+    for party, each in zip(PARTIES, (admission.challenger, admission.defender), strict=True):
+        write_file(out / f"{party}.seat", each)  # a party that was sent another seat of the other one sends by these
     command = [*shlex.split(worker), "--order", str(order)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         sink, source = cast("BinaryIO", running.stdin), cast("BinaryIO", running.stdout)
