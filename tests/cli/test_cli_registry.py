@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from support.custody_trade import Trade, ueid
 
 from weighbridge.attest.custody_statements import read, sign
 from weighbridge.cli.main import run
+from weighbridge.cli.referee import _parties
+from weighbridge.core.errors import UsageError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "registry.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -174,3 +177,24 @@ def test_many_chips_become_several_statements(trade: Trade, tmp_path: Path) -> N
     assert len(files) == 3
     assert call("registry", "event", "submit", *files, "--db", tmp_path / "registry.db")[0] == 0
     assert trade.registry.states() == {"installed": 30, "made": 4100}
+
+
+def test_parties_of_a_registry_are_those_of_a_referee(trade: Trade, tmp_path: Path) -> None:
+    """Under the key that each has now, if that can sign messages of a dispute; one key, one organisation."""
+    db, before = str(tmp_path / "registry.db"), trade.keys["acme"]
+    acme, bolt = (_parties([], db).get(_raw(trade, name)) for name in ("acme", "bolt"))
+    assert (acme, bolt) == ("acme", "bolt")
+    assert "fab" not in _parties([], db).values()  # it signs with P-384
+    trade.join("acme", "owner")
+    assert _parties([], db)[_raw(trade, "acme")] == "acme"
+    assert before.public_key().public_bytes_raw() not in _parties([], db)  # type: ignore[union-attr]
+    stranger = "ab" * 32
+    assert _parties([f"court={stranger}"], db)[bytes.fromhex(stranger)] == "court"
+    with pytest.raises(UsageError, match="another one"):
+        _parties([f"court={_raw(trade, 'acme').hex()}"], db)
+
+
+def _raw(trade: Trade, name: str) -> bytes:
+    key = trade.keys[name].public_key()
+    assert isinstance(key, Ed25519PublicKey)
+    return key.public_bytes_raw()
