@@ -95,7 +95,7 @@ def test_what_is_found_has_the_sketch_or_is_no_answer(
     """Stages of two outputs, or a word that was changed: a solution that explains only one of both is none."""
     theirs, own, at, low, high, up = outputs(seed, 600, near, far)
     other = outputs(seed, 600, near, far + 1)[0] if first else theirs
-    sketch = replace(make(theirs, Capacity(9, 4)), values=make(other, Capacity(9, 4)).values)
+    sketch = replace(make(theirs, Capacity(12, 4)), values=make(other, Capacity(9, 4)).values)
     if second:
         sketch.values[seed % 8] ^= 1 + seed % 0xFFFF
     low, high = np.full_like(low, -LIMIT), np.full_like(high, LIMIT)
@@ -105,7 +105,7 @@ def test_what_is_found_has_the_sketch_or_is_no_answer(
         assert first or second, "an honest sketch is followed"
         return
     own[positions] = values
-    found = make(own, Capacity(9, 4))
+    found = make(own, Capacity(12, 4))
     assert (found.parities.tolist(), found.values.tolist()) == (sketch.parities.tolist(), sketch.values.tolist())
 
 
