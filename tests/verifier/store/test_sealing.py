@@ -147,6 +147,7 @@ def draw_of_a_former_version(path: Path, cache: Path, *, large: bool = False, en
         connection.execute("DROP TABLE anchors")
         connection.execute("DROP TABLE contacts")
         connection.execute("DROP TABLE regenerations")
+        connection.execute("DROP TABLE supplement_trees")
         connection.execute("DROP TABLE supplements")
         connection.execute("ALTER TABLE inspections DROP COLUMN summary")
         connection.execute("ALTER TABLE chips DROP COLUMN name")
