@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.drand_values import DEFAULT, QUICKNET, VALUES
 from support.draws import START, beacon_key
 
 from weighbridge.attest.beacon import (
@@ -27,26 +28,7 @@ from weighbridge.attest.beacon import (
 )
 from weighbridge.core.errors import UsageError, WeighbridgeError
 
-# Published by the League of Entropy: two networks' descriptions, and a value of the second.
-DEFAULT = {
-    "public_key": "868f005eb8e6e4ca0a47c8a77ceaa5309a47978a7c71bc5cce96366b5d7a569937c529eeda66c7293784a9402801af31",
-    "period": 30, "genesis_time": 1595431050,
-    "hash": "8990e7a9aaed2ffed73dbd7092123d6f289930540d7651336225dc172e51b2ce",
-    "groupHash": "176f93498eac9ca337150b46d21dd58673ea4e3581185f869672e59fa4cb390a",
-    "schemeID": "pedersen-bls-chained", "metadata": {"beaconID": "default"},
-}  # fmt: skip
-QUICKNET = {
-    "public_key": "83cf0f2896adee7eb8b5f01fcad3912212c437e0073e911fb90022d3e760183c8c4b450b6a0a6c3ac6a5776a2d1064510d1f"
-    "ec758c921cc22b0e17e63aaf4bcb5ed66304de9cf809bd274ca73bab4af5a6e9c76a4bc09e76eae8991ef5ece45a",
-    "period": 3, "genesis_time": 1692803367,
-    "hash": "52db9ba70e0cc0f6eaf7803dd07447a1f5477735fd3f661792ba94600c84e971",
-    "groupHash": "f477d5c89f21a17c863a7f937c6a6d15859414d2be09cd448d4279af331c5d3e",
-    "schemeID": "bls-unchained-g1-rfc9380", "metadata": {"beaconID": "quicknet"},
-}  # fmt: skip
-ROUND = {
-    "round": 1000, "randomness": "fe290beca10872ef2fb164d2aa4442de4566183ec51c56ff3cd603d930e54fdd",
-    "signature": "b44679b9a59af2ec876b1a6b1ad52ea9b1615fc3982b19576350f93447cb1125e342b73a8dd2bacbe47e4b6b63ed5e39",
-}  # fmt: skip
+((_, ROUND),) = [each for each in VALUES if each[1]["round"] == 1000]
 
 
 def local(now: float = START + 100.0, number: int = 0) -> LocalBeacon:
