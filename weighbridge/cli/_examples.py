@@ -43,6 +43,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "step7.dispute runs/gpt2 --key mine.key",
         f"{_DIGEST} runs/gpt2 --key mine.key --referee 127.0.0.1:4470 --credentials mine",
     ),
+    "dispute memory": (
+        "runs/gpt2 --step 8 --region 0.weight --evidence snapshot.evidence --manufacturer root.pem --key mine.key "
+        "--out memory.dispute",
+        "other.bin --storage 3 --evidence snapshot.evidence --manufacturer root.pem --key mine.key --out bin.dispute",
+    ),
     "dispute show": (
         "step7.dispute",
         f"{_DIGEST} --referee 127.0.0.1:4470 --credentials mine --out step7.dispute",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weighbridge.cli import sealed_dispute
+from weighbridge.cli import dispute_memory, sealed_dispute
 from weighbridge.cli._exits import Exit, one_line, print_json
 from weighbridge.cli._inputs import Json, Run, read_file, write_file
 from weighbridge.cli.replay import require_device
@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Disputes about a step: the first operation that differs is judged.", no_args_is_help=True)
 
 app.add_typer(sealed_dispute.app, name="sealed")
+app.command(name="memory")(dispute_memory.memory)
 
 _MAX_FILE = 4 << 30
 _DUE = {
-    "course": "the digests of all states", "challenge": "the challenge", "answer": "the answer",
-    "parts": "the parts of the result that differs", "opening": "the opening of the first leaf that differs",
-}  # fmt: skip
+    "course": "the digests of all states",
+    "challenge": "the challenge",
+    "answer": "the answer",
+    "parts": "the parts of the result that differs",
+    "opening": "the opening of what differs",
+    "doubt": "a node that differs, or its consent",
+    "layer": "the layers below that node",
+}
 _File = Annotated[Path, typer.Argument(help="File of the dispute.")]
 _Key = Annotated[Path, typer.Option("--key", help="Your private key (`weighbridge rules key FILE` makes one).")]
 _Referee = Annotated[
@@ -80,7 +86,7 @@ def open_(
     if out is not None and out.exists():
         raise UsageError(f"{out} exists; give another file")
     answering = None if referee is None else key_in_hex(defender or "")
-    signing = _signing(key)
+    signing = signing_key(key)
     require_device(device)
     said: dict[str, Any] = {}
     content: Course | Challenge
@@ -101,7 +107,7 @@ def open_(
     if out is not None:
         write_file(out, message.data)
     elif answering is not None:
-        with _connected(referee, credentials) as service:
+        with connected(referee, credentials) as service:
             said["dispute"], said["merged"] = service.open(message, answering, signing)
     if as_json:
         print_json(said)
@@ -131,7 +137,7 @@ def answer(
     from weighbridge.execution.dispute.messages import Challenge, Content, Parts, Shown, signed
 
     require_device(device)
-    signing = _signing(key)
+    signing = signing_key(key)
     dispute = _followed(*_said(case, referee, credentials, signing.public))
     party, due = dispute.due()
     if due == "nothing":
@@ -142,6 +148,8 @@ def answer(
     other = ""
     if decline:
         content = moves.declined(due)
+    elif dispute.memory is not None:
+        content = dispute_memory.reply(dispute.memory, run)
     elif due == "course":
         content = asking.course(run)
         require_open(content.terms)
@@ -180,10 +188,13 @@ def answer(
     if referee is None:
         _append(Path(case), message)
     else:
-        with _connected(referee, credentials) as service:
+        with connected(referee, credentials) as service:
             service.post(case, message.data)
     said = {"sent": due, "bytes": len(message.data), "step": dispute.step, "leaf": dispute.leaf, "other_tables": other}
     where = "" if dispute.leaf is None else f"; the first leaf that differs is {dispute.leaf}"
+    if dispute.memory is not None:
+        print_json(said) if as_json else print(one_line(dispute_memory.sent(dispute.memory, due, len(message.data))))
+        return
     if not dispute.common:
         where = "; the records of the step differ, or there is none to answer with"
     elif dispute.equal:
@@ -209,7 +220,7 @@ def show(
     last = messages[-1].content
     used = None
     if referee is not None:
-        with _connected(referee, credentials) as service:
+        with connected(referee, credentials) as service:
             used = list(service.standing(case).used)
     named = dict(zip(game.NAMES, (each.hex() for each in parties), strict=True))
     if isinstance(last, Ruling):
@@ -235,7 +246,7 @@ def judge(file: _File, key: _Key, device: _Device = "cpu", as_json: Json = False
     require_device(device)
     messages = _messages(file)
     followed = _followed(messages, _parties(messages, b""))
-    referee = Referee(followed.parties, _signing(key), judge=partial(asking.judge, device=device))
+    referee = Referee(followed.parties, signing_key(key), judge=partial(asking.judge, device=device))
     for message in messages:
         referee.post(message.data)
     if referee.ruling is None:
@@ -250,7 +261,8 @@ def judge(file: _File, key: _Key, device: _Device = "cpu", as_json: Json = False
 def verify(
     file: _File,
     root: Annotated[
-        Path | None, typer.Option("--root", help="Of a sealed dispute: PEM file of the launchers' authority.")
+        Path | None,
+        typer.Option("--root", help="PEM file of the launchers' authority (of a sealed dispute) or of the chips'."),
     ] = None,
     device: _Device = "cpu",
     as_json: Json = False,
@@ -273,6 +285,7 @@ def verify(
     found = refereeing.verify(data, partial(asking.judge, device=device))
     names = dict(zip(game.NAMES, (key.hex() for key in found.parties), strict=True))
     said: dict[str, Any] = {"agrees": found.agrees, **names, "referee": found.referee.hex()}
+    said |= dispute_memory.about(data, root)
     if found.again:  # the reasons that come out here, and not the referee's words
         claims: list[tuple[int, str, str, str]] = [(party, e.verdict, e.code, e.reason) for party, e in found.again]
         ruling = replace(found.ruling, claims=claims if found.agrees else found.ruling.claims)
@@ -299,7 +312,8 @@ def _told(ruling: Ruling, as_json: bool, more: dict[str, Any]) -> int:
     return Exit.FINDINGS if any(c["verdict"] in ("false", "forfeit") for c in claims) else Exit.NOTHING_FOUND
 
 
-def _signing(path: Path) -> SigningKey:
+def signing_key(path: Path) -> SigningKey:
+    """Returns a private key out of a file, which has to be there."""
     from weighbridge.attest.manifest import load_or_create_key
 
     if not path.exists():
@@ -344,7 +358,7 @@ def _said(
     if referee is None:
         messages = _messages(Path(case))
         return messages, _parties(messages, mine)
-    with _connected(referee, credentials) as service:
+    with connected(referee, credentials) as service:
         return service.messages(case), service.standing(case).parties
 
 
@@ -363,7 +377,8 @@ def _followed(messages: list[Message], parties: tuple[bytes, bytes]) -> Dispute:
     return dispute
 
 
-def _connected(referee: str | None, credentials: Path | None) -> RefereeClient:
+def connected(referee: str | None, credentials: Path | None) -> RefereeClient:
+    """Returns a client of a referee's service, to be entered."""
     from weighbridge.attest.identity import Credentials
     from weighbridge.execution.dispute.client import RefereeClient
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from protos.weighbridge.v1 import referee_pb2, referee_pb2_grpc
 from weighbridge.attest.identity import Credentials
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.errors import FormatError, WeighbridgeError
 from weighbridge.execution.dispute.docket import Standing
+from weighbridge.execution.dispute.game import Due
 from weighbridge.execution.dispute.messages import MAX_MESSAGE, Message, unpack
 from weighbridge.execution.dispute.notices import Notice
 from weighbridge.execution.dispute.service import PIECE
@@ -90,12 +91,7 @@ class RefereeClient:
             FormatError: The referee answers nonsense.
         """
         found = self._call(self._stub.GetDispute, referee_pb2.GetDisputeRequest(id=dispute))
-        if (
-            len(found.parties) != 2
-            or found.party > 1
-            or len(found.used) != 2
-            or found.due not in ("course", "challenge", "answer", "parts", "opening", "nothing")
-        ):
+        if len(found.parties) != 2 or found.party > 1 or len(found.used) != 2 or found.due not in get_args(Due):
             raise FormatError("The referee does not say how far the dispute has come; ask another one.")
         return Standing(
             parties=(found.parties[0], found.parties[1]), party=found.party, due=found.due,

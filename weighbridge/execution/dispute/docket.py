@@ -22,6 +22,8 @@ from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.case_files import CaseFiles
 from weighbridge.execution.dispute.confidential import require_open
 from weighbridge.execution.dispute.game import CHALLENGER, Dispute
+from weighbridge.execution.dispute.memory_game import MemoryGame
+from weighbridge.execution.dispute.memory_messages import Equality
 from weighbridge.execution.dispute.messages import START, Challenge, Course, DisputeError, Message, Ruling, plain, read
 from weighbridge.execution.dispute.notices import Notice
 from weighbridge.execution.dispute.refereeing import CLOCK, Referee
@@ -210,9 +212,12 @@ class Docket:
             raise DisputeLimitError(f"A challenge may have {self.limits.challenge} bytes here; send a smaller one.")
         message = read(data)
         said = Notice.read(notice, message.key)
-        if not isinstance(message.content, Challenge | Course) or message.previous != START:
-            raise DisputeError("A dispute begins with a challenge or a course that follows nothing; send one.")
-        require_open(message.content.terms)
+        if not isinstance(message.content, Challenge | Course | Equality) or message.previous != START:
+            raise DisputeError("A dispute begins with a challenge, a course or a claim about memory, after nothing.")
+        if isinstance(message.content, Equality):
+            MemoryGame.open(message.content)
+        else:
+            require_open(message.content.terms)
         if said.challenge != message.head or said.referee != self.key.public:
             raise DisputeError("The notice is about another challenge, or for another referee; sign one for this one.")
         if message.key == said.defender:
@@ -349,7 +354,7 @@ class Docket:
         challenge, *rest = files.messages()
         opened = read(challenge)
         notice = Notice.read(files.notice(), opened.key)
-        if not isinstance(opened.content, Challenge | Course):
+        if not isinstance(opened.content, Challenge | Course | Equality):
             raise FormatError(f"{files.directory} begins with no challenge; restore it.")
         if notice.referee != self.key.public:
             raise FormatError(f"{files.directory} is a dispute of another referee; give that one's key.")
@@ -367,6 +372,6 @@ class Docket:
         return case
 
 
-def _claim(defender: bytes, challenge: Challenge | Course) -> bytes:
+def _claim(defender: bytes, challenge: Challenge | Course | Equality) -> bytes:
     """Returns what a challenge is about, whichever party sends it."""
     return record_digest("dispute-claim/1", [defender, cbor(plain(challenge))])

@@ -16,6 +16,8 @@ from typing import Literal
 from weighbridge.execution.dispute.asking import Claim, split
 from weighbridge.execution.dispute.confidential import require_open
 from weighbridge.execution.dispute.leaves import first_difference, tree_root
+from weighbridge.execution.dispute.memory_game import MemoryGame
+from weighbridge.execution.dispute.memory_messages import Equality
 from weighbridge.execution.dispute.messages import (
     START,
     Answer,
@@ -33,7 +35,7 @@ from weighbridge.transcript.state import state_digest
 CHALLENGER, DEFENDER = 0, 1
 NAMES = ("challenger", "defender")
 
-Due = Literal["course", "challenge", "answer", "parts", "opening", "nothing"]
+Due = Literal["course", "challenge", "answer", "parts", "opening", "doubt", "layer", "nothing"]
 
 
 @dataclass
@@ -45,12 +47,14 @@ class Dispute:
         messages: Those of the parties, in order.
         openings: By party, what it showed.
         parts: By party, the parts of the result that it named.
+        memory: How far a dispute about a chip's memory has come; None if it is about a step.
     """
 
     parties: tuple[bytes, bytes]
     messages: list[Message] = field(default_factory=list)
     openings: dict[int, bytes] = field(default_factory=dict)
     parts: dict[int, Parts] = field(default_factory=dict)
+    memory: MemoryGame | None = None
     _challenge: Challenge | None = None
     _answer: Answer | None = None
     _claims: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
@@ -131,6 +135,8 @@ class Dispute:
 
     def due(self) -> tuple[int, Due]:
         """Returns whose turn it is, and with what."""
+        if self.memory is not None:
+            return self.memory.due()
         if len(self._courses) == 1:
             return DEFENDER, "course"
         if self.apart:
@@ -164,6 +170,10 @@ class Dispute:
         if isinstance(message.content, Challenge | Course):
             require_open(message.content.terms)
         match message.content, due:
+            case content, _ if self.memory is not None:
+                self.memory.take(content)
+            case Equality() as said, "challenge" if not self.messages:
+                self.memory = MemoryGame.open(said)
             case Course() as course, "challenge" if not self.messages:
                 self._courses.append(course)
             case Course() as course, "course":

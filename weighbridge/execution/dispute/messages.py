@@ -17,6 +17,7 @@ from weighbridge.attest.manifest import SigningKey
 from weighbridge.core.bounded import decode_cbor, decode_cbor_sequence
 from weighbridge.core.digests import DIGEST_SIZE, cbor, record_digest
 from weighbridge.core.errors import FormatError, WeighbridgeError
+from weighbridge.execution.dispute.memory_messages import Doubt, Equality, Granted, Layer
 from weighbridge.execution.dispute.openings import MAX_OPENING
 
 START = bytes(DIGEST_SIZE)
@@ -28,7 +29,7 @@ MAX_MESSAGE = MAX_OPENING + (1 << 16)
 MAX_MESSAGES = 16
 """Most messages of a dispute."""
 
-_Kind = TypeVar("_Kind", bound="Course | Challenge | Answer | Parts | Shown | Ruling")
+_Kind = TypeVar("_Kind", bound="Content")
 
 
 class DisputeError(WeighbridgeError):
@@ -147,10 +148,10 @@ class Ruling:
     judged: float
 
 
-Content = Course | Challenge | Answer | Parts | Shown | Ruling
+Content = Course | Challenge | Answer | Parts | Shown | Ruling | Equality | Granted | Doubt | Layer
 _KINDS: dict[str, type[Content]] = {
     "course": Course, "challenge": Challenge, "answer": Answer, "parts": Parts, "opening": Shown,
-    "ruling": Ruling,
+    "ruling": Ruling, "equality": Equality, "granted": Granted, "doubt": Doubt, "layer": Layer,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -277,10 +278,11 @@ def content_of(body: bytes) -> Content:
     return content
 
 
-_OPTIONAL = frozenset({"draft", "supplements"})
+_OPTIONAL = frozenset({"draft", "supplements", "chunk"})
 _MOST_SUPPLEMENTS = 4
 _DIGESTS = ("state", "log", "draft")
-_LISTS = ("leaves", "states", "inputs", "parts")
+_LISTS = ("leaves", "states", "inputs", "parts", "keyed", "plain")
+_NUMBERS = ("step", "node")
 
 
 def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:
@@ -296,7 +298,7 @@ def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:
         }  # fmt: skip
         return kind(**raw)
     for name, value in raw.items():
-        if name == "step":
+        if name in _NUMBERS:
             _natural(value)
         elif name == "supplements":
             if type(value) is not list or len(value) > _MOST_SUPPLEMENTS or {type(each) for each in value} - {bytes}:

@@ -9,6 +9,7 @@ from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import UsageError
 from weighbridge.execution.dispute.asking import SLICES, Traced, split
 from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference, tree_root
+from weighbridge.execution.dispute.memory_messages import Granted
 from weighbridge.execution.dispute.messages import Answer, Challenge, Course, Message
 from weighbridge.transcript.supplements import read_signed
 
@@ -123,7 +124,7 @@ def answer(mine: Traced | None, asked: Challenge, supplements: Sequence[bytes] =
     )  # fmt: skip
 
 
-def declined(due: str) -> Course | Answer:
+def declined(due: str) -> Course | Answer | Granted:
     """Returns what a defender sends that shows nothing of its run, and takes no part: no party loses by it.
 
     Args:
@@ -136,4 +137,6 @@ def declined(due: str) -> Course | Answer:
         return Course(terms=b"", states=b"", inputs=b"")
     if due == "answer":
         return Answer(record=b"", log=bytes(DIGEST_SIZE), leaves=b"")
+    if due == "doubt":
+        return Granted()
     raise UsageError("a defender declines before it answers; once it took part it can only go on, or forfeit")

@@ -14,6 +14,7 @@ from weighbridge.attest.manifest import SigningKey
 from weighbridge.execution.dispute.asking import Judgement, forfeited
 from weighbridge.execution.dispute.asking import judge as judged_by_worker
 from weighbridge.execution.dispute.game import NAMES, Dispute
+from weighbridge.execution.dispute.memory_messages import Doubt, Granted
 from weighbridge.execution.dispute.messages import Answer, Course, DisputeError, Message, Ruling, read, signed, unpack
 from weighbridge.execution.dispute.rulings import Judge, judgements
 
@@ -153,7 +154,8 @@ def verify(data: bytes, judge: Judge = judged_by_worker) -> Checked:
     if not isinstance(last.content, Ruling):
         raise DisputeError("The dispute has no ruling yet; ask the referee.")
     challenger = said[0].key if said else last.key
-    defender = next((message.key for message in said[1:] if isinstance(message.content, Course | Answer)), bytes(32))
+    answers = Course | Answer | Doubt | Granted
+    defender = next((message.key for message in said[1:] if isinstance(message.content, answers)), bytes(32))
     dispute = Dispute((challenger, defender))
     for message in said:
         dispute.take(message)

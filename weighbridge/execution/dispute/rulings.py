@@ -39,6 +39,8 @@ _NO_DIFFERENCE = Judgement(
 
 def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
     """Returns what is said of each claim of a dispute whose parties have said all."""
+    if dispute.memory is not None:
+        return dispute.memory.judgements()
     if dispute.apart:
         return [(party, _no_step(*dispute.courses)) for party in (CHALLENGER, DEFENDER)]
     if dispute.unanswered:
