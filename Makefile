@@ -117,6 +117,7 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_cells
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_collectives
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_disputes
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_memory_disputes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_audits
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_memorisation
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_recording_work

@@ -63,6 +63,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "collectives": tables_collectives.collectives,
     "disputes": tables_disputes.disputes,
     "narrowed_disputes": tables_disputes.narrowed,
+    "memory_disputes": tables_disputes.memory,
     "audits": tables_audits.audits,
     "memorisation": tables_replays.memorisation,
     "inspection": tables_inspection.inspection,

@@ -52,3 +52,21 @@ def narrowed(result: Result) -> str:
     busy = f"Before, {result['load_before']:.1f} other processes ran on {result['cores']} cores on average."
     times = f"Times are minima of {result['rounds']} rounds, memory the largest."
     return f"{measured_on(result)} {busy} {times}\n\n{table(head, rows)}"
+
+
+def memory(result: Result) -> str:
+    """What a dispute about a chip's memory takes."""
+    rows = []
+    names = ("digest", "claim", "doubt", "layer", "referee")
+    for each in result["storages"]:
+        times = each["seconds"]
+        rows.append((
+            f"{each['size'] / 1024:,.0f}", *each["messages"], *(f"{sent / 1e3:,.1f}" for sent in each["bytes"]),
+            *(f"{times[name]:.4f}" if name in times else "" for name in names),
+        ))  # fmt: skip
+    head = (
+        "storage KiB", "challenger's messages", "defender's messages", "challenger kB", "defender kB", "digest s",
+        "claim s", "doubt s", "layer s", "referee s",
+    )  # fmt: skip
+    busy = f"Before, {result['load_before']:.1f} other processes ran on {result['cores']} cores on average."
+    return f"{measured_on(result)} {busy} Minima of {result['rounds']} rounds.\n\n{table(head, rows)}"
