@@ -46,7 +46,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dispute memory": (
         "runs/gpt2 --step 8 --region 0.weight --evidence snapshot.evidence --manufacturer root.pem --key mine.key "
         "--out memory.dispute",
-        "other.bin --storage 3 --evidence snapshot.evidence --manufacturer root.pem --key mine.key --out bin.dispute",
+        "other.bin --evidence snapshot.evidence --manufacturer root.pem --key mine.key --out other.dispute",
     ),
     "dispute show": (
         "step7.dispute",

@@ -27,10 +27,6 @@ def memory(
     key: Annotated[Path, typer.Option("--key", help="Your private key (`weighbridge rules key FILE` makes one).")],
     step: Annotated[int | None, typer.Option("--step", help="Of a transcript: the state before this step.")] = None,
     region: Annotated[str | None, typer.Option("--region", help="Of a transcript: the storage's name.")] = None,
-    storage: Annotated[
-        int | None,
-        typer.Option("--storage", help="Which storage of the snapshot, by size; else the equal one."),
-    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="File of the dispute; it must not exist yet.")] = None,
     defender: Annotated[
         str | None, typer.Option("--defender", help="With a referee: the defender's public key, in hex.")
@@ -66,11 +62,9 @@ def memory(
     else:
         named = memory_moves.of_bytes(read_file(source, max_bytes=_MOST_BYTES))
     token, salt, leaves = _snapshot(evidence, manufacturer)
-    place = memory_moves.storage_of(leaves, salt, named.data) if storage is None else storage
+    place = memory_moves.storage_of(leaves, salt, named.data)
     if place is None:
-        raise UsageError("no storage of the snapshot held exactly these bytes; name the one that you mean by --storage")
-    if not 0 <= place < len(leaves):
-        raise UsageError(f"the snapshot has {len(leaves)} storages, and none with the number {place}")
+        raise UsageError("no storage of the snapshot held exactly these bytes, so no claim can be made of them")
     content = memory_moves.claim(token, salt, leaves, place, named)
     claim = MemoryGame.open(content).claim
     message = signed(START, content, signing)

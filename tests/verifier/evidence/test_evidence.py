@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.command_line import answer, fails, weighbridge
 from support.inspected_station import Inspected, inspected
+from support.train_job import SNAPSHOT_IN, batch_of
 
 from verifier.console.evidence_files import EvidenceFiles
 from verifier.evidence import bundle, verification
@@ -25,8 +27,10 @@ from verifier.registry import Registry
 from verifier.report import signing
 from verifier.store.cache import Cache
 from weighbridge.attest.certificates import load_certificate
+from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.cli.main import run
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.transcript.reader import Transcript
 
 OFFLINE = """
 import socket, sqlite3, sys
@@ -272,3 +276,70 @@ def test_the_console_hands_out_the_same_evidence(source: Inspected, files: dict[
     reading.close()
     assert set(found) == set(expected)
     assert {name for name in found if found[name] != expected[name]} <= {bundle.STATEMENT, "index.html"}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Those of both parties to a dispute and of its referee."""
+    made = tuple(tmp_path / name for name in ("mine", "theirs", "referee"))
+    assert all(run(["rules", "key", str(path)]) == 0 for path in made)
+    return made[0], made[1], made[2]
+
+
+def batch(path: Path, *, changed: bool = False) -> Path:
+    """Writes what the model was given in the step of the snapshot, which the chip had in memory."""
+    data = bytearray(batch_of(SNAPSHOT_IN - 1)["x"].numpy().tobytes())
+    data[1500] ^= changed
+    path.write_bytes(data)
+    return path
+
+
+def test_what_a_chip_had_in_memory_is_claimed_out_of_evidence(
+    source: Inspected, files: dict[str, Path], keys: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """The batch of the step of the snapshot, and the weights before it; not a changed batch, nor earlier weights.
+
+    A false claim needs what the chip had and what it had not, and another program than the command:
+    `tests/weighbridge/execution/dispute/test_memory_disputes.py`.
+    """
+    mine, theirs, referee = keys
+    training = source.root / "honest"
+    sizes = {name: data.numel() for name, data in Transcript.open(training).checkpoint(SNAPSHOT_IN).storages.items()}
+    region = max(sizes, key=lambda name: sizes[name])
+    data = bytearray(batch_of(SNAPSHOT_IN - 1)["x"].numpy().tobytes())
+    (held := tmp_path / "batch").write_bytes(data)
+    data[1500] ^= 1
+    (altered := tmp_path / "altered").write_bytes(data)
+
+    def about(name: str, *where: str) -> tuple[str | Path, ...]:
+        files_of = ("--evidence", files[name], "--manufacturer", source.manufacturer, "--key", mine)
+        return (*files_of, *where, "--out", tmp_path / "none")
+
+    state = ("--step", str(SNAPSHOT_IN), "--region")
+    for refused in (
+        (altered, *about("clean")),
+        (held, *about("hidden")),
+        (training, *about("clean")),
+        (training, *about("clean", *state, "none")),
+        (training, *about("clean", "--step", str(SNAPSHOT_IN - 2), "--region", region)),
+    ):
+        assert fails("dispute", "memory", *refused) == "usage"
+    claims = ((held, held, (), ()), (training, training, (*state, region), ()), (training, held, (), ("--decline",)))
+    for number, (claimed, shown, where, decline) in enumerate(claims):
+        file = tmp_path / f"{number}.dispute"
+        where = (*state, region) if claimed == training else where
+        answer("dispute", "memory", claimed, *about("clean", *where)[:-1], file)
+        if claimed == training:
+            assert weighbridge("dispute", "answer", file, source.root / "altered", "--key", theirs)[0] == 1
+        assert answer("dispute", "answer", file, shown, "--key", theirs, *decline)["sent"] == "doubt"
+        said = answer("dispute", "judge", file, "--key", referee)
+        codes = [(each["party"], each["verdict"], each["code"]) for each in said["claims"]]
+        assert codes == [("challenger", "undecided", "dispute.memory.granted")]
+        checked = answer("dispute", "verify", file, "--root", source.manufacturer)
+        assert checked["agrees"]
+        assert source.ueids["honest"] in checked["snapshot"]
+        assert "not checked" not in checked["snapshot"]
+        assert "not checked" in answer("dispute", "verify", file)["snapshot"]
+    other = tmp_path / "other"
+    CertificateAuthority.create("Another manufacturer").save(other)
+    assert weighbridge("dispute", "verify", file, "--root", other / "authority.pem")[0] != 0
