@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import weighbridge
-from weighbridge.numerics.conformance.bound_policy import Policy
+from weighbridge.numerics.conformance.bound_policy import ORDERS, Policy
 from weighbridge.numerics.conformance.device_kind import device_kind
 from weighbridge.numerics.rule_table import table_digest
 from weighbridge.transcript.confidential_runs import CONFIDENTIAL
@@ -53,6 +53,7 @@ def draft_of(
         "stream": 0,
         "policy": policy.name,
         "calibration": policy.digest,
+        **({ORDERS: dict(policy.orders)} if policy.orders else {}),
         "rules": table_digest(),
         "torch": torch.__version__,
         "weighbridge": weighbridge.__version__,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -119,7 +120,8 @@ class Recorder:
                 probability: smaller logs of wide models), `blocked-64` or `blocked-256` (as `mixed`, but products of
                 matrices of float32 are computed in blocks, so that proven bounds are smaller: smaller logs), or
                 `unit-vdpbf16ps` (as `mixed`, but products of 16-bit matrices are those of a matrix unit to the bit, on
-                every machine, and need no log; see docs/matrix-units.md).
+                every machine, and need no log; see docs/matrix-units.md). `unit-a100` and `unit-h100` are for models
+                of such units in the device's place.
             resume: Continue the recording that a crash cut off in this directory, if there is one; and keep what the
                 next start needs for that (in `PATH.resume/`). An exception then leaves the recording to be resumed.
                 All ranks of a job are started again together; see docs/sharding.md.
@@ -158,6 +160,10 @@ class Recorder:
         self._confidential = confidential
         self._every, self._metadata, self._verify = checkpoint_every, dict(metadata or {}), verify_state
         self._policy = policies.named(policy, device if device is not None else "cpu")
+        if self._policy.truncating:
+            if logs != "full":
+                raise UsageError(f"{policy} is recorded with logs in full; leave out logs={logs!r}")
+            self._policy = replace(self._policy, orders=probes.require_unit(self._policy))
         self._derives = formulas is None
         self._declared = declaration(formulas or {}, programs) | ({} if parent is None else {PARENT: parent.to_map()})
         self._repeats = repeats

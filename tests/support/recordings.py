@@ -19,13 +19,13 @@ Step = Callable[..., None]
 
 def replay_here(
     path: Path, *, steps: tuple[int, int] | None = None, stop: tuple[int, int] | None = None, salt: bytes = bytes(32),
-    recognise: int = 0, supplements: Path | None = None,
+    recognise: int = 0, supplements: Path | None = None, tapes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Replays in this process, without confinement: the same code that the worker runs, without its start-up time."""
     request = {
         "path": str(path), "steps": steps, "device": "cpu", "stop": stop, "salt": salt.hex(),
         "memory": 1 << 30, "seconds": 60, "recognise": [recognise, 0] if recognise else None,
-        "supplements": None if supplements is None else str(supplements),
+        "supplements": None if supplements is None else str(supplements), "tapes": tapes or {},
     }  # fmt: skip
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         return Replay(request, [], lambda message: None).run()

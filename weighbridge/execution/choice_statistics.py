@@ -55,6 +55,7 @@ class Tally(Counts):
     def add(
         self, step: int, operation: str, wide: torch.Tensor, bound: Bound, dtype: torch.dtype,
         entries: OpEntries | None, choices: Choices | None, *, names_all: bool = True,
+        confirmed: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
     ) -> None:  # fmt: skip
         """Counts one rounded output.
 
@@ -67,6 +68,7 @@ class Tally(Counts):
             entries: What the log said about it, or None.
             choices: What came of these entries, or None.
             names_all: Whether there are entries for all contested elements; a sketch names those that differ here.
+            confirmed: Which entries overruled the replayer and chose nothing, since a declared unit has one result.
         """
         small = dtype in formats.NARROW
         self.rounded += wide.numel()
@@ -80,6 +82,7 @@ class Tally(Counts):
         overruled = None
         if entries is not None and choices is not None:
             changed = _changed(choices.own, choices.logged)
+            changed = changed if confirmed is None else changed & ~confirmed
             if changed.any():
                 mine = _contested(wide, bound, dtype) if mine is None else mine
                 overruled = _overruled(wide.numel(), mine, entries.positions[changed], choices.admissible[changed])

@@ -21,6 +21,7 @@ from weighbridge.execution.following import DifferenceError, Following, Seen
 from weighbridge.execution.results import take
 from weighbridge.execution.straight_line.frame import Frame
 from weighbridge.execution.straight_line.program import Program, straight
+from weighbridge.execution.unit_adjudication import Adjudication
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.rounding.rounding_log import LogReader
@@ -101,6 +102,7 @@ class Executor:
         self.watch: Callable[[Seen], None] | None = None
         self.before: Callable[[int, Mapping[int, Tensor]], None] | None = None
         self.tally = Tally()
+        self.adjudication = Adjudication()
         self._lingering: list[Tensor] = []
         self._seed, self._max_bytes, self._policy = seed, max_bytes, policy
         self._checked: set[tuple[bytes, int]] = set()
@@ -247,7 +249,7 @@ class Executor:
 
     def _context(self, record: StepRecord, log: LogReader | None) -> Following:
         """Returns what a step is evaluated in."""
-        return Following(record, log, self._seed, self._policy, self.watch, self.tally)
+        return Following(record, log, self._seed, self._policy, self.watch, self.tally, self.adjudication)
 
     def drop(self, tape: Tape, step: int) -> None:
         """Lets go of the state that died before a step began; `run` does so by itself."""

@@ -14,6 +14,7 @@ import torch
 from weighbridge.core.errors import LogError, TapeError, TranscriptError, WeighbridgeError
 from weighbridge.execution.choice_statistics import Tally
 from weighbridge.execution.straight_line.frame import Line
+from weighbridge.execution.unit_adjudication import Adjudication
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.context import Context
 from weighbridge.numerics.exchanges import CANONICAL
@@ -82,6 +83,7 @@ class Following(Context):
     policy: Policy = STRICT
     watch: Callable[[Seen], None] | None = None
     tally: Tally = field(default_factory=Tally)
+    adjudication: Adjudication = field(default_factory=Adjudication)
     stream: int = 0
     calls: Mapping[int, Call] = field(default_factory=dict)
     exchange: Exchange | None = None
@@ -170,9 +172,13 @@ class Following(Context):
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
         if self.log is not None:  # what no log was asked about chose nothing
-            names_all = sketches is None
-            choices = result.choices
-            self.tally.add(self.record.step, self.operation, wide, bound, dtype, entries, choices, names_all=names_all)
+            confirmed, place = None, (self.record.step, self.operation, self.op)
+            if bound.judge is not None:
+                confirmed = self.adjudication.judge(place, wide, bound, result, entries)
+            self.tally.add(
+                self.record.step, self.operation, wide, bound, dtype, entries, result.choices,
+                names_all=sketches is None, confirmed=confirmed,
+            )  # fmt: skip
         if self.watch is not None:
             self.watch(Seen(self.op, self.checked - 1, result.out, wide, bound, entries))
         return result.out
@@ -227,12 +233,16 @@ class Following(Context):
 
     def wants_bounds(self, outputs: int, *, small: bool) -> bool:
         """Whether log, sketch or tally look at one of the next outputs, of which the next operation has so many."""
-        if small and self.sketches is not None:
+        if small and (self.sketches is not None or self._judged()):
             return True
         try:
             return self.log is not None and (self.log.reaches(self.op) or self.tally.looks(outputs))
         except LogError:
             return True  # where its entries are asked for, it is said which step and operation they belong to
+
+    def _judged(self) -> bool:
+        """Whether the results of an operation are judged by a declared unit's model, with or without log entries."""
+        return self.policy.truncating and way_of(resolve(self.operation), self.policy, torch.float32).declared
 
     def take_rounded(self, results: Sequence[tuple[Tensor, int]], wide: torch.dtype) -> bool:
         """Takes the outputs of an operation and their checksums; nothing if one is not as it was recorded."""

@@ -46,6 +46,9 @@ class ReplayResult:
         probable_elsewhere: Those that the other ranks of a job rounded in the same replay.
         evidence: What the rounding logs chose (`weighbridge.execution.choice_statistics`): counts, and `tests` with
             p-values.
+        unit: Where the run declares a truncating unit, what its model was asked (`execution.unit_adjudication`):
+            `results` judged, entries that `overruled` the replayer and those `confirmed`, other elements that `could`
+            differ, those `judged` and `suppressed`, flips `expected`, and `unjudged_bits`. Else zeros.
         tapes: By hex digest of each tape that this replay ran: `kind`, `count` of executions, `operations`; and over
             the whole transcript `free_values` and `free_bytes` (values and tensors that entered undeclared),
             `once_bytes` of constants if it ran only once, and how many changing values are `derived` by formulas.
@@ -90,6 +93,7 @@ class ReplayResult:
     probable: int = 0
     probable_elsewhere: int = 0
     evidence: dict[str, Any] = field(default_factory=dict)
+    unit: dict[str, float] = field(default_factory=dict)
     tapes: dict[str, dict[str, Any]] = field(default_factory=dict)
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -149,6 +153,7 @@ def parse(message: dict[str, Any]) -> ReplayResult:
             calibrated=int(raw["calibrated"]),
             probable=int(raw["probable"]),
             evidence=choice_counts.report(choice_counts.parse(raw["evidence"])),
+            unit=_numbers(raw.get("unit", {})),
             tapes={
                 bytes.fromhex(k).hex(): {
                     "kind": str(v["kind"])[:10],
@@ -181,6 +186,12 @@ def parse(message: dict[str, Any]) -> ReplayResult:
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise ReplayWorkerError(f"the replay worker's answer is malformed ({type(error).__name__})") from None
+
+
+def _numbers(raw: Any) -> dict[str, float]:
+    if not all(type(v) in (int, float) and math.isfinite(v) and v >= 0 for v in raw.values()):
+        raise ValueError("unit")
+    return {str(k)[:100]: v for k, v in list(raw.items())[:100]}
 
 
 def _leaves(raw: Any) -> list[tuple[int, str]] | None:

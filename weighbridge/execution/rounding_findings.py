@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from weighbridge.core.errors import Finding
 from weighbridge.execution.choice_statistics import WIDE, Tally
+from weighbridge.execution.unit_adjudication import Adjudication
 from weighbridge.program.tape_policy import TapePolicy
 
 _ENOUGH = 64
@@ -26,6 +27,8 @@ _ENOUGH = 64
 
 def findings(tally: Tally, policy: TapePolicy, subject: str, recorded_here: Callable[[int], bool]) -> list[Finding]:
     """Returns `replay.rounding.freedom` and `replay.rounding.one_sided` if the policy has them.
+
+    What a declared unit's model was not asked about has to be left in the tally before.
 
     Args:
         tally: Tally of the replay.
@@ -86,3 +89,47 @@ def _one_sided(tally: Tally, policy: TapePolicy, subject: str) -> list[Finding]:
             evidence=tally.to_json(),
         )
     ]
+
+
+def of_unit(made: Adjudication, policy: TapePolicy, subject: str) -> list[Finding]:
+    """Returns `replay.unit.false` and `replay.unit.flips` if there is reason.
+
+    Args:
+        made: What came of judging the log by the model of the declared unit.
+        policy: How grave they are.
+        subject: The transcript.
+    """
+    found = []
+    if made.false is not None:
+        step, operation, number = made.false
+        judged, likely = made.overruled + made.judged, made.likely()
+        found.append(
+            Finding(
+                id="replay.unit.false",
+                message=f"{made.wrong} of {judged} results of products that were judged are not those of the unit, in "
+                f"the order, that the draft declares: {made.overruled - made.confirmed} that the log moved and "
+                f"{made.suppressed} that it should have moved; the first is of step {step}, operation {number} "
+                f"({operation})" + (f". {likely}" if likely else ""),
+                expected="the declared unit's results",
+                found=f"{made.wrong} others",
+                subject=subject,
+                severity=policy.unit_false,
+                evidence=made.to_json(),
+            )
+        )
+    if made.flips_differ():
+        found.append(
+            Finding(
+                id="replay.unit.flips",
+                message=f"the log overruled {made.overruled} results of products, and the errors of the declared unit "
+                f"let {made.expected:.0f} be expected; {sum(made.rest.values()):.0f} of these are among elements that "
+                "were not judged: results were suppressed or made up, or the unit is another. Replay with more terms "
+                "for that (`unit_terms`)",
+                expected=f"about {made.expected:.0f} roundings overruled",
+                found=f"{made.overruled}",
+                subject=subject,
+                severity=policy.unit_flips,
+                evidence=made.to_json(),
+            )
+        )
+    return found

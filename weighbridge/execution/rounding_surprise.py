@@ -21,6 +21,9 @@ charged by this code, which has no parameter that a log could set:
    the length of Elias' gamma code of x + 1 (`weighbridge.core.integer_codes`).
 3. Each overruled element costs log2(v - 1), v being the number of values admissible for the replayer, one of which is
    its own.
+4. Where a run declares a matrix unit, an overruling that the unit's model confirms chose nothing and costs nothing.
+   But a flip could have been suppressed at elements that were not judged (`weighbridge.execution.unit_adjudication`):
+   each is a bit, and as many are charged as are expected there.
 
 For each step, 2^-cost sums to at most 1 + 1/(s + 1) over everything that a log could do there; over steps 1 to S the
 product is at most (S + 2)/2. So no more than 2^(B + log2 S) outcomes of a run are charged B bits or less (Kraft's
@@ -78,6 +81,7 @@ class StepSurprise:
         overruled: Elements overruled.
         bits: Length of the code for the touched outputs.
         largest: Bits of the costliest of them, and the operation that made it.
+        unjudged: Flips of a declared unit that a Prover could have suppressed (`unit_adjudication`).
     """
 
     wide: int = 0
@@ -87,6 +91,7 @@ class StepSurprise:
     overruled: int = 0
     bits: float = 0.0
     largest: tuple[float, str] = (0.0, "")
+    unjudged: float = 0.0
 
 
 @dataclass(slots=True)
@@ -120,13 +125,18 @@ class Surprise:
             count.bits += bits
             count.largest = max(count.largest, (bits, operation))
 
+    def leave(self, step: int, bits: float) -> None:
+        """Charges a step what a Prover could have chosen of a declared unit's results that were not judged."""
+        if step in self.steps:
+            self.steps[step].unjudged = bits
+
     def bits(self, step: int) -> float:
-        """Returns what is charged for a step (items 1 to 3 of the module); 0 if nothing was overruled in it."""
+        """Returns what is charged for a step (items 1 to 4 of the module); 0 if nothing was overruled in it."""
         count = self.steps[step]
         if not count.touched:
-            return 0.0
+            return count.unjudged
         which = math.log2(count.outputs + 1) + subset(count.outputs, count.touched)
-        return math.log2(step + 1) + which + count.bits
+        return math.log2(step + 1) + which + count.bits + count.unjudged
 
     def total(self) -> float:
         """Returns what is charged for all steps."""
@@ -139,8 +149,10 @@ class Surprise:
     def enter(self, ledger: ChosenBits) -> None:
         """Enters the charges into a ledger, under `roundings`."""
         for step, count in sorted(self.steps.items()):
-            if count.touched:
-                what = f"{count.overruled} roundings overruled, most of it in {count.largest[1]}"
+            if count.touched or count.unjudged:
+                what = f"{count.overruled} roundings overruled, most of it in {count.largest[1] or 'none'}"
+                if count.unjudged:
+                    what += f"; {count.unjudged:.0f} flips of the declared unit that were not looked for"
                 ledger.add("roundings", step, self.bits(step), what)
 
 

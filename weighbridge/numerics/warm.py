@@ -25,7 +25,7 @@ from weighbridge.numerics.rounding import contested, cpu_kernels, narrow, roundi
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.canonical_nan import holds_nan
 from weighbridge.numerics.sketches import codec
-from weighbridge.numerics.units import fused_products
+from weighbridge.numerics.units import chunked_products, fused_products, truncated_products
 
 aten = torch.ops.aten
 
@@ -106,6 +106,11 @@ def _use_by_address() -> None:
     sequences.run(lines, at, numbers, np.empty(1, dtype=np.uint64), np.empty(0))
 
 
+def _use_model(x: torch.Tensor, unit: str) -> None:
+    truncated_products.product(x, x.mT, unit)
+    truncated_products.dots(x, x, unit)
+
+
 def _uses() -> list[Callable[[], object]]:
     x, ones = torch.linspace(-1, 1, 512).view(2, 256), torch.ones(256)
     whole, mean = x.t().contiguous(), torch.zeros(2, 1)
@@ -137,6 +142,8 @@ def _uses() -> list[Callable[[], object]]:
     return [
         *(partial(evaluate, op, operands, {}, context) for op, operands in calls),
         lambda: fused_products.product(whole[:4] * 1e-30, x * 1e-10),
+        lambda: chunked_products.chunked(x, whole),
+        *(partial(_use_model, x.bfloat16(), unit) for unit in truncated_products.UNITS),
         lambda: philox.normal_float32(philox.words(0, 0, 0, 4)),
         lambda: holds_nan(ones),
         lambda: contested.round_plain(torch.ones(2, dtype=torch.float64)),

@@ -69,6 +69,10 @@ class TapePolicy:
         log_rate_narrow: The same for each element rounded to 16 bits, of which far more are contested.
         log_freedom: Severity of `replay.rounding.freedom`, if they bring in more.
         log_one_sided: Share of the contested elements that only the log or only the replayer may find contested.
+        unit_terms: Where a run declares a truncating unit: products of two numbers that the unit's model may take, in
+            each step, to judge results that the log did not overrule and could have.
+        unit_false: Severity of `replay.unit.false`, where results are not the declared unit's.
+        unit_flips: Severity of `replay.unit.flips`, where the log overrules too few or too many.
         budgets: Most bits that may be chosen in a channel of the ledger of chosen bits, in the whole run. Channels
             without a budget are shown, and what is wrong with them has a finding of its own.
         chosen: Severity of `transcript.chosen_bits`, if there are more.
@@ -97,6 +101,9 @@ class TapePolicy:
     log_rate_narrow: float = 1e-3
     log_freedom: Severity = "violation"
     log_one_sided: float = 0.25
+    unit_terms: int = 1 << 26
+    unit_false: Severity = "violation"
+    unit_flips: Severity = "warning"
     budgets: Mapping[str, float] = field(default_factory=lambda: dict(BUDGETS))
     chosen: Severity = "violation"
 

@@ -115,6 +115,7 @@ class Replay:
         self._tapes: dict[bytes, Tape] = {}
         self._uses: dict[bytes, dict[str, Any]] = {}
         self._policy = TapePolicy(**request.get("tapes", {}))
+        self._executor.adjudication.budget = self._policy.unit_terms
         self._logged = 0
         self._chosen, self._weights = ChosenBits(), 0.0
         self._findings: list[Finding] = []
@@ -204,6 +205,7 @@ class Replay:
         if self._stop is None:
             self._findings += self._transcript.check_data()
         self._examine()
+        self._findings += rounding_findings.of_unit(self._executor.adjudication, self._policy, self._transcript.digest)
         self._findings += rounding_findings.findings(
             self._executor.tally, self._policy, self._transcript.digest, self._recorded_here
         )
@@ -217,6 +219,7 @@ class Replay:
             "calibrated": self._executor.calibrated,
             "probable": self._executor.probable,
             "evidence": self._executor.tally.to_json(),
+            "unit": self._executor.adjudication.to_json(),
             "chosen": self._chosen.to_json(self._policy.budgets, self._weights),
             "tapes": {d.hex(): use for d, use in self._uses.items()},
             "findings": told(self._findings),
@@ -442,6 +445,8 @@ class Replay:
                 self._note(error, error.reason)
         finally:
             gc.enable()
+        for step, bits in self._executor.adjudication.rest.items():
+            self._executor.tally.surprise.leave(step, bits)
         self._executor.tally.surprise.enter(self._chosen)
         if self._recognising is not None:
             self._recognising.enter(self._chosen)

@@ -20,9 +20,11 @@ one sign (of constants, say) can leave them.
 terms in its name (`weighbridge.numerics.operations.prescribed_products`). Fewer roundings follow one another then, so
 strict bounds, which are proven, are smaller. All machines split alike, because the draft names the policy.
 
-*Unit* policies are mixed with products and convolutions of 16 bits that are those of the matrix unit in the name, to
-the bit, on every machine (`weighbridge.numerics.units.fused_products`). Such a product has no bound and no log: a
-machine that has other bits did something else. Other operations on 16-bit types keep their calibrated bounds.
+*Unit* policies are mixed with products and convolutions of 16 bits that are those of the matrix unit in the name. Of a
+unit that every processor computes fast (`weighbridge.numerics.units.fused_products`), they are so to the bit, on every
+machine: such a product has no bound and no log, and a machine that has other bits did something else. Of a *truncating*
+unit, the device that records has them, and others follow a log under the unit's own bounds
+(`weighbridge.numerics.units.declared_products`). Other operations on 16-bit types keep their calibrated bounds.
 """
 
 from __future__ import annotations
@@ -36,15 +38,21 @@ import torch
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.numerics.conformance.calibration_tables import CalibrationTable, committed, measured_on, tables
 from weighbridge.numerics.conformance.device_kind import device_model
+from weighbridge.numerics.units import orders
 
 BLOCKS = {"blocked-64": 64, "blocked-256": 256}
 """Policies that split products, and the least terms of their blocks; a name that exists keeps its number."""
 
-UNITS = {"unit-vdpbf16ps": "vdpbf16ps"}
+UNITS = {"unit-vdpbf16ps": "vdpbf16ps", "unit-a100": "a100", "unit-h100": "h100"}
 """Policies under which products of 16-bit matrices are those of a unit, and that unit (`units.named`)."""
+TRUNCATING = ("unit-a100", "unit-h100")
+"""Those of units that truncate. No hardware is recorded under them yet: a unit's model stands in for it."""
 
-NAMES = ("mixed", "strict", "calibrated", "probabilistic", *BLOCKS, *UNITS)
-"""The policies; the first is the default."""
+ORDERS = "orders"
+"""The draft's field of the orders of products under a truncating unit, if any is declared."""
+
+NAMES = ("mixed", "strict", "calibrated", "probabilistic", *BLOCKS, "unit-vdpbf16ps")
+"""The policies that any machine can record under; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +60,13 @@ class Policy:
     """How far two conforming results may lie apart.
 
     Attributes:
-        name: One of `NAMES`.
+        name: One of `NAMES` or `TRUNCATING`.
         factors: Unless it is `strict`: factor of each operation's calibrated bound, by operator name; 8 where it was
             not measured.
         digest: Hex digest of the factors; empty for `strict`.
         known: Whether the factors are those that the run was recorded with.
         device: Model of the device on which the factors were measured; empty for `strict`.
+        orders: Under a truncating unit, products in a chain by signature (`weighbridge.numerics.units.orders`).
     """
 
     name: str = "strict"
@@ -65,6 +74,7 @@ class Policy:
     digest: str = ""
     known: bool = True
     device: str = ""
+    orders: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def calibrated(self) -> bool:
@@ -85,6 +95,11 @@ class Policy:
     def unit(self) -> str:
         """The matrix unit whose products of 16-bit matrices are computed; empty if none is prescribed."""
         return UNITS.get(self.name, "")
+
+    @property
+    def truncating(self) -> bool:
+        """Whether that unit truncates, so that a log says where its results differ from those of other machines."""
+        return self.name in TRUNCATING
 
     @property
     def narrow(self) -> bool:
@@ -127,7 +142,7 @@ def named(name: str, device: str | torch.device | None = None) -> Policy:
     """Returns the policy of a name.
 
     Args:
-        name: One of `NAMES`.
+        name: One of `NAMES` or `TRUNCATING`.
         device: Where the run computes: the table is the one that was measured on such a device, if there is one.
 
     Raises:
@@ -135,7 +150,7 @@ def named(name: str, device: str | torch.device | None = None) -> Policy:
     """
     if name == "strict":
         return STRICT
-    if name in NAMES:
+    if name in (*NAMES, *TRUNCATING):
         table = None if device is None else measured_on(device_model(device))
         return replace(calibrated(table), name=name)
     raise UsageError(f"there is no policy {name!r}; choose {', '.join(NAMES[:-1])} or {NAMES[-1]}")
@@ -145,10 +160,14 @@ def declared(draft: Mapping[str, Any]) -> Policy:
     """Returns the policy that a transcript's draft names, `calibration` being the digest of its table.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: There is none of that name, or it has no such orders.
     """
     policy = named(str(draft.get("policy")))
+    if ORDERS in draft:
+        if not policy.truncating:
+            raise UsageError(f"the draft declares orders of products, which the policy {policy.name!r} has not")
+        policy = replace(policy, orders=orders.parse(draft[ORDERS]))
     table = tables().get(str(draft.get("calibration", "")))
     if policy.digest and table is not None:
-        return replace(calibrated(table), name=policy.name)
+        return replace(calibrated(table), name=policy.name, orders=policy.orders)
     return replace(policy, known=policy.digest == draft.get("calibration", ""))

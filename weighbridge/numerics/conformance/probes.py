@@ -9,17 +9,25 @@ products of two that do not fit have one right rounding, which truncation misses
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from weighbridge.core.errors import DeviceArithmeticError
+from weighbridge.core.errors import DeviceArithmeticError, UsageError
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.conformance.switches import conforming
-from weighbridge.numerics.units import Order, fused_products, named
+from weighbridge.numerics.units import (
+    Order,
+    chunked_products,
+    fused_products,
+    identification,
+    injection,
+    named,
+    truncated_products,
+)
 
 Tensor = torch.Tensor
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -201,10 +209,78 @@ def fused_conform(multiply: Callable[[Tensor, Tensor, int], Tensor], unit: str) 
 _FUSED = (((5, 39), 9), ((39, 17), 10))
 
 
+def truncated_conform(multiply: Callable[[Tensor, Tensor, str, int], Tensor], unit: str) -> bool:
+    """True if products of 16-bit matrices are those of a truncating unit's model: ordinary, very small and large ones.
+
+    Args:
+        multiply: The compiled code on trial: of two matrices, the unit, and how many products a chain has.
+        unit: For `units.named`.
+    """
+    order, device = Order(chain=32, bias_first=False), torch.device("cpu")
+    cases = [identification.operands(identification.SHORT)]  # nothing but rounding errors
+    for least in (-60, -70, 59):
+        a, b = (_tensor(_odd(shape, 256, seed), torch.float32, device).bfloat16() for shape, seed in _FUSED)
+        cases.append((a * 2.0**least, b * 2.0 ** (least - 7)))
+    for a, b in cases:
+        expected = named(unit).product(a, b, order=order)
+        if not torch.equal(multiply(a, b, unit, 32).view(torch.int32), expected.view(torch.int32)):
+            return False
+    return True
+
+
+def chunks_conform() -> bool:
+    """True if partial sums in float64 of 16-bit products, which are exact, come out as integers do."""
+    a, b = (_odd(shape, 256, seed) for shape, seed in (((5, 300), 9), ((300, 11), 10)))
+    x, y = (_tensor(v, torch.float32, torch.device("cpu")).bfloat16() for v in (a, b))
+    a, b = (np.rint(v.double().numpy()).astype(np.int64) for v in (x, y))
+    found = chunked_products.chunked(x, y)
+    first, whole = (np.abs(a[:, :end] @ b[:end]).astype(np.float64) for end in (256, 300))
+    parts = [(a[:, :256], b[:256]), (a[:, 256:], b[256:])]
+    shares = [np.sqrt((p * p).sum(1).astype(float))[:, None] * np.sqrt((q * q).sum(0).astype(float)) for p, q in parts]
+    sizes = (first + shares[0] / 16) + (np.maximum(first, whole) + shares[1] / 16)
+    return np.array_equal(found.sums.numpy(), (a @ b).astype(np.float64)) and np.array_equal(found.sizes.numpy(), sizes)
+
+
+def require_unit(policy: Policy) -> Mapping[str, int]:
+    """Tests before anything is recorded that this process has the unit of a policy, if that truncates.
+
+    Returns:
+        The orders of its products, for the draft.
+
+    Raises:
+        UsageError: Nothing here computes products as such a unit.
+        DeviceArithmeticError: What computes them is another unit.
+    """
+    if not policy.truncating:
+        return {}
+    device = injection.current()
+    if device is None:
+        raise UsageError(
+            f"nothing here computes products as {policy.unit} does, so nothing can be recorded under {policy.name}; "
+            "put the unit's model into the device's place (weighbridge.numerics.units.injection), or take "
+            "unit-vdpbf16ps, which every machine computes"
+        )
+    a, b = identification.operands(identification.SHORT)
+    with _disable_current_modes(), torch.no_grad():
+        same = torch.equal(device.product(a, b), named(policy.unit).product(a, b))
+    if not same:
+        raise DeviceArithmeticError(
+            f"{policy.name} cannot be promised: products of 16 bits are not those of {policy.unit} here; declare the "
+            "unit that the device has",
+            device=device.unit, policy=policy.name,
+        )  # fmt: skip
+    return device.orders
+
+
 def _fault(device: torch.device, policy: Policy) -> str | None:
     """What is wrong with the arithmetic of a device, and what to do about it."""
-    if policy.unit and not fused_conform(fused_products.product, policy.unit):
-        return f"compiled code does not add products as {policy.unit} does; delete the cache of compiled loops"
+    if policy.unit:
+        same = (
+            truncated_conform(truncated_products.product, policy.unit) and chunks_conform() if policy.truncating
+            else fused_conform(fused_products.product, policy.unit)
+        )  # fmt: skip
+        if not same:
+            return f"compiled code does not add products as {policy.unit} does; delete the cache of compiled loops"
     for dtype in (torch.float64, torch.float32):
         if not keeps_subnormals(dtype, device):
             return f"{dtype} results below the normal range become zero; call torch.set_flush_denormal(False)"

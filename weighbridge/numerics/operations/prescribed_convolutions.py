@@ -1,6 +1,6 @@
 """Convolutions of 16 bits as a matrix unit multiplies: windows of the input as rows of a matrix, in a prescribed order.
 
-Every result is a sum over K, and K runs in this order (`weighbridge.numerics.units.fused_products` has the rest):
+Every result is a sum over K, and K runs in this order (what multiplies has the rest):
 
 - *forward*: the channels of the group, and in each the places of the filter, row by row;
 - *gradient of the input*: the filters of the group, and in each its places, from the last to the first. It is the
@@ -15,19 +15,19 @@ transposed convolution is the gradient of the input of another one, and the othe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from weighbridge.numerics.units import fused_products
-
 Tensor = torch.Tensor
 Sizes = Sequence[int]
+Multiply = Callable[[Tensor, Tensor], Tensor]
+"""Returns (M, N) or (B, M, N) float32 for (M, K) and (K, N) matrices, or batches of them, of 16-bit values."""
 
 
-def forward(bound: Mapping[str, Any]) -> Tensor:
-    """Returns what `aten.convolution` returns, in float32, for operands by their names."""
+def forward(bound: Mapping[str, Any], multiply: Multiply) -> Tensor:
+    """Returns what `aten.convolution` returns, in float32, for operands by their names and what multiplies."""
     x, w, groups = bound["input"], bound["weight"], bound["groups"]
     stride, padding, dilation, extra = (_each(bound[name], x) for name in _SETTINGS)
     if bound["transposed"]:
@@ -35,28 +35,29 @@ def forward(bound: Mapping[str, Any]) -> Tensor:
             (n - 1) * s - 2 * p + d * (k - 1) + e + 1
             for n, s, p, d, e, k in zip(x.shape[2:], stride, padding, dilation, extra, w.shape[2:], strict=True)
         ]
-        out = _of_input(x, w, sizes, stride, padding, dilation, groups)
+        out = _of_input(multiply, x, w, sizes, stride, padding, dilation, groups)
     else:
-        out = _forward(x, w, stride, padding, dilation, groups)
+        out = _forward(multiply, x, w, stride, padding, dilation, groups)
     bias = bound["bias"]
     return out if bias is None else out + bias.view(1, -1, *[1] * (x.dim() - 2))
 
 
-def backward(bound: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Returns what `aten.convolution_backward` returns, in float32, for operands by their names."""
+def backward(bound: Mapping[str, Any], multiply: Multiply) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Returns what `aten.convolution_backward` returns, in float32, for operands by name and what multiplies."""
     grad, x, w, groups = bound["grad_output"], bound["input"], bound["weight"], bound["groups"]
     settings = *(_each(bound[name], x) for name in _SETTINGS[:3]), groups
     wanted = bound["output_mask"]
     of_input = of_weight = of_bias = None
     if wanted[0]:
         straight = bound["transposed"]
-        of_input = _forward(grad, w, *settings) if straight else _of_input(grad, w, x.shape[2:], *settings)
+        straight_on, back = (multiply, grad, w), (multiply, grad, w, x.shape[2:])
+        of_input = _forward(*straight_on, *settings) if straight else _of_input(*back, *settings)
     if wanted[1]:
         pair = (x, grad) if bound["transposed"] else (grad, x)
-        of_weight = _of_weight(*pair, w, *settings)
+        of_weight = _of_weight(multiply, *pair, w, *settings)
     if wanted[2]:
         ones = torch.ones(1, grad.numel() // max(1, grad.shape[1]), device=grad.device)
-        of_bias = fused_products.product(ones, grad.transpose(0, 1).flatten(1).mT)[0]
+        of_bias = multiply(ones, grad.transpose(0, 1).flatten(1).mT)[0]
     return of_input, of_weight, of_bias
 
 
@@ -89,10 +90,13 @@ def _pieces(shape: Sizes, each: int) -> Iterator[tuple[slice, ...]]:
         yield slice(start, min(start + step, shape[0])), *(slice(0, size) for size in shape[1:])
 
 
-def _convolved(padded: Tensor, w: Tensor, columns: Tensor, stride: Sizes, dilation: Sizes) -> Tensor:
+def _convolved(
+    multiply: Multiply, padded: Tensor, w: Tensor, columns: Tensor, stride: Sizes, dilation: Sizes
+) -> Tensor:
     """Multiplies the windows of a padded input, piece by piece: together they are as often larger as the filter is.
 
     Args:
+        multiply: Multiplies matrices.
         padded: (N, groups * C, ...).
         w: The filter, of which the sizes matter.
         columns: (groups, C * filter's places, channels of a group).
@@ -111,14 +115,17 @@ def _convolved(padded: Tensor, w: Tensor, columns: Tensor, stride: Sizes, dilati
         sizes = part.shape[2 : 2 + dimensions]
         apart = part.reshape(part.shape[0], groups, -1, sizes.numel(), w.shape[2:].numel())
         rows = apart.permute(1, 0, 3, 2, 4).reshape(groups, -1, length)
-        found = fused_products.product(rows, columns).view(groups, part.shape[0], sizes.numel(), channels)
+        found = multiply(rows, columns).view(groups, part.shape[0], sizes.numel(), channels)
         out[(batch, slice(None), *box)] = found.permute(1, 0, 3, 2).reshape(part.shape[0], -1, *sizes)
     return out
 
 
-def _forward(x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Tensor:
+def _forward(
+    multiply: Multiply, x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Tensor:
     columns = w.reshape(groups, w.shape[0] // groups, -1).mT
-    return _convolved(torch.nn.functional.pad(x, _edges(padding)), w, columns, stride, dilation)
+    padded = torch.nn.functional.pad(x, _edges(padding))
+    return _convolved(multiply, padded, w, columns, stride, dilation)
 
 
 def _edges(padding: Sizes) -> list[int]:
@@ -126,8 +133,9 @@ def _edges(padding: Sizes) -> list[int]:
 
 
 def _of_input(
-    grad: Tensor, w: Tensor, sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Tensor:
+    multiply: Multiply, grad: Tensor, w: Tensor, sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes,
+    groups: int,
+) -> Tensor:  # fmt: skip
     """Returns the gradient of an input of these sizes."""
     spread = [(n - 1) * s + 1 for n, s in zip(grad.shape[2:], stride, strict=True)]
     apart = grad.new_zeros(*grad.shape[:2], *spread)
@@ -142,12 +150,13 @@ def _of_input(
     padded = torch.nn.functional.pad(apart, edges)
     filters = w.view(groups, w.shape[0] // groups, w.shape[1], -1).flip(3)  # (groups, filters, channels, places)
     columns = filters.permute(0, 1, 3, 2).reshape(groups, -1, w.shape[1])
-    return _convolved(padded, w, columns, [1] * len(sizes), dilation)
+    return _convolved(multiply, padded, w, columns, [1] * len(sizes), dilation)
 
 
 def _of_weight(
-    grad: Tensor, x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Tensor:
+    multiply: Multiply, grad: Tensor, x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes,
+    groups: int,
+) -> Tensor:  # fmt: skip
     padded = torch.nn.functional.pad(x, _edges(padding))
     windows = _windows(padded, w.shape[2:], stride, dilation)
     count, places = grad.shape[0], grad.shape[2:]
@@ -161,6 +170,6 @@ def _of_weight(
         order = (1, 0, *range(3, 3 + len(places)), 2, *range(3 + len(places), part.dim()))
         columns = part.permute(order).reshape(groups, count * places.numel(), -1)
         sizes = part.shape[2], *part.shape[3 + len(places) :]
-        found = fused_products.product(rows, columns)
+        found = multiply(rows, columns)
         out[(slice(None), slice(None), channels, *box)] = found.view(groups, -1, *sizes)
     return out.view(w.shape)

@@ -14,7 +14,7 @@ from weighbridge.numerics.bounds import Call, probable_growth, reduced, without_
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context, Layout, Strides
 from weighbridge.numerics.operand_types import RULED, all_float32, floats, is_float, result_types, widen
-from weighbridge.numerics.operations import prescribed_products, sums
+from weighbridge.numerics.operations import prescribed_products, sums, unit_limits
 from weighbridge.numerics.overload_cache import per_op
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rule_table import Rule, base_name
@@ -86,7 +86,13 @@ def evaluate(
     call = Call(name, before, [t for _, t in fresh] + [t for _, t in targets], bound, way.block)
     limited = bounded and not way.exact
     unlimited = [Bound(exact=way.exact)] * len(call.results)
-    limits = _limits(rule, call, context.policy, wide_type) if limited else unlimited
+    limits = unlimited
+    if limited:
+        as_unit = way.unit is not None
+        limits = (
+            unit_limits.limits(op, before, way, len(call.results)) if as_unit
+            else _limits(rule, call, context.policy, wide_type)
+        )  # fmt: skip
     if len(limits) < len(call.results):
         raise RefusedOperationError(
             f"the rule of {op} bounds {len(limits)} of {len(call.results)} results", operation=str(op)

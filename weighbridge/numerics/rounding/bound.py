@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,23 @@ from weighbridge.numerics.arrays.physical import coordinates, flat, in_physical_
 from weighbridge.numerics.arrays.product_elements import Products
 
 Ints = npt.NDArray[np.int64]
+
+
+class Judge(Protocol):
+    """Says what a declared unit makes of single elements of a result, to the bit."""
+
+    @property
+    def terms(self) -> int:
+        """Products in the sum of each element."""
+
+    def at(self, coordinates: Sequence[torch.Tensor], unit: str = "", chain: int | None = None) -> torch.Tensor:
+        """Returns the wide values of elements, float32.
+
+        Args:
+            coordinates: Their indices, one int64 tensor for each dimension of the result.
+            unit: Another unit than the declared one.
+            chain: Products in a chain in place of the declared order; 0 is one chain.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +47,7 @@ class Bound:
             multiple of |a| @ |b|, which is smaller (`sharpened`).
         exact: Every bit of x is prescribed, also where it is infinite or NaN: a result of 16 bits that is rounded from
             it has no log entry.
+        judge: For products of a unit that truncates: what the unit makes of them.
     """
 
     rel: float = 0.0
@@ -36,12 +55,13 @@ class Bound:
     factors: tuple[torch.Tensor, ...] = ()
     products: Products | None = None
     exact: bool = False
+    judge: Judge | None = None
 
     def scaled(self, by: float) -> Bound:
         """Returns the bound multiplied by a number."""
         first = tuple(f * by for f in self.factors[:1])
         products = None if self.products is None else self.products.scaled(by)
-        return Bound(self.rel * by, self.absolute * by, first + self.factors[1:], products, self.exact)
+        return Bound(self.rel * by, self.absolute * by, first + self.factors[1:], products, self.exact, self.judge)
 
 
 def dense_bound(x: torch.Tensor, bound: Bound) -> torch.Tensor:

@@ -276,7 +276,7 @@ def test_who_names_the_unit_and_multiplies_otherwise_is_found(mixed: Path, tmp_p
     assert result["first_difference"]["operation"] in ("addmm.default", "mm.default")
 
 
-@pytest.mark.parametrize("name", ["unit", "unit-", "unit-a100", "unit-h100", "unit-amx", "unit-vdpbf16ps "])
+@pytest.mark.parametrize("name", ["unit", "unit-", "unit-a200", "unit-mi300", "unit-amx", "unit-vdpbf16ps "])
 def test_no_other_unit_is_a_policy(name: str, mixed: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no policy"):
         replay_here(forge(mixed, tmp_path / "run", lambda *_: None, policy=name))

@@ -1,0 +1,353 @@
+"""Runs whose 16-bit products are a truncating unit's: recorded with its model in the device's place, replayed without
+it, and judged by it. Who declares another unit, order or signature than it has is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from redteam.own_rounding import rounding_by
+from support.compiled_programs import Gpt2, Images, Program
+from support.forging import forge
+from support.recordings import replay_here, train, violations
+from torch import nn
+
+from prover import Recorder
+from weighbridge.core.errors import DeviceArithmeticError, UsageError
+from weighbridge.execution.replay import replay
+from weighbridge.numerics.arrays.physical import coordinates, flat
+from weighbridge.numerics.conformance import bound_policy, probes
+from weighbridge.numerics.rounding import narrow, rounding_log
+from weighbridge.numerics.rounding.bound import Bound
+from weighbridge.numerics.rounding.contested import Rounded
+from weighbridge.numerics.rounding.formats import to_format
+from weighbridge.numerics.units import chunked_products, injection
+from weighbridge.numerics.units.declared_products import LONGEST
+from weighbridge.transcript.reader import Transcript
+from weighbridge.transcript.tape import Tape
+
+WIDTH, ROWS, SIDE = 4000, 256, 33
+"""Sums nearly as long as any that have a bound, where errors of truncation are largest."""
+SIGNATURE = f"bf16 {ROWS}x{WIDTH}x{SIDE}"
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+Batch = Mapping[str, torch.Tensor]
+
+
+def build(width: int = WIDTH) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A layer with positive weights: sums of one sign, whose truncation errs in one direction."""
+    model = nn.Sequential(nn.Linear(width, SIDE), nn.Tanh(), nn.Linear(SIDE, 4))
+    with torch.no_grad():
+        model[0].weight.abs_()  # type: ignore[operator]
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
+
+
+def step(batch: Batch, model: nn.Module, optimizer: torch.optim.Optimizer, dtype: str = "bf16") -> None:
+    with torch.autocast("cpu", TYPES[dtype]):
+        nn.functional.cross_entropy(model(batch["x"]).float(), batch["y"]).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def rows(width: int = WIDTH, count: int = 1) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(4)
+    return [
+        {"x": torch.randn(ROWS, width, generator=generator).abs(), "y": torch.randint(4, (ROWS,), generator=generator)}
+        for _ in range(count)
+    ]
+
+
+def recorded(folder: Path, unit: str = "h100", declared: str = "", **orders: int) -> Path:
+    """Records with a unit's model, under the policy of the unit that is declared; a dishonest Prover chooses one."""
+    run = folder / f"{unit}-{declared}"
+    with injection.injected(unit, orders), unprobed():
+        train(run, build, step, rows(), policy=f"unit-{declared or unit}")
+    return run
+
+
+@contextmanager
+def unprobed() -> Iterator[None]:
+    """A Prover who leaves out the test that its device has the unit; it declares the orders that it says it has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes, "truncated_conform", lambda *_: True)
+        patch.setattr(probes, "require_unit", lambda policy: policy.truncating and injection.current().orders)  # type: ignore[union-attr]
+        yield
+
+
+def ids(result: dict[str, Any]) -> set[str]:
+    return {each["id"] for each in result["findings"]} - {"data.not_precommitted"}
+
+
+def said(result: dict[str, Any]) -> str:
+    (found,) = [each for each in result["findings"] if each["id"] == "replay.unit.false"]
+    return str(found["message"])
+
+
+def elements(run: Path) -> int:
+    return sum(record.logged for record in Transcript.open(run).records())
+
+
+# --- the log path, end to end -----------------------------------------------------------------------------------------
+
+
+class Half(Program):
+    dtype = torch.bfloat16
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        with torch.autocast("cpu", self.dtype):
+            return super().loss(batch).float()
+
+
+class Text(Half, Gpt2):
+    """A GPT-2 under autocast: its products, those of attention too, and their gradients."""
+
+
+class Pictures(Half, Images):
+    """Convolutions under autocast."""
+
+    dtype = torch.float16
+
+
+@pytest.fixture(scope="module", params=[("h100", Text), ("a100", Text), ("h100", Pictures)], ids=str)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    unit, made = request.param
+    path = tmp_path_factory.mktemp("trained") / "run"
+    program = made()
+    with injection.injected(unit), Recorder(path, seed=7, policy=f"unit-{unit}") as recorder:
+        recorder.attach(program.model, program.optimizer)
+        for number in range(3):
+            batch = program.batch(number)
+            with recorder.step(batch):
+                program.function(batch)
+    return path
+
+
+def test_it_replays_without_the_unit(trained: Path) -> None:
+    result = replay_here(trained)
+    transcript = Transcript.open(trained)
+    assert (result["verdict"], result["state"]) == ("match", transcript.step(3).state.hex())
+    assert ids(result) == set()
+    unit = result["unit"]
+    assert unit["results"] > 10
+    assert unit["judged"] == unit["could"] > 100
+    assert (unit["overruled"], unit["suppressed"], unit["unjudged_bits"]) == (unit["confirmed"], 0, 0)
+    policy = bound_policy.declared(transcript.draft)
+    assert (policy.truncating, policy.at(torch.float32).name) == (True, "calibrated")
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_it_replays_to_the_same_state_on_other_instruction_sets(trained: Path, capability: str) -> None:
+    """In fresh, confined processes; entries mean the same there, since bounds have the same bits."""
+    library = {"default": "SSE4_2", "avx2": "AVX2"}[capability]
+    result = replay(trained, env={"ATEN_CPU_CAPABILITY": capability, "MKL_ENABLE_INSTRUCTIONS": library})
+    assert (result.verdict, result.state) == ("match", Transcript.open(trained).step(3).state.hex())
+    assert (result.unit["judged"], result.unit["suppressed"]) == (result.unit["could"], 0)
+    assert not [each for each in result.findings if each.severity == "violation"]
+
+
+@pytest.mark.parametrize("unit", ["a100", "h100"])
+def test_flips_are_logged_confirmed_and_chose_nothing(tmp_path: Path, unit: str) -> None:
+    run = recorded(tmp_path, unit)
+    result = replay_here(run)
+    assert (result["verdict"], ids(result)) == ("match", set())
+    assert result["unit"]["overruled"] == result["unit"]["confirmed"] > 0
+    assert result["unit"]["overruled"] == pytest.approx(result["unit"]["expected"], abs=12)
+    assert "roundings" not in result["chosen"], "the unit had no choice"
+    with injection.injected(unit):  # a replayer that has the unit
+        same = replay_here(run)
+    assert (same["verdict"], same["followed"], same["state"]) == ("match", 0, result["state"])
+
+
+def test_compiled_steps_of_a_replay_are_judged_too(tmp_path: Path) -> None:
+    """Steps whose tape was executed before run as programs, which ask for bounds only where something looks at them."""
+    with injection.injected("h100"):
+        train(tmp_path / "run", build, step, rows(count=4), policy="unit-h100")
+    result = replay_here(tmp_path / "run")
+    assert result["verdict"] == "match"
+    assert result["unit"]["results"] == 4 * replay_here(tmp_path / "run", steps=(0, 2))["unit"]["results"]
+
+
+def test_long_sums_have_no_log_and_are_computed_by_the_model(tmp_path: Path) -> None:
+    width = LONGEST + 8
+    with injection.injected("h100"):
+        train(tmp_path / "run", lambda: build(width), step, rows(width), policy="unit-h100")
+    result = replay_here(tmp_path / "run")
+    assert (result["verdict"], ids(result)) == ("match", set())
+    transcript = Transcript.open(tmp_path / "run")
+    nodes = Tape.decode(transcript.tape(transcript.step(1).tape)).nodes
+    first = next(number for number, node in enumerate(nodes) if node.op == "addmm.default")
+    logs = rounding_log.decode(transcript.rounding(1), max_entries=1 << 20)
+    assert first not in {entries.op for entries in logs}
+
+
+def test_declared_orders_stand_in_the_draft_and_are_those_that_judge(tmp_path: Path) -> None:
+    run = recorded(tmp_path, **{SIGNATURE: 512})
+    assert Transcript.open(run).draft["orders"] == {SIGNATURE: 512}
+    result = replay_here(run)
+    assert (result["verdict"], ids(result)) == ("match", set())
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_recorded_where_nothing_has_the_unit(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing here computes products as h100 does"):
+        train(tmp_path / "run", build, step, rows(), policy="unit-h100")
+    with injection.injected("a100"), pytest.raises(DeviceArithmeticError, match="not those of h100 here"):
+        train(tmp_path / "run", build, step, rows(), policy="unit-h100")
+    with injection.injected("h100"), pytest.raises(UsageError, match="logs in full"):
+        train(tmp_path / "run", build, step, rows(), policy="unit-h100", logs="on-demand")
+    with pytest.raises(UsageError, match="no model of 'mi300'"), injection.injected("mi300"):
+        pass
+
+
+# --- attacks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("has", "declares"), [("a100", "h100"), ("h100", "a100")])
+def test_a_false_unit_is_found_and_named(tmp_path: Path, has: str, declares: str) -> None:
+    """Its errors are within the other's bound, so that every entry is admissible and the replay matches."""
+    result = replay_here(recorded(tmp_path, has, declares))
+    assert result["verdict"] == "match", "which is why the finding is needed"
+    assert violations(result) == ["replay.unit.false"]
+    assert f"are those of {has} in one chain" in said(result)
+
+
+class Nearest:
+    """A device that adds in float32, or better."""
+
+    orders: Mapping[str, int] = {}
+
+    def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return chunked_products.chunked(a, b).sums.float()
+
+
+def test_sums_that_do_not_truncate_are_found(tmp_path: Path) -> None:
+    """Such a Prover overrules nothing at all: what it should have overruled tells."""
+    with pytest.MonkeyPatch.context() as patch, unprobed():
+        patch.setattr(injection, "current", Nearest)
+        train(tmp_path / "run", build, step, rows(), policy="unit-h100")
+    result = replay_here(tmp_path / "run")
+    assert (result["verdict"], result["followed"]) == ("match", 0)
+    assert violations(result) == ["replay.unit.false"]
+    assert "rounded once" in said(result)
+
+
+@pytest.mark.parametrize(
+    ("has", "declares"),
+    [({SIGNATURE: 512}, {}), ({}, {SIGNATURE: 512}), ({SIGNATURE: 512}, {f"bf16 {SIDE}x{WIDTH}x{ROWS}": 512})],
+    ids=["undeclared", "made up", "of another signature"],
+)
+def test_a_false_order_or_signature_is_found(tmp_path: Path, has: dict[str, int], declares: dict[str, int]) -> None:
+    run = recorded(tmp_path, **has)
+    forged = forge(run, tmp_path / "forged", lambda *_: None, orders=declares)
+    result = replay_here(forged)
+    assert result["verdict"] == "match"
+    assert violations(result) == ["replay.unit.false"]
+    assert ("chains of 512" if has else "one chain") in said(result)
+
+
+def test_a_policy_of_another_kind_does_not_pass_for_the_unit_s(tmp_path: Path) -> None:
+    """The same results under the name of a unit whose products have no log, and under calibrated bounds."""
+    run = recorded(tmp_path)
+    exact = replay_here(forge(run, tmp_path / "exact", lambda *_: None, policy="unit-vdpbf16ps"))
+    assert (exact["verdict"], exact["first_difference"]["operation"]) == ("mismatch", "addmm.default")
+    with pytest.raises(UsageError, match="which the policy"):
+        replay_here(forge(run, tmp_path / "orders", lambda *_: None, policy="mixed", orders={}))
+
+
+class Choosing:
+    """Has one flip of the first product suppressed, or made up, with a log that says so."""
+
+    def __init__(self, *, suppress: bool) -> None:
+        self.suppress, self.lies = suppress, 0
+
+    def record(self, x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: int) -> Rounded:
+        if bound.judge is None or tuple(x.shape) != (ROWS, SIDE) or self.lies:
+            return narrow.record(x, bound, dtype, op, output)
+        judge: Any = bound.judge
+        y = chunked_products.chunked(judge.a, judge.b).sums.float() + judge.added
+        other = (to_format(x, dtype) != to_format(y, dtype)).flatten()
+        if self.suppress:
+            (place, *_), value = other.nonzero().flatten().tolist(), flat(y)
+        else:
+            e = bound.factors[0].expand(x.shape)
+            near = (to_format(y - e, dtype) != to_format(y, dtype)).flatten() & ~other
+            (place, *_), value = near.nonzero().flatten().tolist(), flat(y - e)
+        self.lies += 1
+        lying = x.clone()
+        flat(lying)[place] = value[place]
+        assert float(judge.at(coordinates(x, torch.tensor([place])))) == float(flat(x)[place])
+        return narrow.record(lying, bound, dtype, op, output)
+
+
+@pytest.mark.parametrize("suppress", [True, False], ids=["suppressed", "made up"])
+def test_one_rounding_that_the_unit_did_not_make_is_found(tmp_path: Path, suppress: bool) -> None:
+    liar = Choosing(suppress=suppress)
+    with injection.injected("h100"), rounding_by(narrow, liar.record):
+        train(tmp_path / "run", build, step, rows(), policy="unit-h100")
+    result = replay_here(tmp_path / "run")
+    assert liar.lies == 1
+    assert result["verdict"] == "match"
+    assert violations(result) == ["replay.unit.false"]
+    unit = result["unit"]
+    assert (unit["suppressed"], unit["overruled"] - unit["confirmed"]) == ((1, 0) if suppress else (0, 1))
+    assert said(result).startswith(f"1 of {unit['judged'] + unit['overruled']} results")
+
+
+# --- where not all is judged ------------------------------------------------------------------------------------------
+
+NONE, FEW = {"unit_terms": 0}, {"unit_terms": 40 * WIDTH}
+"""Room for no element, and for some forty of the first product."""
+
+
+def test_what_is_not_judged_is_charged_as_chosen(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    whole, none, few = (replay_here(run, tapes=tapes) for tapes in ({}, NONE, FEW))
+    assert [ids(each) for each in (whole, none, few)] == [set(), set(), set()]
+    assert (none["unit"]["judged"], 0 < few["unit"]["judged"] <= 40) == (0, True)
+    bits = [each["unit"]["unjudged_bits"] for each in (whole, few, none)]
+    assert bits[0] == 0 < bits[1] < bits[2]
+    assert none["chosen"]["roundings"]["bits"] == pytest.approx(bits[2], rel=1e-3)
+    assert "were not looked for" in none["chosen"]["roundings"]["what"]
+    assert none["unit"]["overruled"] == none["unit"]["confirmed"] > 0, "entries that overrule are judged all the same"
+
+
+def test_elements_are_drawn_where_flips_are_probable(tmp_path: Path) -> None:
+    """Of a Prover who suppresses all flips, a sample sees far more than its share of the elements."""
+    with pytest.MonkeyPatch.context() as patch, unprobed():
+        patch.setattr(injection, "current", Nearest)
+        train(tmp_path / "run", build, step, rows(), policy="unit-h100")
+    whole, few = replay_here(tmp_path / "run"), replay_here(tmp_path / "run", tapes=FEW)
+    assert violations(few) == ["replay.unit.false"]
+    share = few["unit"]["judged"] / whole["unit"]["judged"]
+    assert share < 0.6
+    assert few["unit"]["suppressed"] > share * whole["unit"]["suppressed"]
+
+
+def test_flips_that_are_missing_are_counted_where_none_is_judged(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, unprobed():
+        patch.setattr(injection, "current", Nearest)
+        train(tmp_path / "run", build, step, rows(count=6), policy="unit-a100")
+    result = replay_here(tmp_path / "run", tapes=NONE)
+    (found,) = [each for each in result["findings"] if each["id"] == "replay.unit.flips"]
+    assert found["severity"] == "warning"
+    assert (found["evidence"]["overruled"], found["evidence"]["expected"] > 20) == (0, True)
+
+
+def test_orders_of_the_draft_that_are_none_end_a_replay(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    with pytest.raises(UsageError, match="orders of the draft"):
+        replay_here(forge(run, tmp_path / "forged", lambda *_: None, orders={"bf16 1x1x1": 7}))
+
+
+def test_a_policy_names_its_unit() -> None:
+    for name, unit in (("unit-a100", "a100"), ("unit-h100", "h100")):
+        policy = bound_policy.named(name)
+        assert (policy.unit, policy.truncating, policy.narrow, policy.block) == (unit, True, True, 0)
+        assert replace(policy, orders={"bf16 1x2x3": 16}).orders
+    assert not bound_policy.named("unit-vdpbf16ps").truncating

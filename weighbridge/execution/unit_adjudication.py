@@ -1,0 +1,253 @@
+"""Judges a log about products of a unit that truncates: what the unit itself makes of the elements that it is about.
+
+The log of such a product chooses, for each contested element, between values that the unit's bound admits. But the unit
+has one result, and its model says which. So
+
+- every entry that *overrules* the replayer is judged. The unit confirms it, or the Prover did something else;
+- of elements that could *flip*, whose rounding the unit's error could change, those are judged that were not overruled:
+  a Prover who suppresses a flip overrules nothing. All are, where their terms fit into a budget for each step; else as
+  many as fit, drawn at random after the transcript was fixed, by the probability that they flip;
+- what is not judged could be a suppressed flip, and is charged as that many chosen bits as flips are expected there;
+- where not all are judged, flips are counted, and compared with the number that is expected.
+
+How probable a flip is follows from the unit's errors at elements of the same result that are drawn at random, whether
+or not they are contested: the share of these errors, over the bound, that would carry the element past the boundary.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from weighbridge.numerics.arrays.physical import coordinates, flat
+from weighbridge.numerics.rounding.bound import Bound, Judge, dense_bound
+from weighbridge.numerics.rounding.contested import Rounded
+from weighbridge.numerics.rounding.formats import to_format
+from weighbridge.numerics.rounding.rounding_log import OpEntries
+from weighbridge.numerics.units.truncated_products import UNITS
+
+Tensor = torch.Tensor
+Mask = npt.NDArray[np.bool_]
+
+TERMS = 1 << 26
+"""Products of two numbers that elements of a step that were not overruled may take together."""
+PROBES = 64
+"""Elements of a result at which the unit's error is looked at."""
+CHAINS = (0, 2048, 1024, 512, 256, 128)
+"""Orders that results which are not the declared unit's are compared with."""
+_COMPARED = 64
+"""Such results that are compared with other units and orders."""
+_PROBED = math.sqrt(PROBES)
+"""The inverse of how far, as a share, the expected number of a result's flips may be off: it rests on few errors."""
+_UNSEEN = 1.0 / (4 * PROBES)
+"""What is added to the probability of a flip: an error that none of these elements had is not impossible."""
+_WAYS = 3
+"""Most of these that are named."""
+
+
+@dataclass(slots=True)
+class Adjudication:
+    """What came of judging, over the replayed steps.
+
+    Attributes:
+        budget: As `TERMS`.
+        results: Results that were judged.
+        overruled: Entries that overruled the replayer.
+        confirmed: Those of them that the unit confirms.
+        could: Elements that could flip and were not overruled.
+        judged: Those of them that were judged.
+        suppressed: Those of these whose rounding is not the unit's.
+        expected: Flips that are expected.
+        spread: Variance of that number.
+        rest: By step, flips that are expected among elements that were not judged.
+        false: Step, operation and its number in the step of the first result that is not the unit's.
+        compared: How many results that are not the unit's were compared with other ways.
+        others: By unit and chain, or `exact`, how many of these are its.
+    """
+
+    budget: int = TERMS
+    results: int = 0
+    overruled: int = 0
+    confirmed: int = 0
+    could: int = 0
+    judged: int = 0
+    suppressed: int = 0
+    expected: float = 0.0
+    spread: float = 0.0
+    rest: dict[int, float] = field(default_factory=dict)
+    false: tuple[int, str, int] | None = None
+    compared: int = 0
+    others: dict[tuple[str, int], int] = field(default_factory=dict)
+    _left: tuple[int, int] = (-1, 0)
+
+    def judge(
+        self, place: tuple[int, str, int], wide: Tensor, bound: Bound, rounded: Rounded, entries: OpEntries | None
+    ) -> Mask | None:
+        """Judges one result.
+
+        Args:
+            place: Its step, operation, and the operation's number.
+            wide: The replayer's wide result.
+            bound: Its bound, with what judges.
+            rounded: The result as the log has it.
+            entries: What the log said.
+
+        Returns:
+            Which entries the unit confirms; None without entries.
+        """
+        judge, step = bound.judge, place[0]
+        if judge is None or not wide.numel():
+            return None
+        if self._left[0] != step:
+            self._left = step, self.budget
+        self.results += 1
+        result = _Result(wide, bound, judge, rounded.out)
+        confirmed = np.zeros(0 if entries is None else len(entries.positions), np.bool_)
+        changed, moved = confirmed, torch.empty(0, dtype=torch.int64, device=wide.device)
+        if entries is not None and rounded.choices is not None:
+            own, logged = rounded.choices.own, rounded.choices.logged
+            changed = (own != logged) & ~(np.isnan(own) & np.isnan(logged))
+            moved = torch.from_numpy(np.ascontiguousarray(entries.positions[changed])).to(wide.device)
+            right = result.right(moved)
+            confirmed = changed.copy()
+            confirmed[changed] = right.numpy()
+            self.overruled += len(moved)
+            self.confirmed += int(right.sum())
+            self._blame(place, result, moved[~right.to(moved.device)], moved[right.to(moved.device)])
+        could = result.could_flip()
+        chances = result.chances(could)
+        expected = float(chances.sum())
+        self.expected += expected
+        self.spread += float((chances * (1 - chances)).sum()) + (expected / _PROBED) ** 2
+        kept = torch.ones(len(could), dtype=torch.bool)
+        if changed.any():
+            assert entries is not None
+            kept = torch.from_numpy(~np.isin(could.cpu().numpy(), entries.positions[changed]))
+        could, chances = could[kept.to(could.device)], chances[kept]
+        self.could += len(could)
+        drawn = self._draw(step, judge.terms, chances)
+        seen = could[drawn.to(could.device)]
+        right = result.right(seen)
+        self.judged += len(drawn)
+        self.suppressed += int((~right).sum())
+        self._blame(place, result, seen[(~right).to(seen.device)], moved)
+        if len(drawn) < len(could):
+            chances[drawn] = -_UNSEEN
+            self.rest[step] = self.rest.get(step, 0.0) + float((chances + _UNSEEN).sum())
+        return confirmed if entries is not None else None
+
+    def _draw(self, step: int, terms: int, chances: Tensor) -> Tensor:
+        """Returns which elements are judged: all if the step's budget has room, or some, drawn by their chances."""
+        room = self._left[1] // max(terms, 1)
+        count = min(len(chances), room)
+        self._left = step, self._left[1] - count * terms
+        if count == len(chances):
+            return torch.arange(count)
+        if not count:
+            return torch.empty(0, dtype=torch.int64)
+        generator = torch.Generator().manual_seed(secrets.randbits(63))
+        return torch.multinomial(chances + _UNSEEN, count, replacement=False, generator=generator)
+
+    def _blame(self, place: tuple[int, str, int], result: _Result, wrong: Tensor, moved: Tensor) -> None:
+        """Notes elements that are not the unit's, and compares some with what other units and orders make of them.
+
+        So it does with some that the log moved, which tell ways apart that move others from the replayer's.
+        """
+        if not len(wrong):
+            return
+        self.false = self.false or place
+        room = max(_COMPARED - self.compared, 0)
+        at = torch.cat([wrong[:room], moved[: room // 2]])
+        if not len(at):
+            return
+        self.compared += len(at)
+        exact = int(result.same(at, flat(result.wide)[at]).sum())
+        self.others["exact", 0] = self.others.get(("exact", 0), 0) + exact
+        for unit in UNITS:
+            for chain in CHAINS:
+                if chain < result.judge.terms:
+                    found = int(result.right(at, unit, chain).sum())
+                    self.others[unit, chain] = self.others.get((unit, chain), 0) + found
+
+    @property
+    def wrong(self) -> int:
+        """How many judged elements are not the unit's."""
+        return self.overruled - self.confirmed + self.suppressed
+
+    def flips_differ(self) -> bool:
+        """Whether the number of flips is not what is expected, where not all that could flip were judged."""
+        return bool(self.rest) and abs(self.overruled - self.expected) > 6 * math.sqrt(self.spread) + 8
+
+    def likely(self) -> str:
+        """Says which other ways of computing give most of the results that are not the unit's; empty if none does."""
+        most = max(self.others.values(), default=0)
+        if 2 * most <= self.compared:
+            return ""
+        found = [_way(*each) for each, count in self.others.items() if count == most]
+        ways = ", or ".join(found[:_WAYS]) + (", or others" if len(found) > _WAYS else "")
+        return f"{most} of {self.compared} that were compared are those of {ways}"
+
+    def to_json(self) -> dict[str, int | float]:
+        """Returns what there is to tell of it, by name."""
+        return {
+            "results": self.results, "overruled": self.overruled, "confirmed": self.confirmed, "could": self.could,
+            "judged": self.judged, "suppressed": self.suppressed, "expected": round(self.expected, 3),
+            "unjudged_bits": round(sum(self.rest.values()), 3),
+        }  # fmt: skip
+
+
+def _way(unit: str, chain: int) -> str:
+    if unit == "exact":
+        return "sums that are rounded once"
+    return f"{unit} in chains of {chain}" if chain else f"{unit} in one chain"
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    wide: Tensor
+    bound: Bound
+    judge: Judge
+    out: Tensor
+
+    def right(self, at: Tensor, unit: str = "", chain: int | None = None) -> Tensor:
+        """Returns which elements, by physical index, are what a unit makes of them; on the processor."""
+        if not len(at):
+            return torch.zeros(0, dtype=torch.bool)
+        return self.same(at, self.judge.at(coordinates(self.wide, at), unit, chain))
+
+    def same(self, at: Tensor, wide: Tensor) -> Tensor:
+        rounded = to_format(wide.to(self.out.device), self.out.dtype).view(torch.int16)
+        return (rounded == flat(self.out)[at].view(torch.int16)).cpu()
+
+    def could_flip(self) -> Tensor:
+        """Returns the elements, by physical index, with a boundary of rounding within their bound."""
+        y, e, dtype = flat(self.wide).double(), dense_bound(self.wide, self.bound).double(), self.out.dtype
+        odd = to_format(y - e, dtype).view(torch.int16) != to_format(y + e, dtype).view(torch.int16)
+        return (odd & torch.isfinite(y) & torch.isfinite(e)).nonzero().flatten()
+
+    def chances(self, at: Tensor) -> Tensor:
+        """Returns how probable it is that elements flip, as far as errors at random elements show; on the processor."""
+        if not len(at):
+            return torch.zeros(0, dtype=torch.float64)
+        y, e = flat(self.wide).double().cpu(), dense_bound(self.wide, self.bound).double().cpu()
+        generator = torch.Generator().manual_seed(secrets.randbits(63))
+        probes = torch.randint(y.numel(), (PROBES,), generator=generator)
+        probes = probes[(torch.isfinite(y) & torch.isfinite(e))[probes]]
+        found = self.judge.at(coordinates(self.wide, probes.to(self.wide.device))).double().cpu()
+        errors = (found - y[probes]) * y[probes].sign() / e[probes]
+        errors = errors[torch.isfinite(errors)].sort().values
+        if not len(errors):
+            return torch.zeros(len(at), dtype=torch.float64)
+        size, limit, dtype = y[at.cpu()].abs(), e[at.cpu()], self.out.dtype
+        own = to_format(size, dtype)
+        pattern = own.view(torch.int16)
+        above = (own.double() + (pattern + 1).view(dtype).double()) / 2
+        below = torch.where(pattern > 0, (own.double() + (pattern - 1).view(dtype).double()) / 2, -above)
+        down = torch.searchsorted(errors, (below - size) / limit)
+        up = len(errors) - torch.searchsorted(errors, (above - size) / limit, right=True)
+        return (down + up).double() / len(errors)
