@@ -67,8 +67,8 @@ def _one(a: Tensor, b: Tensor, sums: Tensor, sizes: Tensor, chunk: int, squared:
             some, size = (
                 torch.empty(left.shape[0] * ROWS, right.shape[0] * COLUMNS, dtype=torch.float64) for _ in range(2)
             )
-            arrays = (t.numpy() for t in (left, of_left, right, of_right, some, size))
-            accumulate(*arrays, chunk, squared)
+            panels = left.numpy(), of_left.numpy(), right.numpy(), of_right.numpy()
+            accumulate(*panels, some.numpy(), size.numpy(), chunk, squared)
             place = sums[top : top + rows, start : start + columns]
             place.copy_(some[: place.shape[0], : place.shape[1]])
             sizes[top : top + rows, start : start + columns].copy_(size[: place.shape[0], : place.shape[1]])

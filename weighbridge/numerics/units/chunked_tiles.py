@@ -63,7 +63,8 @@ def _typed(_: Any, left: Any, right: Any, out: Any, terms: Any) -> Any:
             context.make_array(kind)(context, builder, value).data
             for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
         ]
-        _generate(builder, *places, arguments[3])
+        a, b, c = places
+        _generate(builder, a, b, c, arguments[3])
         return ir.Constant(_INT, 0)
 
     return types.int32(left, right, out, types.intp), generate

@@ -93,8 +93,7 @@ def dots(a: Tensor, b: Tensor, unit: str, chain: int = 0) -> Tensor:
         code.dots(*(t.numpy() for t in (*packed, *others)), found.numpy(), size)
         some = found.flatten()[: x.shape[0]]
         if not (first and second):
-            exact = (x.double() * y.double()).sum(1)
-            some = _with_unusual(some, exact, lambda at, x=x, y=y: _model(x[at], y[at], unit, chain))
+            some = _unusual_dots(x, y, some, unit, chain)
         out[start : start + step] = some
     return out
 
@@ -153,6 +152,12 @@ def _unusual(a: Tensor, b: Tensor, out: Tensor, unit: str, chain: int) -> None:
         return _model(a[(*outer, i)], columns[(*outer, j)], unit, chain)
 
     out.copy_(_with_unusual(out, exact, model))
+
+
+def _unusual_dots(a: Tensor, b: Tensor, out: Tensor, unit: str, chain: int) -> Tensor:
+    """The same for sums of products, (n, K) each."""
+    exact = (a.double() * b.double()).sum(1)
+    return _with_unusual(out, exact, lambda at: _model(a[at], b[at], unit, chain))
 
 
 def _with_unusual(out: Tensor, exact: Tensor, model: Callable[[Tensor], Tensor]) -> Tensor:

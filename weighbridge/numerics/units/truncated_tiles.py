@@ -202,7 +202,7 @@ def unpack(x: Array, fraction: int, shift: int, significands: Array, exponents: 
                         part = np.int32(part | np.int32(1 << fraction))
                     part = np.int32(part << np.int32(shift))
                     significands[p, k, i] = -part if bits < 0 else part
-                    exponents[p, k, i] = max(field, 1) - bias
+                    exponents[p, k, i] = (field if field > 0 else 1) - bias
     return whole
 
 

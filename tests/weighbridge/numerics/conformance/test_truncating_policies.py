@@ -61,7 +61,7 @@ def rows(width: int = WIDTH, count: int = 1) -> list[dict[str, torch.Tensor]]:
     ]
 
 
-def recorded(folder: Path, unit: str = "h100", declared: str = "", **orders: int) -> Path:
+def recorded(folder: Path, unit: str = "h100", declared: str = "", orders: Mapping[str, int] | None = None) -> Path:
     """Records with a unit's model, under the policy of the unit that is declared; a dishonest Prover chooses one."""
     run = folder / f"{unit}-{declared}"
     with injection.injected(unit, orders), unprobed():
@@ -185,7 +185,7 @@ def test_long_sums_have_no_log_and_are_computed_by_the_model(tmp_path: Path) -> 
 
 
 def test_declared_orders_stand_in_the_draft_and_are_those_that_judge(tmp_path: Path) -> None:
-    run = recorded(tmp_path, **{SIGNATURE: 512})
+    run = recorded(tmp_path, orders={SIGNATURE: 512})
     assert Transcript.open(run).draft["orders"] == {SIGNATURE: 512}
     result = replay_here(run)
     assert (result["verdict"], ids(result)) == ("match", set())
@@ -243,7 +243,7 @@ def test_sums_that_do_not_truncate_are_found(tmp_path: Path) -> None:
     ids=["undeclared", "made up", "of another signature"],
 )
 def test_a_false_order_or_signature_is_found(tmp_path: Path, has: dict[str, int], declares: dict[str, int]) -> None:
-    run = recorded(tmp_path, **has)
+    run = recorded(tmp_path, orders=has)
     forged = forge(run, tmp_path / "forged", lambda *_: None, orders=declares)
     result = replay_here(forged)
     assert result["verdict"] == "match"

@@ -33,7 +33,7 @@ def test_a_signature_is_what_the_format_says() -> None:
     assert signature(torch.zeros(64, 1024).bfloat16(), torch.zeros(1024, 33).bfloat16()) == "bf16 64x1024x33"
 
 
-HOSTILE = [
+HOSTILE: list[Any] = [
     None, 1, [], "bf16 1x2x3", {"bf16 1x2x3": 8}, {"bf16 1x2x3": 0}, {"bf16 1x2x3": -16}, {"bf16 1x2x3": True},
     {"bf16 1x2x3": 16.0}, {"bf16 1x2x3": 1 << 30}, {"bf16 1x2": 16}, {"bf16 0x2x3": 16}, {"bf16 1x2x3x4x5": 16},
     {"fp32 1x2x3": 16}, {b"bf16 1x2x3": 16}, {"bf16 1x2x3\n": 16}, {f"bf16 1x2x{n + 1}": 16 for n in range(5000)},

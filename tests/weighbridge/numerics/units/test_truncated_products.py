@@ -122,10 +122,13 @@ def test_what_it_does_not_compute_is_refused() -> None:
 def test_a_probe_notices_code_that_adds_in_another_way() -> None:
     for unit in UNITS:
         assert probes.truncated_conform(product, unit)
-        other = next(each for each in UNITS if each != unit)
-        assert not probes.truncated_conform(lambda a, b, _, chain, other=other: product(a, b, other, chain), unit)
+        assert not probes.truncated_conform(_as_the_other, unit)
         assert not probes.truncated_conform(lambda a, b, unit, _: product(a, b, unit), unit)
         assert not probes.truncated_conform(lambda a, b, *_: a.float() @ b.float(), unit)
+
+
+def _as_the_other(a: Tensor, b: Tensor, unit: str, chain: int) -> Tensor:
+    return product(a, b, next(each for each in UNITS if each != unit), chain)
 
 
 def test_other_processors_have_the_same_bits(tmp_path: Path) -> None:
