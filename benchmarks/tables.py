@@ -44,6 +44,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "arm": tables_arm.arm,
     "unit_replays": tables_units.unit_replays,
     "unit_products": tables_units.unit_products,
+    "truncating": tables_units.truncating,
     "resume": tables_replays.resume,
     "resume-wide": tables_replays.resume,
     "soak_chip": tables_chips.chip_power,

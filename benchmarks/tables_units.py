@@ -75,6 +75,47 @@ def unit_products(result: Result) -> str:
     ])  # fmt: skip
 
 
+def truncating(result: Result) -> str:
+    """Following and judging a truncating unit: products, single elements, and steps."""
+    products: list[Sequence[object]] = [
+        (" x ".join(f"{size:,}" for size in each["shape"]), *(f"{each[way]:.3f}" for way in _MODELLED))
+        for each in result["products"]
+    ]
+    elements: list[Sequence[object]] = [
+        (f"{each['terms']:,}", *(f"{each[unit]:,.0f}" for unit in _MODELLED[:2])) for each in result["elements"]
+    ]
+    steps: list[Sequence[object]] = []
+    seen: list[Sequence[object]] = []
+    for name, policies in result["models"].items():
+        for policy, each in policies.items():
+            unit = each.get("all")
+            counts = ("-",) * 4 if unit is None else (
+                f"{unit['overruled']:,}", f"{unit['expected']:,.0f}", f"{each['could']:,}",
+                f"{each['replay_s'] / each['replay_unjudged_s']:.2f}",
+            )  # fmt: skip
+            steps.append((
+                name, policy, f"{each['rounded']:,}", f"{each['logged']:,}", f"{each['log_bytes']:,}", *counts,
+                f"{each['replay_s'] / policies['mixed']['replay_s']:.2f}",
+            ))  # fmt: skip
+            if unit is not None:
+                seen += [(name, policy, f"{int(n):,}", f"{p:.0%}") for n, p in each["power"].items()]
+    return "\n\n".join([
+        f"{measured_on(result)} Nanoseconds for each multiplication and addition of bfloat16 matrices, M x K x N:",
+        table(("shape", "model of a100", "model of h100", "sums and bounds", "PyTorch, float64"), products),
+        "Single elements that a model judges in a second:",
+        table(("terms", "a100", "h100"), elements),
+        "One step: its log, flips (entries that overruled the replayer), and the processor time of its replay:",
+        table(
+            ("model", "policy", "roundings", "entries", "bytes", "flips", "expected", "could flip",
+             "replay / without judging", "replay / `mixed`"), steps,
+        ),
+        f"Probability that a Prover is seen who suppresses {result['suppressed']} flips of a step, if only some "
+        "elements are judged:",
+        table(("model", "policy", "judged", "seen"), seen),
+    ])  # fmt: skip
+
+
+_MODELLED = ("a100", "h100", "replayer", "float64")
 _UNIT = "unit-vdpbf16ps"
 _PRODUCTS = ("unit", "float32", "float64")
 

@@ -5,7 +5,9 @@ for the whole replay, is a constant and a rate for each rounded element. Honest 
 they round, so no constant alone serves models of every size; but the rates are a few times the honest maximum between
 instruction sets (docs/benchmarks.md, "What rounding logs bring in"), and so buy next to nothing: elements that no
 weight depends on feed the budget too, 32 bits for each 32,000 of them or more, all on the tape. Steps that this kind of
-device recorded, as the transcript declares, have the constants alone: on it an honest log overrules nothing.
+device recorded, as the transcript declares, have the constants alone: on it an honest log overrules nothing. What a
+declared unit's model was not asked about stands in the ledger, and is no finding: samples and the number of flips tell
+of it.
 
 *One-sided* entries are normal between devices: an element near the edge of its bound is contested for one and not for
 the other. Entries that are left out change no result here, and make a replay elsewhere differ without an explanation;
@@ -42,7 +44,7 @@ def findings(tally: Tally, policy: TapePolicy, subject: str, recorded_here: Call
 
 def _freedom(tally: Tally, policy: TapePolicy, subject: str, recorded_here: Callable[[int], bool]) -> list[Finding]:
     surprise = tally.surprise
-    rates = {step: 0.0 if recorded_here(step) else policy.log_limit(each.wide, each.narrow, 0.0)
+    rates = {step: each.unjudged + (0.0 if recorded_here(step) else policy.log_limit(each.wide, each.narrow, 0.0))
              for step, each in surprise.steps.items()}  # fmt: skip
     over = {step: surprise.bits(step) - policy.log_step_bits - rate for step, rate in rates.items()}
     worst = max(over, key=lambda step: over[step], default=None)

@@ -10,8 +10,10 @@ has one result, and its model says which. So
 - what is not judged could be a suppressed flip, and is charged as that many chosen bits as flips are expected there;
 - where not all are judged, flips are counted, and compared with the number that is expected.
 
-How probable a flip is follows from the unit's errors at elements of the same result that are drawn at random, whether
-or not they are contested: the share of these errors, over the bound, that would carry the element past the boundary.
+How probable a flip is follows from the unit's errors at some of these elements, drawn at random: the share of these
+errors, over the bound, that would carry the element past its boundary. Where in its interval an element lies, and how
+large the unit's error is there, do not depend on each other. Elements of other kinds have other errors: where a sum is
+nearly zero, many could flip, and few do.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ Mask = npt.NDArray[np.bool_]
 TERMS = 1 << 26
 """Products of two numbers that elements of a step that were not overruled may take together."""
 PROBES = 64
-"""Elements of a result at which the unit's error is looked at."""
+"""Elements of a result, of those that could flip, at which the unit's error is looked at."""
 CHAINS = (0, 2048, 1024, 512, 256, 128)
 """Orders that results which are not the declared unit's are compared with."""
 _COMPARED = 64
@@ -48,6 +50,19 @@ _UNSEEN = 1.0 / (4 * PROBES)
 """What is added to the probability of a flip: an error that none of these elements had is not impossible."""
 _WAYS = 3
 """Most of these that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What elements of one result were drawn by.
+
+    Attributes:
+        weights: Of all that could flip, those that the log moved too.
+        flips: Which of them the log moved.
+    """
+
+    weights: Tensor
+    flips: Tensor
 
 
 @dataclass(slots=True)
@@ -128,6 +143,7 @@ class Adjudication:
         if changed.any():
             assert entries is not None
             kept = torch.from_numpy(~np.isin(could.cpu().numpy(), entries.positions[changed]))
+        self.note(Drawn(chances + _UNSEEN, ~kept))
         could, chances = could[kept.to(could.device)], chances[kept]
         self.could += len(could)
         drawn = self._draw(step, judge.terms, chances)
@@ -140,6 +156,9 @@ class Adjudication:
             chances[drawn] = -_UNSEEN
             self.rest[step] = self.rest.get(step, 0.0) + float((chances + _UNSEEN).sum())
         return confirmed if entries is not None else None
+
+    def note(self, drawn: Drawn) -> None:
+        """Called for each result; for measurements."""
 
     def _draw(self, step: int, terms: int, chances: Tensor) -> Tensor:
         """Returns which elements are judged: all if the step's budget has room, or some, drawn by their chances."""
@@ -231,13 +250,12 @@ class _Result:
         return (odd & torch.isfinite(y) & torch.isfinite(e)).nonzero().flatten()
 
     def chances(self, at: Tensor) -> Tensor:
-        """Returns how probable it is that elements flip, as far as errors at random elements show; on the processor."""
+        """Returns how probable it is that elements flip, as far as errors at some of them show; on the processor."""
         if not len(at):
             return torch.zeros(0, dtype=torch.float64)
         y, e = flat(self.wide).double().cpu(), dense_bound(self.wide, self.bound).double().cpu()
         generator = torch.Generator().manual_seed(secrets.randbits(63))
-        probes = torch.randint(y.numel(), (PROBES,), generator=generator)
-        probes = probes[(torch.isfinite(y) & torch.isfinite(e))[probes]]
+        probes = at.cpu()[torch.randint(len(at), (PROBES,), generator=generator)]
         found = self.judge.at(coordinates(self.wide, probes.to(self.wide.device))).double().cpu()
         errors = (found - y[probes]) * y[probes].sign() / e[probes]
         errors = errors[torch.isfinite(errors)].sort().values

@@ -27,6 +27,7 @@ from weighbridge.execution.recognition.in_replay import Recognising
 from weighbridge.execution.recognition.meetings import Meeting
 from weighbridge.execution.replay_answer import told
 from weighbridge.execution.sampled_steps import SampledSteps
+from weighbridge.execution.unit_adjudication import Adjudication
 from weighbridge.execution.work_digest import WorkDigest
 from weighbridge.execution.workers.serving import serve
 from weighbridge.numerics.conformance import bound_policy as policies
@@ -140,6 +141,10 @@ class Replay:
             self._transcript, self._program, self._policy, executor, bytes.fromhex(wanted[1]), int(wanted[0]),
             (self._first, self._last),
         )  # fmt: skip
+
+    def judge_with(self, adjudication: Adjudication) -> None:
+        """Has another object judge the products of a truncating unit; for measurements."""
+        self._executor.adjudication = adjudication
 
     def run(self) -> dict[str, Any]:
         """Runs to the end or to the first difference; returns the result as JSON."""
