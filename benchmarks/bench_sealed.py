@@ -25,7 +25,7 @@ from support.sealed_site import Station
 from benchmarks import machine
 from benchmarks.bench_shapes import Shape, record
 from weighbridge.execution.replay import replay
-from weighbridge.execution.sealed import image as images
+from weighbridge.execution.sealed.building import build
 
 SIZES = {"small": Shape(), "wide": Shape(width=512, rows=1)}
 ROUNDS = 3
@@ -89,7 +89,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
         image = Path(directory) / "image"
-        listed = images.build(image)
+        listed = build(image)
         result: dict[str, Any] = {
             **machine.about(), "image_files": len(listed.files), "image_bytes": listed.size, "sizes": {}
         }  # fmt: skip

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from firmware_sim import device
 from firmware_sim.firmware import DEFAULT_HOLD, Firmware
 from firmware_sim.link import Interrupts, Link
@@ -28,6 +30,7 @@ from weighbridge.attest.sealed_channel import KEY_SIZE
 from weighbridge.attest.tcb import MEASUREMENT_SIZE
 from weighbridge.attest.worker_openings import Trusted
 from weighbridge.core import secret_files
+from weighbridge.core.digests import bytes_digest
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.rpc import endpoints
 from weighbridge.rpc.serving import AskedToStop
@@ -167,7 +170,8 @@ def _workers(options: argparse.Namespace) -> Trusted | None:
         raise UsageError(f"Cannot read {options.worker_authority}: {error.strerror}; name a PEM file.") from None
     if len(prover) != KEY_SIZE or any(len(each) != MEASUREMENT_SIZE for each in images):
         raise UsageError(f"A key has {KEY_SIZE} bytes and a measurement {MEASUREMENT_SIZE}; correct what is given.")
-    return Trusted(workers=LauncherVerifier(root), prover=prover, images=images)
+    named = bytes_digest(root.public_bytes(Encoding.DER))
+    return Trusted(workers=LauncherVerifier(root), authority=named, prover=prover, images=images)
 
 
 if __name__ == "__main__":

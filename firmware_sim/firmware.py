@@ -13,10 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from firmware_sim.device import Device
-from firmware_sim.kept_openings import SALT_SIZE, Audience, Opened, Openings
+from firmware_sim.kept_openings import SALT_SIZE, Audience, Opened, Openings, Permitted, no_worker
 from firmware_sim.nvlog import NonVolatileLog, rolled_back
 from firmware_sim.outbox import Outbox
 from firmware_sim.reporting_policy import NO_WITNESS, Reporting
@@ -113,6 +114,8 @@ class Firmware:
         self._reporting = reporting or Reporting()
         self._outbox = Outbox(log, device.ueid, device.key, self._reporting)
         self._openings = Openings(directory)
+        if workers is not None:
+            self._openings.name_workers(workers.kept)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # What is cosigned, or due, is another.
         newest = self._check_log()
@@ -372,10 +375,10 @@ class Firmware:
         """
         return self._open(index, "machine" if local else "verifiers")
 
-    def _open(self, index: int, asker: Audience) -> Opened:
+    def _open(self, index: int, asker: Audience, permitted: Permitted = no_worker) -> Opened:
         with self._lock:
             token = tokens.read_own(self._log.read(index))
-        return self._openings.read(token, asker)
+        return self._openings.read(token, asker, permitted)
 
     def open_to_worker(
         self, order: bytes, attestation: bytes, snapshots: Sequence[int], entries: Sequence[int]
@@ -389,20 +392,24 @@ class Firmware:
             entries: Places of tokens whose hidden fields are wanted; of those that hide none, nothing comes.
 
         Raises:
-            ChipError: This boot trusts no workers, or not this one (`chip.worker`); or as `Openings.read`.
-            UsageError: There is no entry at a place.
+            ChipError: This boot trusts no workers, or not this one, or an entry was made in a boot that trusted others
+                (`chip.worker`); or as `Openings.read`.
+            UsageError: There is no entry at a place, or a place is named twice.
         """
         if self._workers is None:
             raise ChipError(
                 "This chip was started for no workers; start it with `--worker-authority`, or ask on its machine.",
                 code="chip.worker",
             )
+        if len(set(snapshots)) < len(snapshots) or len(set(entries)) < len(entries):
+            raise UsageError("A place is named twice; ask for each once.")
         found, attested = self._workers.check(order, attestation)
+        permitted = partial(self._workers.permits, found)
         for index in snapshots:
-            content = worker_openings.pack(*self._open(index, "workers"))
+            content = worker_openings.pack(*self._open(index, "workers", permitted))
             yield worker_openings.seal(content, found, attested.worker, self.device.ueid, "snapshot", index)
         for index in entries:
-            if opening := self._openings.hidden(index, "workers"):
+            if opening := self._openings.hidden(index, "workers", permitted):
                 yield worker_openings.seal(opening, found, attested.worker, self.device.ueid, "token", index)
 
     def hidden(self, index: int) -> bytes:

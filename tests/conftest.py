@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +81,21 @@ def recordings(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Reco
     """The recordings that tests of this session share."""
     base = tmp_path_factory.getbasetemp()
     return RecordingStore((base if worker_id == "master" else base.parent) / "recordings")
+
+
+@pytest.fixture(scope="session")
+def sealed_image(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The image of a sealed worker, made once: it takes minutes. Tests change copies."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base if worker_id == "master" else base.parent) / "sealed"
+    root.mkdir(exist_ok=True)
+    with (root / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "image" / "image.cbor").exists():
+            from weighbridge.execution.sealed.building import build  # it is imported where an image is needed
+
+            build(root / "image")
+    return root / "image"
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from support.reported import build, collect
 from verifier.model.agreed_population import AgreedPopulation
 from verifier.report import outcome
 from weighbridge.attest.beacon import LocalBeacon
-from weighbridge.attest.outcome_agreement import Agreement
+from weighbridge.attest.outcome_agreement import Agreement, Committed, Side
 from weighbridge.attest.sealed_report import LEAVES, Part
 from weighbridge.attest.signed_outcome import sign
 from weighbridge.cli.main import run
@@ -104,7 +104,8 @@ def test_what_two_parties_agreed_on_is_made_verified_and_opened(at: Path, capsys
 
 @pytest.mark.finding("sealed.beacon")
 def test_no_party_opens_its_share_once_the_beacon_may_be_known(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A party that waits for the beacon's value before it opens its share would choose whether there is a draw."""
+    """A party that waits for the beacon's value before it opens its share would choose whether there is a draw. The
+    other party takes no share that comes so late."""
     beacon = LocalBeacon.load(at / "beacon.key")
     number = beacon.info.round_after(int(time.time() * 1000) + 2000)
     (at / "info").write_text(json.dumps(beacon.info.to_json()))
@@ -115,8 +116,16 @@ def test_no_party_opens_its_share_once_the_beacon_may_be_known(at: Path, capsys:
     for role in ("prover", "verifier"):
         assert join(role) == 0
     assert run(["outcome", "open", "prover.side", "verifier.commitment", "--out", "prover.share"]) == 0
+    side = Side.from_cbor((at / "verifier.side").read_bytes())  # a Verifier whose own software does not refuse
+    side.take(Committed.from_cbor((at / "prover.commitment").read_bytes()))
+    (at / "kept.share").write_bytes(side.open().to_cbor())
     time.sleep(max(0.0, beacon.info.time_ms(number) / 1000 - time.time()))
     capsys.readouterr()
+    agreed = ["--out", "agreement.cbor", "--secret", "prover.secret"]
+    assert run(["outcome", "agree", "prover.side", "kept.share", *agreed]) == 2
+    assert "sealed.beacon" in capsys.readouterr().err
+    assert not (at / "agreement.cbor").exists()
+    assert not (at / "prover.secret").exists()
     assert run(["outcome", "open", "verifier.side", "prover.commitment", "--out", "verifier.share"]) == 2
     assert "sealed.beacon" in capsys.readouterr().err
     assert not (at / "verifier.share").exists()

@@ -49,10 +49,8 @@ def forged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def court(tmp_path_factory: pytest.TempPathFactory) -> Court:
-    root = tmp_path_factory.mktemp("court")
-    images.build(root / "image")
-    return Court(root / "parties", root / "image")
+def court(sealed_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Court:
+    return Court(tmp_path_factory.mktemp("court") / "parties", sealed_image)
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cbor2
 import pytest
 from support.chip_station import ChipStation
-from support.worker_evidence import IMAGE, PROVER, Site
+from support.worker_evidence import IMAGE, PROVER, Site, session_order
 
 from firmware_sim import chip as chips
 from firmware_sim import device
@@ -96,6 +97,48 @@ def test_that_stays_with_the_snapshot(directory: Path) -> None:
     with NonVolatileLog(directory) as log:  # what the machine may read, a worker may
         boxes = list(start(directory, log, site.trusted).open_to_worker(*site.evidence(), [first, second], []))
         assert [each.index for each in boxes] == [first, second]
+
+
+@pytest.mark.finding("chip.worker")
+def test_no_later_boot_opens_it_to_other_workers(directory: Path) -> None:
+    """A party that comes to hold the chip's machine starts it again, for workers, a key and an authority of its own."""
+    site, other = Site(), Site()
+    with NonVolatileLog(directory) as log:
+        first = taken(start(directory, log, site.trusted))
+    for trusted in (
+        other.trusted, replace(site.trusted, images=frozenset({b"x" * 48})), replace(site.trusted, prover=b"v" * 32),
+        replace(other.trusted, authority=site.trusted.authority, prover=b"v" * 32),
+    ):  # fmt: skip
+        order = session_order(prover=trusted.prover, measurement=next(iter(trusted.images)))
+        evidence = (other if trusted.workers == other.trusted.workers else site).evidence(order)
+        with NonVolatileLog(directory) as log:
+            firmware = start(directory, log, trusted)
+            second = taken(firmware)
+            refused("chip.worker", firmware.open_to_worker, *evidence, [first], [])
+            refused("chip.worker", firmware.open_to_worker, *evidence, [], [first])
+            assert [each.index for each in firmware.open_to_worker(*evidence, [second], [second])] == [second] * 2
+    more = replace(site.trusted, images=frozenset({IMAGE, b"x" * 48}))
+    with NonVolatileLog(directory) as log:  # an image more harms what was kept for one no less
+        firmware = start(directory, log, more)
+        assert len(list(firmware.open_to_worker(*site.evidence(), [first], [first]))) == 2
+        new = session_order(measurement=b"x" * 48)
+        refused("chip.worker", firmware.open_to_worker, *site.evidence(new), [first], [])
+    (named,) = (path for path in (directory / "workers").iterdir() if path.read_bytes() == site.trusted.kept)
+    named.write_bytes(more.kept)  # what names them is held by its digest
+    with NonVolatileLog(directory) as log:
+        firmware = start(directory, log, more)
+        refused("chip.worker", firmware.open_to_worker, *site.evidence(), [first], [])
+
+
+def test_each_place_is_asked_for_once(directory: Path) -> None:
+    """Otherwise one short request would have the chip encrypt without end."""
+    site = Site()
+    with NonVolatileLog(directory) as log:
+        firmware = start(directory, log, site.trusted)
+        index = taken(firmware)
+        for wanted in (([index] * 2, []), ([], [index] * 2)):
+            with pytest.raises(UsageError):
+                list(firmware.open_to_worker(*site.evidence(), *wanted))
 
 
 def test_workers_without_a_confidential_boot_are_a_mistake(directory: Path) -> None:

@@ -12,6 +12,7 @@ import cbor2
 import numpy as np
 import torch
 from support.chip_logs import LogBuilder, make_device
+from support.endorsed_images import entry
 from support.ordered import ORDER, accepted
 from support.outcomes import PROVER, TERMS, VERIFIER, outcome, start
 from support.sealed_disputes import COURT
@@ -23,6 +24,7 @@ from verifier.auditing.claims import Claim, opened_to_json
 from verifier.auditing.plan import Plan, Source
 from verifier.draw.log_entries import Opening as Drawn
 from verifier.model.agreed_population import AgreedPopulation
+from verifier.model.site_machines import SiteMachines
 from weighbridge.attest import tiles
 from weighbridge.attest.dsse import canonical
 from weighbridge.attest.identity import CertificateAuthority
@@ -168,7 +170,8 @@ def _sealed() -> list[bytes]:
     population = AgreedPopulation.of([(bytes(17), b""), (b"\x01" * 17, bytes(32))]).text
     claims = cbor([none.digest, bytes(32), bytes(32), 0, bytes(32), ["x"]])
     boxes = encode_boxes([Box(bytes(17), "token", 3, b"box"), Box(bytes(17), "snapshot", 3, b"")])
-    made = (order.to_cbor(), files.to_cbor(), attested, claims, population, boxes)
+    machines = SiteMachines.of([(bytes(17), bytes(32)), (b"\x01" * 17, b"\x01" * 32)]).text
+    made = (order.to_cbor(), files.to_cbor(), attested, claims, population, boxes, entry().to_cbor(), machines)
     return [bytes([kind]) + each for kind, each in enumerate(made)]
 
 

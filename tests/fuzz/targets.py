@@ -23,7 +23,7 @@ from verifier.auditing import claims, statements
 from verifier.auditing.plan import Plan, Planted
 from verifier.contact.uploads import Uploads
 from verifier.draw.log_entries import parse_entry
-from verifier.model import agreed_population
+from verifier.model import agreed_population, site_machines
 from verifier.registry import entries
 from verifier.report import consistency
 from verifier.report.signing import open_report
@@ -47,6 +47,7 @@ from weighbridge.attest import (
 from weighbridge.attest.dsse import canonical, seal
 from weighbridge.attest.hidden_fields import HiddenFields
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.image_release import Endorsed
 from weighbridge.attest.outcome_agreement import Agreement, Committed, Side
 from weighbridge.attest.outcome_terms import OutcomeTerms
 from weighbridge.attest.sealed_attestation import Launcher, verify_attestation
@@ -357,9 +358,9 @@ def outcome(data: bytes) -> None:
 
 
 def sealed(data: bytes) -> None:
-    """Orders of sealed workers, lists of files, populations, boxes and attestations, also of claims that are signed
-    whatever they say."""
-    kind, rest = (data[:1] or b"\x00")[0] % 6, data[1:]
+    """Orders of sealed workers, lists of files, populations, machines, boxes, entries of image logs and attestations,
+    also of claims that are signed whatever they say."""
+    kind, rest = (data[:1] or b"\x00")[0] % 8, data[1:]
     match kind:
         case 0:
             _same(Order.from_cbor(rest).to_cbor(), rest)
@@ -371,6 +372,10 @@ def sealed(data: bytes) -> None:
             _same(agreed_population.parse(rest).text, rest)
         case 5:
             _same(worker_openings.encode(worker_openings.decode(rest)), rest)
+        case 6:
+            _same(Endorsed.from_cbor(rest).to_cbor(), rest)
+        case 7:
+            _same(site_machines.parse(rest).text, rest)
         case _:
             signature = _IMAGE_KEY.sign(sealed_attestation._DOMAIN + rest)
             verify_attestation(cbor([*_CHAIN, rest, signature]), _ORDER, _MAKER.certificate)

@@ -16,6 +16,7 @@ from support.station import LIMIT_OPTIONS, ROOT, Station, wait_for
 
 from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.manifest import load_or_create_key
 from weighbridge.attest.sealed_attestation import Launcher
 
 TERMS = """
@@ -33,6 +34,11 @@ year_bits = 1000000
 samples = {samples}
 population = "{population}"
 """
+VETTED = """images = "images.toml"
+machines = "machines.tsv"
+examined = 1
+"""
+MACHINES = ("--machines", "machines.tsv")
 BEACON = """beacon = "beacon"
 round = {number}
 """
@@ -67,6 +73,7 @@ class Parties:
             (self.root / name / "root.pem").write_bytes(self.maker.pem)
             self.run(name, "rules key own.key")
         self.starts = 0
+        self._vetted = False
 
     def run(self, party: str, words: str, *more: object, code: int = 0) -> str:
         """Runs a command in a party's directory."""
@@ -78,15 +85,37 @@ class Parties:
             (self.root / receiver / name).write_bytes((self.root / sender / name).read_bytes())
 
     def public(self, party: str) -> str:
-        from weighbridge.attest.manifest import load_or_create_key
-
         return load_or_create_key(self.root / party / "own.key").public.hex()
+
+    def vet(self) -> None:
+        """Has the image endorsed and entered in a log, and lists three machines, as both parties agree on them."""
+        if self._vetted:
+            return
+        self._vetted = True
+        for name in ("a", "b", "c"):
+            self.run("site", f"rules key {name}.key")
+            self.run("site", "site endorse", self.image, "--key", f"{name}.key", "--out", f"{name}.endorsement")
+            (self.root / "site" / name).mkdir()
+            Launcher.issue(self.maker, name.encode() * 17).save(self.root / "site" / name)
+        origin = ("--key", "log.key", "--origin", "images.example.org/log")
+        said = self.run("site", "site publish log a.endorsement b.endorsement", *origin)
+        log = said.split('log = "')[1].split('"')[0]
+        keys = [load_or_create_key(self.root / "site" / f"{name}.key").public.hex() for name in ("a", "b", "c")]
+        policy = f'log = "{log}"\nkeys = {keys}\nthreshold = 2\n'
+        self.run("site", "site prove log --log-key", log, "--measurement", self.measurement, "--out", "image.proof")
+        launchers = [f"{name}/launcher.der" for name in ("a", "b", "c")]
+        (self.root / "site" / "root.pem").write_bytes(self.maker.pem)
+        self.run("site", "site machines --root root.pem --out machines.tsv", *launchers)
+        (self.root / "site" / "images.toml").write_text(policy)
+        for party in ("prover", "verifier"):
+            self.give("site", party, "images.toml", "image.proof", "machines.tsv")
 
     def start(
         self,
         samples: int,
         *,
         leaves: int = 150,
+        vetted: bool = False,
         skip: Callable[[str], bool] = lambda _: False,
         beacon: LocalBeacon | None = None,
         later: Callable[[], None] = lambda: None,
@@ -96,12 +125,17 @@ class Parties:
         Args:
             samples: Chips to draw.
             leaves: Seconds after which the outcome leaves.
+            vetted: Whether the terms name a policy of images, and machines of which one is drawn.
             skip: Of which chips the Prover gives nothing.
             beacon: The beacon that the draw depends on besides the shares; its value is waited for.
             later: Called when both parties have agreed, and before the draw.
         """
         self.starts += 1
         s = Start(self, f"s{self.starts}")
+        images: tuple[str, ...] = ()
+        if vetted:
+            self.vet()
+            images, s.machines = ("--image-policy", "images.toml", "--image-proof", "image.proof"), MACHINES
         station, known = self.station, f"{s.name}.population"
         keys = ("--credentials", self.station.root / "verifier", "--manufacturer", station.root / "manufacturer.pem")
         begun = time.monotonic()
@@ -112,6 +146,7 @@ class Parties:
             name=f"sealed-{self.starts}", leaves=leaves, prover=self.public("prover"), verifier=self.public("verifier"),
             samples=samples, population=known,
         )  # fmt: skip
+        terms += VETTED if vetted else ""
         number = 0
         if beacon is not None:
             number = beacon.info.round_after(int((time.time() + 10 + 12 * took) * 1000))  # both open before it
@@ -151,12 +186,13 @@ class Parties:
         self.run(
             "prover", f"site order --out {s.name}.order --agreement {s.name}.agreement --case {s.name}.case"
             f" --inputs {s.name}.inputs --key sealed.key --report-key report.key --measurement {self.measurement}",
+            *images,
         )  # fmt: skip
         self.give("prover", "verifier", f"{s.name}.order")
         for party in ("prover", "verifier"):
             self.run(
                 party, f"site assent {s.name}.order --agreement {s.name}.agreement --case {s.name}.case"
-                f" --measurement {self.measurement} --key own.key --out {s.name}.{party}.assent",
+                f" --measurement {self.measurement} --key own.key --out {s.name}.{party}.assent", *images,
             )  # fmt: skip
         self.give("verifier", "prover", f"{s.name}.verifier.assent")
         return s
@@ -168,6 +204,16 @@ class Start:
 
     parties: Parties
     name: str
+    machines: tuple[str, ...] = ()
+
+    def identity(self) -> Path:
+        """Where the identity of the machine that runs the worker is: of the one that was drawn."""
+        site = self.parties.root / "site"
+        if not self.machines:
+            return site / "launcher"
+        words = f"site choose --agreement {self.name}.agreement --case {self.name}.case --json"
+        drawn: dict[str, Any] = json.loads(self.parties.run("prover", words, *self.machines))
+        return site / bytes.fromhex(drawn["used"])[:1].decode()
 
     def run(
         self, *, before: Callable[[Start], None] = lambda _: None, more: Sequence[object] = ()
@@ -177,17 +223,19 @@ class Start:
         temporary, site = at / "site-temporary", at / "site"
         worker = (
             f"env TMPDIR={temporary} OMP_NUM_THREADS=1 PYTHONPATH={ROOT} {sys.executable} -P -m weighbridge.cli site"
-            f" worker --order {at}/prover/{n}.order --identity {site}/launcher --image {self.parties.image}"
+            f" worker --order {at}/prover/{n}.order --identity {self.identity()} --image {self.parties.image}"
             f" --log {site}/starts --memory 2"
         )
+        if self.machines:
+            worker += f" --image-policy {site}/images.toml --image-proof {site}/image.proof"
         words = (
             f"site session {n}.order --agreement {n}.agreement --case {n}.case --inputs {n}.inputs --key sealed.key"
             f" --report-key report.key --secret {n}.secret --prover-assent {n}.prover.assent"
             f" --verifier-assent {n}.verifier.assent --root root.pem --out {n}.session --worker"
         )
         process = subprocess.Popen(
-            [sys.executable, "-m", "weighbridge.cli", *words.split(), worker, *map(str, more)], cwd=at / "prover",
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, "-m", "weighbridge.cli", *words.split(), worker, *self.machines, *map(str, more)],
+            cwd=at / "prover", text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         session = at / "prover" / f"{n}.session"
@@ -195,8 +243,9 @@ class Start:
             wait_for((session / "attestation").exists, process, 200)
             (at / "verifier" / f"{n}.attestation").write_bytes((session / "attestation").read_bytes())
             self.parties.run(
-                "verifier", f"site admit {n}.order --attestation {n}.attestation --root root.pem --secret {n}.secret"
-                f" --out {n}.box",
+                "verifier", f"site admit {n}.order --agreement {n}.agreement --case {n}.case --attestation"
+                f" {n}.attestation --root root.pem --secret {n}.secret --out {n}.box",
+                *self.machines,
             )  # fmt: skip
             before(self)
             (session / "verifier.part").write_bytes((at / "verifier" / f"{n}.box").read_bytes())

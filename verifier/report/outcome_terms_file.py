@@ -7,10 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from verifier.model import agreed_population
+from verifier.model import agreed_population, site_machines
 from verifier.report import published_findings
 from verifier.rules import ruleset
 from weighbridge.attest.beacon import parse_info, read_json
+from weighbridge.attest.image_policy import POLICY_LIMIT, parse_policy
 from weighbridge.attest.outcome_terms import OutcomeError, OutcomeTerms, encode_beacon
 from weighbridge.core.errors import UsageError
 
@@ -22,8 +23,8 @@ FLOPS = tuple(10.0**exponent for exponent in range(3, 31, 3))
 
 _LARGEST = 1 << 16
 _OPTIONAL: dict[str, Any] = {
-    "samples": 0, "population": "", "beacon": "", "round": 0, "attempt": 0, "speeds": [], "hours": list(HOURS),
-    "flops": list(FLOPS),
+    "samples": 0, "population": "", "beacon": "", "round": 0, "images": "", "machines": "", "examined": 0, "attempt": 0,
+    "speeds": [], "hours": list(HOURS), "flops": list(FLOPS),
 }  # fmt: skip
 _KEYS = ("prover", "verifier")
 _AMOUNTS = ("flops_threshold", "chip_flops_per_day", "period_days", "snapshot_rate_per_day")
@@ -38,8 +39,8 @@ def load(path: Path) -> OutcomeTerms:
     Args:
         path: It has the fields of `OutcomeTerms` by their names, keys in hexadecimal, and `rules`, the file of a rule
             set (relative to this one), in place of its digest and number of rules. Likewise `population` is the file
-            of the chips that are drawn from, and `beacon` that of a beacon's description. The list of findings is this
-            version's.
+            of the chips that are drawn from, `beacon` that of a beacon's description, `images` that of a policy of
+            images, and `machines` that of the machines that can run the worker. The list of findings is this version's.
 
     Raises:
         UsageError: It cannot be read, lacks a field, or has one that makes no sense; the message names it.
@@ -70,7 +71,8 @@ def load(path: Path) -> OutcomeTerms:
         if not isinstance(given[name], list):
             raise UsageError(f"{path}: {name} is a list of numbers")
         given[name] = tuple(_number(path, name, each) for each in given[name])
-    for name, read in (("population", _population), ("beacon", _beacon)):
+    named = {"population": _population, "beacon": _beacon, "images": _images, "machines": _machines}
+    for name, read in named.items():
         if not isinstance(given[name], str):
             raise UsageError(f"{path}: {name} is the name of a file")
         given[name] = read(path.parent / given[name]) if given[name] else b""
@@ -105,6 +107,14 @@ def _rules(path: Path) -> ruleset.RuleSet:
 
 def _population(path: Path) -> bytes:
     return agreed_population.parse(_content(path, agreed_population.LIMIT)).digest
+
+
+def _images(path: Path) -> bytes:
+    return parse_policy(_content(path, POLICY_LIMIT)).digest
+
+
+def _machines(path: Path) -> bytes:
+    return site_machines.parse(_content(path, site_machines.LIMIT)).digest
 
 
 def _beacon(path: Path) -> bytes:

@@ -23,8 +23,9 @@ from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor, record_digest
 from weighbridge.core.errors import FormatError, WeighbridgeError
 
-FORMAT, DRAWING = 1, 2
-"""Formats of terms: of a record alone, and of one whose chips are drawn as the terms say."""
+FORMAT, DRAWING, CHOOSING = 1, 2, 3
+"""Formats of terms: of a record alone, of one whose chips are drawn as the terms say, and of one whose worker's image
+or machine is chosen as they say too."""
 KEY_SIZE = 32
 TERMS_LIMIT = 1 << 14
 """So many bytes the encoding of terms may have."""
@@ -37,6 +38,8 @@ _MOST_EDGES, _MOST_SPEEDS, _MOST_ATTEMPT = 64, 32, 255
 _MOST_SECONDS, _MOST_BITS, _MOST_ROUND = 1 << 31, 1 << 40, (1 << 53) - 1
 _BEACON_LIMIT = 1 << 12
 _OF_DRAW = frozenset({"samples", "population", "beacon", "round"})
+_OF_WORKER = frozenset({"images", "machines", "examined"})
+_MOST_EXAMINED = 1 << 16
 
 
 class OutcomeError(WeighbridgeError):
@@ -101,6 +104,9 @@ class OutcomeTerms:
         beacon: The beacon whose value the draw depends on besides both parties' shares, as `encode_beacon` has it;
             empty without one.
         round: The round of that beacon; 0 without one.
+        images: Digest of the policy of images that may run (32 bytes); empty without one.
+        machines: Digest of the list of machines of which one is drawn to run the worker (32 bytes); empty without one.
+        examined: So many others of these are drawn to be examined.
     """
 
     inspection: str
@@ -126,6 +132,9 @@ class OutcomeTerms:
     population: bytes = b""
     beacon: bytes = b""
     round: int = 0
+    images: bytes = b""
+    machines: bytes = b""
+    examined: int = 0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -147,6 +156,7 @@ class OutcomeTerms:
             (self.year_bits, _MOST_BITS),
             (self.samples, self.room.chips),
             (self.round, _MOST_ROUND),
+            (self.examined, _MOST_EXAMINED),
         ):
             if type(number) is not int or not 0 <= number <= most:
                 raise OutcomeError("a number in the terms of an outcome is out of its range")
@@ -164,6 +174,10 @@ class OutcomeTerms:
         if type(self.rules) is not bytes or len(self.rules) != (KEY_SIZE if self.rule_count else 0):
             raise OutcomeError("the terms of an outcome have a digest of the rule set if, and only if, it has rules")
         self._check_draw()
+        if any(type(each) is not bytes or len(each) not in (0, KEY_SIZE) for each in (self.images, self.machines)):
+            raise OutcomeError("a policy of images and a list of machines have digests of 32 bytes")
+        if self.examined and not self.machines:
+            raise OutcomeError("the terms of an outcome have machines examined of a list that they do not name")
 
     def _check_draw(self) -> None:
         if type(self.population) is not bytes or len(self.population) != (KEY_SIZE if self.samples else 0):
@@ -204,15 +218,9 @@ class OutcomeTerms:
 
     def to_cbor(self) -> bytes:
         """Returns the one encoding of these terms."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        if not self.samples:
-            values = {name: value for name, value in values.items() if name not in _OF_DRAW}
-        return cbor(
-            {
-                "format": DRAWING if self.samples else FORMAT,
-                **{k: list(v) if isinstance(v, tuple) else v for k, v in values.items()},
-            }
-        )
+        form = CHOOSING if self.images or self.machines else DRAWING if self.samples else FORMAT
+        values = {name: getattr(self, name) for name in _names(form)}
+        return cbor({"format": form, **{k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}})
 
     @classmethod
     def from_cbor(cls, data: bytes) -> OutcomeTerms:
@@ -224,14 +232,21 @@ class OutcomeTerms:
             OutcomeError: The bytes are not the encoding of terms.
         """
         values = mapping(data, TERMS_LIMIT, "the terms of an outcome")
-        names, form = {each.name for each in fields(cls)}, values.pop("format", None)
-        if form not in (FORMAT, DRAWING) or values.keys() != (names if form == DRAWING else names - _OF_DRAW):
-            raise OutcomeError(f"the terms of an outcome are no map of format {FORMAT} or {DRAWING}")
+        form = values.pop("format", None)
+        if form not in (FORMAT, DRAWING, CHOOSING) or values.keys() != _names(form):
+            raise OutcomeError(f"the terms of an outcome are no map of format {FORMAT}, {DRAWING} or {CHOOSING}")
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         terms = cls(**given)
         if terms.to_cbor() != data:
             raise OutcomeError("the terms of an outcome are not in their one encoding")
         return terms
+
+
+def _names(form: int) -> set[str]:
+    """Returns the fields of terms of a format."""
+    names = {each.name for each in fields(OutcomeTerms)}
+    names -= _OF_WORKER if form < CHOOSING else set()
+    return names - _OF_DRAW if form < DRAWING else names
 
 
 def encode_beacon(info: beacons.BeaconInfo) -> bytes:

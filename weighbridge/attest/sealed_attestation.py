@@ -28,12 +28,12 @@ from weighbridge.attest.sealed_order import Order, SealedWorkerError
 from weighbridge.attest.sealed_starts import Start
 from weighbridge.attest.tcb import MAX_VENDOR, TCB_INFO_OID, TcbInfo
 from weighbridge.core.bounded import decode_cbor
-from weighbridge.core.digests import cbor
+from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import FormatError, IdentityError, UsageError
 
 ATTESTATION_LIMIT = 32 << 10
 MODEL = "sealed worker"
-_FORM = "1"
+_FORM = "2"
 """Of what is measured: the list of an image."""
 _DOMAIN = b"weighbridge/sealed-worker/1\x00"
 _KEY_INFO = b"weighbridge/sealed-worker-key/1\x00"
@@ -48,6 +48,7 @@ class Attested:
 
     Attributes:
         launcher: UEID of the launcher (17 to 33 bytes).
+        certificate: BLAKE3 of its certificate (DER, 32 bytes): two of one UEID are two devices.
         worker: The worker's public key of the channel, for this job only.
         signer: The worker's key that signs the outcome, for this job only.
         index: Place of this start in the launcher's log.
@@ -56,6 +57,7 @@ class Attested:
     """
 
     launcher: bytes
+    certificate: bytes
     worker: bytes
     signer: bytes
     index: int
@@ -175,19 +177,17 @@ def verify_attestation(data: bytes, order: Order, root: x509.Certificate) -> Att
         image_der, launcher_der, claims, signature = decode_cbor(data, max_depth=2)
         image, launcher = load_der(image_der), load_der(launcher_der)
         check_issued(launcher, root, authority=True)
+        ueid = _named(launcher)
         check_issued(image, launcher, authority=False, key_type=Ed25519PublicKey)
         key = image.public_key()
         assert isinstance(key, Ed25519PublicKey)  # check_issued looked
         key.verify(signature, _DOMAIN + claims)
-        (serial,) = launcher.subject.get_attributes_for_oid(NameOID.SERIAL_NUMBER)
-        (model,) = launcher.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         extension = image.extensions.get_extension_for_oid(TCB_INFO_OID).value
         assert isinstance(extension, x509.UnrecognizedExtension)
         tcb = TcbInfo.parse(extension.value)
-        ueid = bytes.fromhex(str(serial.value))
     except (FormatError, IdentityError, InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound) as error:
         raise _refused("it is malformed, was altered, or is not of a launcher of this manufacturer") from error
-    if model.value != MODEL:  # the root may have issued chips too, whose keys their owners' machines hold
+    if ueid is None:
         raise _refused("it is of another kind of device than a launcher of sealed workers")
     if tcb.model != MODEL or tcb.measurement != order.measurement or tcb.mode != "production":
         raise _refused("the worker is another image than the order names")
@@ -201,8 +201,43 @@ def verify_attestation(data: bytes, order: Order, root: x509.Certificate) -> Att
     if len(worker) != _KEY or len(signer) != _KEY or len(names) > _NAMES or not all(type(n) is str for n in names):
         raise _refused("its claims are malformed")
     return Attested(
-        launcher=ueid, worker=worker, signer=signer, index=index, head=head, isolation=tuple(n[:_NAMES] for n in names)
-    )
+        launcher=ueid, certificate=bytes_digest(launcher_der), worker=worker, signer=signer, index=index, head=head,
+        isolation=tuple(n[:_NAMES] for n in names),
+    )  # fmt: skip
+
+
+def launcher_of(der: bytes, root: x509.Certificate) -> bytes:
+    """Returns the UEID of a launcher, by its certificate.
+
+    Args:
+        der: The certificate.
+        root: The manufacturer's root.
+
+    Raises:
+        IdentityError: It is no certificate of a launcher that this manufacturer vouches for.
+    """
+    certificate = load_der(der)
+    check_issued(certificate, root, authority=True)
+    try:
+        ueid = _named(certificate)
+    except ValueError:
+        ueid = None
+    if ueid is None:
+        raise IdentityError("the certificate is of no launcher of sealed workers; give a machine's launcher.der")
+    return ueid
+
+
+def _named(launcher: x509.Certificate) -> bytes | None:
+    """Returns the UEID of a launcher; None for another device.
+
+    Raises:
+        ValueError: The certificate names none.
+    """
+    (serial,) = launcher.subject.get_attributes_for_oid(NameOID.SERIAL_NUMBER)
+    (model,) = launcher.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    ueid = bytes.fromhex(str(serial.value))
+    # The root may have issued chips too, whose keys their owners' machines hold.
+    return ueid if model.value == MODEL else None
 
 
 def _refused(why: str) -> SealedWorkerError:

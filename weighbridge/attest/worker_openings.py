@@ -45,13 +45,32 @@ class Trusted:
 
     Attributes:
         workers: Checks what is said of workers: by the authority that vouches for launchers, for example.
+        authority: Names what that check rests on: the BLAKE3 of the authority's certificate (DER), for example.
         prover: The Prover's public key of sealed jobs (32 bytes): of other orders nothing is opened.
         images: Measurements of the images that may run (48 bytes each).
     """
 
     workers: QuoteVerifier
+    authority: bytes
     prover: bytes
     images: frozenset[bytes]
+
+    @property
+    def kept(self) -> bytes:
+        """What a chip keeps beside a snapshot, so that no later boot opens it to other workers."""
+        return cbor([self.authority, self.prover, sorted(self.images)])
+
+    def permits(self, order: Order, kept: bytes) -> bool:
+        """Whether a worker whose evidence this boot checked is one of those that something was kept for.
+
+        Args:
+            order: The worker's, as `check` returned it.
+            kept: What was kept beside it, by an earlier boot or by this one.
+        """
+        match decode_cbor(kept, max_depth=2):
+            case [authority, prover, [*images]]:
+                return (authority, prover) == (self.authority, order.prover) and order.measurement in images
+        return False
 
     def check(self, order: bytes, attestation: bytes) -> tuple[Order, Attested]:
         """Checks a worker's evidence: on the chip.
@@ -61,8 +80,8 @@ class Trusted:
             attestation: What its launcher says of it; hostile.
 
         Raises:
-            ChipError: It is of another Prover's order or another image, or not what a launcher of this authority said
-                of this order (`chip.worker`).
+            ChipError: It is of another Prover's order, of another image or of no inspection, or not what a launcher of
+                this authority said of this order (`chip.worker`).
         """
         try:
             if len(order) > ORDER_LIMIT or len(attestation) > ATTESTATION_LIMIT:
@@ -70,11 +89,13 @@ class Trusted:
             found = Order.from_cbor(order)
             attested = self.workers.verify(attestation, found)
         except WeighbridgeError as error:
-            raise _refused(error.message) from error
+            raise refused(error.message) from error
+        if found.session is None:  # workers of other jobs take nothing from chips
+            raise refused("the order is of no sealed inspection")
         if found.prover != self.prover:
-            raise _refused("the order is of another Prover than this chip was started for")
+            raise refused("the order is of another Prover than this chip was started for")
         if found.measurement not in self.images:
-            raise _refused("the image is none of those that this chip was started for")
+            raise refused("the image is none of those that this chip was started for")
         return found, attested
 
 
@@ -116,7 +137,7 @@ def seal(content: bytes, order: Order, worker: bytes, ueid: bytes, kind: Kind, i
     try:
         data = bytes(SealedBox(PublicKey(worker)).encrypt(plain.ljust(size, b"\x00")))
     except (CryptoError, ValueError):
-        raise _refused("the worker's key is none") from None
+        raise refused("the worker's key is none") from None
     return Box(ueid, kind, index, data)
 
 
@@ -212,7 +233,8 @@ def _bound(order: Order, ueid: bytes, kind: Kind, index: int) -> bytes:
     return _DOMAIN + cbor([order.digest, ueid, kind, index])
 
 
-def _refused(why: str) -> ChipError:
+def refused(why: str) -> ChipError:
+    """Returns the error of a chip that opens nothing to a worker."""
     return ChipError(
         f"This chip opens nothing to that worker: {why}; give it the order and the attestation of a worker that it was "
         "started for.",

@@ -79,6 +79,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "warm": ("",),
     "site identity": (f"maker --ueid {_ONE} --out site/launcher",),
     "site image": ("site/image",),
+    "site compare": ("site/image theirs/image.cbor",),
+    "site endorse": ("site/image --key endorser.key --out a.endorsement",),
+    "site publish": ("log a.endorsement b.endorsement --key log.key --origin images.example.org/log",),
+    "site prove": ("log --measurement MEASUREMENT --log-key LOG_KEY --out image.proof",),
+    "site monitor": (
+        "log --policy images.toml --seen log.seen",
+        "log --policy images.toml --seen log.seen --cosign witness.key --name monitor.example.org",
+    ),
+    "site vet": ("image.proof --policy images.toml --measurement MEASUREMENT",),
+    "site machines": ("a/launcher.der b/launcher.der --root authority.pem --out machines.tsv",),
+    "site choose": ("--agreement agreement.cbor --case case.cbor --machines machines.tsv",),
     "site case": ("case.cbor",),
     "site gather": (f"inputs --case case.cbor --runs runs --chip {_ONE}=chips/gpu-0.sock",),
     "site order": (
@@ -95,7 +106,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--root authority.pem --worker 'weighbridge site worker ...' --out session",
     ),
     "site admit": (
-        "order.cbor --attestation attestation --root authority.pem --secret verifier.secret --out verifier.box",
+        "order.cbor --agreement agreement.cbor --case case.cbor --attestation attestation --root authority.pem "
+        "--secret verifier.secret --out verifier.box",
     ),
     "site key": ("order.cbor --attestation attestation --root authority.pem --statement statement",),
     "site referee": (

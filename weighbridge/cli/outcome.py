@@ -135,6 +135,7 @@ def agree(
 
     require_different(side, share, out, secret)
     own = _side(side)
+    _require_to_come(own.terms)  # a share that came late may have waited for the draw, to be kept back if it is bad
     agreed = own.agree(Opened.from_cbor(read_file(share)))
     _write_private(secret, own.secret)
     write_file(out, agreed.to_cbor())
@@ -268,7 +269,7 @@ def audit(
 
 
 def _require_to_come(terms: OutcomeTerms) -> None:
-    """Checks that a party does not commit to a draw, or open its share, once the beacon's value may be known.
+    """Checks that no party commits to a draw, opens its share or takes one once the beacon's value may be known.
 
     Raises:
         UsageError: The round is due by this machine's clock (`sealed.beacon`).

@@ -63,8 +63,10 @@ class _Cache(FunctionCache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        # What people read of its types has places in memory and on storage in it, which no other machine would write.
+        told = data._replace(type_annotation="")
         try:
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+            super().save_overload(sig, told)  # type: ignore[no-untyped-call]
         except OSError:
             _lost.append(sig)
 

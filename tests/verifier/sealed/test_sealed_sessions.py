@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,21 +44,20 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED: this machine
 
 
 @pytest.fixture(scope="module")
-def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
+def parties(sealed_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
     """An honest run, an undeclared one, an idle chip and a dead one, all in confidential boots; and a site."""
     root = tmp_path_factory.mktemp("sealed")
-    image = images.build(root / "image")
     (root / "station").mkdir()
     (root / "parties").mkdir()
     with Station(root / "station") as station:
         populate(station, JOBS, "idle", confidential=True)
-        yield Parties(root / "parties", station, root / "image", image.measurement.hex())
+        yield Parties(root / "parties", station, sealed_image, images.load(sealed_image).measurement.hex())
 
 
 @pytest.fixture(scope="module")
 def sealed(parties: Parties) -> Start:
-    """A session that ran to its end; its draw depends on a beacon besides both parties' shares."""
-    start = parties.start(4, leaves=LEAVES, beacon=LocalBeacon.load(parties.root / "beacon.key"))
+    """A session that ran to its end: draws by both parties' shares and a beacon, an endorsed image, a drawn machine."""
+    start = parties.start(4, leaves=LEAVES, vetted=True, beacon=LocalBeacon.load(parties.root / "beacon.key"))
     done = start.run()
     assert done.returncode == 0, done.stdout
     return start
@@ -184,8 +184,8 @@ def another_secret(start: Start) -> None:
     (at / "other.secret").write_bytes(os.urandom(32))
     (at / "other.secret").chmod(0o600)
     start.parties.run(
-        "verifier", f"site admit {n}.order --attestation {n}.attestation --root root.pem --secret other.secret"
-        f" --out {n}.box",
+        "verifier", f"site admit {n}.order --agreement {n}.agreement --case {n}.case --attestation {n}.attestation"
+        f" --root root.pem --secret other.secret --out {n}.box",
     )  # fmt: skip
 
 
@@ -243,10 +243,42 @@ def test_a_party_signs_one_order_of_an_agreement_and_gives_its_secret_once(parti
             order, log, measurement=order.measurement, worker=keys[0], signer=keys[1], isolation=["no-network"]
         )
         (at / "verifier" / f"{name}.attestation").write_bytes(attestation)
-    giving = f"site admit {n}.order --root root.pem --secret {n}.secret --out box --attestation"
+    giving = f"site admit {n}.order --agreement {n}.agreement --case {n}.case --root root.pem --secret {n}.secret"
+    giving += " --out box --attestation"
     for _ in range(2):
         parties.run("verifier", f"{giving} one.attestation")
     assert "given to another worker" in parties.run("verifier", f"{giving} two.attestation", code=2)
+
+
+@pytest.mark.finding("sealed.machine")
+@pytest.mark.finding("sealed.image.endorsement")
+def test_terms_hold_parties_to_a_machine_and_an_image(parties: Parties) -> None:
+    """Attested workers on machines that were not drawn get no secret; orders without a vetted image no signature."""
+    start = parties.start(2, leaves=LEAVES, vetted=True)
+    n, at = start.name, parties.root
+    order = Order.from_cbor((at / "verifier" / f"{n}.order").read_bytes())
+    log = sealed_starts.append(at / "machine-starts", order)
+    giving = f"site admit {n}.order --agreement {n}.agreement --case {n}.case --root root.pem --secret {n}.secret"
+    said = {}
+    for launcher in (at / "site" / "launcher", *(at / "site" / name for name in "abc")):
+        attestation = Launcher.load(launcher).quote(
+            order, log, measurement=order.measurement, worker=WorkerKey().public,
+            signer=bytes(SigningKey.generate().verify_key), isolation=["no-network"],
+        )  # fmt: skip
+        (at / "verifier" / f"{launcher.name}.attestation").write_bytes(attestation)
+        words = f"{giving} --out {launcher.name}.box --attestation {launcher.name}.attestation"
+        assert "--machines" in parties.run("verifier", words, code=2)
+        code = 0 if launcher == start.identity() else 2
+        said[launcher.name] = "sealed.machine" in parties.run("verifier", words, *start.machines, code=code)
+    assert sum(said.values()) == 3
+    assert not said[start.identity().name]
+    signing = f"site assent {n}.order --agreement {n}.agreement --case {n}.case --key own.key --out never"
+    signing += f" --measurement {parties.measurement}"
+    assert "--image-policy" in parties.run("verifier", signing, code=2)
+    (at / "verifier" / "none.proof").write_bytes(b"none")
+    vetting = ("--image-policy", "images.toml", "--image-proof", "none.proof")
+    assert "sealed.image.endorsement" in parties.run("verifier", signing, *vetting, code=2)
+    assert not (at / "verifier" / "never").exists()
 
 
 def drawn_from_others(start: Start) -> None:

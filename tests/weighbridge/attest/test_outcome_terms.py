@@ -97,6 +97,36 @@ def test_what_are_no_terms_of_a_draw_is_refused(changes: dict[str, Any]) -> None
             OutcomeTerms.from_cbor(cbor(raw))
 
 
+CHOOSING = {"images": b"i" * 32, "machines": b"m" * 32, "examined": 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"images": b""}, {"machines": b"", "examined": 0}, {"examined": 0}, DRAWING, {**DRAWING, "images": b""}],
+)
+def test_terms_of_an_image_and_of_machines_come_back(changes: dict[str, Any]) -> None:
+    """Those without keep their format, so that digests of earlier ones stay."""
+    terms = replace(TERMS, **{**CHOOSING, **changes})
+    assert OutcomeTerms.from_cbor(terms.to_cbor()) == terms
+    assert cbor2.loads(terms.to_cbor())["format"] == 3
+    assert not cbor2.loads(replace(TERMS, **DRAWING).to_cbor()).keys() & CHOOSING.keys()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"images": b"i" * 31}, {"images": "i" * 32}, {"machines": b"m"}, {"machines": b""}, {"examined": -1},
+        {"examined": True}, {"examined": 1 << 17}, {"images": b"", "machines": b"", "examined": 0},
+    ],
+)  # fmt: skip
+@pytest.mark.finding("outcome.malformed")
+def test_what_are_no_terms_of_a_choice_is_refused(changes: dict[str, Any]) -> None:
+    whole = cbor2.loads(replace(TERMS, **CHOOSING).to_cbor())
+    for raw in ({**whole, **changes}, {**whole, "format": 2}, {**cbor2.loads(TERMS.to_cbor()), "format": 3}):
+        with pytest.raises(OutcomeError):
+            OutcomeTerms.from_cbor(cbor(raw))
+
+
 def test_other_maps_are_refused() -> None:
     plain = cbor2.loads(TERMS.to_cbor())
     for each in ({**plain, "more": 1}, {**plain, "format": 2}, {k: v for k, v in plain.items() if k != "rules"}, []):

@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.sealed_orders import sealed_order
-from support.worker_evidence import IMAGE, PROVER, START, Site
+from support.worker_evidence import IMAGE, PROVER, START, Site, session_order
 
 from weighbridge.attest.quotes import Quoter, QuoteVerifier
 from weighbridge.attest.sealed_attestation import Attested, LauncherVerifier
@@ -47,8 +47,9 @@ class Registers:
         if (digest, measurement) != (order.digest, order.measurement):
             raise SealedWorkerError("another order or image", code="sealed.attestation")
         return Attested(
-            launcher=bytes(17), worker=worker, signer=signer, index=index, head=head, isolation=tuple(isolation)
-        )
+            launcher=bytes(17), certificate=bytes(32), worker=worker, signer=signer, index=index, head=head,
+            isolation=tuple(isolation),
+        )  # fmt: skip
 
 
 def both() -> list[tuple[Quoter, QuoteVerifier]]:
@@ -70,8 +71,8 @@ def test_a_statement_says_whose_the_keys_are(quoter: Quoter, verifier: QuoteVeri
 
 def test_a_chip_opens_to_workers_whatever_vouches_for_them() -> None:
     registers, worker = Registers(), os.urandom(32)
-    trusted = Trusted(workers=registers, prover=PROVER, images=frozenset({IMAGE}))
-    order = sealed_order(prover=PROVER, measurement=IMAGE)
+    trusted = Trusted(workers=registers, authority=bytes(32), prover=PROVER, images=frozenset({IMAGE}))
+    order = session_order()
     data = registers.quote(order, START, measurement=IMAGE, worker=worker, signer=os.urandom(32), isolation=[])
     assert trusted.check(order.to_cbor(), data)[1].worker == worker
     for evidence in (Site().evidence(order), (order.to_cbor(), data[:-1] + bytes([data[-1] ^ 1]))):

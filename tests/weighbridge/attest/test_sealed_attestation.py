@@ -17,7 +17,7 @@ from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.sealed_attestation import Attested, Launcher, verify_attestation
 from weighbridge.attest.sealed_order import Order, SealedWorkerError
 from weighbridge.attest.sealed_starts import Start
-from weighbridge.core.digests import cbor
+from weighbridge.core.digests import bytes_digest, cbor
 from weighbridge.core.errors import IdentityError, UsageError
 
 MAKER = CertificateAuthority.create("Maker")
@@ -43,12 +43,13 @@ def refused(data: bytes, order: Order) -> None:
 
 def test_an_attestation_says_whose_the_keys_are(tmp_path: Path) -> None:
     order = sealed_order()
+    LAUNCHER.save(tmp_path)
+    certificate = bytes_digest((tmp_path / "launcher.der").read_bytes())
     expected = Attested(
-        launcher=b"\x07" * 17, worker=WORKER, signer=SIGNER, index=4, head=START.head,
+        launcher=b"\x07" * 17, certificate=certificate, worker=WORKER, signer=SIGNER, index=4, head=START.head,
         isolation=("memory", "pid-namespace"),
     )  # fmt: skip
     assert verify_attestation(attested(order), order, MAKER.certificate) == expected
-    LAUNCHER.save(tmp_path)
     again = attested(order, Launcher.load(tmp_path))
     assert verify_attestation(again, order, MAKER.certificate) == expected
     assert (tmp_path / "launcher-key.pem").stat().st_mode & 0o777 == 0o600

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.sealed_orders import sealed_order
-from support.worker_evidence import IMAGE, PROVER, Site
+from support.worker_evidence import IMAGE, PROVER, Site, session_order
 
 from weighbridge.attest import worker_openings
 from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey
+from weighbridge.attest.sealed_order import NO_KEY, Referee
 from weighbridge.attest.worker_openings import Box, decode, encode, opened, receive, seal, send
 from weighbridge.core.errors import ChipError, FormatError
 
@@ -51,7 +52,7 @@ def test_no_other_worker_opens_it_and_none_for_another_order_chip_or_place() -> 
     box = sealed(site)
     wrong = [
         (box, site.order, WorkerKey()),
-        (box, sealed_order(prover=PROVER, measurement=IMAGE), site.worker),
+        (box, session_order(), site.worker),
         (replace(box, index=4), site.order, site.worker),
         (replace(box, kind="token"), site.order, site.worker),
         (replace(box, ueid=b"\x02" * 17), site.order, site.worker),
@@ -109,16 +110,34 @@ def test_evidence_of_a_trusted_worker_holds() -> None:
 def test_evidence_of_any_other_is_refused() -> None:
     """Above all of a worker that a Verifier or the site's host started for itself, and of one that is none."""
     site, other = Site(), Site()
-    own = sealed_order(prover=b"v" * 32, measurement=IMAGE)  # ordered by another party, with a key of its own
-    image = sealed_order(prover=PROVER, measurement=b"x" * 48)
+    own = session_order(prover=b"v" * 32)  # ordered by another party, with a key of its own
+    image = session_order(measurement=b"x" * 48)
+    lent = Referee(terms=bytes(32), challenger=bytes(32), commitment=bytes(32), leaves_after_s=60)
+    dispute = session_order(session=None, referee=lent, aggregator=NO_KEY)  # workers of which take nothing from chips
     good, data = site.evidence()
-    _, elsewhere = site.evidence(sealed_order(prover=PROVER, measurement=IMAGE))
+    _, elsewhere = site.evidence(session_order())
     wrong = [
         other.evidence(site.order), site.evidence(own), site.evidence(image),
         site.evidence(measurement=b"x" * 48), (good, elsewhere), (good, data[:-1] + bytes([data[-1] ^ 1])),
+        site.evidence(sealed_order(prover=PROVER, measurement=IMAGE)), site.evidence(dispute),
         (good, b""), (b"", data), (bytes(5000), data), (good, bytes(40_000)), (good[:-1], data),
     ]  # fmt: skip
     for evidence in wrong:
         with pytest.raises(ChipError) as caught:
             site.trusted.check(*evidence)
         assert caught.value.reason == "chip.worker"
+
+
+def test_what_is_kept_names_authority_prover_and_images() -> None:
+    """A boot that is told of more images opens what was kept for some of them; of other parties, none does."""
+    site = Site()
+    mine = site.trusted
+    more = replace(mine, images=frozenset({IMAGE, b"j" * 48}))
+    other = session_order(measurement=b"j" * 48)
+    assert mine.permits(site.order, mine.kept)
+    assert more.permits(site.order, mine.kept)
+    assert not more.permits(other, mine.kept)
+    assert more.permits(other, more.kept)
+    assert not replace(mine, authority=bytes(32)).permits(site.order, mine.kept)
+    assert not mine.permits(session_order(prover=b"v" * 32), mine.kept)
+    assert not mine.permits(site.order, b"\xf6")

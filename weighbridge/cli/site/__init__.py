@@ -10,13 +10,16 @@ from typing import Annotated
 import typer
 
 from weighbridge.cli._inputs import read_file
-from weighbridge.cli.site import referee, session
+from weighbridge.cli.site import images as site_images
+from weighbridge.cli.site import machines, referee, session
 from weighbridge.core.errors import UsageError
 
 app = typer.Typer(help="Sealed workers: replays that show nothing but their outcome.", no_args_is_help=True)
 
 _GIB = 1 << 30
 
+site_images.add(app)
+machines.add(app)
 session.add(app)
 referee.add(app)
 
@@ -46,9 +49,9 @@ def image(
     out: Annotated[Path, typer.Argument(help="Directory for the image; must be new.")],
 ) -> None:
     """Make the image of a sealed worker, and print its measurement: a digest of all files that the worker will have."""
-    from weighbridge.execution.sealed import image as images
+    from weighbridge.execution.sealed.building import build
 
-    made = images.build(out)
+    made = build(out)
     print(f"{made.measurement.hex()}  {len(made.files)} files, {made.size / 1e6:.0f} MB")
 
 
@@ -61,6 +64,12 @@ def worker(
     memory: Annotated[float, typer.Option("--memory", help="GiB that the replay may use.", min=0.1)] = 4.0,
     inputs: Annotated[float, typer.Option("--inputs", help="GiB that the job's files may have.", min=0.001)] = 4.0,
     seconds: Annotated[int, typer.Option("--seconds", help="Time for all of it.", min=1)] = 3600,
+    policy: Annotated[
+        Path | None, typer.Option("--image-policy", help="Start only images that this policy permits.")
+    ] = None,
+    proof: Annotated[
+        Path | None, typer.Option("--image-proof", help="With --image-policy: the proof of this image (`site prove`).")
+    ] = None,
 ) -> None:
     """Run one sealed job.
 
@@ -81,5 +90,7 @@ def worker(
         limits=Limits(memory=int(memory * _GIB), seconds=seconds),
         inputs=int(inputs * _GIB),
     )
+    ordered = Order.from_cbor(read_file(order))
+    site_images.require_vetted(policy, proof, ordered.measurement)
     with os.fdopen(os.dup(1), "wb") as sink:
-        launcher.run(site, Order.from_cbor(read_file(order)), 0, sink)
+        launcher.run(site, ordered, 0, sink)

@@ -15,6 +15,8 @@ import typer
 
 from weighbridge.cli._exits import one_line, print_json
 from weighbridge.cli._inputs import Json, read_file, require_different, write_file
+from weighbridge.cli.site.images import require_vetted
+from weighbridge.cli.site.machines import require_machine
 from weighbridge.core import secret_files
 from weighbridge.core.decisions import decide
 from weighbridge.core.errors import UsageError, WeighbridgeError
@@ -34,6 +36,15 @@ _OrderFile = Annotated[Path, typer.Argument(help="The order of the session.")]
 _Inputs = Annotated[Path, typer.Option("--inputs", help="The Prover's files, as `gather` made them.")]
 _Root = Annotated[Path, typer.Option("--root", help="PEM file of the authority that vouches for launchers.")]
 _Out = Annotated[Path, typer.Option("--out", help="The file to write.")]
+_ImagePolicy = Annotated[
+    Path | None, typer.Option("--image-policy", help="The policy of images that the terms name, if they do.")
+]
+_ImageProof = Annotated[
+    Path | None, typer.Option("--image-proof", help="With --image-policy: the proof of the image (`site prove`).")
+]
+_Machines = Annotated[
+    Path | None, typer.Option("--machines", help="The list of machines that the terms name, if they do.")
+]
 _AttestationFile = Annotated[Path, typer.Option("--attestation", help="The worker's attestation.")]
 
 
@@ -100,6 +111,8 @@ def order(
         Path, typer.Option("--report-key", help="Your key that the full report is encrypted to; made if missing.")
     ],
     measurement: Annotated[str, typer.Option("--measurement", help="Of the image, in hex (`site image` prints it).")],
+    image_policy: _ImagePolicy = None,
+    image_proof: _ImageProof = None,
 ) -> None:
     """As the Prover: commit to your files, and write the order that both parties sign. The list goes beside it."""
     from prover.keeping.sealed_inputs import listed
@@ -113,11 +126,13 @@ def order(
     require_different(out, agreement, case_file, prover_key, report_key)
     agreed, encoded = _agreement(agreement), _read_case(case_file)
     check_agreed(_case(case_file), agreed)
+    image = _hex(measurement, "--measurement")
+    require_vetted(image_policy, image_proof, image, agreed.terms.images)
     files = listed(inputs)
     made = Order(
         verifier_nonce=agreed.verifier_opened.share, prover_nonce=agreed.prover_opened.share,
         commitment=commitment(files.to_cbor()), prover=ProverKey.load(prover_key).public,
-        aggregator=AggregatorKey.load(report_key).public, measurement=_hex(measurement, "--measurement"),
+        aggregator=AggregatorKey.load(report_key).public, measurement=image,
         session=session_of(agreed, encoded),
     )  # fmt: skip
     _write_private(_list_of(out), files.to_cbor())
@@ -132,6 +147,8 @@ def assent(
     measurement: Annotated[str, typer.Option("--measurement", help="Of the image that you agree to, in hex.")],
     signing_key: Annotated[Path, typer.Option("--key", help="Your private key, which the terms name.")],
     out: _Out,
+    image_policy: _ImagePolicy = None,
+    image_proof: _ImageProof = None,
 ) -> None:
     """As either party: check that an order is of your agreement, case and image, and sign it."""
     from verifier.sealed.case import check_agreed
@@ -146,6 +163,7 @@ def assent(
         raise UsageError("the order is of another agreement or another case; do not sign it")
     if found.measurement != _hex(measurement, "--measurement"):
         raise UsageError("the order names another image; do not sign it")
+    require_vetted(image_policy, image_proof, found.measurement, agreed.terms.images)
     if (found.verifier_nonce, found.prover_nonce) != (agreed.verifier_opened.share, agreed.prover_opened.share):
         raise UsageError("the nonces of the order are not the shares of the agreement; do not sign it")
     if not signing_key.is_file():
@@ -163,15 +181,20 @@ def assent(
 
 def admit(
     file: _OrderFile,
+    agreement: _AgreementFile,
+    case_file: _CaseFile,
     attestation: _AttestationFile,
     root: _Root,
     secret: Annotated[Path, typer.Option("--secret", help="Your secret (`outcome agree` wrote it).")],
     out: _Out,
+    machines: _Machines = None,
 ) -> None:
     """As the Verifier: check the worker's attestation, and encrypt your secret to this worker."""
-    require_different(file, attestation, root, secret, out)
-    found = _order(file)
+    require_different(file, agreement, case_file, attestation, root, secret, out)
+    found, agreed = _order(file), _agreement(agreement)
+    _require_ordered(found, agreed, _read_case(case_file))
     attested = _attested(read_file(attestation), found, root)
+    require_machine(agreed, _case(case_file).beacon, machines, attested)
     write_file(out, _given(secret, _secret(secret), found, attested))
     print(f"worker {attested.worker.hex()} is start {attested.index} of launcher {attested.launcher.hex()}")
     _print_lacking(attested)
@@ -213,6 +236,7 @@ def session(
     credentials: Annotated[
         Path | None, typer.Option("--credentials", help="With --chip: directory of the Prover's certificate.")
     ] = None,
+    machines: _Machines = None,
 ) -> None:
     """As the Prover: have the site run the session, and give its worker your files.
 
@@ -224,13 +248,12 @@ def session(
     from weighbridge.attest.sealed_channel import ProverKey
     from weighbridge.attest.sealed_list import SealedList
     from weighbridge.attest.sealed_outcome import AggregatorKey
-    from weighbridge.attest.sealed_session import Preface, session_of, stated_key
+    from weighbridge.attest.sealed_session import Preface, stated_key
 
     found, files = _order(file), SealedList.from_cbor(_secret(_list_of(file)))
     agreed, encoded, kept = _agreement(agreement), _read_case(case_file), _secret(secret)
     assents = read_file(prover_assent), read_file(verifier_assent)  # all before the start, which cannot be repeated
-    if found.session != session_of(agreed, encoded):
-        raise UsageError("the order is of another agreement or another case; name those that it was made of")
+    _require_ordered(found, agreed, encoded)
     if chips and credentials is None:
         raise UsageError("a chip is asked with a Prover's certificate; name its directory with --credentials")
     there = dict(map(_named, chips or ()))
@@ -243,6 +266,7 @@ def session(
         sink, source = cast("BinaryIO", running.stdin), cast("BinaryIO", running.stdout)
         statement = _kept(out / "attestation", source)
         attested = _attested(statement, found, root)
+        require_machine(agreed, Case.from_cbor(encoded).beacon, machines, attested)
         boxes = _boxes(Case.from_cbor(encoded), there, credentials, (found.to_cbor(), statement))
         _print_lacking(attested)
         print(f"the worker is attested; waiting for {out / 'verifier.box'}", flush=True)
@@ -261,6 +285,18 @@ def session(
         sealed = _frame(source)
     _write_private(out / "report.json", reader.open(sealed, found, attested.signer))
     print(f"look at {out / 'outcome.bin'}, which is all that leaves; {out / 'report.json'} is yours")
+
+
+def _require_ordered(found: Order, agreed: Agreement, case: bytes) -> None:
+    """Checks that an order is of an agreement and a case.
+
+    Raises:
+        UsageError: It is of others.
+    """
+    from weighbridge.attest.sealed_session import session_of
+
+    if found.session != session_of(agreed, case):
+        raise UsageError("the order is of another agreement or another case; name those that it was made of")
 
 
 def _given(secret: Path, content: bytes, found: Order, attested: Attested) -> bytes:

@@ -3,19 +3,16 @@
 The list is the whole closure: interpreter, its library, packages, this code with the loops that were compiled of it,
 and the system's libraries. The *measurement* is a digest of the list. A worker gets copies, made in memory and compared
 with the list on the way, so what runs is what was measured, also if the originals change meanwhile.
+
+Times, owners and modes are not in the list: all files of a worker get the same ones. `building` makes an image so that
+two parties with the same releases installed get the same list, wherever and whenever they do it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import platform
-import shutil
-import subprocess
-import sys
-import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,37 +26,17 @@ from weighbridge.core.digests import cbor
 from weighbridge.core.errors import FormatError, UsageError
 
 INTERPRETER = "usr/bin/python"
+PROCESSOR = "code/processor"
+"""The file that names the kind of processor that the image's loops were compiled for."""
 LIBRARIES = ("usr", "site", "code", "lib", "lib64")
 """Directories of an image."""
 MANIFEST, FILES, EMPTY = "image.cbor", "root", "empty"
 """What a directory of an image has: the list, the files, and a directory in whose place a worker has its own memory."""
-_DOMAIN = b"weighbridge/sealed-image/1\x00"
+CHANGED_NS = 315532800 * 10**9
+"""When every file of a worker was last changed: 1980-01-01. Compiled loops are only used for source of one time."""
+_DOMAIN = b"weighbridge/sealed-image/2\x00"
 _ITEMS = 1 << 20
 _CHUNK = 1 << 20
-_LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
-_LEFT_OUT = {"test", "tests", "include", "idlelib", "tkinter", "turtledemo", "ensurepip", "site-packages"}
-_UTC = Path("/usr/share/zoneinfo/UTC")
-_PACKAGES = ("weighbridge", "verifier", "analysis", "protos")
-"""Ours, beside each other whether or not they are installed: what a session is made of."""
-_NO_SUFFIXES = (".a", ".h", ".pyi")
-_PROBE = """
-import json, sys, tempfile
-from pathlib import Path
-import torch._dynamo, torch._refs
-import weighbridge.execution.workers.sealed_worker
-import weighbridge.execution.workers.sealed_referee
-import weighbridge.execution.workers.fork_server_process
-import verifier.sealed.session_worker
-from verifier.registry import Registry
-from weighbridge.execution.workers.serving import prepare
-import mpmath, safetensors.torch, scipy.special, scipy.stats, xxhash, zstandard, nacl.signing
-prepare("cpu")
-with tempfile.TemporaryDirectory() as scratch:
-    Registry(Path(scratch) / "registry").close()
-files = [module.__file__ for module in list(sys.modules.values()) if getattr(module, "__file__", None)]
-maps = [line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if len(line.split()) > 5]
-print(json.dumps(sorted({name for name in [*files, *maps] if name.startswith("/") and Path(name).is_file()})))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +46,11 @@ class ImageFile:
     Attributes:
         name: Its path below the worker's root.
         size: Its size in bytes.
-        time: When it was last changed, in nanoseconds: compiled code is only used for source with this time.
         digest: The BLAKE3 digest of its content (32 bytes).
     """
 
     name: str
     size: int
-    time: int
     digest: bytes
 
 
@@ -112,7 +87,7 @@ class Image:
 
     def to_cbor(self) -> bytes:
         """Returns the one encoding of this list."""
-        return cbor([[each.name, each.size, each.time, each.digest] for each in self.files])
+        return cbor([[each.name, each.size, each.digest] for each in self.files])
 
     @classmethod
     def from_cbor(cls, data: bytes) -> Image:
@@ -124,79 +99,14 @@ class Image:
         files, listed = [], decode_cbor(data, max_depth=3, max_items=_ITEMS)
         for each in listed if isinstance(listed, list) else [listed]:
             match each:
-                case [str(name), int(size), int(time), bytes(digest)]:
-                    files.append(ImageFile(name, size, time, digest))
+                case [str(name), int(size), bytes(digest)]:
+                    files.append(ImageFile(name, size, digest))
                 case _:
-                    raise FormatError("a file of an image is not a name, a size, a time and a digest")
+                    raise FormatError("a file of an image is not a name, a size and a digest")
         found = cls(tuple(files))
         if found.to_cbor() != data:
             raise FormatError("the list of an image is not in its one encoding")
         return found
-
-
-def closure() -> dict[str, Path]:
-    """Returns where the files of this installation's image are: by path in the image, a file or directory each.
-
-    Raises:
-        UsageError: A sealed worker does not start here.
-    """
-    done = subprocess.run([sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UsageError(f"a worker does not load here: {done.stderr.strip().splitlines()[-1:]}")
-    standard, own = Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[2]
-    site = Path(sysconfig.get_path("purelib")).resolve()
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    places = {INTERPRETER: Path(sys.executable).resolve(), f"usr/lib/{version}": standard}
-    places |= {f"code/{package}": own.parent / package for package in _PACKAGES}
-    if _UTC.is_file():  # or the package `tzdata` is there
-        places[_UTC.relative_to("/").as_posix()] = _UTC.resolve()
-    for each in site.glob("*.dist-info/METADATA"):  # which versions there are, a report says
-        places[f"site/{each.parent.name}/{each.name}"] = each
-    for name in json.loads(done.stdout.splitlines()[-1]):
-        path = Path(name).resolve()
-        if path == places[INTERPRETER] or any(path.is_relative_to(own.parent / package) for package in _PACKAGES):
-            continue
-        if path.is_relative_to(site):
-            top = path.relative_to(site).parts[0]
-            places[f"site/{top}"] = site / top
-        elif path.is_relative_to(standard):
-            continue
-        elif ".so" in path.name and path.name.startswith("ld-"):
-            places[_LOADERS[platform.machine()]] = path
-        elif ".so" in path.name:
-            names = {each.name for each in path.parent.iterdir() if each.is_symlink() and each.resolve() == path}
-            places |= {f"lib/{each}": path for each in {path.name, *names} if ".so." in each or each == path.name}
-    return places
-
-
-def build(directory: Path) -> Image:
-    """Makes the image of this installation: its files, and the list of them.
-
-    Files are linked where the file system permits, which takes no room, and else copied. Python and its compilers
-    replace files and do not write into them, so an installation that is used later leaves the image as it is.
-
-    Args:
-        directory: Where to; nothing may be there yet.
-
-    Raises:
-        UsageError: Something is there, or a sealed worker does not start here.
-    """
-    places = closure()
-    try:
-        (directory / FILES).mkdir(parents=True)
-        (directory / EMPTY).mkdir()
-    except FileExistsError:
-        raise UsageError(f"something is at {directory} already; name another directory") from None
-    for name, path in _walked(places):
-        target = directory / FILES / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path.resolve(), target)
-        except OSError:
-            shutil.copy2(path, target)
-    image = measure(directory / FILES)
-    (directory / MANIFEST).write_bytes(image.to_cbor())
-    return image
 
 
 def measure(root: Path) -> Image:
@@ -218,6 +128,28 @@ def load(directory: Path) -> Image:
         raise UsageError(f"cannot read {error.filename}; make an image by `weighbridge site image`") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One file that two images do not share.
+
+    Attributes:
+        name: Its path below the worker's root.
+        one: As the first image has it; None if it has none of that name.
+        two: As the second has it.
+    """
+
+    name: str
+    one: ImageFile | None
+    two: ImageFile | None
+
+
+def differences(one: Image, two: Image) -> Sequence[Difference]:
+    """Returns all files that two images do not share, ascending by name: none exactly if their measurements agree."""
+    first, second = ({each.name: each for each in image.files} for image in (one, two))
+    pairs = ((name, first.get(name), second.get(name)) for name in sorted(first.keys() | second.keys()))
+    return [Difference(*each) for each in pairs if each[1] != each[2]]
+
+
 def copy(image: Image, source: Path, root: Path) -> None:
     """Copies an image below a root; each byte that is written was measured.
 
@@ -237,27 +169,14 @@ def copy(image: Image, source: Path, root: Path) -> None:
                 f"{each.name} is not the file of the image; install what was agreed on, or agree on a new image",
                 code="sealed.image",
             )
-        os.utime(target, ns=(each.time, each.time))
+        os.utime(target, ns=(CHANGED_NS, CHANGED_NS))
         # An interpreter that cannot be read cannot be attached to either, from its first instruction on.
         target.chmod(0o111 if each.name == INTERPRETER else 0o555)
 
 
-def _walked(places: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
-    for name, path in sorted(places.items()):
-        if path.is_file():
-            yield name, path
-        for directory, folders, files in os.walk(path):
-            folders[:] = sorted(f for f in folders if f not in _LEFT_OUT and not f.startswith("config-"))
-            at = Path(directory)
-            for file in sorted(files):
-                if not file.endswith(_NO_SUFFIXES) and (at / file).is_file():
-                    yield f"{name}/{(at / file).relative_to(path)}", at / file
-
-
 def _measured(name: str, path: Path) -> ImageFile:
     with path.open("rb") as source:
-        size, digest = _read(source, None)
-        return ImageFile(name, size, os.fstat(source.fileno()).st_mtime_ns, digest)
+        return ImageFile(name, *_read(source, None))
 
 
 def _read(source: BinaryIO, copied: BinaryIO | None) -> tuple[int, bytes]:

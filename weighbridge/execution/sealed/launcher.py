@@ -27,6 +27,7 @@ from weighbridge.attest.sealed_ruling import RULING_SIZE
 from weighbridge.attest.sealed_starts import append
 from weighbridge.execution.fork_server import PARENT
 from weighbridge.execution.sealed import image as images
+from weighbridge.execution.sealed import processors
 from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers import isolation
 
@@ -88,6 +89,7 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
         raise SealedWorkerError(
             "the image here is not the one that the order names; make it from what was agreed on", code="sealed.image"
         )
+    require_processor(site.image)
     require_no_swap(Path("/proc/swaps"))
     start = append(site.log, order)
     begun = time.monotonic()
@@ -138,6 +140,27 @@ def require_size(order: Order, outcome: bytes) -> None:
     """
     if order.referee is not None and len(outcome) != RULING_SIZE:
         raise SealedWorkerError("the worker said something else than a ruling, so it is not released")
+
+
+def require_processor(image: Path) -> None:
+    """Checks that this machine runs the loops of an image.
+
+    Args:
+        image: Its directory.
+
+    Raises:
+        SealedWorkerError: They are for another kind of processor (`sealed.image`).
+    """
+    try:
+        kind = (image / images.FILES / images.PROCESSOR).read_text()
+    except OSError:
+        kind = "none"
+    if not processors.runs(kind):
+        raise SealedWorkerError(
+            f"the image is for processors of the kind {kind[:20]!r}, which this machine's is not; use another machine, "
+            "or agree on an image that was made on such a machine",
+            code="sealed.image",
+        )
 
 
 def require_no_swap(table: Path) -> None:
@@ -199,7 +222,7 @@ def _execute(site: Site, order: Order, applied: list[str], deadline: float) -> N
     }  # fmt: skip
     environment = {
         "PATH": "/usr/bin", "HOME": "/", "LD_LIBRARY_PATH": "/lib", "TMPDIR": os.getcwd(), "OMP_NUM_THREADS": "1",
-        PARENT: os.environ[PARENT],
+        PARENT: os.environ[PARENT], **processors.environment(Path("/", images.PROCESSOR).read_text()),
     }  # fmt: skip
     libc = ctypes.CDLL(None)
     # Without capabilities, and none to be gained: otherwise it could read its own interpreter, and be attached to.

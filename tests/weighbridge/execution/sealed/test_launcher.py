@@ -38,16 +38,10 @@ _LIST = SealedList(bytes(32), (SealedFile("claim", 1, bytes(32)),))
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED: this machine does not permit {LACKING}")
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    images.build(made := tmp_path_factory.mktemp("sealed") / "image")
-    return made
-
-
 @pytest.fixture
-def station(image: Path, tmp_path: Path) -> Iterator[Station]:
+def station(sealed_image: Path, tmp_path: Path) -> Iterator[Station]:
     """A site; at the end of each test nothing of the Prover's files is in any file that was made."""
-    there = Station(tmp_path / "site", image, RUN)
+    there = Station(tmp_path / "site", sealed_image, RUN)
     yield there
     windows = set()
     for path in RUN.rglob("*"):
@@ -57,7 +51,7 @@ def station(image: Path, tmp_path: Path) -> Iterator[Station]:
     windows = {each for each in windows if len(set(each)) > WINDOW // 4}
     assert len(windows) > 100
     assert list(there.temporary.iterdir()) == []
-    assert list((image / images.EMPTY).iterdir()) == []
+    assert list((there.image / images.EMPTY).iterdir()) == []
     for path in there.root.rglob("*"):
         if path.is_file():
             data = path.read_bytes()

@@ -1,0 +1,138 @@
+"""A log of images only grows: a reader that saw more, or other entries, finds out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.endorsed_images import ENDORSERS, LOG, WITNESS, entry, release
+
+from weighbridge.attest import image_log, tlog
+from weighbridge.attest.image_release import Endorsed, endorse
+from weighbridge.attest.sealed_order import SealedWorkerError
+from weighbridge.core.errors import UsageError
+
+
+def refused(code: str, *arguments: object) -> None:
+    with pytest.raises(SealedWorkerError) as caught:
+        image_log.require_grown(*arguments)  # type: ignore[arg-type]
+    assert caught.value.reason == code
+
+
+def unreadable(at: Path, key: tlog.NoteKey = LOG.key) -> None:
+    with pytest.raises(SealedWorkerError) as caught:
+        image_log.read(at, key)
+    assert caught.value.reason == "sealed.image.log"
+
+
+def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for number in range(5):
+        assert len(image_log.append(tmp_path / "log", LOG, entry(number)).entries) == number + 1
+    found = image_log.read(tmp_path / "log", LOG.key)
+    assert [Endorsed.from_cbor(each) for each in found.entries] == [entry(number) for number in range(5)]
+    assert found.checkpoint == tlog.Checkpoint(LOG.key.name, 5, found.root(5))
+
+
+def test_what_was_seen_of_a_log_that_grew_is_its_beginning(tmp_path: Path) -> None:
+    seen = [image_log.append(tmp_path / "log", LOG, entry(number)) for number in range(4)]
+    for each in seen:
+        assert image_log.require_grown(seen[-1], each.note.encode(), LOG.key) == each.checkpoint
+
+
+@pytest.mark.finding("sealed.image.fork")
+def test_a_log_that_forked_is_found(tmp_path: Path) -> None:
+    """It shows an endorsed image of its own to one victim, and a log without that to all others."""
+    for number in range(2):
+        image_log.append(tmp_path / "log", LOG, entry(number))
+    shutil.copytree(tmp_path / "log", tmp_path / "shown")
+    public = [image_log.append(tmp_path / "log", LOG, entry(number)) for number in (2, 3)]
+    victim = image_log.append(tmp_path / "shown", LOG, entry(99))
+    for one, other in ((public[0], victim), (public[1], victim), (victim, public[0]), (victim, public[1])):
+        refused("sealed.image.fork", one, other.note.encode(), LOG.key)
+
+
+def test_a_log_that_lost_entries_is_found(tmp_path: Path) -> None:
+    first = image_log.append(tmp_path / "log", LOG, entry(0))
+    second = image_log.append(tmp_path / "log", LOG, entry(1))
+    refused("sealed.image.fork", first, second.note.encode(), LOG.key)
+
+
+def test_a_checkpoint_that_the_log_did_not_sign_accuses_no_log(tmp_path: Path) -> None:
+    found = image_log.append(tmp_path / "log", LOG, entry(0))
+    own = tlog.NoteSigner(LOG.key.name, tlog.LOG, os.urandom(32))
+    made = tlog.Checkpoint(LOG.key.name, 1, bytes(32)).text
+    refused("sealed.image.log", found, tlog.Note(made, (own.sign(made),)).encode(), LOG.key)
+    refused("sealed.image.log", found, b"", LOG.key)
+
+
+def test_a_log_with_other_entries_than_it_signed_is_refused(tmp_path: Path) -> None:
+    at = tmp_path / "log"
+    for number in range(3):
+        image_log.append(at, LOG, entry(number))
+    bundle = at / "tile" / "entries" / "000.p" / "3"
+    whole = bundle.read_bytes()
+    bundle.write_bytes(whole.replace(b"0.1.0", b"0.1.1", 1))
+    unreadable(at)
+    bundle.write_bytes(whole[:-1])
+    unreadable(at)
+    bundle.write_bytes(whole)
+    hashes = at / "tile" / "0" / "000.p" / "3"
+    hashes.write_bytes(bytes(96))
+    unreadable(at)
+    unreadable(tmp_path / "none")
+    unreadable(at, tlog.NoteSigner(LOG.key.name, tlog.LOG, os.urandom(32)).key)
+
+
+def test_nothing_false_or_double_is_entered(tmp_path: Path) -> None:
+    at = tmp_path / "log"
+    image_log.append(at, LOG, entry(0, 1))
+    with pytest.raises(UsageError):
+        image_log.append(at, LOG, entry(0, 1))
+    with pytest.raises(SealedWorkerError):
+        image_log.append(at, LOG, Endorsed(release(1), entry(0).signatures))
+    with pytest.raises(SealedWorkerError):  # another key continues no log
+        image_log.append(at, tlog.NoteSigner(LOG.key.name, tlog.LOG, os.urandom(32)), entry(1))
+    assert len(image_log.read(at, LOG.key).entries) == 1
+    image_log.append(at, LOG, entry(0, 3))  # more signatures are another entry
+    assert image_log.read(at, LOG.key).proof(release(0).measurement).index == 1
+
+
+@pytest.mark.finding("sealed.image.log")
+def test_what_is_not_in_the_log_is_not_proven(tmp_path: Path) -> None:
+    found = image_log.append(tmp_path / "log", LOG, entry(0))
+    with pytest.raises(SealedWorkerError) as caught:
+        found.proof(release(1).measurement)
+    assert caught.value.reason == "sealed.image.log"
+
+
+def test_a_cosignature_is_over_what_the_witness_saw(tmp_path: Path) -> None:
+    at = tmp_path / "log"
+    seen = image_log.append(at, LOG, entry(0))
+    cosigned = image_log.cosign(at, seen, WITNESS, 5)
+    assert image_log.read(at, LOG.key).note.verify(WITNESS.key) == [5]
+    assert cosigned.note.verify(LOG.key) == [0]
+    image_log.append(at, LOG, entry(1))
+    with pytest.raises(UsageError, match="grown meanwhile"):
+        image_log.cosign(at, seen, WITNESS, 6)
+
+
+def test_images_that_are_entered_at_once_are_all_there(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: image_log.append(tmp_path / "log", LOG, entry(number)), range(6)))
+    found = image_log.read(tmp_path / "log", LOG.key)
+    assert {Endorsed.from_cbor(each).release for each in found.entries} == {release(number) for number in range(6)}
+
+
+def test_a_log_that_spans_tiles_is_proven(tmp_path: Path) -> None:
+    """Written at once, as appending one by one takes a while."""
+    many = [endorse(release(number), ENDORSERS[0]).to_cbor() for number in range(300)]
+    root = tlog.merkle.root([tlog.merkle.leaf_hash(each) for each in many])
+    text = tlog.Checkpoint(LOG.key.name, len(many), root).text
+    image_log.tiles.write(tmp_path / "log", many, tlog.Note(text, (LOG.sign(text),)).encode(), b"")
+    found = image_log.append(tmp_path / "log", LOG, entry(1000))
+    for number in (0, 255, 256, 299, 1000):
+        made = found.proof(release(number).measurement)
+        tlog.verify_proof(made, made.extra or b"", LOG.key)

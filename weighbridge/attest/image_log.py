@@ -1,0 +1,189 @@
+"""The public log of images: a directory that any web server can offer (c2sp.org/tlog-tiles), and that only grows.
+
+Its entries are `weighbridge.attest.image_release.Endorsed`. A *monitor* keeps the last checkpoint that it saw, reads
+the whole log again and compares: what it saw has to be the beginning of what is there. Two checkpoints that the log
+signed and of which neither begins the other are a *fork*: the log showed different images to different readers.
+A monitor that cosigns what it found is a witness, and an agreed policy can demand its cosignature.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from weighbridge.attest import tiles, tlog
+from weighbridge.attest.image_release import Endorsed
+from weighbridge.attest.sealed_order import SealedWorkerError
+from weighbridge.core import durable, merkle
+from weighbridge.core.bounded import open_regular
+from weighbridge.core.errors import FormatError, TranscriptError, UsageError
+
+CHECKPOINT = "checkpoint"
+MOST_ENTRIES = 1 << 16
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLog:
+    """A log as it was read, whole: the checkpoint is signed, and the entries are its.
+
+    Attributes:
+        checkpoint: What the log says.
+        note: That, signed, with cosignatures, which are not verified.
+        entries: All entries, in order.
+    """
+
+    checkpoint: tlog.Checkpoint
+    note: tlog.Note
+    entries: tuple[bytes, ...]
+
+    def root(self, size: int) -> bytes:
+        """Returns the root that the log had when it had so many entries."""
+        return merkle.root([merkle.leaf_hash(each) for each in self.entries[:size]])
+
+    def proof(self, measurement: bytes) -> tlog.Proof:
+        """Returns the proof that an image is in the log; of several entries of it the last.
+
+        Raises:
+            SealedWorkerError: It is not (`sealed.image.log`).
+        """
+        for index in reversed(range(len(self.entries))):
+            if Endorsed.from_cbor(self.entries[index]).release.measurement == measurement:
+                hashes = merkle.inclusion_proof([merkle.leaf_hash(each) for each in self.entries], index)
+                return tlog.Proof(index, tuple(hashes), self.note, self.entries[index])
+        raise SealedWorkerError(
+            f"the log has no image {measurement.hex()[:16]}; have it endorsed and entered (`weighbridge site publish`)",
+            code="sealed.image.log",
+        )
+
+
+def read(directory: Path, key: tlog.NoteKey) -> ImageLog:
+    """Reads a log and compares its entries with what it signed.
+
+    Args:
+        directory: The log's.
+        key: The log's key.
+
+    Raises:
+        SealedWorkerError: It is not signed by this key, is of another log, or its parts contradict each other
+            (`sealed.image.log`).
+    """
+    try:
+        with open_regular(directory / CHECKPOINT) as file:
+            data = file.read(tlog.MAX_NOTE_BYTES + 1)
+        checkpoint, note = tlog.open_checkpoint(data, key)
+        if checkpoint.origin != key.name or checkpoint.size > MOST_ENTRIES:
+            raise FormatError("the checkpoint is of another log, or of one that is too long")
+        entries, wrong = tiles.read(directory, checkpoint.size)
+        for each in entries:
+            Endorsed.from_cbor(each)
+    except (OSError, TranscriptError, FormatError) as error:
+        raise _unreadable(directory, str(error)) from None
+    found = ImageLog(checkpoint, note, tuple(entries))
+    if wrong or found.root(checkpoint.size) != checkpoint.root:
+        raise _unreadable(directory, "its entries are not those that it signed")
+    return found
+
+
+def append(directory: Path, signer: tlog.NoteSigner, entry: Endorsed) -> ImageLog:
+    """Enters an image, durably; begins the log if there is none.
+
+    Args:
+        directory: The log's.
+        signer: The log's key.
+        entry: The release and its endorsements.
+
+    Raises:
+        SealedWorkerError: A signature is false (`sealed.image.endorsement`), or the log is not this key's or is damaged
+            (`sealed.image.log`).
+        UsageError: The log has this very entry, or cannot be written.
+    """
+    entry.signers()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            entries = list(read(directory, signer.key).entries) if (directory / CHECKPOINT).exists() else []
+            if entry.to_cbor() in entries:
+                raise UsageError("the log has this entry already; give endorsements that it has not")
+            if len(entries) >= MOST_ENTRIES:
+                raise UsageError("the log is full; begin another one")
+            entries.append(entry.to_cbor())
+            root = merkle.root([merkle.leaf_hash(each) for each in entries])
+            text = tlog.Checkpoint(signer.key.name, len(entries), root).text
+            for path, content in tiles.files(entries):
+                _put(directory / path, content)
+            _put(directory / CHECKPOINT, tlog.Note(text, (signer.sign(text),)).encode())
+    except OSError as error:
+        raise UsageError(f"cannot write the log {directory} ({error.strerror}); choose another place") from None
+    return read(directory, signer.key)
+
+
+def cosign(directory: Path, log: ImageLog, witness: tlog.NoteSigner, time_s: int) -> ImageLog:
+    """Adds a witness's cosignature to the checkpoint of a log that it found to have grown from what it saw.
+
+    Raises:
+        UsageError: The log has another checkpoint by now, or cannot be written.
+    """
+    try:
+        with (directory / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            there = tlog.parse_note((directory / CHECKPOINT).read_bytes())
+            if there.text != log.note.text:
+                raise UsageError("the log has grown meanwhile; look at it again before you cosign it")
+            note = there.with_signature(witness.sign(there.text, time_s))
+            _put(directory / CHECKPOINT, note.encode())
+    except OSError as error:
+        raise UsageError(f"cannot write the log {directory} ({error.strerror}); choose another place") from None
+    return ImageLog(log.checkpoint, note, log.entries)
+
+
+def require_grown(log: ImageLog, earlier: bytes, key: tlog.NoteKey) -> tlog.Checkpoint:
+    """Checks that a checkpoint that was seen, here or elsewhere, is of a beginning of this log.
+
+    Args:
+        log: As it was read now.
+        earlier: The signed checkpoint; kept, it shows what the log did.
+        key: The log's key.
+
+    Raises:
+        SealedWorkerError: The log forked or lost entries (`sealed.image.fork`), or did not sign that (`.log`).
+    """
+    try:
+        seen, _ = tlog.open_checkpoint(earlier, key)
+    except FormatError as error:
+        raise SealedWorkerError(
+            f"what was seen of the log before is no checkpoint of it ({error}); get it again", code="sealed.image.log"
+        ) from error
+    if seen.origin == log.checkpoint.origin and seen.size <= len(log.entries) and log.root(seen.size) == seen.root:
+        return seen
+    raise SealedWorkerError(
+        f"the log forked: it signed {seen.size} entries with the root {seen.root.hex()[:16]}, which do not begin the "
+        f"{len(log.entries)} entries that it shows here; keep both checkpoints, run no image of it, and say so",
+        code="sealed.image.fork",
+    )
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Writes a file whole and durably, unless it is there: tiles that were written never change."""
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        pass
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    durable.sync(path.parent)
+
+
+def _unreadable(directory: Path, why: str) -> SealedWorkerError:
+    return SealedWorkerError(
+        f"{directory} is not the log of this key, or is damaged: {why}; fetch it again, whole", code="sealed.image.log"
+    )
