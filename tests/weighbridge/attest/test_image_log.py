@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from support.endorsed_images import ENDORSERS, LOG, WITNESS, entry, release
 
-from weighbridge.attest import image_log, tlog
+from weighbridge.attest import image_log, tiles, tlog
 from weighbridge.attest.image_release import Endorsed, endorse
 from weighbridge.attest.sealed_order import SealedWorkerError
+from weighbridge.core import merkle
 from weighbridge.core.errors import UsageError
 
 
@@ -129,9 +130,9 @@ def test_images_that_are_entered_at_once_are_all_there(tmp_path: Path) -> None:
 def test_a_log_that_spans_tiles_is_proven(tmp_path: Path) -> None:
     """Written at once, as appending one by one takes a while."""
     many = [endorse(release(number), ENDORSERS[0]).to_cbor() for number in range(300)]
-    root = tlog.merkle.root([tlog.merkle.leaf_hash(each) for each in many])
+    root = merkle.root([merkle.leaf_hash(each) for each in many])
     text = tlog.Checkpoint(LOG.key.name, len(many), root).text
-    image_log.tiles.write(tmp_path / "log", many, tlog.Note(text, (LOG.sign(text),)).encode(), b"")
+    tiles.write(tmp_path / "log", many, tlog.Note(text, (LOG.sign(text),)).encode(), b"")
     found = image_log.append(tmp_path / "log", LOG, entry(1000))
     for number in (0, 255, 256, 299, 1000):
         made = found.proof(release(number).measurement)

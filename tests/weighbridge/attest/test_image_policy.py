@@ -13,6 +13,7 @@ from weighbridge.attest import image_log, tlog
 from weighbridge.attest.image_policy import ImagePolicy, parse_policy, vetted
 from weighbridge.attest.image_release import Endorsed, endorse
 from weighbridge.attest.sealed_order import SealedWorkerError
+from weighbridge.core import merkle
 from weighbridge.core.errors import UsageError
 
 
@@ -63,7 +64,7 @@ def test_one_key_that_signs_twice_counts_once(tmp_path: Path) -> None:
     object.__setattr__(twice, "release", whole.release)
     object.__setattr__(twice, "signatures", whole.signatures * 2)
     data = twice.to_cbor()
-    root = tlog.merkle.leaf_hash(data)
+    root = merkle.leaf_hash(data)
     checkpoint = tlog.Checkpoint(LOG.key.name, 1, root).text
     made = tlog.Proof(0, (), tlog.Note(checkpoint, (LOG.sign(checkpoint),)), data)
     refused("sealed.image.endorsement", made.encode())
@@ -82,7 +83,7 @@ def test_an_image_that_is_not_in_the_log_is_refused(tmp_path: Path) -> None:
     refused("sealed.image.log", replace(good, hashes=good.hashes[:-1]).encode())
     own = tlog.NoteSigner(LOG.key.name, tlog.LOG, os.urandom(32))
     refused("sealed.image.log", proof(tmp_path / "own", entry(0), own))
-    named = tlog.Checkpoint("other.example.org/log", 1, tlog.merkle.leaf_hash(entry(0).to_cbor())).text
+    named = tlog.Checkpoint("other.example.org/log", 1, merkle.leaf_hash(entry(0).to_cbor())).text
     moved = tlog.Proof(0, (), tlog.Note(named, (LOG.sign(named),)), entry(0).to_cbor())
     refused("sealed.image.log", moved.encode())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -157,7 +157,7 @@ def monitor(
         return
     print(f"the log has {len(found.entries)} entries, of which {before} were seen before")
     for row in rows:
-        by = ", ".join(str(each)[:16] for each in row["signers"]) or "none of the agreed keys"
+        by = ", ".join(each[:16] for each in row["signers"]) or "none of the agreed keys"
         print(one_line(f"  {row['index']}: {row['measurement'][:16]} weighbridge {row['version']} signed by {by}"))
     if cosign is not None:
         print(f'witnesses = ["{signer.key}"]')
@@ -231,7 +231,7 @@ def _digest(file: ImageFile | None) -> str | None:
     return None if file is None else file.digest.hex()
 
 
-def _row(index: int, entry: bytes, policy: ImagePolicy) -> dict[str, object]:
+def _row(index: int, entry: bytes, policy: ImagePolicy) -> dict[str, Any]:
     """What a monitor says of an entry, with the agreed keys that signed it."""
     from weighbridge.attest.image_release import Endorsed
 

@@ -71,10 +71,10 @@ def choose(
     print(f"used: {choice.used.hex()}")
     for each in choice.examined:
         print(f"examined: {each.hex()}")
-    for tampered, each in odds:
+    for tampered, chances in odds:
         print(
-            f"if {tampered} of {number} were tampered with before: one is used with {float(each.used):.1%}, "
-            f"and none is found by examining {examined} with {float(each.missed):.1%}"
+            f"if {tampered} of {number} were tampered with before: one is used with {float(chances.used):.1%}, "
+            f"and none is found by examining {examined} with {float(chances.missed):.1%}"
         )
 
 
