@@ -30,7 +30,7 @@ _PATHS = (
 _PASSED = (
     *_PATHS, "HOME", "LANG", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUBLAS_WORKSPACE_CONFIG",
     "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
-    "ONEDNN_MAX_CPU_ISA", fork_server.SEALED,
+    "ONEDNN_MAX_CPU_ISA", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", fork_server.SEALED,
 )  # fmt: skip
 MAX_LINE, _MAX_ITEMS = 288 << 20, 1 << 24
 """Bytes and items of one line of a worker's answer."""

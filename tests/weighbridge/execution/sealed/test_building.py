@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from weighbridge.core.errors import UsageError
+from weighbridge.execution import worker_process
 from weighbridge.execution.sealed import building, bytecode, processors
 from weighbridge.execution.sealed import image as images
 from weighbridge.execution.sealed.image import Image
@@ -130,3 +131,10 @@ def test_this_machine_is_of_the_kind_that_it_says() -> None:
     assert processors.runs(processors.kind_here())
     assert not processors.runs("none")
     assert not processors.runs("x86-64-v9")
+
+
+def test_workers_of_workers_use_loops_of_the_same_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each session compiles all of them, which takes longer than it may."""
+    for name, value in processors.environment(processors.kind_here()).items():
+        monkeypatch.setenv(name, value)
+        assert worker_process._environment(None)[name] == value
