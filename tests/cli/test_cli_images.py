@@ -146,7 +146,7 @@ def test_endorsements_of_two_images_are_no_entry(endorsers: Endorsers) -> None:
     assert "different images" in endorsers.call("site", "publish", endorsers.root / "log", *given, *key, code=2)
 
 
-@pytest.mark.finding("sealed.image.log")
+@pytest.mark.finding("sealed.image.unlogged")
 def test_an_image_that_is_not_in_the_log_is_refused(endorsers: Endorsers) -> None:
     endorsers.publish("ab")
     other = small(endorsers.root / "other", a=b"print(2)\n")
@@ -157,7 +157,7 @@ def test_an_image_that_is_not_in_the_log_is_refused(endorsers: Endorsers) -> Non
     policy = endorsers.policy()
     (endorsers.root / "log.key").unlink()
     endorsers.publish("ab", log="own")  # a log of the same name, of another key
-    assert "sealed.image.log" in endorsers.vet(endorsers.prove(log="own"), policy=policy, code=2)
+    assert "sealed.image.unlogged" in endorsers.vet(endorsers.prove(log="own"), policy=policy, code=2)
 
 
 @pytest.mark.finding("sealed.image.fork")
@@ -190,7 +190,7 @@ def test_a_witness_cosigns_what_grew_and_nothing_else(endorsers: Endorsers) -> N
     endorsers.publish("ab")
     assert "sealed.image.fork" in endorsers.monitor(*witness, code=2)
     policy = endorsers.policy(witnesses=line)
-    assert "sealed.image.log" in endorsers.vet(endorsers.prove(), policy=policy, code=2)
+    assert "sealed.image.unlogged" in endorsers.vet(endorsers.prove(), policy=policy, code=2)
     assert "give both" in endorsers.monitor("--name", "x", code=2)
 
 

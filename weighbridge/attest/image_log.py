@@ -47,7 +47,7 @@ class ImageLog:
         """Returns the proof that an image is in the log; of several entries of it the last.
 
         Raises:
-            SealedWorkerError: It is not (`sealed.image.log`).
+            SealedWorkerError: It is not (`sealed.image.unlogged`).
         """
         for index in reversed(range(len(self.entries))):
             if Endorsed.from_cbor(self.entries[index]).release.measurement == measurement:
@@ -55,7 +55,7 @@ class ImageLog:
                 return tlog.Proof(index, tuple(hashes), self.note, self.entries[index])
         raise SealedWorkerError(
             f"the log has no image {measurement.hex()[:16]}; have it endorsed and entered (`weighbridge site publish`)",
-            code="sealed.image.log",
+            code="sealed.image.unlogged",
         )
 
 
@@ -68,7 +68,7 @@ def read(directory: Path, key: tlog.NoteKey) -> ImageLog:
 
     Raises:
         SealedWorkerError: It is not signed by this key, is of another log, or its parts contradict each other
-            (`sealed.image.log`).
+            (`sealed.image.unlogged`).
     """
     try:
         with open_regular(directory / CHECKPOINT) as file:
@@ -97,7 +97,7 @@ def append(directory: Path, signer: tlog.NoteSigner, entry: Endorsed) -> ImageLo
 
     Raises:
         SealedWorkerError: A signature is false (`sealed.image.endorsement`), or the log is not this key's or is damaged
-            (`sealed.image.log`).
+            (`sealed.image.unlogged`).
         UsageError: The log has this very entry, or cannot be written.
     """
     entry.signers()
@@ -149,13 +149,15 @@ def require_grown(log: ImageLog, earlier: bytes, key: tlog.NoteKey) -> tlog.Chec
         key: The log's key.
 
     Raises:
-        SealedWorkerError: The log forked or lost entries (`sealed.image.fork`), or did not sign that (`.log`).
+        SealedWorkerError: The log forked or lost entries (`sealed.image.fork`), or did not sign that
+            (`sealed.image.unlogged`).
     """
     try:
         seen, _ = tlog.open_checkpoint(earlier, key)
     except FormatError as error:
         raise SealedWorkerError(
-            f"what was seen of the log before is no checkpoint of it ({error}); get it again", code="sealed.image.log"
+            f"what was seen of the log before is no checkpoint of it ({error}); get it again",
+            code="sealed.image.unlogged",
         ) from error
     if seen.origin == log.checkpoint.origin and seen.size <= len(log.entries) and log.root(seen.size) == seen.root:
         return seen
@@ -185,5 +187,6 @@ def _put(path: Path, content: bytes) -> None:
 
 def _unreadable(directory: Path, why: str) -> SealedWorkerError:
     return SealedWorkerError(
-        f"{directory} is not the log of this key, or is damaged: {why}; fetch it again, whole", code="sealed.image.log"
+        f"{directory} is not the log of this key, or is damaged: {why}; fetch it again, whole",
+        code="sealed.image.unlogged",
     )

@@ -114,7 +114,7 @@ def vetted(proof: bytes, policy: ImagePolicy, measurement: bytes | None = None) 
 
     Raises:
         SealedWorkerError: It is not signed by enough of the keys, or of another image (`sealed.image.endorsement`); it
-            is not in the log, or a witness did not cosign (`sealed.image.log`).
+            is not in the log, or a witness did not cosign (`sealed.image.unlogged`).
     """
     try:
         read = tlog.parse_proof(proof)
@@ -136,4 +136,4 @@ def vetted(proof: bytes, policy: ImagePolicy, measurement: bytes | None = None) 
 
 
 def _unlogged(why: str) -> SealedWorkerError:
-    return SealedWorkerError(f"{why}; run no such image", code="sealed.image.log")
+    return SealedWorkerError(f"{why}; run no such image", code="sealed.image.unlogged")

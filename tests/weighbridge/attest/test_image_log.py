@@ -26,7 +26,7 @@ def refused(code: str, *arguments: object) -> None:
 def unreadable(at: Path, key: tlog.NoteKey = LOG.key) -> None:
     with pytest.raises(SealedWorkerError) as caught:
         image_log.read(at, key)
-    assert caught.value.reason == "sealed.image.log"
+    assert caught.value.reason == "sealed.image.unlogged"
 
 
 def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_a_checkpoint_that_the_log_did_not_sign_accuses_no_log(tmp_path: Path) -
     found = image_log.append(tmp_path / "log", LOG, entry(0))
     own = tlog.NoteSigner(LOG.key.name, tlog.LOG, os.urandom(32))
     made = tlog.Checkpoint(LOG.key.name, 1, bytes(32)).text
-    refused("sealed.image.log", found, tlog.Note(made, (own.sign(made),)).encode(), LOG.key)
-    refused("sealed.image.log", found, b"", LOG.key)
+    refused("sealed.image.unlogged", found, tlog.Note(made, (own.sign(made),)).encode(), LOG.key)
+    refused("sealed.image.unlogged", found, b"", LOG.key)
 
 
 def test_a_log_with_other_entries_than_it_signed_is_refused(tmp_path: Path) -> None:
@@ -101,12 +101,12 @@ def test_nothing_false_or_double_is_entered(tmp_path: Path) -> None:
     assert image_log.read(at, LOG.key).proof(release(0).measurement).index == 1
 
 
-@pytest.mark.finding("sealed.image.log")
+@pytest.mark.finding("sealed.image.unlogged")
 def test_what_is_not_in_the_log_is_not_proven(tmp_path: Path) -> None:
     found = image_log.append(tmp_path / "log", LOG, entry(0))
     with pytest.raises(SealedWorkerError) as caught:
         found.proof(release(1).measurement)
-    assert caught.value.reason == "sealed.image.log"
+    assert caught.value.reason == "sealed.image.unlogged"
 
 
 def test_a_cosignature_is_over_what_the_witness_saw(tmp_path: Path) -> None:

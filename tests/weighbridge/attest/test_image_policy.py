@@ -74,30 +74,30 @@ def test_a_proof_of_another_image_is_refused(tmp_path: Path) -> None:
     refused("sealed.image.endorsement", proof(tmp_path / "log", entry(0)), POLICY, release(1).measurement)
 
 
-@pytest.mark.finding("sealed.image.log")
+@pytest.mark.finding("sealed.image.unlogged")
 def test_an_image_that_is_not_in_the_log_is_refused(tmp_path: Path) -> None:
     """Neither with the place of another entry, nor with a log of the party's own, also under the agreed name."""
     good = tlog.parse_proof(proof(tmp_path / "log", entry(0)))
-    refused("sealed.image.log", replace(good, extra=entry(1).to_cbor()).encode())
-    refused("sealed.image.log", replace(good, index=good.index - 1).encode())
-    refused("sealed.image.log", replace(good, hashes=good.hashes[:-1]).encode())
+    refused("sealed.image.unlogged", replace(good, extra=entry(1).to_cbor()).encode())
+    refused("sealed.image.unlogged", replace(good, index=good.index - 1).encode())
+    refused("sealed.image.unlogged", replace(good, hashes=good.hashes[:-1]).encode())
     own = tlog.NoteSigner(LOG.key.name, tlog.LOG, os.urandom(32))
-    refused("sealed.image.log", proof(tmp_path / "own", entry(0), own))
+    refused("sealed.image.unlogged", proof(tmp_path / "own", entry(0), own))
     named = tlog.Checkpoint("other.example.org/log", 1, merkle.leaf_hash(entry(0).to_cbor())).text
     moved = tlog.Proof(0, (), tlog.Note(named, (LOG.sign(named),)), entry(0).to_cbor())
-    refused("sealed.image.log", moved.encode())
+    refused("sealed.image.unlogged", moved.encode())
 
 
 def test_every_witness_has_to_have_cosigned(tmp_path: Path) -> None:
     policy = replace(POLICY, witnesses=(WITNESS.key,))
     plain = proof(tmp_path / "log", entry(0))
-    refused("sealed.image.log", plain, policy)
+    refused("sealed.image.unlogged", plain, policy)
     log = image_log.read(tmp_path / "log", LOG.key)
     cosigned = image_log.cosign(tmp_path / "log", log, WITNESS, 7).proof(release(0).measurement)
     assert vetted(cosigned.encode(), policy).index == 3
     pretender = tlog.NoteSigner(WITNESS.key.name, tlog.WITNESS, os.urandom(32))
     forged = replace(cosigned, checkpoint=log.note.with_signature(pretender.sign(log.note.text, 7)))
-    refused("sealed.image.log", forged.encode(), policy)
+    refused("sealed.image.unlogged", forged.encode(), policy)
 
 
 @pytest.mark.parametrize("data", [b"", b"none", b"c2sp.org/tlog-proof@v1\nindex 0\n\n"])
