@@ -62,7 +62,7 @@ def snapshot(directory: Path, size: int) -> tuple[bytes, bytes, bytes, list[Leaf
             held.add_(0)  # the chip takes a snapshot before a kernel
             data = held.numpy().tobytes()
         with endpoints.channel(chip.address, authority.issue_role("verifier", "verifier"), "chip") as channel:
-            stub = chip_pb2_grpc.ChipServiceStub(channel)
+            stub = chip_pb2_grpc.ChipServiceStub(channel)  # type: ignore[no-untyped-call]
             entries = list(endpoints.stream(stub.ListEntries, chip_pb2.ListEntriesRequest(start=0, end=3)))
             first, *rest = endpoints.stream(stub.OpenSnapshot, chip_pb2.OpenSnapshotRequest(index=2))
     return data, entries[2].token, first.salt, [(leaf.bytes, leaf.digest) for part in rest for leaf in part.leaves]
