@@ -295,7 +295,8 @@ def _dispute() -> Inventory:
     assert len(cbor2.loads(data)) == 4
     found: Inventory = {"dispute": {"previous", "body", "key", "signature"}}
     found["dispute.opening"] = set(cbor2.loads(openings.Opening(log=b"", worst=0).to_cbor()))
-    for each in (*messages._KINDS.values(), notices.Notice, leaves.Leaf, leaves.Counters, Held):
+    said = [each for each in messages._KINDS.values() if fields(each)]  # consent has none
+    for each in (*said, notices.Notice, leaves.Leaf, leaves.Counters, Held):
         found[_called(each)] = _names(each)
     return found
 
